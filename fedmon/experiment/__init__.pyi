@@ -14,6 +14,7 @@ from fedmon.experiment.check.diagram import PFormats as PFormats
 from fedmon.experiment.conditions import Metric as Metric
 from fedmon.experiment.controller import ExperimentController as ExperimentController
 from fedmon.experiment.document.files import SFormats as SFormats
+from fedmon.experiment.engine import WaitResult as WaitResult
 from fedmon.experiment.errors import ExperimentError as ExperimentError
 from fedmon.experiment.events import Retry as Retry
 from fedmon.experiment.factory import ResourceFactory as ResourceFactory
@@ -34,7 +35,6 @@ from fedmon.experiment.states import TaskStatus as TaskStatus
 from fedmon.experiment.traces import Trace as Trace
 from fedmon.experiment.traces import TraceAttr as TraceAttr
 from fedmon.experiment.types.collector import Collector as Collector
-from fedmon.experiment.waits import WaitResult as WaitResult
 
 __all__ = [
     "Attribute", "Collector", "ECState", "ExperimentController", "ExperimentError", "ExperimentRunner", "FailureLevel",

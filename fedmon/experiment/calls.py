@@ -1,4 +1,4 @@
-"""`local::Function`: a function as a resource; `ExperimentController.call` registers one."""
+"""`python::Function`: a function as a resource; `ExperimentController.call` registers one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Function(ResourceManager):
     died cannot be called again: it FAILS.
     """
 
-    _rtype = "local::Function"
+    _rtype = "python::Function"
     _help = "A function of this process, which runs once: STOPPED when it has returned, FAILED when it raised."
-    _platform = "local"
+    _platform = "python"
     _ends_itself = True
     _passes = ()
     _measured_by = None

@@ -50,7 +50,6 @@ from fedmon.experiment.errors import (
     InvalidConditionError,
     InvalidConnectionError,
     InvalidExperimentError,
-    InvalidPolicyError,
     InvalidStateError,
     InvalidTaskError,
     InvalidTimeError,
@@ -153,9 +152,7 @@ class ExperimentController:
         self.max_running = limit_asked(max_running, nthreads) if opened is None else opened.threads or None
         if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
             nepi("environment").set_levels(os.environ)
-        self.fm = FailureManager() if fm is None else fm
-        if not isinstance(self.fm, FailureManager):
-            raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
+        self.fm = failure.manager_given(fm)
         self._topology: Topology | None = None
         self._netgraph: NetGraph | None = nepi("topology").NetGraph(**netgraph) if netgraph else None
         self._resources: dict[int, ResourceManager] = {}
@@ -728,7 +725,7 @@ class ExperimentController:
 
         awaited = self.guids_of(after)
         self._check_open()
-        number = self.register_stored("local::Function", None, name=name, prepare=prepared(function, args))
+        number = self.register_stored("python::Function", None, name=name, prepare=prepared(function, args))
         if awaited:
             self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
         return number

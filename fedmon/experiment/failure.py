@@ -229,6 +229,15 @@ def name_of(ec: Experiment, guid: int) -> str:
         return f"resource {guid}"
 
 
+def manager_given(fm: object) -> FailureManager:
+    """Return the failure manager that a caller gave, ours for None. Raises InvalidPolicyError."""
+    if fm is None:
+        return FailureManager()
+    if not isinstance(fm, FailureManager):
+        raise InvalidPolicyError(f"fm is {fm!r:.80}, and no FailureManager: derive a class, and give an instance")
+    return fm
+
+
 def manager_of(policy: FailurePolicy | None) -> FailureManager:
     """Return the failure manager of a policy; null: ours, for which those count that are critical."""
     if policy is None or policy.policy == "critical":

@@ -30,6 +30,9 @@ MAY: Mapping[str, frozenset[ResourceState]] = {
 """The states in which each verb does something, whoever calls it; "set" is the setting of an attribute."""
 
 
+_REACHED: Mapping[str, ResourceState] = {str(verb): state for verb, state in COMES_TO.items()}
+
+
 class Resources(Protocol):
     """The resources of a state, or of one that is being made."""
 
@@ -91,7 +94,7 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     if resource is None:
         return MOOT
     state, verb = resource.state, None if kind == "set" else kind
-    if state not in MAY[kind] or state is COMES_TO.get(verb):  # type: ignore[call-overload] # a want is named so
+    if state not in MAY[kind] or state is _REACHED.get(kind):
         is_early = state < min(MAY[kind]) or (kind == "set" and state is ResourceState.STOPPED)
         return Blocked((guid,)) if is_early else MOOT
     if verb is not None and (resource.is_busy or resource.calling == verb):

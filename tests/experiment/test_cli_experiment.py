@@ -17,7 +17,7 @@ from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.document.description import Description, ResourceDescription
 from fedmon.experiment.document.files import write
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.following import DOCUMENT
+from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.resource import ResourceManager
 from tests.support.environment import plain_environment
 from tests.support.ports import free_port

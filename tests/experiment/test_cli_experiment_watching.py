@@ -16,8 +16,7 @@ import pytest
 
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
 from fedmon.experiment.events import Became, Registered
-from fedmon.experiment.following import FileChanges, Follower
-from fedmon.experiment.journal import NAME, Journal, holder_of
+from fedmon.experiment.journal import NAME, FileChanges, Follower, Journal, holder_of
 from fedmon.experiment.states import ResourceState
 from tests.support.node_process import plain_environment
 from tests.support.shell_here import fedmon_here

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fedmon.common.errors import FedmonError, FolderInUseError
+from fedmon.experiment import Task
 from fedmon.experiment.attributes import Attribute, Types
 from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
@@ -381,10 +382,10 @@ def test_releasing_some_leaves_the_others_and_hard_releases_go(ec: ExperimentCon
 def test_tasks_run_when_they_are_to_and_keep_what_came_of_them(ec: ExperimentController) -> None:
     good, bad = ec.schedule("10ms", lambda: 42, track=True), ec.schedule(None, lambda: 1 / 0, track=True)
 
-    wait_until(lambda: ec.get_task(good).status is TaskStatus.DONE and ec.get_task(bad).status is TaskStatus.ERROR)
+    wait_until(lambda: _task(ec, good).status is TaskStatus.DONE and _task(ec, bad).status is TaskStatus.ERROR)
 
-    assert ec.get_task(good).result == 42
-    assert "ZeroDivisionError" in str(ec.get_task(bad).result)
+    assert _task(ec, good).result == 42
+    assert "ZeroDivisionError" in str(_task(ec, bad).result)
     assert ec.get_task(ec.schedule(None, lambda: None)) is None
     with pytest.raises(InvalidTimeError):
         ec.schedule("tomorrow", lambda: None)
@@ -428,3 +429,9 @@ def test_a_thousand_blocked_resources_take_no_thread(ec: ExperimentController) -
     ec.deploy(gate)
 
     assert ec.wait_started(blocked, timeout=10)
+
+
+def _task(ec: ExperimentController, number: int) -> Task:
+    task = ec.get_task(number)
+    assert task is not None
+    return task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Traced(ResourceManager):
     def _register_traces(cls) -> None:
         cls._register_trace(Trace("out", "Rows."))
 
-    def trace(self, name: str, *_: Any) -> str:  # type: ignore[override]
+    def trace(self, *_: Any) -> str:
         if self.text is None:
             raise OSError("it was given back")
         return self.text
@@ -81,7 +82,7 @@ def test_what_ended_never_runs_again_by_a_deploy(tmp_path: Path) -> None:
 def test_what_comes_later_has_a_later_time(tmp_path: Path) -> None:
     with experiment(tmp_path, own("test::Plain")) as ec:
         guids = [ec.register_resource("test::Plain") for _ in range(50)]
-        for one, other in zip(guids, guids[1:], strict=False):
+        for one, other in itertools.pairwise(guids):
             ec.register_condition(other, "START", one, "STARTED")
         ec.deploy()
         assert ec.wait_started(timeout=10)
@@ -180,7 +181,8 @@ def test_names_and_texts_stand_for_guids_states_and_actions(tmp_path: Path) -> N
         ec.deploy(["first", "second"])
 
         assert ec.wait(["second"], "STARTED", timeout=10).reached == (second,)
-        assert (ec.state("first", hr=True), ec.get_resource("second").connections) == ("STOPPED", {first})
+        assert ec.state("first", hr=True) == "STOPPED"
+        assert ec.get_resource("second").connections == {first}
         with pytest.raises(UnknownGuidError, match="there are 1-2, named first, second"):
             ec.stop("third")
         with pytest.raises(DuplicateGuidError, match="the name 'first' is taken by resource 1"):

@@ -15,13 +15,14 @@ import pytest
 
 from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, Retry, failtrap
 from fedmon.experiment.errors import InvalidStateError
+from fedmon.experiment.events import Verb
 from tests.experiment.own_types import blocking, experiment, own
 from tests.support.waiting import wait_until
 
-VERBS = ("deploy", "start", "stop")
+VERBS: tuple[Verb, ...] = ("deploy", "start", "stop")
 
 
-def flaky(verb: str, count: itertools.count[int], failures: int) -> Any:
+def flaky(verb: Verb, count: itertools.count[int], failures: int) -> Any:
     """Return a hook that says its state first, and raises so often."""
 
     def hook(self: ResourceManager) -> None:
@@ -33,7 +34,7 @@ def flaky(verb: str, count: itertools.count[int], failures: int) -> Any:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_hook_that_says_its_state_and_then_raises_is_tried_again(verb: str, tmp_path: Path) -> None:
+def test_a_hook_that_says_its_state_and_then_raises_is_tried_again(verb: Verb, tmp_path: Path) -> None:
     calls = itertools.count()
     rtype = own("test::Flaky", **{f"do_{verb}": flaky(verb, calls, 2)})
     with experiment(tmp_path, rtype) as ec:
@@ -47,7 +48,7 @@ def test_a_hook_that_says_its_state_and_then_raises_is_tried_again(verb: str, tm
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_hook_that_says_its_state_and_then_raises_fails_its_resource(verb: str, tmp_path: Path) -> None:
+def test_a_hook_that_says_its_state_and_then_raises_fails_its_resource(verb: Verb, tmp_path: Path) -> None:
     rtype = own("test::Flaky", **{f"do_{verb}": flaky(verb, itertools.count(), 99)})
     with experiment(tmp_path, rtype) as ec:
         guid = ec.register_resource("test::Flaky", critical=False, retry={verb: Retry(times=1, delay_s=0.01)})
@@ -179,7 +180,7 @@ def test_a_verb_in_a_wrong_state_raises_and_changes_nothing(state: str, verbs: l
 
 
 def test_a_hook_without_super_is_named(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Silent", do_start=lambda self: None)) as ec:
+    with experiment(tmp_path, own("test::Silent", do_start=lambda _: None)) as ec:
         guid = ec.register_resource("test::Silent")
         ec.deploy()
 
@@ -289,7 +290,7 @@ def test_a_release_ends_whatever_its_hook_does(how: str, tmp_path: Path) -> None
 
 def test_a_release_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     gate = threading.Event()
-    with experiment(tmp_path, own("test::Stuck", do_release=lambda self: gate.wait(20))) as ec:
+    with experiment(tmp_path, own("test::Stuck", do_release=lambda _: gate.wait(20))) as ec:
         guid = ec.register_resource("test::Stuck")
         ec.release_timeout_s = 0.1
         found = ec.release()

@@ -61,9 +61,8 @@ class World:
 
     def tell(self, event: AnyEvent) -> list[Action]:
         self.state, asked = step(self.state, event)
-        self.asked, self.reached = [], []
-        for action in asked:
-            (self.reached if isinstance(action, Reached) else self.asked).append(action)
+        self.reached = [action for action in asked if isinstance(action, Reached)]
+        self.asked = [action for action in asked if not isinstance(action, Reached)]
         return self.asked
 
     def condition(self, guids: Sequence[int], action: ResourceAction, condition: AnyCondition) -> None:
@@ -402,7 +401,9 @@ def test_what_was_lost_may_return_unless_it_was_released() -> None:
     assert (world.state.resources[1].state, world.state.resources[1].reason) == (STARTED, "")
     world.deploy(2, group=2)
     world.became(READY, 2)
-    assert world.alarms() == [("delay", pytest.approx(105.0))]
+    ((purpose, at),) = world.alarms()
+    assert purpose == "delay"
+    assert at == pytest.approx(105.0)
 
     world.became(RELEASED, 1)
     world.tell(Returned(t=101.0, guid=1, state=STARTED))

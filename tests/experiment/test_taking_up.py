@@ -188,7 +188,7 @@ def test_a_task_that_has_a_name_runs_in_the_next_process(tmp_path: Path, monkeyp
     run = killed(tmp_path, "ec = ExperimentController('test', folder)\n" + "\n".join(lines), '"number":2')
 
     with ExperimentController.reconnect(run) as ec:
-        wait_until(lambda: (tmp_path / "mark").exists(), timeout_s=10)
+        wait_until((tmp_path / "mark").exists, timeout_s=10)
         assert ec.schedule("0s", lambda: None) > 2
     assert [event for event in (run / NAME).read_text().splitlines() if '"task-done"' in event] != []
 
@@ -204,7 +204,9 @@ def test_timers_retries_and_numbers_go_on(tmp_path: Path) -> None:
     with ExperimentController.reconnect(run) as ec:
         assert ec.wait_finished([2], timeout=10)
         failed, began = ec.get_failed_time(1), ec.get_start_time(2)
-        assert failed is not None and began is not None and (began - failed).total_seconds() >= 1
+        assert failed is not None
+        assert began is not None
+        assert (began - failed).total_seconds() >= 1
         assert ec.register_resource("local::Process", command=["true"]) == 3
 
 

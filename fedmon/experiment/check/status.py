@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fedmon.common.log import escape_control
 from fedmon.experiment.check.explain import Explanation, explain
 from fedmon.experiment.check.problems import called
-from fedmon.experiment.following import Follower
+from fedmon.experiment.journal import Follower
 from fedmon.experiment.natures import lasts, natures
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import FailureLevel, ResourceState

@@ -20,7 +20,7 @@ from fedmon.common.log import escape_control
 from fedmon.experiment.check.diagram import Diagram, content_of, picture_of
 from fedmon.experiment.check.document import Checked, check
 from fedmon.experiment.check.status import as_reached
-from fedmon.experiment.following import Follower
+from fedmon.experiment.journal import Follower
 from fedmon.report.diagram import KINDS
 from fedmon.researcher.cli.shell import BrokerOption, IdOption, SettingsOption, emit
 from fedmon.researcher.federation import Federation

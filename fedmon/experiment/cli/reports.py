@@ -28,8 +28,7 @@ from fedmon.experiment.cli.documents import JsonOption, RunArgument
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.following import DOCUMENT, Follower
-from fedmon.experiment.journal import NAME
+from fedmon.experiment.journal import DOCUMENT, NAME, Follower
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table

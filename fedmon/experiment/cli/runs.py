@@ -25,8 +25,7 @@ from fedmon.experiment.cli.documents import EachOption, FileArgument, JsonOption
 from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.document.files import write
-from fedmon.experiment.following import DOCUMENT, FileChanges, Follower
-from fedmon.experiment.journal import NAME
+from fedmon.experiment.journal import DOCUMENT, NAME, FileChanges, Follower
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.cli.shell import NO_ANSWER, BrokerOption, IdOption, SettingsOption, emit, logs_above

@@ -12,12 +12,12 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from fedmon.experiment import noted_values
+from fedmon.experiment import attributes
 from fedmon.experiment.conditions import AnyCondition, StateCondition
 from fedmon.experiment.document.conditions import checked_condition
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
-from fedmon.experiment.run_folder import is_folder_name
+from fedmon.experiment.journal import is_folder_name
 from fedmon.experiment.situation import Resource, State, Want
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.verdicts import waits_in_vain
@@ -231,7 +231,7 @@ def _even(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceD
 def plain(value: Any, *, where: str) -> Any:
     """Return a value as documents hold it: tuples become lists. Raises DescriptionError."""
     try:
-        return noted_values.plain(value)
+        return attributes.plain(value)
     except ValueError as error:
         raise DescriptionError(f"{where}: {error}") from error
 

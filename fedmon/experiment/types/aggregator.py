@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 from fedmon.experiment.attributes import Flags
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import clsinit_copy
+from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError, NeighbourLostError

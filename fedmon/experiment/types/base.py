@@ -20,12 +20,12 @@ from fedmon.experiment.errors import (
     InvalidConditionError,
     TraceNotReadableError,
     UnknownGuidError,
+    told,
 )
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import ResourceManager
+from fedmon.experiment.hooks import perform
+from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace, TraceAttr, read_trace, trace_path
-from fedmon.experiment.verbs import perform, told
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.roster import Node as SeenNode
 from fedmon.researcher.roster import NodeState

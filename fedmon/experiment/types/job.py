@@ -19,8 +19,7 @@ from fedmon.experiment.errors import ExperimentError, TraceNotReadableError
 from fedmon.experiment.events import AttributeSet, Measured
 from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.natures import Need
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import clsinit_copy
+from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, is_gone

@@ -15,8 +15,7 @@ from typing import BinaryIO, Self
 
 from fedmon.experiment.attributes import Types
 from fedmon.experiment.errors import ExperimentError
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import clsinit_copy
+from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError

@@ -10,8 +10,7 @@ from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.natures import Need
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import clsinit_copy
+from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError

@@ -15,8 +15,7 @@ from fedmon.experiment.attributes import Attribute, Flags
 from fedmon.experiment.check.problems import Problem, Severity
 from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
-from fedmon.experiment.protocol import Experiment
-from fedmon.experiment.resource import clsinit_copy
+from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError
 from fedmon.experiment.types.node import Dataset, Node
