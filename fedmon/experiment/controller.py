@@ -181,6 +181,7 @@ class ExperimentController:
             assign=self._assign,
             inform=self._inform,
             abandon=self._abandon,
+            waits_for=self._waits_for,
             state=left.state,
             after=left.until,
             max_running=self.max_running,
@@ -1233,6 +1234,9 @@ class ExperimentController:
     def _abandon(self, guid: int) -> int | None:
         resource = self._resources.get(guid)
         return None if resource is None else resource.abandon()
+
+    def _waits_for(self, guid: int) -> str:
+        return str(getattr(self._resources.get(guid), "waits_for", ""))
 
     def _returned(self, guid: int, state: ResourceState) -> None:
         self.engine.note(Returned(t=self.engine.now(), guid=guid, state=state))

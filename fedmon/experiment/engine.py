@@ -190,7 +190,8 @@ class Engine:
     ``state`` is how things stand now. An event is in the journal before it takes effect. If the journal cannot be
     written, the experiment counts as failed from then on, and can only be released. Hooks run on daemon threads, timers
     on the thread of an actor. ``call`` calls a verb of a resource and returns how it ended, None if that does not
-    matter any more; ``abandon`` leaves one behind and returns its thread. ``inform`` must not block.
+    matter any more; ``abandon`` leaves one behind and returns its thread. ``inform`` must not block; ``waits_for`` says
+    what a resource waits for, for the reason of a timeout.
     """
 
     def __init__(
@@ -201,6 +202,7 @@ class Engine:
         assign: Callable[[int, str, Any], None],
         inform: Callable[[int], None],
         abandon: Callable[[int], int | None],
+        waits_for: Callable[[int], str],
         state: State | None = None,
         after: float = 0.0,
         max_running: int | None = None,
@@ -210,6 +212,7 @@ class Engine:
         # Unix time that never jumps, and begins after what was written before.
         self._start = max(time.time(), after) - time.monotonic()
         self._call, self._assign, self._inform, self._abandon = call, assign, inform, abandon
+        self._waits_for = waits_for
         self._journal = journal
         self._lock = threading.Lock()
         self._todo: deque[Action] = deque()
@@ -396,7 +399,7 @@ class Engine:
                 if is_meant:
                     del self._due[timer]
             if is_meant:
-                self.note(Fired(t=self.now(), timer=timer))
+                self.note(Fired(t=self.now(), timer=timer, waits_for=self._waits_for(timer.guid)))
 
         self._due[timer] = at
         self._alarm(at, fire)

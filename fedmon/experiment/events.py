@@ -230,9 +230,10 @@ class Reopened(Event, frozen=True, kw_only=True, tag="reopened", gc=False):
 
 
 class Fired(Event, frozen=True, kw_only=True, tag="fired", gc=False):
-    """The moment of a timer came."""
+    """The moment of a timer came; ``waits_for`` says in words what its resource waited for."""
 
     timer: Timer
+    waits_for: str = ""
 
 
 class Measured(Event, frozen=True, kw_only=True, tag="measured", gc=False):

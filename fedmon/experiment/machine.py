@@ -670,7 +670,7 @@ def fired(change: Change, event: events.Fired) -> None:
         case "condition-timeout":
             _condition_timed_out(change, resource, timer)
         case "verb-timeout":
-            _verb_timed_out(change, resource, timer.want)  # type: ignore[arg-type] # such a timer is named after a verb
+            _verb_timed_out(change, resource, timer.want, event.waits_for)  # type: ignore[arg-type] # named after a verb
         case "retry":
             is_meant = resource.retrying == timer.want and resource.state < ResourceState.FAILED
             if is_meant and change.level is FailureLevel.OK:
@@ -693,10 +693,11 @@ def _condition_timed_out(change: Change, resource: Resource, timer: Timer) -> No
         )
 
 
-def _verb_timed_out(change: Change, resource: Resource, verb: Verb) -> None:
+def _verb_timed_out(change: Change, resource: Resource, verb: Verb, waited_for: str) -> None:
     if resource.calling != verb:
         return
     reason = f"{verb} did not end within {resource.timeouts[verb]:g} s"
+    reason += f": it waited for {waited_for}" if waited_for else ""
     change.actions.append(Abandon(guid=resource.guid))
     if verb == "release":
         # Whatever its hook still holds, the experiment is done with it.

@@ -196,7 +196,7 @@ def test_a_wait_that_timed_out_says_why(tmp_path: Path) -> None:
         one, two = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
 
         found = ec.wait_started(timeout=0.05)
-        assert (found.timed_out, "nobody asked for it to be deployed, and 1 more" in found.reason) == ((one, two), True)
+        assert (found.timed_out, "deploy was not called for it, and 1 more" in found.reason) == ((one, two), True)
         assert found.reason.startswith("timed out after 0.05 s: resource 1 (test::Plain) is NEW")
         quick = ec.wait(one, "STARTED", lambda: True)
         assert (quick.left, quick.reason.partition(":")[0]) == ((one,), "ended by its caller")

@@ -116,7 +116,7 @@ def killed(folder: Path, code: str, until: str, **environment: str) -> Path:
     )
     process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **environment})
     try:
-        wait_until(lambda: any(until in path.read_text() for path in folder.glob("test/*/*")), timeout_s=30)
+        wait_until(lambda: any(until in path.read_text() for path in folder.glob("test/*/*") if path.is_file()), timeout_s=30)
     finally:
         process.kill()
         process.wait()
@@ -199,7 +199,7 @@ def test_timers_retries_and_numbers_go_on(tmp_path: Path) -> None:
         "ec.register_resource('local::Process', command=['true'])",
         "ec.register_condition(2, 'START', 1, 'FAILED', '1s')",
     )
-    run = killed(tmp_path, code, '"state":7')
+    run = killed(tmp_path, code, '"guids":[1],"state":7')
 
     with ExperimentController.reconnect(run) as ec:
         assert ec.wait_finished([2], timeout=10)

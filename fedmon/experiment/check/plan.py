@@ -293,6 +293,8 @@ class Checks:
         patterns = given.get("metrics") or resource.attributes.get("metrics")
         if not is_kind(resource.rtype, "fedmon::Monitor", self._nature) or not isinstance(patterns, list | tuple):
             return
+        if any(one.kind == "wrong-attribute" and resource.guid in one.guids for one in self._facts.problems):
+            return  # refused already, with the name that was meant
         for pattern in patterns:
             if isinstance(pattern, str) and (near := unknown_metric(pattern)) is not None:
                 text = f"{self._called(resource.guid)} records {pattern!r}, which is not in the table of metrics{near}"

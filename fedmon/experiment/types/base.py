@@ -271,12 +271,6 @@ class LinkedResource(ResourceManager):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def fail(self, reason: str = "") -> None:
-        """Fail; if the experiment decides so, as after a timeout, the reason names what was awaited."""
-        if not reason and self.waits_for:
-            reason = f"{self.reason or 'it failed'}: it waited for {self.waits_for}"
-        super().fail(reason)
-
     def end_work(self) -> None:
         """End what runs elsewhere; for types."""
 

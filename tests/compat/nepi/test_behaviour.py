@@ -121,9 +121,12 @@ def test_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> None:
 
     late, early = (ec.schedule(at, time.time, track=True) for at in (soon, past))
 
-    wait_until(lambda: ec.get_task(late).status is TaskStatus.DONE)
-    assert ec.get_task(early).result < ec.get_task(late).result
-    assert ec.get_task(late).result >= ec.get_task(late).due
+    second, first = ec.get_task(late), ec.get_task(early)
+    assert second is not None
+    assert first is not None
+    wait_until(lambda: second.status is TaskStatus.DONE)
+    assert first.result < second.result
+    assert second.result >= second.due
 
 
 def test_a_bad_delay_is_refused_at_every_call_and_the_experiment_goes_on(ec: ExperimentController) -> None:

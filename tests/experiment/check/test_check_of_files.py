@@ -50,14 +50,21 @@ def test_all_that_is_wrong_in_a_file_is_found_with_its_line(file: Path) -> None:
     assert "1 -> 2 [dir=none" in drawn
 
 
-def test_a_wrong_metric_in_a_file_is_a_warning(file: Path) -> None:
+@pytest.mark.parametrize(
+    ("metric", "kind", "severity", "says"),
+    [
+        ("host_cpu_buzy_ratio", "wrong-attribute", "error", "did you mean 'host_cpu_busy_ratio'?"),
+        ("lab_oven_celsius", "unknown-metric", "warning", "not in the table of metrics; see docs/metrics.md"),
+    ],
+)
+def test_a_wrong_metric_in_a_file_is_told_once(file: Path, metric: str, kind: str, severity: str, says: str) -> None:
     file.write_text(
         '[experiment]\nid = "e"\n[[resource]]\nname = "n"\ntype = "fedmon::Node"\nattributes = { nodeId = "n" }\n'
         '[[resource]]\nname = "m"\ntype = "fedmon::Monitor"\nconnect = ["n"]\n'
-        'attributes = { metrics = ["host_cpu_buzy_ratio"] }\n'
+        f'attributes = {{ metrics = ["{metric}"] }}\n'
     )
 
     (problem,) = check(file).plan.problems
 
-    assert (problem.kind, problem.severity) == ("unknown-metric", "warning")
-    assert problem.text.endswith("did you mean 'host_cpu_busy_ratio'?")
+    assert (problem.kind, problem.severity) == (kind, severity)
+    assert says in problem.text

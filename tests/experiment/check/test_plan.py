@@ -354,8 +354,12 @@ def test_the_machine_finishes_exactly_when_the_plan_is_possible(
     while waiting:
         action = waiting.pop(0)
         if isinstance(action, events.Call) and action.verb in reached:
-            state, more = step(state, events.Became(t=0, guids=(action.guid,), state=reached[action.verb]))
-            waiting += more
+            for happened in (
+                events.Became(t=0, guids=(action.guid,), state=reached[action.verb]),
+                events.VerbReturned(t=0, guid=action.guid, verb=action.verb),
+            ):
+                state, more = step(state, happened)
+                waiting += more
             if action.verb == "start" and action.guid not in stopping:
                 state, more = step(state, events.Became(t=0, guids=(action.guid,), state=STOPPED))
                 waiting += more
