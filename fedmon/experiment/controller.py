@@ -170,16 +170,7 @@ class ExperimentController:
         self._heeding = threading.local()
         if left is None:
             left = Left(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
-        self.engine = Engine(
-            left.journal,
-            call=self._call,
-            assign=self._assign,
-            inform=self._inform,
-            abandon=self._abandon,
-            state=left.state,
-            after=left.until,
-            max_running=self.max_running,
-        )
+        self.engine = self._engine_for(left)
         try:
             self.fm.set_ec(self)
             if opened is None:
@@ -194,6 +185,18 @@ class ExperimentController:
             else:
                 self.shutdown()
             raise
+
+    def _engine_for(self, left: Left) -> Engine:
+        return Engine(
+            left.journal,
+            call=self._call,
+            assign=self._assign,
+            inform=self._inform,
+            abandon=self._abandon,
+            state=left.state,
+            after=left.until,
+            max_running=self.max_running,
+        )
 
     def give_up(self) -> None:
         """Let others have the run as it is: nothing is released."""

@@ -35,7 +35,8 @@ def deployed(
         added = events.ConditionAdded(t=0, guids=(guid,), action=ResourceAction.START, condition=condition)
         state = after(state, added)
     state = after(state, events.DeployAsked(t=10, guids=(1, 2, 3), group=1, wait_all_ready=wait_all_ready))
-    return after(state, events.Became(t=11, guids=ready, state=READY))
+    state = after(state, events.Became(t=11, guids=ready, state=READY))
+    return after(state, *(events.VerbReturned(t=11, guid=guid, verb="deploy") for guid in ready))
 
 
 def test_it_says_whom_a_resource_waits_for_and_since_when() -> None:
