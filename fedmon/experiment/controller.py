@@ -166,8 +166,7 @@ class ExperimentController:
         self._tasks: dict[int, Task] = {}
         self._lock = threading.RLock()
         self._is_released = self._is_terminated = self._is_ending = self._is_kept = False
-        self._ended = threading.Event()
-        self.release_timeout_s = RELEASE_TIMEOUT_S
+        self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
         self._given = federation
         self._opened: Federation | None = None
         self._unreachable: FedmonError | None = None
@@ -175,7 +174,25 @@ class ExperimentController:
         self._heeding = threading.local()
         if left is None:
             left = Left(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
-        self.engine = Engine(
+        self.engine = self._engine_for(left)
+        try:
+            self._open(left)
+            self._call_back(add_node_callback, add_edge_callback)
+        except BaseException:  # nobody else has it, to end it
+            if left.state.resources:
+                self.give_up()
+            else:
+                self.shutdown()
+            raise
+
+    def _open(self, left: Left) -> None:
+        self.fm.set_ec(self)
+        if left.opened is None:
+            self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=self.max_running or 0))
+        self._make_left(left)
+
+    def _engine_for(self, left: Left) -> Engine:
+        return Engine(
             left.journal,
             call=self._call,
             assign=self._assign,
@@ -186,19 +203,6 @@ class ExperimentController:
             after=left.until,
             max_running=self.max_running,
         )
-        try:
-            self.fm.set_ec(self)
-            if opened is None:
-                threads = self.max_running or 0
-                self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=threads))
-            self._make_left(left)
-            self._call_back(add_node_callback, add_edge_callback)
-        except BaseException:  # nobody else has it, to end it
-            if left.state.resources:
-                self.give_up()
-            else:
-                self.shutdown()
-            raise
 
     def _call_back(
         self, node: Callable[[Any, Nid], object] | None, edge: Callable[[Any, Nid, Nid], object] | None

@@ -116,7 +116,7 @@ def killed(folder: Path, code: str, until: str, **environment: str) -> Path:
     )
     process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **environment})
     try:
-        wait_until(lambda: any(until in path.read_text() for path in folder.glob("test/*/*") if path.is_file()), timeout_s=30)
+        wait_until(lambda: any(until in path.read_text() for path in folder.glob("test/*/[jl]*")), timeout_s=30)
     finally:
         process.kill()
         process.wait()
