@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -12,7 +13,6 @@ import msgspec
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import ID_PATTERN, RESERVED_IDS
 from fedmon.common.log import escape_control
-from fedmon.node.job.host_names import expand, from_file, own_name
 
 _DIGEST = 10
 _READABLE = 40
@@ -29,6 +29,13 @@ _NONE_GIVEN = ("", "-1", "NoDevFiles", "none", "void")
 _RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
 _NAME = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
 _MOST = 64
+
+MAX_HOSTS = 65_536
+"""SLURM itself allows no more nodes. Source: SLURM slurm.h, MAX_SLURM_NODES (65533)."""
+_MAX_FILE_BYTES = 16_777_216
+_SPAN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 
 SchedulerName = Literal["slurm", "pbs", "oar", "none"]
 SCHEDULERS: tuple[SchedulerName, ...] = ("slurm", "pbs", "oar")
@@ -82,33 +89,31 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int, scheduler: 
     return msgspec.structs.replace(identity, gpus=given_gpus(environ))
 
 
-def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentity:
+def named(job_id: str, scheduler: str, *, hostname: str) -> JobIdentity:
     """Return the identity of a job that is asked about from outside, by its id.
 
     Raises InvalidInputError when that scheduler gives no such ids.
     """
-    allowed = {
+    known = next((each for each in SCHEDULERS if each == scheduler), None)
+    if known is None:
+        raise InvalidInputError(f"there is no scheduler {scheduler!r}: name one of {', '.join(SCHEDULERS)}")
+    pattern, example = {
         "slurm": (r"[0-9]{1,18}([_+][0-9]{1,10})?", "4711, or 4711_3 of an array"),
         "pbs": (_PBS_ID.pattern, "4711.server, or 4711[3].server of an array"),
         "oar": (r"[0-9]{1,18}", "4711"),
-    }
-    if scheduler not in allowed:
-        raise InvalidInputError(f"there is no scheduler {scheduler!r}: name one of {', '.join(SCHEDULERS)}")
-    pattern, example = allowed[scheduler]
+    }[known]
     if not re.fullmatch(pattern, job_id):
         raise InvalidInputError(f"{_text(job_id)!r} is no job of {scheduler}: its ids are like {example}")
-    array, index = None, None
-    if scheduler == "slurm" and "_" in job_id:
+    array, index = _pbs_array(job_id) if known == "pbs" else (None, None)
+    if known == "slurm" and "_" in job_id:
         array, _, number = job_id.partition("_")
         index = int(number)
-    elif scheduler == "pbs":
-        array, index = _pbs_array(job_id)
     return JobIdentity(
-        scheduler=scheduler,
+        scheduler=known,
         job_id=job_id,
         key=job_key(job_id),
         host=hostname,
-        raw_id=None if scheduler == "slurm" and not _SLURM_ID.fullmatch(job_id) else job_id,
+        raw_id=None if known == "slurm" and not _SLURM_ID.fullmatch(job_id) else job_id,
         array_job_id=array,
         array_index=index,
         inside=False,
@@ -278,21 +283,16 @@ def _is_file(path: str) -> bool:
 
 
 def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the GPUs by the driver's number or by UUID; None when nobody told, or in words that are not understood.
+    """Return the GPUs by the driver's number or by UUID; None when no variable tells them.
 
     Sources: SLURM's manual of srun, "output environment variables"; CUDA programming guide, "CUDA_VISIBLE_DEVICES".
     """
-    for name in (*_WHOLE_MACHINE, "CUDA_VISIBLE_DEVICES"):
-        text = environ.get(name)
-        if text is not None and len(text) <= 8192:
-            return () if text.strip() in _NONE_GIVEN else _named(text)
-    return None
-
-
-def _named(text: str) -> tuple[str, ...] | None:
+    texts = (environ.get(name) for name in (*_WHOLE_MACHINE, "CUDA_VISIBLE_DEVICES"))
+    text = next((text for text in texts if text is not None and len(text) <= 8192), None)
+    if text is None or text.strip() in _NONE_GIVEN:
+        return None if text is None else ()
     found: list[str] = []
-    for part in text.split(","):
-        word = part.strip()
+    for word in map(str.strip, text.split(",")):
         if span := _RANGE.fullmatch(word):
             found += map(str, range(int(span[1]), min(int(span[2]), int(span[1]) + _MOST) + 1))
         elif _NAME.fullmatch(word):
@@ -332,3 +332,84 @@ def _is_plain(job_id: str) -> bool:
         and not _LIKE_PBS.fullmatch(job_id)
         and not _LIKE_DIGEST.fullmatch(job_id)
     )
+
+
+# --- lists of hosts --------------------------------------------------------------------------------------------------
+
+
+def expand(text: str) -> tuple[str, ...] | None:
+    """Return the hosts of a SLURM list such as ``n[1-3,07-09],gpu1`` in its order; None when it cannot be one.
+
+    A number keeps the width in which its range begins. Several brackets in a name give every combination.
+    Source: scontrol(1), "show hostnames".
+    """
+    found: dict[str, None] = {}
+    for expression in _split(text):
+        names = _hosts(expression, MAX_HOSTS - len(found))
+        if names is None or not all(map(_HOST.fullmatch, names)):
+            return None
+        found.update(dict.fromkeys(names))
+    return tuple(found) or None
+
+
+def from_file(path: str) -> tuple[str, ...] | None:
+    """Return the hosts of a file with a host a line, each once, in its order; None when it cannot be one.
+
+    PBS and OAR write a line for each CPU. Only a plain file is read, and no more than 16 MiB of it.
+    """
+    try:
+        if not Path(path).is_file():
+            return None
+        with open(path, "rb") as file:
+            text = file.read(_MAX_FILE_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+    names = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    if not names or len(names) > MAX_HOSTS or not all(map(_HOST.fullmatch, names)):
+        return None
+    return tuple(names)
+
+
+def own_name(hostname: str, nodes: Sequence[str] | None) -> str:
+    """Return the name that a scheduler's list has for this host; the given one where the list has none."""
+    if not nodes or hostname in nodes:
+        return hostname
+    short = hostname.partition(".")[0]
+    same = [node for node in nodes if node.partition(".")[0] == short]
+    return same[0] if len(same) == 1 else hostname
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that stand outside of brackets."""
+    parts, depth, begin = [], 0, 0
+    for index, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append(text[begin:index])
+            begin = index + 1
+    return [*parts, text[begin:]]
+
+
+def _hosts(expression: str, limit: int) -> list[str] | None:
+    if "".join(found[0] for found in _PIECE.finditer(expression)) != expression:
+        return None
+    names = [""]
+    for found in _PIECE.finditer(expression):
+        endings = [found[2]] if found[1] is None else _numbers(found[1], limit)
+        if not endings or len(names) * len(endings) > limit:
+            return None
+        names = [name + ending for name in names for ending in endings]
+    return names
+
+
+def _numbers(text: str, limit: int) -> list[str] | None:
+    found: list[str] = []
+    for part in text.split(","):
+        numbers = _SPAN.fullmatch(part)
+        if numbers is None:
+            return None
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        if last < first or last - first >= limit - len(found):
+            return None
+        found += [f"{number:0{len(numbers[1])}}" for number in range(first, last + 1)]
+    return found

@@ -1,7 +1,7 @@
 """Runs a command as if nobody measured it: its streams, signals, terminal and exit code are its own.
 
-This process starts the command and one that measures it, forwards signals, and takes note of both ends. It does so
-little that it cannot be in the way, and the command goes on whatever becomes of the measuring.
+This process starts the command and a monitor, which measures it, forwards signals, and notes both ends. The command
+goes on whatever becomes of the monitor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Literal, NoReturn
+
+import msgspec
 
 from fedmon.common.errors import FedmonError
-from fedmon.node.job.channel import Channel
-from fedmon.node.job.own_cgroup import OwnCgroup
+from fedmon.node.job.cgroup import OwnCgroup
+
+Kind = Literal["ready", "refused", "started", "not-started", "ended", "sampled", "signal"]
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that is not there, or cannot be run."""
@@ -42,6 +45,66 @@ _NVCSW = 16
 """Place of ru_nvcsw in a struct rusage of longs, before ru_nivcsw. Source: getrusage(2)."""
 _ERRNO = struct.Struct("=i")
 _GO, _MOST_SIGNALS = b"\0", 4096
+
+
+class MonitorMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message between the process that runs the command and the one that measures it.
+
+    ``ready`` or ``refused`` comes first, from the monitor; ``started`` (with ``pid``, the Unix time ``t``, and the
+    cgroup's ``path`` and ``folders``) or ``not-started`` answers it. ``ended`` (with the exit ``code``) is answered
+    by ``sampled``: until then the command stays a zombie, whose last counts can be read; ``switches`` are its voluntary
+    and involuntary context switches. ``signal`` names one that came.
+    """
+
+    kind: Kind
+    text: str = ""
+    pid: int = 0
+    code: int = 0
+    t: float = 0.0
+    path: str = ""
+    folders: dict[str, str] = {}
+    switches: tuple[int, int] | None = None
+
+
+class Channel:
+    """One end of both pipes; `tell` never waits for long and `listen` returns None when nothing came in time."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self.descriptor, self._write = read, write
+        self._rest = b""
+        self.is_closed = False
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Return two ends that hear each other."""
+        to_second, to_first = os.pipe(), os.pipe()
+        return cls(to_first[0], to_second[1]), cls(to_second[0], to_first[1])
+
+    def tell(self, **message: Any) -> None:
+        """Send one message; a peer that is gone gets none."""
+        with contextlib.suppress(OSError):
+            os.write(self._write, msgspec.json.encode(MonitorMessage(**message)) + b"\n")
+
+    def listen(self, timeout_s: float | None) -> MonitorMessage | None:
+        """Return the next message; None when none came in time, or none will come any more (``is_closed``)."""
+        while b"\n" not in self._rest:
+            if self.is_closed or not select.select([self.descriptor], [], [], timeout_s)[0]:
+                return None
+            chunk = os.read(self.descriptor, 65_536)
+            self.is_closed = not chunk
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        return msgspec.json.decode(line, type=MonitorMessage)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a message was read already and waits here, where no `select` sees it."""
+        return b"\n" in self._rest
+
+    def close(self) -> None:
+        """Close this end."""
+        os.close(self.descriptor)
+        os.close(self._write)
 
 
 class RefusedError(FedmonError):

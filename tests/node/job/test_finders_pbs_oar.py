@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import CommandError
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, oar, pbs
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, schedulers
 from fedmon.node.job.identity import identify, named
 from tests.node.job.machine import V1, Commands, Machine, environment, recorded, said
 
@@ -121,7 +121,7 @@ def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: P
 
 
 def test_folded_values_of_pbs_pro_are_put_together_and_what_stands_in_them_is_no_attribute() -> None:
-    told = pbs.attributes_of_text(recorded("pbs_pro/qstat-full"), "123.server")
+    told = schedulers.qstat_text(recorded("pbs_pro/qstat-full"), "123.server")
 
     assert told["session_id"] == "5001"
     assert told["Variable_List"].startswith("PBS_O_HOME=/home/alice,PBS_O_LANG=C.UTF-8,PBS_O_LOGNAME=alice,")
@@ -130,9 +130,9 @@ def test_folded_values_of_pbs_pro_are_put_together_and_what_stands_in_them_is_no
 
 
 def test_text_and_json_of_pbs_tell_the_same() -> None:
-    text = pbs.attributes_of_text(recorded("pbs_pro/qstat-full"), "123.server")
-    document = pbs.attributes_of_json(recorded("pbs_pro/qstat-json"), "123.server")
-    torque = pbs.attributes_of_text(recorded("torque/qstat-full"), "1")
+    text = schedulers.qstat_text(recorded("pbs_pro/qstat-full"), "123.server")
+    document = schedulers.qstat_json(recorded("pbs_pro/qstat-json"), "123.server")
+    torque = schedulers.qstat_text(recorded("torque/qstat-full"), "1")
 
     assert {name: text[name] for name in document if name in text} == document
     assert {"session_id", "exec_host", "job_state"} <= {*document}
@@ -142,7 +142,7 @@ def test_text_and_json_of_pbs_tell_the_same() -> None:
 @pytest.mark.parametrize("name", ["qstat-unknown", "qstat-finished", "qstat-json-broken"])
 def test_what_pbs_says_of_no_job_and_broken_json_are_errors_and_no_crash(name: str) -> None:
     output = recorded(f"pbs_pro/{name}")
-    for read in (pbs.attributes_of_text, pbs.attributes_of_json):
+    for read in (schedulers.qstat_text, schedulers.qstat_json):
         with pytest.raises(CommandError):
             read(output, "4711.server")
 
@@ -150,16 +150,16 @@ def test_what_pbs_says_of_no_job_and_broken_json_are_errors_and_no_crash(name: s
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"Jobs": 7}', '{"Jobs": {"123.server": 7}}', "[" * 100_000, "\0"])
 def test_what_is_no_json_of_pbs_or_oar_is_not_understood(text: str) -> None:
     with pytest.raises(CommandError, match="is not understood"):
-        pbs.attributes_of_json(said("qstat -f -F json 123.server", text), "123.server")
+        schedulers.qstat_json(said("qstat -f -F json 123.server", text), "123.server")
     with pytest.raises(CommandError, match="is not understood"):
-        oar.attributes_of_json(said("oarstat -J -fj 123", text), "123")
+        schedulers.oarstat_json(said("oarstat -J -fj 123", text), "123")
 
 
 def test_a_server_may_be_written_with_and_without_its_domain() -> None:
-    assert pbs.is_same_job("123.server", "123.server.site")
-    assert pbs.is_same_job("123", "123.server")
-    assert not pbs.is_same_job("123.server", "123.server2")
-    assert not pbs.is_same_job("123[1].server", "123[2].server")
+    assert schedulers.is_same_job("123.server", "123.server.site")
+    assert schedulers.is_same_job("123", "123.server")
+    assert not schedulers.is_same_job("123.server", "123.server2")
+    assert not schedulers.is_same_job("123[1].server", "123[2].server")
 
 
 # --- OAR -------------------------------------------------------------------------------------------------------------

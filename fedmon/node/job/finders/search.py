@@ -1,62 +1,106 @@
-"""The search for a job's processes: each method in turn, until one does."""
+"""The search for a job's processes: each method in turn, until one finds some."""
 
 from __future__ import annotations
 
+import enum
 import logging
 import os
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.births import is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.collectors.job.files import read_file
-from fedmon.node.collectors.job.process import birth_of
 from fedmon.node.job.commands import CommandError, Failure, Runner, Stop, runner
-from fedmon.node.job.finders import cgroups as job_cgroups
-from fedmon.node.job.finders.found import Confidence, Found, JobNotFoundError, MethodFailedError, Tried, UnknownJobError
-from fedmon.node.job.finders.oar import OarFinder
-from fedmon.node.job.finders.overhead import DAEMONS, is_overhead
-from fedmon.node.job.finders.pbs import PbsFinder
-from fedmon.node.job.finders.processes import Processes
-from fedmon.node.job.finders.scheduler import Look, MakeFinder, SchedulerFinder, UnscheduledFinder
-from fedmon.node.job.finders.slurm import SlurmFinder
-from fedmon.node.job.identity import JobIdentity
+from fedmon.node.job.finders.schedulers import FINDERS, Finder, Look, MethodFailedError
+from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
+from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths, read_birth
 
 logger = logging.getLogger(__name__)
 
+CGROUPS_VARIABLE = "FEDMON_JOB_CGROUPS"
 _FIRST_WITHIN_S = 5.0
 _AGAIN_S = 2.0
 _AGAIN_WITHIN_S = 2.0
-"""A look again holds up nothing but the tool's own end, and of that a scheduler's command takes less than a second."""
-
+_PAUSE_S = 1.0
+"""SLURM shows the processes of a job half a second after it has begun."""
+_COMMAND_SHARE = 0.4
+"""The share of the time for a command: when it hangs, there is time for other methods and a second look."""
 _MAX_PID = 2**22
-
 _SERVICES = DAEMONS | {
     *("systemd", "init", "sshd", "sshd-session", "login", "cron", "crond", "atd", "tmux: server", "screen", "su"),
     *("sudo", "runuser", "dockerd", "containerd-shim", "conmon", "supervisord", "gdm-session-wor"),
 }
 """Programs below which a job begins."""
+_COMMANDS: Mapping[SchedulerName, str] = {"slurm": "scontrol", "pbs": "qstat", "oar": "oarstat"}
 
-CGROUP, SCHEDULER, ENVIRONMENT, ANCESTORS = "cgroup", "scheduler", "environment", "ancestors"
 
-CGROUPS_VARIABLE = "FEDMON_JOB_CGROUPS"
+class Confidence(enum.StrEnum):
+    """How sure it is that these are the job's processes, and all of them.
 
-_FINDERS: Mapping[str, MakeFinder] = {
-    "slurm": SlurmFinder,
-    "pbs": PbsFinder,
-    "oar": OarFinder,
-    "none": UnscheduledFinder,
-}
-_PAUSE_S = 1.0
-"""SLURM shows the processes of a job half a second after it has begun."""
-_COMMAND_SHARE = 0.4
-"""So much of the time a command may take: when it hangs, there is time to look elsewhere and for a second look."""
+    ``certain``: they were named, or the kernel keeps the list. ``high``: the scheduler names them, and each bears a
+    sign of the job. ``medium``: each was started with the job's variables. ``low``: they are relatives of the tool.
+    """
+
+    CERTAIN = "certain"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Tried(NamedTuple):
+    """A method, and why it found nothing."""
+
+    method: str
+    why: str
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes of a job on this host, oldest first, each once.
+
+    ``starts`` are their start times in clock ticks since the boot, which tell a reused number. ``cgroup`` is the job's
+    own path inside its hierarchies. ``marker`` is the ``NAME=value`` with which its processes are started. ``overhead``
+    are the scheduler's daemons and launchers beside them, which do not count; their children do. ``method`` is one of
+    ``pids``, ``cgroup``, ``scheduler``, ``environment`` and ``ancestors``.
+    """
+
+    pids: tuple[int, ...]
+    starts: Mapping[int, int]
+    method: str
+    confidence: Confidence
+    cgroup: str | None = None
+    marker: str | None = None
+    detail: str = ""
+    overhead: Mapping[int, int] = {}
+    tried: tuple[Tried, ...] = ()
+
+
+class JobNotFoundError(NotFoundError):
+    """No process of the job is on this host, or none yet; ``tried`` are the methods."""
+
+    def __init__(self, job: str, tried: Sequence[Tried]) -> None:
+        looked = "; ".join(f"{method}: {why}" for method, why in tried)
+        super().__init__(
+            f"no process of {job} is on this host: it has ended, has not begun, or runs elsewhere ({looked})"
+        )
+        self.tried = tuple(tried)
+
+
+class UnknownJobError(JobNotFoundError):
+    """The scheduler says that there is no such job, so that looking again is no use."""
+
+    def __init__(self, job: str, why: str) -> None:
+        text = f"there is no {job} ({why}): correct the variable that names it, name processes with --pid, or measure a"
+        NotFoundError.__init__(self, f"{text} command with 'fedmon job -- COMMAND'")
+        self.tried = (Tried("scheduler", why),)
 
 
 class _Hit(NamedTuple):
@@ -94,14 +138,14 @@ def find(
     patterns = [*cgroup_patterns, *filter(None, environ.get(CGROUPS_VARIABLE, "").split(":"))]
     search = _Search(identity, environ, run, roots, exclude, patterns, timeout_s)
     deadline = Deadline(timeout_s)
-    waiting = stop if stop is not None else threading.Event()
+    wait = stop if stop is not None else threading.Event().wait
     # Without a scheduler and a variable nothing else can appear later.
     looks = retries + 1 if identity.scheduler != "none" or environ.get("FEDMON_JOB_ID") else 1
     for left in reversed(range(looks)):
         found = search.look(deadline.left_s(), asks_controller=left == retries > 0)
         if found is not None:
             return found
-        if not left or deadline.passed() or waiting.wait(min(_PAUSE_S, deadline.left_s() / (left + 1))):
+        if not left or deadline.passed() or wait(min(_PAUSE_S, deadline.left_s() / (left + 1))):
             break
     found = search.last_resort()
     if found is None:
@@ -123,7 +167,7 @@ class _Search:
         timeout_s: float,
     ) -> None:
         self._identity, self._run, self._roots, self._exclude = identity, run, roots, exclude
-        self._finder = _FINDERS[identity.scheduler](identity, environ)
+        self._finder = FINDERS[identity.scheduler](identity, environ)
         self._patterns = (*patterns, *self._finder.patterns)
         self._command_s = timeout_s * _COMMAND_SHARE
         self._given_up: CommandError | None = None
@@ -138,16 +182,16 @@ class _Search:
         if look is None:
             return None
         methods: dict[str, Callable[[Look], _Hit]] = {
-            CGROUP: self._by_cgroup,
-            SCHEDULER: self._by_command,
-            ENVIRONMENT: self._by_environment,
+            "cgroup": self._by_cgroup,
+            "scheduler": self._by_command,
+            "environment": self._by_environment,
         }
         return next((found for name, method in methods.items() if (found := self._attempt(name, method, look))), None)
 
     def last_resort(self) -> Found | None:
         """Take the relatives of this tool, where it runs in the job."""
         look = self._now(0.0) if self._identity.inside and self._exclude else None
-        return None if look is None else self._attempt(ANCESTORS, self._by_ancestors, look)
+        return None if look is None else self._attempt("ancestors", self._by_ancestors, look)
 
     def _now(self, left_s: float, *, asks_controller: bool = False) -> Look | None:
         try:
@@ -169,7 +213,7 @@ class _Search:
     def _found(self, method: str, hit: _Hit, processes: Processes) -> Found:
         excluded = processes.trees(self._exclude)
         there = processes.still_there(set(hit.pids) - excluded)
-        overhead = {birth.pid: birth.start for birth in there if is_overhead(processes, birth.pid)}
+        overhead = {birth.pid: birth.start for birth in there if processes.is_overhead(birth.pid)}
         births = [birth for birth in there if birth.pid not in overhead]
         if not births:
             beside = [*(["this tool"] if set(hit.pids) & excluded else []), *(["launchers"] if overhead else [])]
@@ -195,16 +239,17 @@ class _Search:
         raw_id = self._finder.resolve(look)
         paths: list[str] = []
         if self._identity.inside and self._exclude:
-            paths = job_cgroups.own_paths(look.processes.cgroups(self._exclude[0]), self._finder.level(raw_id))
-            paths = [path for path in paths if job_cgroups.exists(look.cgroups, path)]
+            paths = own_paths(look.processes.cgroups(self._exclude[0]), self._finder.level(raw_id))
+            paths = [path for path in paths if folders_of(look.cgroups, path)]
         if not paths:
-            paths = job_cgroups.matching(look.cgroups, self._patterns, **self._finder.names(raw_id))
+            names = {"id": raw_id, "number": raw_id.partition(".")[0]}
+            paths = matching(look.cgroups, self._patterns, names)
         if not paths:
             raise MethodFailedError(f"there is none of job {raw_id} below {self._roots.cgroup}")
         named = [path for path in paths if self._identity.host in path]
         if len(paths) > 1 and len(named) == 1:
             paths = named
-        pids = set().union(*(job_cgroups.members(look.cgroups, path) for path in paths))
+        pids = set().union(*(members(look.cgroups, path) for path in paths))
         # Several nodes of a scheduler on one machine: no single cgroup is the job's.
         return _Hit(pids, Confidence.CERTAIN, f"cgroup {' and '.join(paths)}", paths[0] if len(paths) == 1 else None)
 
@@ -221,7 +266,7 @@ class _Search:
                 self._given_up = error
             raise
         if asked.cgroup is not None:
-            pids = job_cgroups.members(look.cgroups, asked.cgroup)
+            pids = members(look.cgroups, asked.cgroup)
             return _Hit(pids, Confidence.CERTAIN, f"{asked.command}: cgroup {asked.cgroup}", asked.cgroup)
         excluded = look.processes.trees(self._exclude)
         believed, doubts = with_sign(asked.pids, look.processes, self._finder, raw_id, excluded)
@@ -257,10 +302,10 @@ def beginning(identity: JobIdentity, processes: Processes, own_pid: int) -> int:
     is_below_scheduler = False
     for pid in processes.ancestors(own_pid):
         name = processes.name(pid)
-        is_below_scheduler = name in DAEMONS or (identity.scheduler == "oar" and is_overhead(processes, pid))
+        is_below_scheduler = name in DAEMONS or (identity.scheduler == "oar" and processes.is_overhead(pid))
         if name in _SERVICES or is_below_scheduler:
             break
-        if not is_overhead(processes, pid):
+        if not processes.is_overhead(pid):
             chain.append(pid)
     if not chain:
         raise MethodFailedError("no program of the job started this tool, or it has ended")
@@ -278,9 +323,8 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
             raise InvalidInputError(f"{pid} is no process id: those are from 1 to {_MAX_PID}")
         if pid in exclude:
             raise InvalidInputError(f"process {pid} is this tool itself; name the processes of the job")
-        folder = os.fsencode(roots.proc / str(pid))
         try:
-            birth = birth_of(pid, read_file(folder + b"/stat", 1024))
+            birth = read_birth(pid, roots.proc)
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
             raise NotFoundError(f"there is no process {pid} on this host") from None
         except (OSError, ValueError, IndexError) as error:
@@ -289,7 +333,7 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
             raise InvalidInputError(f"process {pid} is a thread of the kernel; a job is a program")
         if birth.is_zombie:
             raise NotFoundError(f"process {pid} has ended already, it only waits to be taken note of")
-        if is_thread(folder, pid):
+        if is_thread(os.fsencode(roots.proc / str(pid)), pid):
             raise InvalidInputError(f"{pid} is a thread of another process: name that process (its Tgid)")
         starts[pid] = birth.start
     return Found(
@@ -302,7 +346,7 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
 
 
 def with_sign(
-    pids: Collection[int], processes: Processes, finder: SchedulerFinder, raw_id: str, excluded: Collection[int]
+    pids: Collection[int], processes: Processes, finder: Finder, raw_id: str, excluded: Collection[int]
 ) -> tuple[set[int], str]:
     """Return who of the processes is the job's, and in words who is not: empty when all are.
 
@@ -336,7 +380,7 @@ def of_one_user(pids: Collection[int], processes: Processes) -> tuple[set[int], 
     return mine, f"{others} of another user left out" if others else ""
 
 
-def _has_sign(pid: int, processes: Processes, finder: SchedulerFinder, raw_id: str) -> bool:
+def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bool:
     if finder.mark_in(processes.environment(pid)):
         return True
     level = finder.level(raw_id)
@@ -352,8 +396,7 @@ class JobSearch:
     """Finds the processes of the job that this tool runs in, or those that were named; for one thread.
 
     ``stop`` ends a look at once. ``goes_on`` tells whether it is worth to look again: a scheduler or a launcher started
-    the tool, and will end it with the job. On the second host of a job nothing of it runs before the first step, and
-    between two of them. It is not worth it where the scheduler knows no such job.
+    the tool, and will end it with the job. On the second host of a job nothing runs before the first step.
     """
 
     def __init__(
@@ -404,4 +447,60 @@ def _is_kept() -> bool:
         processes = Processes(THIS_MACHINE.proc)
     except CollectorUnavailableError:
         return False
-    return any(is_overhead(processes, pid) for pid in processes.ancestors(os.getpid()))
+    return any(processes.is_overhead(pid) for pid in processes.ancestors(os.getpid()))
+
+
+def look_up(
+    job_id: str,
+    *,
+    scheduler: str | None,
+    environ: Mapping[str, str],
+    hostname: str,
+    run: Runner,
+    roots: Roots = THIS_MACHINE,
+    exclude: Sequence[int] = (),
+    cgroup_patterns: Sequence[str] = (),
+    timeout_s: float = 5.0,
+) -> tuple[JobIdentity, Found]:
+    """Find a job from outside by its id, of one scheduler or of all that write such ids.
+
+    Raises InvalidInputError for an id that no scheduler writes, and JobNotFoundError with all that was tried.
+    """
+    candidates = _candidates(job_id, scheduler, environ, hostname)
+    tried: list[Tried] = []
+    for identity in candidates:
+        try:
+            return identity, find(
+                identity,
+                environ=environ,
+                run=run,
+                roots=roots,
+                exclude=exclude,
+                cgroup_patterns=cgroup_patterns,
+                timeout_s=timeout_s / len(candidates),
+                retries=1,
+            )
+        except JobNotFoundError as error:
+            prefix = f"{identity.scheduler} " if len(candidates) > 1 else ""
+            tried += [Tried(f"{prefix}{method}", why) for method, why in error.tried]
+    of = f"{candidates[0].scheduler} " if len(candidates) == 1 else ""
+    raise JobNotFoundError(f"{of}job {job_id}", tried)
+
+
+def _candidates(job_id: str, scheduler: str | None, environ: Mapping[str, str], hostname: str) -> list[JobIdentity]:
+    if scheduler is not None:
+        return [named(job_id, scheduler, hostname=hostname)]
+    found = []
+    for each in SCHEDULERS:
+        try:
+            found.append(named(job_id, each, hostname=hostname))
+        except InvalidInputError:
+            continue
+    if not found:
+        raise InvalidInputError(
+            f"{job_id[:64]!r} is no id of a batch job, such as 4711, 4711_3 or 4711.server; of any other job name its"
+            " processes with --pid, or its --cgroup"
+        )
+    # Compute nodes often lack the commands of their scheduler, and a job can be found without.
+    present = [each for each in found if shutil.which(_COMMANDS[each.scheduler], path=environ.get("PATH", ""))]
+    return present or found
