@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,6 +38,8 @@ _MAX_FILE_BYTES = 16_777_216
 _SPAN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_EXPRESSION = re.compile(r"(?:[^,\[\]]+|\[[^\[\]]*\])+")
+_LIST = re.compile(rf"{_EXPRESSION.pattern}(?:,{_EXPRESSION.pattern})*")
 
 SchedulerName = Literal["slurm", "pbs", "oar", "none"]
 SCHEDULERS: tuple[SchedulerName, ...] = ("slurm", "pbs", "oar")
@@ -150,7 +154,6 @@ def _identified(environ: Mapping[str, str], hostname: str, pid: int, scheduler: 
 
 
 def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
-    job_id = _slurm_id(environ)
     nodes = expand(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""))
     node_name = environ.get("SLURMD_NODENAME", "")
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
@@ -161,20 +164,18 @@ def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
     megabytes, per_cpu = _number(environ, "SLURM_MEM_PER_NODE"), _number(environ, "SLURM_MEM_PER_CPU")
     if megabytes is None and cpus and per_cpu:
         megabytes = cpus * per_cpu
-    return JobIdentity(
-        scheduler="slurm",
-        job_id=_text(job_id) or "",
-        key=job_key(job_id),
-        raw_id=job_id if _SLURM_ID.fullmatch(job_id) else None,
+    return _identity(
+        "slurm",
+        _slurm_id(environ),
+        # Several slurmd may run on one machine, each a node of its own.
+        node_name if nodes and node_name in nodes else hostname,
+        nodes,
         cluster=_text(environ.get("SLURM_CLUSTER_NAME")),
         step=_text(_STEPS.get(step, step)),
         array_job_id=_text(environ.get("SLURM_ARRAY_JOB_ID")),
         array_index=_number(environ, "SLURM_ARRAY_TASK_ID"),
         name=_text(environ.get("SLURM_JOB_NAME")),
         user=_user(environ, "SLURM_JOB_USER"),
-        # Several slurmd may run on one machine, each a node of its own.
-        host=node_name if nodes and node_name in nodes else own_name(hostname, nodes),
-        nodes=nodes,
         step_nodes=expand(environ.get("SLURM_STEP_NODELIST", "")),
         time_limit_s=float(end - begin) if begin and end and end > begin else None,
         cpus=cpus or None,
@@ -184,44 +185,52 @@ def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
 
 def _pbs(environ: Mapping[str, str], hostname: str) -> JobIdentity:
     job_id = environ["PBS_JOBID"]
-    nodes = from_file(environ.get("PBS_NODEFILE_LOCAL", "")) or from_file(environ.get("PBS_NODEFILE", ""))
     array, index = _pbs_array(job_id)
-    given = _number(environ, "PBS_ARRAY_INDEX")
+    indices = (index, _number(environ, "PBS_ARRAY_INDEX"), _number(environ, "PBS_ARRAYID"))
     server = job_id.partition(".")[2] if _PBS_ID.fullmatch(job_id) else ""
-    return JobIdentity(
-        scheduler="pbs",
-        job_id=_text(job_id) or "",
-        key=job_key(job_id),
-        raw_id=job_id if _PBS_ID.fullmatch(job_id) else None,
+    return _identity(
+        "pbs",
+        job_id,
+        hostname,
+        from_file(environ.get("PBS_NODEFILE_LOCAL", "")) or from_file(environ.get("PBS_NODEFILE", "")),
         cluster=_text(server or environ.get("PBS_SERVER") or environ.get("PBS_DEFAULT")),
         array_job_id=array or _text(environ.get("PBS_ARRAY_ID")),
-        array_index=index if index is not None else given if given is not None else _number(environ, "PBS_ARRAYID"),
+        array_index=next((number for number in indices if number is not None), None),
         name=_text(environ.get("PBS_JOBNAME")),
         user=_user(environ, "PBS_O_LOGNAME"),
-        host=own_name(hostname, nodes),
-        nodes=nodes,
         time_limit_s=_seconds(environ.get("PBS_WALLTIME")),
         cpus=_number(environ, "PBS_NUM_PPN") or _number(environ, "NCPUS") or None,
     )
 
 
 def _oar(environ: Mapping[str, str], hostname: str) -> JobIdentity:
-    job_id = _oar_id(environ)
     files = (environ.get(name, "") for name in ("OAR_NODEFILE", "OAR_NODE_FILE", "OAR_FILE_NODES"))
-    nodes = next(filter(None, map(from_file, files)), None)
-    limit_s = _seconds(environ.get("OAR_JOB_WALLTIME_SECONDS"))
-    return JobIdentity(
-        scheduler="oar",
-        job_id=_text(job_id) or "",
-        key=job_key(job_id),
-        raw_id=job_id if _SLURM_ID.fullmatch(job_id) else None,
+    limits = (_seconds(environ.get(name)) for name in ("OAR_JOB_WALLTIME_SECONDS", "OAR_JOB_WALLTIME"))
+    return _identity(
+        "oar",
+        _oar_id(environ),
+        hostname,
+        next(filter(None, map(from_file, files)), None),
         array_job_id=_text(environ.get("OAR_ARRAY_ID") or environ.get("OAR_ARRAYID")),
         array_index=_number(environ, "OAR_ARRAY_INDEX"),
         name=_text(environ.get("OAR_JOB_NAME")),
         user=_user(environ, "OAR_USER"),
+        time_limit_s=next((limit for limit in limits if limit is not None), None),
+    )
+
+
+def _identity(
+    scheduler: SchedulerName, job_id: str, hostname: str, nodes: tuple[str, ...] | None, **known: Any
+) -> JobIdentity:
+    pattern = _PBS_ID if scheduler == "pbs" else _SLURM_ID
+    return JobIdentity(
+        scheduler=scheduler,
+        job_id=_text(job_id) or "",
+        key=job_key(job_id),
+        raw_id=job_id if pattern.fullmatch(job_id) else None,
         host=own_name(hostname, nodes),
         nodes=nodes,
-        time_limit_s=limit_s if limit_s is not None else _seconds(environ.get("OAR_JOB_WALLTIME")),
+        **known,
     )
 
 
@@ -343,13 +352,19 @@ def expand(text: str) -> tuple[str, ...] | None:
     A number keeps the width in which its range begins. Several brackets in a name give every combination.
     Source: scontrol(1), "show hostnames".
     """
+    if not _LIST.fullmatch(text):
+        return None
     found: dict[str, None] = {}
-    for expression in _split(text):
-        names = _hosts(expression, MAX_HOSTS - len(found))
-        if names is None or not all(map(_HOST.fullmatch, names)):
+    for expression in _EXPRESSION.findall(text):
+        pieces = [[plain] if plain else _numbers(inside) for inside, plain in _PIECE.findall(expression)]
+        limit = MAX_HOSTS - len(found)
+        if not all(pieces) or math.prod(map(len, pieces)) > limit:
+            return None
+        names = ["".join(parts) for parts in itertools.product(*pieces)]
+        if not all(map(_HOST.fullmatch, names)):
             return None
         found.update(dict.fromkeys(names))
-    return tuple(found) or None
+    return tuple(found)
 
 
 def from_file(path: str) -> tuple[str, ...] | None:
@@ -379,37 +394,13 @@ def own_name(hostname: str, nodes: Sequence[str] | None) -> str:
     return same[0] if len(same) == 1 else hostname
 
 
-def _split(text: str) -> list[str]:
-    """Split at the commas that stand outside of brackets."""
-    parts, depth, begin = [], 0, 0
-    for index, letter in enumerate(text):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            parts.append(text[begin:index])
-            begin = index + 1
-    return [*parts, text[begin:]]
-
-
-def _hosts(expression: str, limit: int) -> list[str] | None:
-    if "".join(found[0] for found in _PIECE.finditer(expression)) != expression:
-        return None
-    names = [""]
-    for found in _PIECE.finditer(expression):
-        endings = [found[2]] if found[1] is None else _numbers(found[1], limit)
-        if not endings or len(names) * len(endings) > limit:
-            return None
-        names = [name + ending for name in names for ending in endings]
-    return names
-
-
-def _numbers(text: str, limit: int) -> list[str] | None:
+def _numbers(text: str) -> list[str]:
+    """Return the numbers of ``1-3,07``, each in the width in which its range begins; empty when it cannot be that."""
     found: list[str] = []
     for part in text.split(","):
-        numbers = _SPAN.fullmatch(part)
-        if numbers is None:
-            return None
-        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
-        if last < first or last - first >= limit - len(found):
-            return None
-        found += [f"{number:0{len(numbers[1])}}" for number in range(first, last + 1)]
+        span = _SPAN.fullmatch(part)
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
+        if span is None or not 0 <= last - first < MAX_HOSTS - len(found):
+            return []
+        found += [f"{number:0{len(span[1])}}" for number in range(first, last + 1)]
     return found
