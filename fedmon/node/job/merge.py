@@ -247,7 +247,7 @@ class _Steps:
 
     def run(self, what: str, step: Callable[[], Iterable[Path]]) -> None:
         """Take one step, and log what came of it."""
-        with self.guarded(what):
+        with self.guarded(what), report_extra(what):
             found = list(step())
             for path in found:
                 path.chmod(FILE_MODE)
@@ -256,16 +256,14 @@ class _Steps:
 
     def json_files(self, source: Source) -> Iterable[Path]:
         """Write perfmon's JSON files."""
-        with report_extra("a file of metrics"):
-            from fedmon.report.views.perfmon import write_json
+        from fedmon.report.views.perfmon import write_json
 
         self._folder.make_folder(self._folder.metrics)
         return write_json(source, self._folder.metrics, self._job(source), name_job=self._is_shared)
 
     def export(self, source: Source, name: str) -> Iterator[Path]:
         """Write perfmon's groups and all metrics in one format, as far as anything was measured."""
-        with report_extra("an export"):
-            from fedmon.report import export
+        from fedmon.report import export
 
         for table in self._tables(source):
             chosen = export.FORMATS[name]
@@ -276,8 +274,7 @@ class _Steps:
 
     def plots(self, source: Source) -> Iterable[Path]:
         """Draw everything that was measured."""
-        with report_extra("a plot"):
-            from fedmon.report import plots
+        from fedmon.report import plots
 
         self._folder.make_folder(self._folder.plots)
         place = self._folder.plots / self._folder.key if self._is_shared else self._folder.plots
@@ -286,8 +283,7 @@ class _Steps:
 
     def report(self, source: Source) -> Iterable[Path]:
         """Write the report, as a page and as a PDF."""
-        with report_extra("a report"):
-            from fedmon.report.document import write
+        from fedmon.report.document import write
 
         return write(source, html=self._folder.report_html, pdf=self._folder.report_pdf, job=self._job(source))
 
