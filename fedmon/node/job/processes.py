@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -161,10 +162,16 @@ def matching(cgroups: Cgroups, patterns: Sequence[str], names: Mapping[str, str]
     """
     found: dict[str, None] = {}
     for pattern in patterns:
-        levels = [_level(level, names) for level in pattern.strip("/").split("/")]
+        # Split first: the job's name must not add a star or a level.
+        pieces = re.split(r"(\*+|\{[a-z]+\})", pattern.strip("/"))
+        words = (names.get(piece[1:-1], piece) if piece.startswith("{") else piece for piece in pieces)
+        text = "".join("*" if word.startswith("*") and word in pieces else glob.escape(word) for word in words)
+        if not text or ".." in text.split("/"):
+            continue
         for base in dict.fromkeys(cgroups.hierarchies.values()):
-            for folder in _walk(base, levels):
-                found[f"/{folder.relative_to(base)}"] = None
+            found.update(
+                dict.fromkeys(f"/{folder.relative_to(base)}" for folder in sorted(base.glob(text)) if is_cgroup(folder))
+            )
     return list(found)
 
 
@@ -188,29 +195,3 @@ def folders_of(cgroups: Cgroups, path: str) -> list[Path]:
 def members(cgroups: Cgroups, path: str) -> set[int]:
     """Return the processes of a cgroup, in all hierarchies."""
     return set().union(*map(members_of, folders_of(cgroups, path)))
-
-
-def _level(level: str, names: Mapping[str, str]) -> re.Pattern[str]:
-    # Split first: the job's name must not add a star or a level.
-    pieces = re.split(r"(\*|\{[a-z]+\})", level)
-    return re.compile(
-        "".join(
-            ".*" if piece == "*" else re.escape(names.get(piece[1:-1], piece) if piece.startswith("{") else piece)
-            for piece in pieces
-        ),
-        re.DOTALL,
-    )
-
-
-def _walk(folder: Path, levels: Sequence[re.Pattern[str]]) -> Iterator[Path]:
-    if not levels:
-        if is_cgroup(folder):
-            yield folder
-        return
-    try:
-        inner = sorted(entry for entry in folder.iterdir() if levels[0].fullmatch(entry.name))
-    except OSError:
-        return
-    for each in inner:
-        if each.is_dir() and not each.is_symlink():
-            yield from _walk(each, levels[1:])
