@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedmon.common.actor import Actor
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError
@@ -131,34 +132,32 @@ class Controller:
         self._status_url, self._done_url, self._timeout_s = status_url, done_url, timeout_s
         # A header holds no line ends, and only Latin-1.
         self._user_agent = "".join(letter for letter in user_agent if letter.isprintable() and letter.isascii())
-        self._backlog = backlog
-        self._changed = threading.Condition()
+        self._backlog, self._lock = backlog, threading.Lock()
         self._waiting: collections.deque[bytes] = collections.deque()
         self._ends: collections.deque[_End] = collections.deque()
-        self._thread: threading.Thread | None = None
-        self._stop_by: Deadline | None = None
         self._counts = ControllerCounts()
+        self._actor: Actor | None = None
+        self._session: requests.Session | None = None
+        self._stop_by: Deadline | None = None
         self._retry, self._next_attempt = Backoff(FIRST_RETRY_S, longest_s=LAST_RETRY_S, jitter=0.5), 0.0
 
     def start(self) -> None:
         """Start the thread; does nothing while it runs."""
-        with self._changed:
-            self._stop_by = None
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="fedmon-controller", daemon=True)
-                self._thread.start()
+        if self._actor is None:
+            self._stop_by, self._actor = None, Actor("fedmon-controller")
+            self._actor.start()
+            self._actor.post(self._send_all)
 
     def stop(self, timeout_s: float) -> None:
         """Send what waits as far as that succeeds at once, and end the thread, within about ``timeout_s``."""
-        with self._changed:
-            self._stop_by = Deadline(timeout_s)
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s + 0.1)
-            if thread.is_alive():
+        self._stop_by = Deadline(timeout_s)
+        if self._actor is not None:
+            if not self._actor.close(timeout_s=timeout_s + 0.1):
                 logger.warning("a request to the controller is left to its timeout")
-        with self._changed:
+            elif self._session is not None:
+                self._session.close()
+            self._actor = self._session = None
+        with self._lock:
             self._drop_all()
             ends = list(self._ends)
             self._ends.clear()
@@ -167,26 +166,28 @@ class Controller:
 
     def status(self, body: bytes) -> None:
         """Queue one status."""
-        with self._changed:
+        with self._lock:
             self._count(queued=1)
             self._waiting.append(body)
             while len(self._waiting) > self._backlog:
                 self._waiting.popleft()
                 self._count(dropped=1)
-            self._changed.notify_all()
+        if self._actor is not None:
+            self._actor.post(self._send_all)
 
     def finished(self, status: bytes, body: bytes) -> concurrent.futures.Future[bool]:
         """Queue the end of the scenario; the future is True once the controller said 200, False when it refused."""
         end = _End(status, body, concurrent.futures.Future())
-        with self._changed:
+        with self._lock:
             self._ends.append(end)
             self._next_attempt = 0.0
-            self._changed.notify_all()
+        if self._actor is not None:
+            self._actor.post(self._send_all)
         return end.confirmed
 
     def counts(self) -> ControllerCounts:
         """Return the counts of statuses so far."""
-        with self._changed:
+        with self._lock:
             return self._counts._replace(waiting=len(self._waiting))
 
     def _count(self, **more: int) -> None:
@@ -198,71 +199,65 @@ class Controller:
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        import requests  # here, in the thread: importing it takes a tenth of a second
-
-        with requests.Session() as session:
-            session.trust_env = False
-            session.headers.update({"Content-Type": "application/json", "User-Agent": self._user_agent})
-            while self._wait_for_work():
-                if self._ends:
-                    self._post_end(session, self._ends[0])
-                else:
-                    self._post_oldest(session)
-
-    def _wait_for_work(self) -> bool:
-        """Wait until something can be sent; False when it is time to end."""
-        with self._changed:
-            while True:
+    def _send_all(self) -> None:
+        """Send until nothing waits, or an attempt failed; then it is tried again later."""
+        is_sent = True
+        while is_sent and time.monotonic() >= self._next_attempt:
+            if self._stop_by is not None and (self._retry.attempts or self._stop_by.passed()):
+                return
+            with self._lock:
                 while self._ends and self._ends[0].confirmed.cancelled():
                     self._ends.popleft()
-                has_work = bool(self._waiting or self._ends)
-                if self._stop_by is not None and (not has_work or self._retry.attempts or self._stop_by.passed()):
-                    return False
-                left_s = self._next_attempt - time.monotonic()
-                if has_work and left_s <= 0:
-                    return True
-                self._changed.wait(left_s if has_work else None)
-
-    def _post_oldest(self, session: requests.Session) -> None:
-        with self._changed:
-            body = self._waiting[0]
-        outcome = self._post(session, self._status_url, body)
-        with self._changed:
-            if outcome is _Outcome.FAILED:
-                self._back_off(LAST_RETRY_S)
+                end = self._ends[0] if self._ends else None
+                oldest = self._waiting[0] if self._waiting else None
+            if end is not None:
+                is_sent = self._send_end(end)
+            elif oldest is not None:
+                is_sent = self._send_oldest(oldest)
+            else:
                 return
+            if is_sent:
+                self._retry.reset()
+        if not is_sent and self._actor is not None:
+            self._retry.longest_s = END_RETRY_S if end is not None else LAST_RETRY_S
+            self._next_attempt = time.monotonic() + self._retry.next_s()
+            self._actor.at(self._next_attempt, self._send_all)
+
+    def _send_oldest(self, body: bytes) -> bool:
+        outcome = self._post(self._status_url, body)
+        if outcome is _Outcome.FAILED:
+            return False
+        with self._lock:
             if self._waiting and self._waiting[0] is body:
                 self._waiting.popleft()
             else:  # it was dropped meanwhile to make room
                 self._count(dropped=-1)
             self._count(**{"refused" if outcome is _Outcome.REFUSED else "delivered": 1})
-            self._retry.reset()
+        return True
 
-    def _post_end(self, session: requests.Session, end: _End) -> None:
+    def _send_end(self, end: _End) -> bool:
         if end.status:
-            self._post(session, self._status_url, end.status)
-            with self._changed:
-                self._ends[0] = end = end._replace(status=b"")
-        outcome = self._post(session, self._done_url, end.body)
-        with self._changed:
-            if outcome in (_Outcome.FAILED, _Outcome.OTHER_SUCCESS) and not end.confirmed.cancelled():
-                self._back_off(END_RETRY_S)
-                return
+            self._post(self._status_url, end.status)
+            self._ends[0] = end = end._replace(status=b"")
+        outcome = self._post(self._done_url, end.body)
+        if outcome in (_Outcome.FAILED, _Outcome.OTHER_SUCCESS) and not end.confirmed.cancelled():
+            return False
+        with self._lock:
             self._ends.popleft()
-            self._retry.reset()
             if outcome is _Outcome.OK:
                 self._drop_all()
         if end.confirmed.set_running_or_notify_cancel():
             end.confirmed.set_result(outcome is _Outcome.OK)
+        return True
 
-    def _back_off(self, longest_s: float) -> None:
-        self._retry.longest_s = longest_s
-        self._next_attempt = time.monotonic() + self._retry.next_s()
+    def _post(self, url: str, body: bytes) -> _Outcome:
+        import requests  # here, in the thread: importing it takes a tenth of a second
 
-    def _post(self, session: requests.Session, url: str, body: bytes) -> _Outcome:
-        import requests
-
+        session = self._session
+        if session is None:
+            session = self._session = requests.Session()
+            session.trust_env = False
+            session.headers.update({"Content-Type": "application/json", "User-Agent": self._user_agent})
         left_s = self._timeout_s if self._stop_by is None else self._stop_by.left_s()
         timeout_s = max(0.05, min(self._timeout_s, left_s))
         try:
@@ -282,7 +277,8 @@ class Controller:
         return self._failed(outcome, f"{url} answered {status}")
 
     def _failed(self, outcome: _Outcome, text: str) -> _Outcome:
-        self._count(failures=1)
+        with self._lock:
+            self._count(failures=1)
         level = logging.DEBUG if self._retry.attempts or self._counts.failures > 100 else logging.WARNING
         logger.log(level, "the controller did not take a report: %s", text)
         return outcome
