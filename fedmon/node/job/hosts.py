@@ -131,7 +131,7 @@ class Membership:
         self._beats: dict[HostRun, _Beat] = {}
         self._earlier = self._before = frozenset[HostRun]()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat_on, name="fedmon-job-beat")
+        self._thread = threading.Thread(target=self._beat_on, name="fedmon-job-beat", daemon=True)
         self.host, self.node_id, self.boot = "", "", 0
         self.clock_offset_s: float | None = None
 

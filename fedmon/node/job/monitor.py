@@ -133,7 +133,10 @@ class JobMonitor:
             from fedmon.node.job.finders import JobSearch
 
             self._pipeline.start()
-            self._search = JobSearch(self._identity, environ=self._environ, pids=self._options.pids, stop=self._stop)
+            self._search = JobSearch(
+                self._identity, environ=self._environ, run=runner(self._environ, stop=self._stop),
+                pids=self._options.pids, exclude=(os.getpid(),), stop=self._stop,
+            )  # fmt: skip
             self._find(self._search)
             self._pipeline.sampler.sample_now()
         if self._stream is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import logging
 import os
 import shutil
@@ -19,7 +20,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.births import is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.job.commands import CommandError, Failure, Runner, Stop, runner
+from fedmon.node.job.commands import CommandError, Failure, Runner, Stop
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Look, MethodFailedError
 from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
 from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths, read_birth
@@ -123,61 +124,117 @@ def find(
     retries: int = 5,
     stop: Stop | None = None,
 ) -> Found:
-    """Find a job's processes on this host: those named, else by cgroup, scheduler, environment, ancestors.
+    """Find a job's processes on this host; see JobSearch and `JobSearch.find`."""
+    search = JobSearch(
+        identity, environ=environ, run=run, roots=roots, pids=pids, exclude=exclude, cgroup_patterns=cgroup_patterns,
+        stop=stop,
+    )  # fmt: skip
+    return search.find(timeout_s, retries=retries)
+
+
+class JobSearch:
+    """Finds a job's processes on this host: those named, else by cgroup, scheduler, environment, ancestors.
 
     ``exclude`` are this tool's own processes, the asking one first; nothing below them is the job's.
-    ``cgroup_patterns``, and those in the variable FEDMON_JOB_CGROUPS with colons between them, come before those where
-    the scheduler is known to keep jobs; ``{id}`` is the job's id, ``*`` anything within a level. While nothing is found
-    all is looked at again, up to ``retries`` times within ``timeout_s``, or until ``stop`` is set; if any are allowed,
-    the first look also asks the scheduler whether there is such a job. A tool that runs before its job's programs may
-    search again later. Raises JobNotFoundError, of which UnknownJobError says that the scheduler knows no such job, and
-    for ``pids`` NotFoundError and InvalidInputError.
+    ``cgroup_patterns``, and those in the variable FEDMON_JOB_CGROUPS with colons between them, come before the
+    scheduler's usual places; ``{id}`` is the job's id, ``*`` anything within a level. ``stop`` ends a look at once. For
+    one thread.
     """
-    if pids:
-        return explicit(pids, roots, exclude)
-    patterns = [*cgroup_patterns, *filter(None, environ.get(CGROUPS_VARIABLE, "").split(":"))]
-    search = _Search(identity, environ, run, roots, exclude, patterns, timeout_s)
-    deadline = Deadline(timeout_s)
-    wait = stop if stop is not None else threading.Event().wait
-    # Without a scheduler and a variable nothing else can appear later.
-    looks = retries + 1 if identity.scheduler != "none" or environ.get("FEDMON_JOB_ID") else 1
-    for left in reversed(range(looks)):
-        found = search.look(deadline.left_s(), asks_controller=left == retries > 0)
-        if found is not None:
-            return found
-        if not left or deadline.passed() or wait(min(_PAUSE_S, deadline.left_s() / (left + 1))):
-            break
-    found = search.last_resort()
-    if found is None:
-        raise JobNotFoundError(search.job, search.tried)
-    return found
-
-
-class _Search:
-    """One search; each look is at the processes of that moment."""
 
     def __init__(
         self,
         identity: JobIdentity,
+        *,
         environ: Mapping[str, str],
         run: Runner,
-        roots: Roots,
-        exclude: Sequence[int],
-        patterns: Sequence[str],
-        timeout_s: float,
+        roots: Roots = THIS_MACHINE,
+        pids: Sequence[int] = (),
+        exclude: Sequence[int] = (),
+        cgroup_patterns: Sequence[str] = (),
+        stop: Stop | None = None,
     ) -> None:
         self._identity, self._run, self._roots, self._exclude = identity, run, roots, exclude
+        self._pids, self._stop = pids, stop or threading.Event().wait
         self._finder = FINDERS[identity.scheduler](identity, environ)
-        self._patterns = (*patterns, *self._finder.patterns)
-        self._command_s = timeout_s * _COMMAND_SHARE
+        given = filter(None, environ.get(CGROUPS_VARIABLE, "").split(":"))
+        self._patterns = (*cgroup_patterns, *given, *self._finder.patterns)
+        # Without a scheduler and a variable nothing else can appear later.
+        self._may_appear = identity.scheduler != "none" or bool(environ.get("FEDMON_JOB_ID"))
+        self._command_s = 0.0
         self._given_up: CommandError | None = None
-        named = identity.scheduler if identity.scheduler != "none" else "this"
-        self.job = f"{named} job {identity.job_id}"
-        self.tried: list[Tried] = []
+        self._tried: list[Tried] = []
+        self._next = 0.0
+        self._is_known = True
 
-    def look(self, left_s: float, *, asks_controller: bool) -> Found | None:
-        """Try what does not guess; None when nothing did, and then ``tried`` says why. Raises UnknownJobError."""
-        self.tried = []
+    @functools.cached_property
+    def _is_kept(self) -> bool:
+        try:
+            processes = Processes(self._roots.proc)
+        except CollectorUnavailableError:
+            return False
+        return any(processes.is_overhead(pid) for pid in processes.ancestors(self._exclude[0]))
+
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether it is worth to look again: a scheduler or a launcher started the tool, and will end it.
+
+        On the second host of a job nothing runs before the first step.
+        """
+        return self._is_known and not self._pids and self._identity.scheduler != "none" and self._is_kept
+
+    def first(self) -> Found:
+        """Look for some seconds. Raises FedmonError."""
+        try:
+            return self.find(_FIRST_WITHIN_S, retries=5)
+        except UnknownJobError:
+            self._is_known = False
+            raise
+        finally:
+            self._next = time.monotonic() + _AGAIN_S
+
+    def again(self) -> Found | None:
+        """Look once more when it is time to; None when there is nothing, or nothing yet."""
+        if time.monotonic() < self._next:
+            return None
+        try:
+            return self.find(_AGAIN_WITHIN_S, retries=0)
+        except JobNotFoundError as error:
+            logger.debug("looked again: %s", error)
+            return None
+        finally:
+            self._next = time.monotonic() + _AGAIN_S
+
+    def find(self, timeout_s: float, *, retries: int) -> Found:
+        """Look until something is found, up to ``retries`` times more within ``timeout_s``.
+
+        With retries, the first look also asks the scheduler whether there is such a job. Raises JobNotFoundError, of
+        which UnknownJobError says that the scheduler knows no such job, and for named processes NotFoundError and
+        InvalidInputError.
+        """
+        if self._pids:
+            return explicit(self._pids, self._roots, self._exclude)
+        self._command_s, self._given_up = timeout_s * _COMMAND_SHARE, None
+        deadline = Deadline(timeout_s)
+        for left in reversed(range(retries + 1 if self._may_appear else 1)):
+            found = self._look(deadline.left_s(), asks_controller=left == retries > 0)
+            if found is not None:
+                return found
+            if not left or deadline.passed() or self._stop(min(_PAUSE_S, deadline.left_s() / (left + 1))):
+                break
+        look = self._now(0.0) if self._identity.inside and self._exclude else None
+        found = None if look is None else self._attempt("ancestors", self._by_ancestors, look)
+        if found is None:
+            raise JobNotFoundError(self._name, self._tried)
+        return found
+
+    @property
+    def _name(self) -> str:
+        scheduler = self._identity.scheduler
+        return f"{scheduler if scheduler != 'none' else 'this'} job {self._identity.job_id}"
+
+    def _look(self, left_s: float, *, asks_controller: bool) -> Found | None:
+        """Try each method that does not guess; None when none found any. Raises UnknownJobError."""
+        self._tried = []
         look = self._now(left_s, asks_controller=asks_controller)
         if look is None:
             return None
@@ -188,16 +245,11 @@ class _Search:
         }
         return next((found for name, method in methods.items() if (found := self._attempt(name, method, look))), None)
 
-    def last_resort(self) -> Found | None:
-        """Take the relatives of this tool, where it runs in the job."""
-        look = self._now(0.0) if self._identity.inside and self._exclude else None
-        return None if look is None else self._attempt("ancestors", self._by_ancestors, look)
-
     def _now(self, left_s: float, *, asks_controller: bool = False) -> Look | None:
         try:
             processes = Processes(self._roots.proc)
         except CollectorUnavailableError as error:
-            self.tried.append(Tried("processes", error.reason))
+            self._tried.append(Tried("processes", error.reason))
             return None
         cgroups, timeout_s = Cgroups.found(self._roots.cgroup), min(left_s, self._command_s)
         return Look(processes, cgroups, self._run, timeout_s, asks_controller)
@@ -207,7 +259,7 @@ class _Search:
             hit = method(look)
             return self._found(name, hit, look.processes)
         except (MethodFailedError, CommandError) as error:
-            self.tried.append(Tried(name, str(error)))
+            self._tried.append(Tried(name, str(error)))
             return None
 
     def _found(self, method: str, hit: _Hit, processes: Processes) -> Found:
@@ -230,7 +282,7 @@ class _Search:
             marker=None if marker is None else os.fsdecode(marker),
             detail=hit.detail,
             overhead=overhead,
-            tried=tuple(self.tried),
+            tried=tuple(self._tried),
         )
 
     def _by_cgroup(self, look: Look) -> _Hit:
@@ -261,7 +313,7 @@ class _Search:
             asked = self._finder.ask(look, raw_id)
         except CommandError as error:
             if error.failure is Failure.UNKNOWN_JOB:
-                raise UnknownJobError(self.job, str(error)) from None
+                raise UnknownJobError(self._name, str(error)) from None
             if error.failure not in {Failure.ENDED_BADLY, Failure.NOT_UNDERSTOOD}:  # absent, or it hangs
                 self._given_up = error
             raise
@@ -390,64 +442,6 @@ def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bo
         finder.keeps(" ".join(processes.command(ancestor))) or finder.mark_in(processes.environment(ancestor))
         for ancestor in processes.ancestors(pid)
     )
-
-
-class JobSearch:
-    """Finds the processes of the job that this tool runs in, or those that were named; for one thread.
-
-    ``stop`` ends a look at once. ``goes_on`` tells whether it is worth to look again: a scheduler or a launcher started
-    the tool, and will end it with the job. On the second host of a job nothing runs before the first step.
-    """
-
-    def __init__(
-        self, identity: JobIdentity, *, environ: Mapping[str, str], pids: Sequence[int], stop: Stop | None = None
-    ) -> None:
-        self._identity, self._environ, self._pids, self._stop = identity, environ, pids, stop
-        self._next = 0.0
-        self.goes_on = not pids and identity.scheduler != "none" and _is_kept()
-
-    def first(self) -> Found:
-        """Look for some seconds. Raises FedmonError."""
-        try:
-            return self._find(_FIRST_WITHIN_S, retries=5)
-        except UnknownJobError:
-            self.goes_on = False
-            raise
-        finally:
-            self._next = time.monotonic() + _AGAIN_S
-
-    def again(self) -> Found | None:
-        """Look once more when it is time to; None when there is nothing, or nothing yet."""
-        if time.monotonic() < self._next:
-            return None
-        try:
-            return self._find(_AGAIN_WITHIN_S, retries=0)
-        except JobNotFoundError as error:
-            logger.debug("looked again: %s", error)
-            return None
-        finally:
-            self._next = time.monotonic() + _AGAIN_S
-
-    def _find(self, timeout_s: float, *, retries: int) -> Found:
-        return find(
-            self._identity,
-            environ=self._environ,
-            roots=THIS_MACHINE,
-            run=runner(self._environ, stop=self._stop),
-            stop=self._stop,
-            pids=self._pids,
-            exclude=(os.getpid(),),
-            timeout_s=timeout_s,
-            retries=retries,
-        )
-
-
-def _is_kept() -> bool:
-    try:
-        processes = Processes(THIS_MACHINE.proc)
-    except CollectorUnavailableError:
-        return False
-    return any(processes.is_overhead(pid) for pid in processes.ancestors(os.getpid()))
 
 
 def look_up(
