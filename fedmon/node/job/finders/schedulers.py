@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedmon.node.collectors.job.cgroup import Cgroups
 from fedmon.node.job.commands import CommandError, Failure, Output, Runner
 from fedmon.node.job.identity import JobIdentity, own_name
 from fedmon.node.job.processes import Processes, matching
-
-_NO_ANSWER = (Failure.ABSENT, Failure.NOT_STARTED, Failure.TIMED_OUT)
 
 
 class MethodFailedError(Exception):
@@ -196,7 +193,14 @@ class PbsFinder(Finder):
 
     def ask(self, look: Look, raw_id: str) -> Asked:
         """Ask for the session of the job; PBS knows that of its first host."""
-        attributes, command = self._attributes(look, raw_id)
+        command = f"qstat -f {raw_id}"
+        try:
+            attributes = qstat_text(look.run(["qstat", "-f", raw_id], look.timeout_s), raw_id)
+        except CommandError as error:
+            # The last byte of PBSE_UNKJOBID. Source: OpenPBS, pbs_error.h
+            if re.search(r"ended with status 153\b|Unknown Job Id", str(error)):
+                raise CommandError(Failure.UNKNOWN_JOB, str(error)) from None
+            raise
         first = re.split(r"[/+:(]", attributes.get("exec_host", "").lstrip("("))[0]
         if first and own_name(self.identity.host, [first]) != first:
             raise MethodFailedError(f"{command} tells of {first} alone, where the job began")
@@ -218,30 +222,6 @@ class PbsFinder(Finder):
         """Tell a pbs_mom, whose children are jobs; its title does not name them."""
         return title.split(" ", maxsplit=1)[0].rpartition("/")[2] == "pbs_mom"
 
-    def _attributes(self, look: Look, raw_id: str) -> tuple[Mapping[str, str], str]:
-        """Ask for text, which every PBS gives; else for PBS Pro's JSON."""
-        command = f"qstat -f {raw_id}"
-        told: dict[str, str] = {}
-        problem: CommandError | None = None
-        try:
-            told = qstat_text(look.run(["qstat", "-f", raw_id], look.timeout_s), raw_id)
-        except CommandError as error:
-            problem = error
-            # The last byte of PBSE_UNKJOBID. Source: OpenPBS, pbs_error.h
-            if re.search(r"ended with status 153\b|Unknown Job Id", str(error)):
-                raise CommandError(Failure.UNKNOWN_JOB, str(error)) from None
-            if error.failure in _NO_ANSWER:
-                raise
-        if "session_id" in told:
-            return told, command
-        try:
-            argv = ["qstat", "-f", "-F", "json", raw_id]
-            return {**told, **qstat_json(look.run(argv, look.timeout_s), raw_id)}, " ".join(argv)
-        except CommandError:
-            if problem is not None:
-                raise problem from None
-            return told, command
-
 
 class OarFinder(Finder):
     """A job of OAR. Source: OAR 2.5.9, job_resource_manager_cgroups.pl and oarstat."""
@@ -262,14 +242,8 @@ class OarFinder(Finder):
 
     def ask(self, look: Look, raw_id: str) -> Asked:
         """Ask for the cpuset of the job, and look for it among the cgroups."""
-        argv = ["oarstat", "-J", "-fj", raw_id]
-        try:
-            told = oarstat_json(look.run(argv, look.timeout_s), raw_id)
-        except CommandError as error:
-            if error.failure in _NO_ANSWER:
-                raise
-            argv = ["oarstat", "-fj", raw_id]
-            told = oarstat_text(look.run(argv, look.timeout_s), raw_id)
+        argv = ["oarstat", "-fj", raw_id]
+        told = oarstat_text(look.run(argv, look.timeout_s), raw_id)
         command, name, state = " ".join(argv), told.get("cpuset_name", ""), told.get("state", "unknown")
         if not name:
             raise MethodFailedError(f"{command} tells no cpuset_name; the job is {state}")
@@ -347,25 +321,6 @@ def qstat_text(output: Output, raw_id: str) -> dict[str, str]:
     return found
 
 
-def qstat_json(output: Output, raw_id: str) -> dict[str, str]:
-    """Read `qstat -f -F json`. Raises CommandError when the job is not in it, or it is no JSON.
-
-    PBS writes broken JSON when the job's variables hold functions of a shell (openpbs issue 2541).
-    """
-    return _attributes(
-        output,
-        lambda found: next((one for job_id, one in found["Jobs"].items() if is_same_job(job_id, raw_id)), None),
-        "it is no JSON of PBS",
-        f"job {raw_id} is not in it",
-    )
-
-
-def oarstat_json(output: Output, raw_id: str) -> dict[str, str]:
-    """Read `oarstat -J -fj`. Raises CommandError when the job is not in it, or it is no JSON."""
-    problem = f"it is no JSON of job {raw_id}"
-    return _attributes(output, lambda found: found[raw_id], problem, problem)
-
-
 def oarstat_text(output: Output, raw_id: str) -> dict[str, str]:
     """Read `oarstat -fj`. Raises CommandError when the job is not in it."""
     found: dict[str, str] = {}
@@ -379,16 +334,6 @@ def oarstat_text(output: Output, raw_id: str) -> dict[str, str]:
     if not is_known:
         raise output.misunderstood(f"job {raw_id} is not in it")
     return found
-
-
-def _attributes(output: Output, choose: Callable[[Any], Any], problem: str, absent: str) -> dict[str, str]:
-    try:
-        wanted = choose(json.loads(output.checked()))
-        if wanted is not None:
-            return {name: str(value) for name, value in wanted.items() if isinstance(value, (str, int, float))}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise output.misunderstood(problem) from None
-    raise output.misunderstood(absent)
 
 
 def _squeue(look: Look, job_id: str) -> Output:
