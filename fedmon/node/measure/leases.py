@@ -25,6 +25,7 @@ class MonitorLease(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     researcher_id: str
+    instance: str
     interval_s: float | None
     live: bool
     until: float
@@ -90,7 +91,11 @@ class LeaseTable:
                 )
         held_s = min(max(lease_s, 0.0), MAX_LEASE_S)
         self._leases[key] = MonitorLease(
-            researcher_id=researcher_id, interval_s=interval_s, live=live, until=self._monotonic() + held_s
+            researcher_id=researcher_id,
+            instance=instance,
+            interval_s=interval_s,
+            live=live,
+            until=self._monotonic() + held_s,
         )
         return Granted(interval_s=self.apply(), lease_s=held_s)
 
