@@ -229,7 +229,7 @@ def _group(collector: Collector, table: Mapping[str, Metric]) -> MetricGroup:
 
 
 def _asked(collector: Collector) -> tuple[dict[str, str | None], dict[str, float | None]]:
-    """Return what a collector says of itself, and what it reads; whatever is wrong with one, the others are asked."""
+    """Return a collector's own report, and its reading; a failing one keeps no other from being asked."""
     wait_probed = getattr(collector, "wait_probed", None)
     if wait_probed is not None:
         wait_probed(PERF_WITHIN_S)

@@ -26,7 +26,7 @@ from fedmon.common.settings import (
     broker_from_url,
 )
 from fedmon.common.store.recording import Recording
-from fedmon.node.job.streaming import Stream
+from fedmon.node.job.monitor import JobStream
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(self, broker: BrokerSettings, folder: Path) -> None:
         self.recording = folder / "n1.fmr"
-        self.stream = Stream(broker, NODE)
+        self.stream = JobStream(broker, NODE, 1_700_000_000)
         self.measuring = Pipeline(
             NodeSettings(
                 id=NODE,
