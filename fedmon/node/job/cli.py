@@ -321,7 +321,7 @@ class LogFile(logging.Handler):
         os.dup2(self._descriptor, 2)
 
     def close(self) -> None:
-        """StopRequest logging; safe to call twice."""
+        """Stop logging; safe to call twice."""
         logging.getLogger(OUR_LOGGER).removeHandler(self)
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):

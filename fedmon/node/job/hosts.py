@@ -203,7 +203,7 @@ class Membership:
         return all(life is Life.LOST for life in others) and self._taking_part(seen) >= (self._expected or 1)
 
     def close(self) -> None:
-        """StopRequest beating and free the name; safe to call twice."""
+        """Stop beating and free the name; safe to call twice."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
