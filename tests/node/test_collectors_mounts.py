@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.filesystem import REREAD_MOUNTS_S, FilesystemCollector
-from fedmon.node.collectors.mounts import MAX_MOUNTS, parse_mounts
+from fedmon.node.collectors.filesystem import MAX_MOUNTS, REREAD_MOUNTS_S, FilesystemCollector, parse_mounts
 
 SPACE = os.statvfs_result((4096, 4096, 1000, 400, 300, 0, 0, 0, 0, 255))
 

@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Sequence
 
-from fedmon.node.collectors.sysfs import READ_FLAGS
+from fedmon.node.collectors.files import READ_FLAGS
 
 MAX_HOSTS = 65_536
 """SLURM itself allows no more nodes. Source: SLURM slurm.h, MAX_SLURM_NODES (65533)."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from fedmon.common.errors import StorageError
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
-from fedmon.node.collectors.sysfs import read_text
+from fedmon.node.collectors.files import read_text
 from fedmon.node.job.exclusive import Held, Lock
 from fedmon.node.job.layout import MAX_NAME, JobFolder, file_name
 from fedmon.node.job.roll import Claim, Entry, Registration, Roll, Seen

@@ -13,7 +13,7 @@ from fedmon.compat.nebula.measured import _SLOWLY_READ
 from fedmon.compat.nebula.outlets import FINISHED
 from fedmon.compat.nebula.traffic import _KINDS, Traffic
 from fedmon.compat.nebula.view import cpu_temperature
-from fedmon.node.collectors.temperature import TemperatureCollector
+from fedmon.node.collectors.sensors import TemperatureCollector
 from tests.compat.nebula.reporters import HOST, Logger, Neighbours, one_by_one
 
 SHARED = {

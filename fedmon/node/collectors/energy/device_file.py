@@ -6,14 +6,13 @@ import re
 from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
-from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import LONGEST_TEXT, read_bytes
+from fedmon.node.collectors.files import LONGEST_TEXT, KernelFile, read_bytes
 
 _NUMBER = re.compile(rb"-?[0-9]{1,30}")
 _BYTES = 64
 
 
-class DeviceFile(ProcFile):
+class DeviceFile(KernelFile):
     """One number of a device, kept open."""
 
     def __init__(self, path: Path) -> None:
@@ -24,7 +23,7 @@ class DeviceFile(ProcFile):
         text = self.head().strip()
         if not _NUMBER.fullmatch(text):
             shown = text[:40].decode(errors="replace")
-            raise CollectorUnavailableError(Why.FAILED, f"{self._path}: {shown!r} is not a number")
+            raise CollectorUnavailableError(Why.FAILED, f"{self.path}: {shown!r} is not a number")
         return int(text)
 
 

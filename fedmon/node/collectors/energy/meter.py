@@ -16,7 +16,7 @@ from fedmon.node.collectors.energy.carbon import chosen_factor
 from fedmon.node.collectors.energy.hwmon_power import HwmonReader
 from fedmon.node.collectors.energy.node_total import GpuEnergy, Method, NodeEnergy, NodeTotal
 from fedmon.node.collectors.energy.rapl import RaplReader
-from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.files import KernelFile
 
 _NS = 1_000_000_000
 
@@ -126,7 +126,7 @@ class BusyCpuTime:
     """
 
     def __init__(self, proc: Path) -> None:
-        self._stat = ProcFile(proc / "stat", size_bytes=512)
+        self._stat = KernelFile(proc / "stat", size_bytes=512)
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
 
     def __call__(self) -> float:

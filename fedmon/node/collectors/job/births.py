@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedmon.node.collectors.base import CollectorUnavailableError, why
+from fedmon.node.collectors.files import KernelFile
 from fedmon.node.collectors.job.files import read_file
 from fedmon.node.collectors.job.fork_events import ForkEvents
 from fedmon.node.collectors.job.process import Birth, birth_of
-from fedmon.node.collectors.procfile import ProcFile
 
 LIST_EVERY_S = 10.0
 MAX_PROBES = 64
@@ -36,7 +36,7 @@ class Births:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = os.fsencode(proc)
-        self._loadavg = ProcFile(proc / "loadavg", size_bytes=128)
+        self._loadavg = KernelFile(proc / "loadavg", size_bytes=128)
         self._events = ForkEvents()
         self._is_ours = _shows_us(proc)
         self._last: int | None = None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.files import KernelFile
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
 from fedmon.node.collectors.job.cgroup_files import ONLY_CGROUP, CgroupFile, Understand, cgroup_files
 from fedmon.node.collectors.job.watched import Watched
-from fedmon.node.collectors.procfile import ProcFile
 
 
 class CgroupSources:
@@ -45,10 +45,10 @@ class CgroupCollector:
         self._watched = watched
         self._missing = sources.missing if lane is Lane.FAST else {}
         self._metrics = [metric for file in sources.files if file.lane is lane for metric in file.metrics]
-        self._sources: Sequence[tuple[ProcFile, Understand]] = [
-            (ProcFile(file.path), file.understand) for file in sources.files if file.lane is lane
+        self._sources: Sequence[tuple[KernelFile, Understand]] = [
+            (KernelFile(file.path), file.understand) for file in sources.files if file.lane is lane
         ]
-        self._gave: dict[ProcFile, tuple[str, ...]] = {}
+        self._gave: dict[KernelFile, tuple[str, ...]] = {}
 
     def collect(self, _now: Instant) -> Reading:
         """Read every file; what one of them gave before is None with a reason when it cannot be read."""
@@ -83,7 +83,7 @@ class CgroupCollector:
 
 
 def _unusable(file: CgroupFile) -> str | None:
-    source = ProcFile(file.path)
+    source = KernelFile(file.path)
     try:
         text = source.read()
         file.understand(text)

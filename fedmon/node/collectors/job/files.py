@@ -6,7 +6,7 @@ import os
 import resource
 import threading
 
-from fedmon.node.collectors.sysfs import READ_FLAGS
+from fedmon.node.collectors.files import READ_FLAGS
 
 
 class Descriptors:

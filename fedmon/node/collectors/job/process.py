@@ -7,8 +7,8 @@ import operator
 import os
 from typing import NamedTuple
 
+from fedmon.node.collectors.files import READ_FLAGS
 from fedmon.node.collectors.job.files import Descriptors, read_file
-from fedmon.node.collectors.sysfs import READ_FLAGS
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
 """Where each number lies in ``Process.counts``: ticks, page faults, then the six of ``io``."""

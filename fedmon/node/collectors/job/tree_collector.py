@@ -7,10 +7,9 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.cpu import cpus_in
+from fedmon.node.collectors.cpu import OnlineCpus
 from fedmon.node.collectors.job import process
 from fedmon.node.collectors.job.watched import Watched
-from fedmon.node.collectors.procfile import ProcFile
 
 USER_SECONDS = "job_cpu_user_seconds_total"
 SYSTEM_SECONDS = "job_cpu_system_seconds_total"
@@ -44,8 +43,7 @@ class TreeCollector:
 
     def __init__(self, watched: Watched, *, sys: Path = Path("/sys"), peak: bool = True) -> None:
         self._watched, self._peak = watched, peak
-        self._online = ProcFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
-        self._online_text, self._count = b"", 0
+        self._online = OnlineCpus(sys)
         self._earlier: tuple[float, float] | None = None
 
     def collect(self, now: Instant) -> Reading:
@@ -105,7 +103,7 @@ class TreeCollector:
             return
         busy = (user_s + system_s - earlier[1]) / (now.mono - earlier[0])
         try:
-            cpus = self._cpus()
+            cpus = self._online.count()
         except CollectorUnavailableError as error:
             values[CPUS_BUSY], values[BUSY], reasons[BUSY] = round(busy, 4), None, error.reason
             return
@@ -125,9 +123,3 @@ class TreeCollector:
 
     def _partial(self, reason: str, unread: int) -> str:
         return f"{reason}: io of {unread} of {len(self._watched.tree.living)} processes cannot be read"
-
-    def _cpus(self) -> int:
-        text = self._online.head()
-        if text != self._online_text:
-            self._online_text, self._count = text, len(cpus_in(text, where=self._online.path))
-        return self._count
