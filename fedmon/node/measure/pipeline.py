@@ -11,7 +11,7 @@ from typing import Any
 from fedmon.common.metrics.sample import USER_STREAM, user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
-from fedmon.node.collectors.energy.job_energy import JobEnergyCollector
+from fedmon.node.collectors.energy.meter import JobEnergyCollector
 from fedmon.node.measure.publisher import HOST_STREAM, Publisher
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, HOLD_S, RECORDED, Recorder
 from fedmon.node.measure.sampler import Sampler
@@ -185,7 +185,7 @@ class Pipeline:
         job_id = stream.removeprefix(_JOB)
         others = self._instruments.job(job_id, cgroup=self.jobs.cgroup(job_id))
         for meter in others:
-            if isinstance(meter, JobEnergyCollector):
+            if isinstance(meter, JobEnergyCollector) and meter.counts_joules:
                 self._job_meters[stream] = meter
         self.sampler.add_stream(stream, [*collectors, *others])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fedmon.node.collectors.nvml.library import RefusedError, number
-from fedmon.node.collectors.nvml.query import Gpu, Query, Value
+from fedmon.node.collectors.nvml.queries import Gpu, Query, Value
 
 LISTS = {
     "compute": "nvmlDeviceGetComputeRunningProcesses",
