@@ -88,6 +88,7 @@ setup(
         "fedmon.broker": ["templates/**"],
         "fedmon.demo": ["data/*"],
         "fedmon.node.collectors.energy": ["data/*"],
+        "fedmon.node.perf": ["events.toml"],
     },
     install_requires=BASE,
     extras_require={
