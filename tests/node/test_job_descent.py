@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmon.node.collectors.job.descent import descended
+from fedmon.node.collectors.job.members import descended
 from fedmon.node.collectors.job.process import Birth
 
 

@@ -19,7 +19,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
 from fedmon.node.collectors.base import CollectorUnavailableError
-from fedmon.node.collectors.job.births import Births
+from fedmon.node.collectors.job.members import Births
 
 MAX_OUTPUT_BYTES = 8_388_608
 """The job list of a large machine is some megabytes."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.node.collectors.base import THIS_MACHINE
-from fedmon.node.collectors.job.descent import descended
 from fedmon.node.collectors.job.files import read_file, read_whole
+from fedmon.node.collectors.job.members import descended
 from fedmon.node.collectors.job.process import stat_fields
 
 _STAT_BYTES = 1024

@@ -6,9 +6,9 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from fedmon.node.collectors.job.births import Births
 from fedmon.node.collectors.job.cgroup import paths_of
 from fedmon.node.collectors.job.files import read_file, read_whole
+from fedmon.node.collectors.job.members import Births
 from fedmon.node.collectors.job.process import Birth, birth_of
 
 _MAX_DEPTH = 128

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
-from fedmon.node.collectors.job.births import is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups
 from fedmon.node.collectors.job.files import read_file
+from fedmon.node.collectors.job.members import is_thread
 from fedmon.node.collectors.job.process import birth_of
 from fedmon.node.job.commands import CommandError, Failure, Runner, Stop, runner
 from fedmon.node.job.finders import cgroups as job_cgroups

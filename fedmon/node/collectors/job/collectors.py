@@ -1,0 +1,443 @@
+"""The collectors of a job's processes, which share one reading a tick."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import series
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.cpu import OnlineCpus
+from fedmon.node.collectors.files import Reasons, Values
+from fedmon.node.collectors.job import process
+from fedmon.node.collectors.job.cgroup_collector import ONLY_CGROUP
+from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu
+from fedmon.node.collectors.job.files import read_file
+from fedmon.node.collectors.job.process import SYSTEM, USER, Process
+from fedmon.node.collectors.job.tree import ProcessTree
+
+USER_SECONDS = "job_cpu_user_seconds_total"
+SYSTEM_SECONDS = "job_cpu_system_seconds_total"
+CPUS_BUSY = "job_cpus_busy"
+BUSY = "job_cpu_busy_ratio"
+PEAK = "job_memory_peak_bytes"
+_STATE = ("job_processes", "job_zombies", "job_threads", "job_memory_rss_bytes", "job_memory_vms_bytes")
+_FAULTS = {
+    series("job_page_faults_total", kind="minor"): process.MINOR,
+    series("job_page_faults_total", kind="major"): process.MAJOR,
+}
+_IO = {
+    "job_io_read_bytes_total": process.READ_CHARS,
+    "job_io_written_bytes_total": process.WRITTEN_CHARS,
+    "job_io_reads_total": process.READS,
+    "job_io_writes_total": process.WRITES,
+    "job_storage_read_bytes_total": process.STORAGE_READ,
+    "job_storage_written_bytes_total": process.STORAGE_WRITTEN,
+}
+SHARED = "job_memory_shared_bytes"
+DESCRIPTORS = "job_file_descriptors"
+VOLUNTARY = series("job_context_switches_total", kind="voluntary")
+INVOLUNTARY = series("job_context_switches_total", kind="involuntary")
+MAX_THREADS = 2000
+"""Threads of one job beyond this number are left out of the context switches; each costs some microseconds."""
+
+_STATUS_BYTES = 8192
+USS = "job_memory_uss_bytes"
+PSS = "job_memory_pss_bytes"
+SWAP = "job_memory_swap_bytes"
+MAX_READING_S = 0.2
+"""The kernel walks through every page for this; processes that are not read by then are left out, and counted."""
+
+_SMAPS_BYTES = 4096
+METHOD = "job_method_info"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_FRESH_S = 0.05
+"""Who asks again so soon asks within the same tick."""
+
+_CHEAP_S = 0.002
+_Thread = tuple[int, int, bytes]
+"""A process, its start, and the number of the thread."""
+
+
+class JobReading:
+    """What the collectors of a job share, so that it is read once a tick.
+
+    ``cpu_s`` is user and system time in seconds: from the cgroup where there is one to read, else of the processes; it
+    never goes down. ``is_last`` is true while the reading that found no process alive is taken, and ``is_over`` after
+    it. While ``awaits_end`` no reading is the last one: ``switches``, the voluntary and involuntary context switches of
+    the job's command, come with its end.
+    """
+
+    def __init__(self, tree: ProcessTree, *, cpu: CgroupCpu | None) -> None:
+        self.tree = tree
+        self._cpu = cpu
+        self._read_early_at: float | None = None
+        self.cpu_s = (0.0, 0.0)
+        self.cpu_problem = ""
+        """Why the CPU time could not be read this once."""
+        self.is_last = self.is_over = False
+        self.awaits_end = False
+        self.switches: tuple[int, int] | None = None
+        self.totals: list[Callable[[], Mapping[str, float | None]]] = []
+        """Counters of slower lanes, for the last reading: there they would not be due."""
+
+    @property
+    def cpu_method(self) -> str:
+        """Return where the CPU time comes from."""
+        return "tree" if self._cpu is None else self._cpu.method
+
+    def read(self, now: Instant) -> None:
+        """Read everything for the tick ``now``, unless that happened in this tick already."""
+        if self.is_last:
+            self.is_last, self.is_over = False, True
+        if self.is_over:
+            return
+        early, self._read_early_at = self._read_early_at, None
+        if early is None or early < now.mono:
+            self._read(now.mono)
+        self.is_last = self.tree.has_ended and not self.awaits_end
+
+    def read_early(self) -> float:
+        """Return the CPU seconds of now, for another stream of the same tick; from the sampler's thread."""
+        now = time.monotonic()
+        is_fresh = self._read_early_at is not None and now - self._read_early_at < _FRESH_S
+        if not (is_fresh or self.is_last or self.is_over):
+            self._read_early_at = now
+            self._read(now)
+        return sum(self.cpu_s)
+
+    def close(self) -> None:
+        """Close every file."""
+        self.tree.close()
+        if self._cpu is not None:
+            self._cpu.close()
+
+    def _read(self, mono: float) -> None:
+        self.tree.refresh(mono)
+        self.cpu_problem = ""
+        if self._cpu is None:
+            user_s, system_s = self.tree.counts[USER] / _TICKS, self.tree.counts[SYSTEM] / _TICKS
+        else:
+            try:
+                user_s, system_s = self._cpu.read()
+            except CollectorUnavailableError as error:
+                if not self.tree.has_ended:  # of a cgroup that went with its last process the last reading holds
+                    self.cpu_problem = error.reason
+                return
+        if user_s < self.cpu_s[0] or system_s < self.cpu_s[1]:
+            went = f"from {sum(self.cpu_s):.2f} to {user_s + system_s:.2f} s"
+            self.cpu_problem = f"{Why.FAILED.value}: the CPU time of the job's cgroup went back, {went}"
+            return
+        self.cpu_s = (user_s, system_s)
+
+
+class TreeCollector:
+    """Reads all processes of a job at each tick; its last reading, when none is left, holds the complete totals.
+
+    ``peak`` says whether the peak of memory is told here, which it is unless the job's cgroup keeps it. After the last
+    reading there are no values.
+    """
+
+    name = "job-processes"
+    lane = Lane.FAST
+
+    def __init__(self, watched: JobReading, *, sys: Path = Path("/sys"), peak: bool = True) -> None:
+        self._watched, self._peak = watched, peak
+        self._online = OnlineCpus(sys)
+        self._earlier: tuple[float, float] | None = None
+
+    def collect(self, now: Instant) -> Reading:
+        """Read, and add up; the busy shares are None at the first tick."""
+        watched = self._watched
+        watched.read(now)
+        if watched.is_over:
+            return Reading({})
+        tree = watched.tree
+        state = (len(tree.living), tree.zombies, tree.threads, tree.resident_bytes, tree.virtual_bytes)
+        values: Values = dict(zip(_STATE, state, strict=True))
+        reasons: Reasons = {}
+        unreadable = tree.unreadable()
+        if unreadable:
+            reason = f"{Why.FAILED.value}: stat of {unreadable} of {len(tree.living)} processes cannot be understood"
+            reasons.update(dict.fromkeys(_STATE[2:], reason))
+        self._cpu(now, values, reasons)
+        if self._peak:
+            values[PEAK] = tree.peak_resident_bytes
+        for key, index in _FAULTS.items():
+            values[key] = tree.counts[index]
+        self._io(values, reasons)
+        if watched.is_last or watched.switches is not None:
+            for totals in watched.totals:
+                values.update(totals())
+        return Reading(values, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say what can be read of the job's processes."""
+        metrics = (USER_SECONDS, SYSTEM_SECONDS, CPUS_BUSY, BUSY, *_STATE, *_FAULTS)
+        report: dict[str, str | None] = dict.fromkeys(metrics)
+        if self._peak:
+            report[PEAK] = None
+        reason, unread = self._watched.tree.unread()
+        unreadable = unread == len(self._watched.tree.living) and unread > 0
+        return {**report, **dict.fromkeys(_IO, self._partial(reason, unread) if unreadable else None)}
+
+    def close(self) -> None:
+        """Close every file."""
+        self._online.close()
+        self._watched.close()
+
+    def _cpu(self, now: Instant, values: Values, reasons: Reasons) -> None:
+        user_s, system_s = self._watched.cpu_s
+        problem = self._watched.cpu_problem
+        if problem:
+            missing = (USER_SECONDS, SYSTEM_SECONDS, CPUS_BUSY, BUSY)
+            values.update(dict.fromkeys(missing))
+            reasons.update(dict.fromkeys(missing, problem))
+            return
+        values[USER_SECONDS], values[SYSTEM_SECONDS] = round(user_s, 6), round(system_s, 6)
+        earlier, self._earlier = self._earlier, (now.mono, user_s + system_s)
+        if earlier is None or now.mono <= earlier[0]:
+            first = Why.FIRST_SAMPLE.value if earlier is None else f"{Why.FAILED.value}: no time has passed"
+            values[CPUS_BUSY] = values[BUSY] = None
+            reasons[CPUS_BUSY] = reasons[BUSY] = first
+            return
+        busy = (user_s + system_s - earlier[1]) / (now.mono - earlier[0])
+        try:
+            cpus = self._online.count()
+        except CollectorUnavailableError as error:
+            values[CPUS_BUSY], values[BUSY], reasons[BUSY] = round(busy, 4), None, error.reason
+            return
+        # Time is counted in ticks of 10 ms, and that of a found orphan comes all at once.
+        values[CPUS_BUSY] = round(min(busy, cpus), 4)
+        values[BUSY] = round(min(busy / cpus, 1.0), 6)
+
+    def _io(self, values: Values, reasons: Reasons) -> None:
+        counts = self._watched.tree.counts
+        reason, unread = self._watched.tree.unread()
+        text = self._partial(reason, unread) if unread else ""
+        is_nothing_known = unread >= len(self._watched.tree.living) and not any(counts[process.READ_CHARS :])
+        for key, index in _IO.items():
+            values[key] = None if unread and is_nothing_known else counts[index]
+            if unread:
+                reasons[key] = text
+
+    def _partial(self, reason: str, unread: int) -> str:
+        return f"{reason}: io of {unread} of {len(self._watched.tree.living)} processes cannot be read"
+
+
+class StatusCollector:
+    """Reads ``status`` of each process, and of each thread of it, and how many files it has open.
+
+    The kernel keeps context switches by thread and shows those of living threads only: those of a thread that ended
+    are kept here as of its last reading, until those of a whole command are told at its end.
+    """
+
+    name = "job-status"
+    lane = Lane.MEDIUM
+
+    def __init__(self, watched: JobReading, *, proc: Path = Path("/proc")) -> None:
+        self._watched = watched
+        self._counts_by_stat = descriptors_by_stat(proc)
+        self._switches: dict[_Thread, tuple[int, int]] = {}
+        self._ended = (0, 0)
+        watched.totals.append(self._totals)
+
+    def collect(self, _now: Instant) -> Reading:
+        """Read every process; one that cannot be read is left out, and the reason says of how many."""
+        if self._watched.is_over:
+            return Reading({})
+        living = self._watched.tree.living
+        threads: dict[_Thread, tuple[int, int]] = {}
+        shared = descriptors = left_out = 0
+        unread, unlisted = _Unread("status", len(living)), _Unread("fd", len(living))
+        for each in living:
+            with unread:
+                text = read_file(each.folder + b"/status", _STATUS_BYTES)
+                shared += (_number(text, b"\nRssFile:") + _number(text, b"\nRssShmem:")) * 1024
+                self._watched.tree.note_peak(_number(text, b"\nVmHWM:") * 1024)
+                left_out += _read_threads(each, text, threads)
+            with unlisted:
+                folder = each.folder + b"/fd"
+                descriptors += os.stat(folder).st_size if self._counts_by_stat else len(os.listdir(folder))  # noqa: PTH116, PTH208
+        self._keep(threads)
+        values: Values = {SHARED: shared, DESCRIPTORS: descriptors, **self._totals()}
+        reasons: Reasons = {}
+        unread.tell(values, reasons, (SHARED,), partly=(VOLUNTARY, INVOLUNTARY))
+        unlisted.tell(values, reasons, (DESCRIPTORS,))
+        if left_out:
+            reason = f"{Why.UNSUPPORTED.value}: {left_out} threads are left out, only {MAX_THREADS} are read"
+            reasons.update(dict.fromkeys((VOLUNTARY, INVOLUNTARY), reason))
+        return Reading(values, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say what can be read of the processes that there are now."""
+        return _report(self.collect(Instant(t=0, mono=0)))
+
+    def _keep(self, threads: dict[_Thread, tuple[int, int]]) -> None:
+        for key, (voluntary, involuntary) in self._switches.items():
+            # A number of a thread that was given again begins anew.
+            if key not in threads or threads[key][0] < voluntary:
+                self._ended = (self._ended[0] + voluntary, self._ended[1] + involuntary)
+        self._switches = threads
+
+    def _totals(self) -> dict[str, float | None]:
+        living = self._switches.values()
+        # What the kernel counted for a command that has ended is complete, but for orphans that others waited for.
+        told = self._watched.switches or (0, 0)
+        return {
+            name: max(self._ended[at] + sum(each[at] for each in living), told[at])
+            for at, name in enumerate((VOLUNTARY, INVOLUNTARY))
+        }
+
+
+class SmapsCollector:
+    """Reads ``smaps_rollup`` of each process; the job's last sample repeats the last reading.
+
+    Every 10 s while that is cheap, else every minute, since the kernel walks through every page for it. ``swap`` is
+    false where the job's cgroup tells of it. Source: Linux Documentation/filesystems/proc.rst, section 3.
+    """
+
+    name = "job-smaps"
+
+    def __init__(self, watched: JobReading, *, swap: bool = True) -> None:
+        self._watched, self._swap = watched, swap
+        self._took_s = 0.0
+        self._last: Values = {}
+        watched.totals.append(lambda: self._last)
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often it is read."""
+        return Lane.MEDIUM if self._took_s < _CHEAP_S else Lane.SLOW
+
+    def collect(self, _now: Instant) -> Reading:
+        """Read every process; one that cannot be read is left out, and the reason says of how many."""
+        if self._watched.is_over or self._watched.is_last:
+            return Reading({})
+        living = self._watched.tree.living
+        began = time.monotonic()
+        sums = {b"Pss:": 0, b"Private_Clean:": 0, b"Private_Dirty:": 0, b"Private_Hugetlb:": 0, b"SwapPss:": 0}
+        unread = _Unread("smaps_rollup", len(living))
+        for each in living:
+            with unread:
+                if time.monotonic() > began + MAX_READING_S:
+                    raise TimeoutError
+                words = read_file(each.folder + b"/smaps_rollup", _SMAPS_BYTES).split()
+                for index, word in enumerate(words):
+                    if word in sums:
+                        sums[word] += int(words[index + 1])
+        self._took_s = time.monotonic() - began
+        private = sums[b"Private_Clean:"] + sums[b"Private_Dirty:"] + sums[b"Private_Hugetlb:"]
+        values: Values = {USS: private * 1024, PSS: sums[b"Pss:"] * 1024}
+        if self._swap:
+            values[SWAP] = sums[b"SwapPss:"] * 1024
+        reasons: Reasons = {}
+        unread.tell(values, reasons, tuple(values))
+        if None not in values.values():
+            self._last = values
+        return Reading(values, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say what can be read of the processes that there are now."""
+        return _report(self.collect(Instant(t=0, mono=0)))
+
+
+class _Unread:
+    """Counts the processes of which one file cannot be read; a context for reading it of one of them."""
+
+    def __init__(self, file: str, living: int) -> None:
+        self._file, self._living, self._why = file, living, Counter[str]()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if isinstance(error, TimeoutError):
+            self._why[f"{Why.FAILED.value}: no time left after {MAX_READING_S:g} s"] += 1
+        elif isinstance(error, PermissionError):
+            self._why[Why.NO_PERMISSION.value] += 1
+        elif isinstance(error, (OSError, ValueError, IndexError)):
+            is_gone = isinstance(error, (FileNotFoundError, ProcessLookupError))
+            self._why[(Why.NOT_FOUND if is_gone else Why.FAILED).value] += 1
+        else:
+            return False
+        return True
+
+    def tell(self, values: Values, reasons: Reasons, keys: tuple[str, ...], *, partly: tuple[str, ...] = ()) -> None:
+        """Say of how many processes it could not be read; the values of ``keys`` are None if it was none of them."""
+        count = self._why.total()
+        if count:
+            why = max(self._why, key=self._why.__getitem__)
+            reason = f"{why}: {self._file} of {count} of {self._living} processes cannot be read"
+            reasons.update(dict.fromkeys((*keys, *partly), reason))
+            if count == self._living:
+                values.update(dict.fromkeys(keys))
+
+
+def _report(reading: Reading) -> dict[str, str | None]:
+    return {key: reading.reasons.get(key) if value is None else None for key, value in reading.values.items()}
+
+
+def _read_threads(process: Process, text: bytes, threads: dict[_Thread, tuple[int, int]]) -> int:
+    """Note the switches of each thread of a process; return how many threads were left out."""
+    first = b"%d" % process.pid
+    threads[process.pid, process.start, first] = _switches(text)
+    if process.gauges[0] <= 1:
+        return 0
+    names = [name for name in os.listdir(process.folder + b"/task") if name != first]  # noqa: PTH208 - many names
+    room = max(0, MAX_THREADS - len(threads))
+    for name in names[:room]:
+        try:
+            status = read_file(b"%s/task/%s/status" % (process.folder, name), _STATUS_BYTES)
+        except OSError:
+            continue  # a thread that has just ended
+        threads[process.pid, process.start, name] = _switches(status)
+    return max(0, len(names) - room)
+
+
+def descriptors_by_stat(proc: Path) -> bool:
+    """Tell whether the size of the folder ``fd`` is the number of open files, as since Linux 6.2."""
+    try:
+        folder = os.open(proc / "self" / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.fstat(folder).st_size == len(os.listdir(folder)) > 0  # noqa: PTH208 - it is a descriptor
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+
+
+def _number(text: bytes, field: bytes) -> int:
+    """Return the number of a line; 0 where this kernel has no such line, or the process no memory of its own."""
+    start = text.find(field)
+    return int(text[start + len(field) :].split(None, 1)[0]) if start >= 0 else 0
+
+
+def _switches(text: bytes) -> tuple[int, int]:
+    return _number(text, b"\nvoluntary_ctxt_switches:"), _number(text, b"\nnonvoluntary_ctxt_switches:")
+
+
+class MethodCollector:
+    """Says for CPU time, members, peak and swap whether they come from the processes or from the job's cgroup."""
+
+    name = "job-method"
+    lane = Lane.SLOW
+
+    def __init__(self, watched: JobReading, methods: Mapping[str, str], *, has_cgroup: bool) -> None:
+        self._watched = watched
+        without = f"{Why.UNSUPPORTED.value}: the job has no cgroup of its own"
+        self._missing = {} if has_cgroup else dict.fromkeys(ONLY_CGROUP, without)
+        self._values = {series(METHOD, of=of, method=method): 1.0 for of, method in methods.items()}
+
+    def collect(self, _now: Instant) -> Reading:
+        """Say it again."""
+        return Reading({} if self._watched.is_over else self._values)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say it, too, and what is not measured without a cgroup."""
+        return {**dict.fromkeys(self._values), **self._missing}
