@@ -72,7 +72,7 @@ class Nvml:
             if name.startswith("NVML_ERROR_") and isinstance(value := getattr(module, name), int)
         }
 
-    def call(self, name: str, /, *arguments: object) -> object:
+    def call(self, name: str, /, *arguments: object) -> Any:
         """Call a function of NVML; an argument that begins with ``NVML_`` stands for the constant of that name.
 
         Raises RefusedError.

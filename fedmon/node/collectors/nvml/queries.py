@@ -6,18 +6,14 @@ Source of functions, units and constants: the NVML API reference (nvml.h) and th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedmon.node.collectors.nvml.library import Meaning, Nvml, RefusedError, number, text
 
-_WIDE = 2**64 - 2
-_PERCENT = 100
-_MEGAHERTZ = 1_000_000
-_HOTTEST = 500
-"""Degrees Celsius; NVML hands a negative or missing temperature out as an unsigned number far above it."""
-_UNKNOWN_STATE = 31
-"""NVML_PSTATE_UNKNOWN is 32."""
+Labels = tuple[tuple[str, str], ...]
+UINT_MOST, WIDE_MOST = 2**32 - 2, 2**64 - 2
+"""Above them a 32-bit or 64-bit answer is NVML_VALUE_NOT_AVAILABLE."""
 
 CLOCKS = {
     "graphics": "NVML_CLOCK_GRAPHICS",
@@ -64,14 +60,11 @@ LINK_ERRORS = {
 }
 MAX_LINKS = 36
 """NVML_NVLINK_MAX_LINKS of nvml.h 13; a card that has fewer refuses the rest once and is not asked for them again."""
-
 _ARCHITECTURES = "NVML_DEVICE_ARCH_"
 _NAMED = ("KEPLER", "MAXWELL", "PASCAL", "VOLTA", "TURING", "AMPERE", "ADA", "HOPPER", "BLACKWELL", "RUBIN")
-_LIST = "nvmlDeviceGetComputeRunningProcesses"
-
-Labels = tuple[tuple[str, str], ...]
-UINT_MOST = 2**32 - 2
-"""Above it a 32-bit answer is NVML_VALUE_NOT_AVAILABLE_uint."""
+_PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
+_UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of nvmlValue_t in the order of NVML_VALUE_TYPE_*."""
 
 
 class Gpu(NamedTuple):
@@ -80,6 +73,10 @@ class Gpu(NamedTuple):
     nvml: Nvml
     handle: object
     labels: Labels
+
+    def ask(self, call: str, *arguments: object) -> Any:
+        """Call a function of NVML with the handle. Raises RefusedError."""
+        return self.nvml.call(call, self.handle, *arguments)
 
 
 class Value(NamedTuple):
@@ -103,86 +100,110 @@ class Query(NamedTuple):
     otherwise: Query | None = None
 
 
-class Part(NamedTuple):
-    """A number in an answer: where it is, and how it becomes base units: ``* times / per``.
+class Unit(NamedTuple):
+    """How a number of an answer becomes base units: ``* times / per``; one above ``most`` is none.
 
-    ``pick`` is an attribute or an index, None for the answer itself. A number above ``most`` is none.
+    ``pick`` is an attribute or an index of the answer, None for the answer itself.
     """
 
-    metric: str
-    pick: str | int | None = None
     times: int = 1
     per: int = 1
     most: int = UINT_MOST
-    labels: Labels = ()
+    pick: str | int | None = None
+
+    def value(self, answer: Any, *, call: str) -> float | None:
+        """Return the number in base units. Raises RefusedError when it is none."""
+        picked = answer
+        if self.pick is not None:
+            picked = getattr(answer, self.pick) if isinstance(self.pick, str) else answer[self.pick]
+        found = number(picked, call=call)
+        if found is None or not 0 <= found <= self.most:
+            return None
+        return found * self.times if self.per == 1 else found * self.times / self.per
+
+    def of(self, pick: str | int) -> Unit:
+        """Return the unit of a part of the answer."""
+        return self._replace(pick=pick)
 
 
-def ask(call: str, *arguments: str | int, parts: tuple[Part, ...], otherwise: Query | None = None) -> Query:
-    """Make the query that calls one function with the device's handle and ``arguments``."""
+ONE, WIDE = Unit(), Unit(most=WIDE_MOST)
+PERCENT, MILLI, MEGA, KILO = Unit(per=100, most=100), Unit(per=1000), Unit(times=1_000_000), Unit(times=1000)
+CELSIUS = Unit(most=500)
+"""NVML hands a negative or missing temperature out as an unsigned number far above it."""
+
+
+def ask(
+    call: str,
+    *arguments: str | int,
+    labels: Mapping[str, str] | None = None,
+    otherwise: Query | None = None,
+    **units: Unit,
+) -> Query:
+    """Make the query that calls a function with the device's handle and ``arguments``; ``units`` are by metric."""
+    return _ask(call, arguments, tuple((metric, _labels(labels), unit) for metric, unit in units.items()), otherwise)
+
+
+def _ask(
+    call: str,
+    arguments: tuple[str | int, ...],
+    parts: tuple[tuple[str, Labels, Unit], ...],
+    otherwise: Query | None = None,
+) -> Query:
     shown = f"{call}({', '.join(map(str, arguments))})" if arguments else call
 
     def read(gpu: Gpu) -> Iterator[Value]:
-        answer = gpu.nvml.call(call, gpu.handle, *arguments)
-        for part in parts:
-            yield Value(part.metric, part.labels, scaled(part, answer, call=shown))
+        answer = gpu.ask(call, *arguments)
+        for metric, own, unit in parts:
+            yield Value(metric, own, unit.value(answer, call=shown))
 
-    return Query(shown, tuple((part.metric, part.labels) for part in parts), read, otherwise)
+    return Query(shown, tuple((metric, own) for metric, own, _ in parts), read, otherwise)
 
 
-def field(constant: str, part: Part, *, scope: int = 0, otherwise: Query | None = None) -> Query:
-    """Make the query for one field value; ``scope`` is the link, for fields that each link has.
+def field(constant: str, metric: str, unit: Unit, *, link: int | None = None, otherwise: Query | None = None) -> Query:
+    """Make the query for one field value, of a link for fields that each link has.
 
     A field has a return code of its own beside that of the call, and one number in the union that its type names.
     """
-    shown = f"{constant}[{scope}]"
+    scope = link or 0
+    shown, labels = f"{constant}[{scope}]", _labels({} if link is None else {"link": str(link)})
 
     def read(gpu: Gpu) -> Iterator[Value]:
         identity = gpu.nvml.constant(constant)
         if identity is None:
             raise RefusedError(shown, "FUNCTION_NOT_FOUND", Meaning.NEVER)
-        answers = gpu.nvml.call("nvmlDeviceGetFieldValues", gpu.handle, [(identity, scope)])
-        answer = answers[0]  # type: ignore[index]  # an array of structures of ctypes
+        answer = gpu.ask("nvmlDeviceGetFieldValues", [(identity, scope)])[0]
         if answer.nvmlReturn != 0:
             raise gpu.nvml.refusal(int(answer.nvmlReturn), shown)
-        kind = _UNION[answer.valueType] if 0 <= answer.valueType < len(_UNION) else "ullVal"
-        yield Value(part.metric, part.labels, scaled(part, getattr(answer.value, kind), call=shown))
+        yield Value(metric, labels, unit.value(getattr(answer.value, _UNION[answer.valueType]), call=shown))
 
-    return Query(shown, ((part.metric, part.labels),), read, otherwise)
-
-
-_UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of nvmlValue_t in the order of NVML_VALUE_TYPE_*."""
+    return Query(shown, ((metric, labels),), read, otherwise)
 
 
-def scaled(part: Part, answer: object, *, call: str) -> float | None:
-    """Return one part of an answer in base units. Raises RefusedError when it is no number."""
-    found = number(_picked(part.pick, answer), call=call)
-    if found is None or found < 0 or found > part.most:
-        return None
-    return found * part.times if part.per == 1 else found * part.times / part.per
+def count(call: str, *arguments: str, metric: str, labels: Mapping[str, str]) -> Query:
+    """Make the query whose answer is a list, of which the length is told."""
+    own = _labels(labels)
+
+    def read(gpu: Gpu) -> Iterator[Value]:
+        yield Value(metric, own, len(gpu.ask(call, *arguments)))
+
+    return Query(f"{call}({', '.join(arguments)})", ((metric, own),), read)
 
 
-def _picked(pick: str | int | None, answer: object) -> object:
-    if pick is None:
-        return answer
-    if isinstance(pick, str):
-        return getattr(answer, pick, None)
-    return answer[pick] if isinstance(answer, list | tuple) and pick < len(answer) else None
+def _memory(prefix: str, *arguments: str, fields: tuple[str, ...], otherwise: Query | None = None) -> Query:
+    """Make the query for amounts of memory; the fields of the answer are named as those of the metrics."""
+    parts = tuple((f"{prefix}_{field}_bytes", (), WIDE.of(field)) for field in fields)
+    return _ask("nvmlDeviceGetMemoryInfo", arguments, parts, otherwise)
 
 
-def _busy(call: str, metric: str) -> Query:
-    return ask(call, parts=(Part(metric, 0, per=_PERCENT, most=_PERCENT),))
-
-
-def _memory(prefix: str, names: dict[str, str]) -> tuple[Part, ...]:
-    return tuple(Part(f"{prefix}_{name}_bytes", pick, most=_WIDE) for name, pick in names.items())
+def _labels(labels: Mapping[str, str] | None) -> Labels:
+    return tuple((labels or {}).items())
 
 
 def _throttle(call: str, supported_call: str, otherwise: Query | None = None) -> Query:
     metric = "gpu_throttle_active"
 
     def read(gpu: Gpu) -> Iterator[Value]:
-        active = number(gpu.nvml.call(call, gpu.handle), call=call)
+        active = number(gpu.ask(call), call=call)
         known = _mask(gpu, supported_call)
         for name, bit in THROTTLE_REASONS.items():
             if known is None or known & bit:
@@ -194,7 +215,7 @@ def _throttle(call: str, supported_call: str, otherwise: Query | None = None) ->
 def _mask(gpu: Gpu, call: str) -> int | None:
     """Return the reasons that this GPU can tell; None where it does not say which."""
     try:
-        known = number(gpu.nvml.call(call, gpu.handle), call=call)
+        known = number(gpu.ask(call), call=call)
     except RefusedError as error:
         if error.meaning is Meaning.LOST:
             raise
@@ -202,38 +223,26 @@ def _mask(gpu: Gpu, call: str) -> int | None:
     return None if known is None else int(known)
 
 
-def _retired(cause: str, constant: str) -> Query:
-    labels, call = (("cause", cause),), "nvmlDeviceGetRetiredPages"
-
+def _info(metric: str, *, driver: bool) -> Query:
     def read(gpu: Gpu) -> Iterator[Value]:
-        pages = gpu.nvml.call(call, gpu.handle, constant)
-        yield Value("gpu_retired_pages", labels, len(pages) if isinstance(pages, list | tuple) else None)
+        labels = {"uuid": text(gpu.ask("nvmlDeviceGetUUID")), "name": text(gpu.ask("nvmlDeviceGetName"))}
+        if driver:
+            labels["driver"] = text(gpu.nvml.call("nvmlSystemGetDriverVersion"))
+        yield Value(metric, _labels(labels), 1.0)
 
-    return Query(f"{call}({constant})", (("gpu_retired_pages", labels),), read)
-
-
-def _gpu_info(gpu: Gpu) -> Iterator[Value]:
-    uuid = text(gpu.nvml.call("nvmlDeviceGetUUID", gpu.handle))
-    name = text(gpu.nvml.call("nvmlDeviceGetName", gpu.handle))
-    driver = text(gpu.nvml.call("nvmlSystemGetDriverVersion"))
-    yield Value("gpu_info", (("uuid", uuid), ("name", name), ("driver", driver)), 1.0)
+    return Query("nvmlDeviceGetName", ((metric, None),), read)
 
 
 def _link(link: int) -> Iterator[Query]:
     """Ask for one NVLink: state and bytes."""
-    label = (("link", str(link)),)
-    yield ask("nvmlDeviceGetNvLinkState", link, parts=(Part("gpu_nvlink_active", labels=label),))
+    yield ask("nvmlDeviceGetNvLinkState", link, labels={"link": str(link)}, gpu_nvlink_active=ONE)
     for word, kibibytes, counted in (
         ("transmit", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES"),
         ("receive", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES"),
     ):
         metric = f"gpu_nvlink_{word}_bytes_total"
-        yield field(
-            kibibytes,
-            Part(metric, times=1024, most=_WIDE, labels=label),
-            scope=link,
-            otherwise=field(counted, Part(metric, most=_WIDE, labels=label), scope=link),
-        )
+        other = field(counted, metric, WIDE, link=link)
+        yield field(kibibytes, metric, WIDE._replace(times=1024), link=link, otherwise=other)
 
 
 def _link_errors(name: str, constant: str) -> Query:
@@ -246,7 +255,7 @@ def _link_errors(name: str, constant: str) -> Query:
         refusal: RefusedError | None = None
         for link in range(MAX_LINKS):
             try:
-                found = number(gpu.nvml.call(call, gpu.handle, link, constant), call=shown)
+                found = number(gpu.ask(call, link, constant), call=shown)
             except RefusedError as error:
                 if error.meaning is not Meaning.NEVER:
                     raise
@@ -268,16 +277,8 @@ def _link_errors(name: str, constant: str) -> Query:
     return Query(shown, ((total, kind), (single, None)), read)
 
 
-def _mig_info(gpu: Gpu) -> Iterator[Value]:
-    uuid = text(gpu.nvml.call("nvmlDeviceGetUUID", gpu.handle))
-    name = text(gpu.nvml.call("nvmlDeviceGetName", gpu.handle))
-    yield Value("gpu_mig_info", (("uuid", uuid), ("name", name)), 1.0)
-
-
 def _mig_processes(gpu: Gpu) -> Iterator[Value]:
-    entries = gpu.nvml.call(_LIST, gpu.handle)
-    found = entries if isinstance(entries, list | tuple) else []
-    yield Value("gpu_mig_processes", (), len({entry.pid for entry in found}))
+    yield Value("gpu_mig_processes", (), len({entry.pid for entry in gpu.ask(_PROCESSES)}))
 
 
 def is_partitioned(gpu: Gpu) -> bool | None:
@@ -286,21 +287,21 @@ def is_partitioned(gpu: Gpu) -> bool | None:
     Raises RefusedError when the GPU is lost.
     """
     try:
-        modes = gpu.nvml.call("nvmlDeviceGetMigMode", gpu.handle)
+        modes = gpu.ask("nvmlDeviceGetMigMode")
     except RefusedError as error:
         if error.meaning is Meaning.LOST:
             raise
         return None if error.meaning is Meaning.ONCE else False
-    return isinstance(modes, list | tuple) and len(modes) > 0 and modes[0] == 1
+    return bool(modes[0] == 1)
 
 
 def instances(gpu: Gpu) -> list[tuple[str, Gpu]]:
     """Return the MIG instances of a GPU, each with its identity. Raises RefusedError."""
-    count = gpu.nvml.call("nvmlDeviceGetMaxMigDeviceCount", gpu.handle)
+    count = gpu.ask("nvmlDeviceGetMaxMigDeviceCount")
     found = []
-    for index in range(count if isinstance(count, int) else 0):
+    for index in range(count):
         try:
-            handle = gpu.nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu.handle, index)
+            handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
             identity = text(gpu.nvml.call("nvmlDeviceGetUUID", handle))
         except RefusedError as error:
             if error.meaning is Meaning.LOST:
@@ -314,16 +315,16 @@ def describe(gpu: Gpu) -> dict[str, Any]:
     """Return what this GPU tells of itself; what it does not tell is left out. The serial number is not asked for."""
     asked: dict[str, Callable[[], object]] = {
         "gpu": lambda: gpu.labels[0][1],
-        "model": lambda: text(gpu.nvml.call("nvmlDeviceGetName", gpu.handle)),
-        "uuid": lambda: text(gpu.nvml.call("nvmlDeviceGetUUID", gpu.handle)),
+        "model": lambda: text(gpu.ask("nvmlDeviceGetName")),
+        "uuid": lambda: text(gpu.ask("nvmlDeviceGetUUID")),
         "architecture": lambda: _architecture(gpu),
-        "compute_capability": lambda: ".".join(map(str, _call(gpu, "nvmlDeviceGetCudaComputeCapability"))),
-        "cores": lambda: gpu.nvml.call("nvmlDeviceGetNumGpuCores", gpu.handle),
-        "memory_bytes": lambda: int(_call(gpu, "nvmlDeviceGetMemoryInfo").total),
-        "memory_bus_bits": lambda: gpu.nvml.call("nvmlDeviceGetMemoryBusWidth", gpu.handle),
-        "pci_bus": lambda: text(_call(gpu, "nvmlDeviceGetPciInfo_v3").busId).lower(),
-        "pcie_generation": lambda: gpu.nvml.call("nvmlDeviceGetMaxPcieLinkGeneration", gpu.handle),
-        "pcie_lanes": lambda: gpu.nvml.call("nvmlDeviceGetMaxPcieLinkWidth", gpu.handle),
+        "compute_capability": lambda: ".".join(map(str, gpu.ask("nvmlDeviceGetCudaComputeCapability"))),
+        "cores": lambda: gpu.ask("nvmlDeviceGetNumGpuCores"),
+        "memory_bytes": lambda: int(gpu.ask("nvmlDeviceGetMemoryInfo").total),
+        "memory_bus_bits": lambda: gpu.ask("nvmlDeviceGetMemoryBusWidth"),
+        "pci_bus": lambda: text(gpu.ask("nvmlDeviceGetPciInfo_v3").busId).lower(),
+        "pcie_generation": lambda: gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "pcie_lanes": lambda: gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
         "mig": lambda: is_partitioned(gpu),
         "driver_version": lambda: text(gpu.nvml.call("nvmlSystemGetDriverVersion")),
         "nvml_version": lambda: text(gpu.nvml.call("nvmlSystemGetNVMLVersion")),
@@ -336,81 +337,60 @@ def describe(gpu: Gpu) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _call(gpu: Gpu, name: str) -> Any:
-    return gpu.nvml.call(name, gpu.handle)
-
-
 def _architecture(gpu: Gpu) -> str | None:
-    number = gpu.nvml.call("nvmlDeviceGetArchitecture", gpu.handle)
+    number = gpu.ask("nvmlDeviceGetArchitecture")
     names = (name for name in _NAMED if gpu.nvml.constant(_ARCHITECTURES + name) == number)
     return next((name.lower() for name in names), None)
 
 
-def _cuda(gpu: Gpu) -> str | None:
+def _cuda(gpu: Gpu) -> str:
     # 12040 is 12.4: thousands are the major and tens the minor version (nvmlSystemGetCudaDriverVersion).
-    version = gpu.nvml.call("nvmlSystemGetCudaDriverVersion_v2")
-    return f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else None
+    version: Any = gpu.nvml.call("nvmlSystemGetCudaDriverVersion_v2")
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
-_MEMORY = {"total": "total", "used": "used", "free": "free"}
+_AMOUNTS = ("total", "used", "free")
+_THROTTLE_OLD = _throttle("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetSupportedClocksThrottleReasons")
 
 FAST: tuple[Query, ...] = (
     ask(
         "nvmlDeviceGetUtilizationRates",
-        parts=(
-            Part("gpu_utilization_ratio", "gpu", per=_PERCENT, most=_PERCENT),
-            Part("gpu_memory_utilization_ratio", "memory", per=_PERCENT, most=_PERCENT),
-        ),
+        gpu_utilization_ratio=PERCENT.of("gpu"),
+        gpu_memory_utilization_ratio=PERCENT.of("memory"),
     ),
-    ask(
-        "nvmlDeviceGetMemoryInfo",
-        "nvmlMemory_v2",
-        parts=_memory("gpu_memory", {**_MEMORY, "reserved": "reserved"}),
-        # Drivers before 510 know no reserved memory and count it as used.
-        otherwise=ask("nvmlDeviceGetMemoryInfo", parts=_memory("gpu_memory", _MEMORY)),
+    # Drivers before 510 know no reserved memory and count it as used.
+    _memory(
+        "gpu_memory", "nvmlMemory_v2", fields=(*_AMOUNTS, "reserved"), otherwise=_memory("gpu_memory", fields=_AMOUNTS)
     ),
-    _busy("nvmlDeviceGetEncoderUtilization", "gpu_encoder_utilization_ratio"),
-    _busy("nvmlDeviceGetDecoderUtilization", "gpu_decoder_utilization_ratio"),
+    ask("nvmlDeviceGetEncoderUtilization", gpu_encoder_utilization_ratio=PERCENT.of(0)),
+    ask("nvmlDeviceGetDecoderUtilization", gpu_decoder_utilization_ratio=PERCENT.of(0)),
     *(
-        ask(
-            "nvmlDeviceGetClockInfo",
-            constant,
-            parts=(Part("gpu_clock_hertz", times=_MEGAHERTZ, labels=(("clock", name),)),),
-        )
-        for name, constant in CLOCKS.items()
+        ask("nvmlDeviceGetClockInfo", clock, labels={"clock": name}, gpu_clock_hertz=MEGA)
+        for name, clock in CLOCKS.items()
     ),
-    ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU", parts=(Part("gpu_temperature_celsius", most=_HOTTEST),)),
-    field("NVML_FI_DEV_MEMORY_TEMP", Part("gpu_memory_temperature_celsius", most=_HOTTEST)),
-    ask("nvmlDeviceGetFanSpeed", parts=(Part("gpu_fan_speed_ratio", per=_PERCENT, most=10 * _PERCENT),)),
-    ask("nvmlDeviceGetPowerUsage", parts=(Part("gpu_power_watts", per=1000),)),
-    ask("nvmlDeviceGetTotalEnergyConsumption", parts=(Part("gpu_energy_joules_total", per=1000, most=_WIDE),)),
-    ask("nvmlDeviceGetPerformanceState", parts=(Part("gpu_performance_state", most=_UNKNOWN_STATE),)),
-    _throttle(
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetSupportedClocksEventReasons",
-        otherwise=_throttle("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetSupportedClocksThrottleReasons"),
-    ),
+    ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU", gpu_temperature_celsius=CELSIUS),
+    field("NVML_FI_DEV_MEMORY_TEMP", "gpu_memory_temperature_celsius", CELSIUS),
+    ask("nvmlDeviceGetFanSpeed", gpu_fan_speed_ratio=Unit(per=100, most=1000)),
+    ask("nvmlDeviceGetPowerUsage", gpu_power_watts=MILLI),
+    ask("nvmlDeviceGetTotalEnergyConsumption", gpu_energy_joules_total=Unit(per=1000, most=WIDE_MOST)),
+    ask("nvmlDeviceGetPerformanceState", gpu_performance_state=Unit(most=31)),  # NVML_PSTATE_UNKNOWN is 32
+    _throttle("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSupportedClocksEventReasons", _THROTTLE_OLD),
 )
 """Asked at each tick."""
 
 MEDIUM: tuple[Query, ...] = (
     ask(
         "nvmlDeviceGetBAR1MemoryInfo",
-        parts=_memory("gpu_bar1", {"total": "bar1Total", "used": "bar1Used", "free": "bar1Free"}),
+        gpu_bar1_total_bytes=WIDE.of("bar1Total"),
+        gpu_bar1_used_bytes=WIDE.of("bar1Used"),
+        gpu_bar1_free_bytes=WIDE.of("bar1Free"),
     ),
     *(
         ask(
             "nvmlDeviceGetViolationStatus",
             constant,
-            parts=(
-                Part(
-                    "gpu_violation_seconds_total",
-                    "violationTime",
-                    per=1_000_000_000,
-                    most=_WIDE,
-                    labels=(("policy", name),),
-                ),
-            ),
+            labels={"policy": name},
+            gpu_violation_seconds_total=Unit(per=1_000_000_000, most=WIDE_MOST, pick="violationTime"),
         )
         for name, constant in POLICIES.items()
     ),
@@ -419,72 +399,71 @@ MEDIUM: tuple[Query, ...] = (
             "nvmlDeviceGetTotalEccErrors",
             kind_constant,
             counter_constant,
-            parts=(Part("gpu_ecc_errors_total", most=_WIDE, labels=(("counter", counter), ("type", kind))),),
+            labels={"counter": counter, "type": kind},
+            gpu_ecc_errors_total=WIDE,
         )
         for counter, counter_constant in ECC_COUNTERS.items()
         for kind, kind_constant in ECC_TYPES.items()
     ),
-    ask("nvmlDeviceGetCurrPcieLinkGeneration", parts=(Part("gpu_pcie_link_generation"),)),
-    ask("nvmlDeviceGetCurrPcieLinkWidth", parts=(Part("gpu_pcie_link_lanes"),)),
-    ask("nvmlDeviceGetPcieReplayCounter", parts=(Part("gpu_pcie_replays_total"),)),
+    ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu_pcie_link_generation=ONE),
+    ask("nvmlDeviceGetCurrPcieLinkWidth", gpu_pcie_link_lanes=ONE),
+    ask("nvmlDeviceGetPcieReplayCounter", gpu_pcie_replays_total=ONE),
     *(query for link in range(MAX_LINKS) for query in _link(link)),
     *(_link_errors(name, constant) for name, constant in LINK_ERRORS.items()),
 )
 """Asked every 10 s: counters that may wait, states of the bus, and links."""
 
-
-PCIE: tuple[Query, ...] = tuple(
-    ask("nvmlDeviceGetPcieThroughput", constant, parts=(Part(f"gpu_pcie_{word}_bytes_per_second", times=1000),))
-    for word, constant in (("transmit", "NVML_PCIE_UTIL_TX_BYTES"), ("receive", "NVML_PCIE_UTIL_RX_BYTES"))
+PCIE: tuple[Query, ...] = (
+    ask("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES", gpu_pcie_transmit_bytes_per_second=KILO),
+    ask("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES", gpu_pcie_receive_bytes_per_second=KILO),
 )
 """Asked every 10 s by themselves, since NVML counts for 20 ms before it answers; in KB/s."""
 
+_LIMITS = {
+    "set": "nvmlDeviceGetPowerManagementLimit",
+    "enforced": "nvmlDeviceGetEnforcedPowerLimit",
+    "default": "nvmlDeviceGetPowerManagementDefaultLimit",
+}
 SLOW: tuple[Query, ...] = (
-    Query("nvmlDeviceGetName", (("gpu_info", None),), _gpu_info),
+    _info("gpu_info", driver=True),
     *(
-        ask(
-            "nvmlDeviceGetMaxClockInfo",
-            constant,
-            parts=(Part("gpu_clock_max_hertz", times=_MEGAHERTZ, labels=(("clock", name),)),),
-        )
-        for name, constant in CLOCKS.items()
+        ask("nvmlDeviceGetMaxClockInfo", clock, labels={"clock": name}, gpu_clock_max_hertz=MEGA)
+        for name, clock in CLOCKS.items()
     ),
-    *(
-        ask(call, parts=(Part("gpu_power_limit_watts", per=1000, labels=(("limit", name),)),))
-        for name, call in (
-            ("set", "nvmlDeviceGetPowerManagementLimit"),
-            ("enforced", "nvmlDeviceGetEnforcedPowerLimit"),
-            ("default", "nvmlDeviceGetPowerManagementDefaultLimit"),
-        )
-    ),
-    ask(
+    *(ask(call, labels={"limit": name}, gpu_power_limit_watts=MILLI) for name, call in _LIMITS.items()),
+    _ask(
         "nvmlDeviceGetPowerManagementLimitConstraints",
-        parts=tuple(
-            Part("gpu_power_limit_watts", index, per=1000, labels=(("limit", name),))
-            for index, name in enumerate(("lowest", "highest"))
+        (),
+        (
+            ("gpu_power_limit_watts", (("limit", "lowest"),), MILLI.of(0)),
+            ("gpu_power_limit_watts", (("limit", "highest"),), MILLI.of(1)),
         ),
     ),
-    ask("nvmlDeviceGetMaxPcieLinkGeneration", parts=(Part("gpu_pcie_link_generation_max"),)),
-    ask("nvmlDeviceGetMaxPcieLinkWidth", parts=(Part("gpu_pcie_link_lanes_max"),)),
-    ask("nvmlDeviceGetEccMode", parts=(Part("gpu_ecc_enabled", 0),)),
-    *(_retired(cause, constant) for cause, constant in RETIREMENT_CAUSES.items()),
-    ask("nvmlDeviceGetRetiredPagesPendingStatus", parts=(Part("gpu_page_retirement_pending"),)),
-    ask(
+    ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu_pcie_link_generation_max=ONE),
+    ask("nvmlDeviceGetMaxPcieLinkWidth", gpu_pcie_link_lanes_max=ONE),
+    ask("nvmlDeviceGetEccMode", gpu_ecc_enabled=ONE.of(0)),
+    *(
+        count("nvmlDeviceGetRetiredPages", constant, metric="gpu_retired_pages", labels={"cause": cause})
+        for cause, constant in RETIREMENT_CAUSES.items()
+    ),
+    ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu_page_retirement_pending=ONE),
+    _ask(
         "nvmlDeviceGetRemappedRows",
-        parts=(
-            Part("gpu_remapped_rows", 0, labels=(("cause", "corrected"),)),
-            Part("gpu_remapped_rows", 1, labels=(("cause", "uncorrected"),)),
-            Part("gpu_row_remap_pending", 2),
-            Part("gpu_row_remap_failed", 3),
+        (),
+        (
+            ("gpu_remapped_rows", (("cause", "corrected"),), ONE.of(0)),
+            ("gpu_remapped_rows", (("cause", "uncorrected"),), ONE.of(1)),
+            ("gpu_row_remap_pending", (), ONE.of(2)),
+            ("gpu_row_remap_failed", (), ONE.of(3)),
         ),
     ),
 )
-"""Asked every minute: limits, and what is repaired in the memory."""
+"""Asked every minute: limits, and the repairs of the memory."""
 
 MIG: tuple[Query, ...] = (
-    Query("nvmlDeviceGetName", (("gpu_mig_info", None),), _mig_info),
-    ask("nvmlDeviceGetMemoryInfo", parts=_memory("gpu_mig_memory", _MEMORY)),
-    ask("nvmlDeviceGetAttributes_v2", parts=(Part("gpu_mig_multiprocessors", "multiprocessorCount"),)),
-    Query(_LIST, (("gpu_mig_processes", ()),), _mig_processes),
+    _info("gpu_mig_info", driver=False),
+    _memory("gpu_mig_memory", fields=_AMOUNTS),
+    ask("nvmlDeviceGetAttributes_v2", gpu_mig_multiprocessors=ONE.of("multiprocessorCount")),
+    Query(_PROCESSES, (("gpu_mig_processes", ()),), _mig_processes),
 )
 """Asked at each tick of each MIG instance."""

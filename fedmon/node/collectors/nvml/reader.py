@@ -17,7 +17,7 @@ from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.nvml import queries
 from fedmon.node.collectors.nvml.library import AbsentError, Meaning, Nvml, RefusedError, load_nvml, text
 from fedmon.node.collectors.nvml.processes import GpuProcesses, GpuUse, ProcessTable
-from fedmon.node.collectors.nvml.queries import Gpu, Labels, Query
+from fedmon.node.collectors.nvml.queries import Gpu, Labels, Query, Value
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class NvmlSession:
             self.absent = AbsentError(Why.NOT_FOUND, "no GPU: NVML lists none")
             return
         self.starts += 1
-        self._list(self._nvml, count if isinstance(count, int) else 0)
+        self._list(self._nvml, count)
         if self.lost:
             self._restart_later()
         else:
@@ -262,7 +262,7 @@ class Device:
 
     def _ask(self, slot: _Slot, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         try:
-            answer = list(slot.query.read(self.gpu))
+            answer = _answered(slot.query, self.gpu)
         except RefusedError as error:
             if error.meaning is Meaning.LOST:
                 raise
@@ -305,6 +305,13 @@ class _Slot:
         self.query = query
         self.worked, self.problem = False, ""
         self.gave: tuple[str, ...] = ()
+
+
+def _answered(query: Query, gpu: Gpu) -> list[Value]:
+    try:
+        return list(query.read(gpu))
+    except (TypeError, AttributeError, LookupError) as error:
+        raise RefusedError(query.name, f"{type(error).__name__}: {error}", Meaning.ONCE) from None
 
 
 class Round(NamedTuple):
