@@ -185,7 +185,7 @@ class Pipeline:
         job_id = stream.removeprefix(_JOB)
         others = self._instruments.job(job_id, cgroup=self.jobs.cgroup(job_id))
         for meter in others:
-            if isinstance(meter, JobEnergyCollector) and meter.counts_joules:
+            if isinstance(meter, JobEnergyCollector):
                 self._job_meters[stream] = meter
         self.sampler.add_stream(stream, [*collectors, *others])
 

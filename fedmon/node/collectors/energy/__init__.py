@@ -11,12 +11,12 @@ from collections.abc import Callable
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.collectors.energy.meter import (
+    EnergyCollector,
     EnergyMeter,
     GpuEnergy,
     GpuShares,
     JobCpu,
     JobEnergyCollector,
-    NodeEnergyCollector,
 )
 from fedmon.node.collectors.energy.sources import hwmon_collector, rapl_collector
 
@@ -39,12 +39,12 @@ def energy_collectors(
     collectors: list[Collector] = [
         rapl_collector(meter.rapl),
         hwmon_collector(meter.hwmon),
-        NodeEnergyCollector(meter),
-        NodeEnergyCollector(meter, emissions=True),
+        EnergyCollector(meter),
+        EnergyCollector(meter, emissions=True),
     ]
     return collectors, meter
 
 
 def job_energy_collectors(meter: EnergyMeter, job_id: str) -> list[Collector]:
     """Return the collectors of one job's share, for the stream of that job."""
-    return [JobEnergyCollector(meter, job_id), JobEnergyCollector(meter, job_id, emissions=True)]
+    return [JobEnergyCollector(meter, job_id), EnergyCollector(meter, job_id, emissions=True)]

@@ -398,64 +398,18 @@ class EnergyMeter:
         return ""
 
 
-class NodeEnergyCollector:
-    """Reports the energy of the whole machine since the node's start; the label says how it was found.
+class EnergyCollector:
+    """Reports the energy of the whole machine since the node's start, or of one job since it was seen first.
 
-    ``emissions`` reports it in kilowatt-hours instead, with its emissions where the owner has chosen a factor.
+    ``emissions`` reports it in kilowatt-hours, with its emissions where the owner has chosen a factor, instead of in
+    joules. Of the machine, the label ``method`` says how the energy was found. ``close`` ends a job's account.
     """
 
-    def __init__(self, meter: EnergyMeter, *, emissions: bool = False) -> None:
-        self._meter, self._emissions = meter, emissions
-        self.name = "node_emissions" if emissions else "node_energy"
-
-    @property
-    def lane(self) -> Lane:
-        """Return how often the meter can be read."""
-        return Lane.MEDIUM if self._emissions else self._meter.lane
-
-    def collect(self, now: Instant) -> Reading:
-        """Read the meter."""
-        energy, method = self._meter.node(now), self._meter.method
-        if method is None:
-            return Reading({})
-        metrics: dict[str, float | None]
-        if self._emissions:
-            uj = energy.uj or 0
-            metrics = {
-                "node_energy_kilowatt_hours_total": kilowatt_hours(uj),
-                "node_emissions_grams_total": self._meter.grams(uj),
-            }
-        else:
-            metrics = {"node_energy_joules_total": joules(energy.uj or 0)}
-        return _reading(
-            {series(name, method=method): value for name, value in metrics.items() if value is not None}, energy
-        )
-
-    def probe(self) -> dict[str, str | None]:
-        """Say whether there is a way to find the energy, and a factor."""
-        reason, no_factor = None if self._meter.method else self._meter.no_method, self._meter.no_factor
-        if not self._emissions:
-            return {"node_energy_joules_total": reason}
-        return {
-            "node_energy_kilowatt_hours_total": reason,
-            "node_emissions_grams_total": no_factor or reason,
-            "node_emissions_factor_info": no_factor,
-        }
-
-
-class JobEnergyCollector:
-    """Reports a job's share of the machine's energy since the job was seen first; ``close`` ends its account.
-
-    ``joules`` is the newest value, None before the first, and ``read_at`` its Unix time. ``emissions`` is as in
-    NodeEnergyCollector.
-    """
-
-    def __init__(self, meter: EnergyMeter, job_id: str, *, emissions: bool = False) -> None:
+    def __init__(self, meter: EnergyMeter, job_id: str | None = None, *, emissions: bool = False) -> None:
         self._meter, self._job_id, self._emissions = meter, job_id, emissions
-        self.name, self.counts_joules = "job_emissions" if emissions else "job_energy", not emissions
-        self.joules: float | None = None
-        self.read_at = 0.0
-        if not emissions:
+        self._of = "node" if job_id is None else "job"
+        self.name = f"{self._of}_emissions" if emissions else f"{self._of}_energy"
+        if job_id is not None:
             meter.watch(job_id)
 
     @property
@@ -465,36 +419,60 @@ class JobEnergyCollector:
 
     def collect(self, now: Instant) -> Reading:
         """Read the meter."""
-        energy = self._meter.job(now, self._job_id)
-        if not self._meter.has_shares:
+        meter, of = self._meter, self._of
+        energy = meter.node(now) if self._job_id is None else meter.job(now, self._job_id)
+        if meter.method is None or (self._job_id is not None and not meter.has_shares):
             return Reading({})
         uj = energy.uj or 0
+        found: dict[str, float | None] = {
+            f"{of}_energy_joules_total": joules(uj) if of == "node" else joules_of_a_job(uj)
+        }
         if self._emissions:
             found = {
-                "job_energy_kilowatt_hours_total": kilowatt_hours_of_a_job(uj),
-                "job_emissions_grams_total": self._meter.grams_of_a_job(uj),
+                f"{of}_energy_kilowatt_hours_total": kilowatt_hours(uj)
+                if of == "node"
+                else kilowatt_hours_of_a_job(uj),
+                f"{of}_emissions_grams_total": meter.grams(uj) if of == "node" else meter.grams_of_a_job(uj),
             }
-            return _reading({name: value for name, value in found.items() if value is not None}, energy)
-        if energy.uj is not None:
-            self.joules, self.read_at = joules_of_a_job(uj), now.t
-        return _reading({"job_energy_joules_total": joules_of_a_job(uj)}, energy)
+        labels = {} if self._job_id is not None else {"method": meter.method}
+        values = {series(name, **labels): value for name, value in found.items() if value is not None}
+        if energy.uj is None:
+            return Reading(dict.fromkeys(values), dict.fromkeys(values, energy.reason))
+        return Reading(values)
 
     def probe(self) -> dict[str, str | None]:
-        """Say whether jobs get a share, and whether there is a factor."""
-        reason = self._meter.no_shares()
+        """Say whether there is a way to find the energy, and a factor."""
+        meter, of = self._meter, self._of
+        reason = meter.no_shares() if self._job_id is not None else None if meter.method else meter.no_method
         if not self._emissions:
-            return {"job_energy_joules_total": reason}
-        return {"job_energy_kilowatt_hours_total": reason, "job_emissions_grams_total": self._meter.no_factor or reason}
+            return {f"{of}_energy_joules_total": reason}
+        report = {
+            f"{of}_energy_kilowatt_hours_total": reason,
+            f"{of}_emissions_grams_total": meter.no_factor or reason,
+        }
+        return report if self._job_id is not None else {**report, "node_emissions_factor_info": meter.no_factor}
 
     def close(self) -> None:
         """Let the meter forget the job."""
-        self._meter.forget(self._job_id)
+        if self._job_id is not None:
+            self._meter.forget(self._job_id)
 
 
-def _reading(values: dict[str, float], energy: Energy) -> Reading:
-    if energy.uj is None:
-        return Reading(dict.fromkeys(values), dict.fromkeys(values, energy.reason))
-    return Reading(values)
+class JobEnergyCollector(EnergyCollector):
+    """Reports a job's joules; ``joules`` is the newest value, None before the first, and ``read_at`` its Unix time."""
+
+    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
+        super().__init__(meter, job_id)
+        self.joules: float | None = None
+        self.read_at = 0.0
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        reading = super().collect(now)
+        for value in reading.values.values():
+            if value is not None:
+                self.joules, self.read_at = value, now.t
+        return reading
 
 
 def joules(uj: int) -> float:
