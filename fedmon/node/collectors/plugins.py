@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.metrics.metric import Kind, Metric, Unit, rows
@@ -19,6 +19,9 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series, split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "GROUP",
@@ -60,30 +63,12 @@ class Context(NamedTuple):
     declare: Callable[[Iterable[Metric]], None]
 
 
-class Offer(Protocol):
-    """What we need of ``importlib.metadata.EntryPoint``."""
-
-    @property
-    def name(self) -> str:
-        """Return the name by which the owner calls the plug-in."""
-        ...
-
-    @property
-    def value(self) -> str:
-        """Return module and callable, such as ``fedmon_sockets:make``."""
-        ...
-
-    def load(self) -> Any:
-        """Import the module and return the callable."""
-        ...
-
-
 def plugin_collectors(
     names: Sequence[str],
     *,
     roots: Roots,
     settings: Mapping[str, Mapping[str, Any]],
-    offers: Iterable[Offer] | None = None,
+    offers: Iterable[Any] | None = None,
 ) -> list[Collector]:
     """Return the collectors of the plug-ins that the owner named, for the stream ``host``.
 
@@ -112,14 +97,14 @@ def plugin_collectors(
     return collectors
 
 
-def _installed() -> Iterable[Offer]:
+def _installed() -> Iterable[EntryPoint]:
     # It costs 3 MB, which only nodes with plug-ins should pay.
     from importlib.metadata import entry_points
 
     return entry_points(group=GROUP)
 
 
-def _chosen(name: str, offers: Sequence[Offer]) -> Offer:
+def _chosen(name: str, offers: Sequence[EntryPoint]) -> EntryPoint:
     chosen = {offer.value: offer for offer in offers if offer.name == name}
     if not chosen:
         others = ", ".join(sorted({offer.name for offer in offers})) or "none"
@@ -133,7 +118,7 @@ def _chosen(name: str, offers: Sequence[Offer]) -> Offer:
     return next(iter(chosen.values()))
 
 
-def _make(offer: Offer, context: Context) -> list[Collector]:
+def _make(offer: EntryPoint, context: Context) -> list[Collector]:
     made = offer.load()(context)
     return list(made) if isinstance(made, list | tuple) else [made]
 

@@ -380,8 +380,8 @@ _NOTHING_TO_DIVIDE_BY = f"{Why.FAILED.value}: nothing happened that the result c
 _AGAIN_AFTER_S = 2.0
 
 
-class _PerfCollector:
-    """What counting the machine and counting a job have in common.
+class PerfCollector:
+    """Counts the whole machine; for the stream ``host``.
 
     ``collect`` starts perf's thread when first called, and afterwards only takes what that thread has ready: a series
     is left out of a sample when perf has ended no interval since the previous one.
@@ -390,7 +390,7 @@ class _PerfCollector:
     name = "perf"
     lane = Lane.FAST
 
-    def __init__(self, source: PerfSource, *, thread: str) -> None:
+    def __init__(self, source: PerfSource, *, thread: str = "fedmon-perf") -> None:
         self._source = source
         self._started = False
         self._told: tuple[Plan | None, str | None] = (None, None)
@@ -464,26 +464,13 @@ class _PerfCollector:
         return None
 
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
-        raise NotImplementedError
-
-    def _target(self) -> Target | None:
-        raise NotImplementedError
-
-
-class PerfCollector(_PerfCollector):
-    """Counts the whole machine; for the stream ``host``."""
-
-    def __init__(self, source: PerfSource) -> None:
-        super().__init__(source, thread="fedmon-perf")
-
-    def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         return self._source.plan(Scope.HOST, whole_machine=True, stopping=stopping)
 
-    def _target(self) -> Target:
+    def _target(self) -> Target | None:
         return WholeMachine()
 
 
-class PerfJobCollector(_PerfCollector):
+class PerfJobCollector(PerfCollector):
     """Counts the processes of one job; for the stream of that job.
 
     ``pids`` gives the processes that the job has now; it is called at each tick and must not wait. ``cgroup`` is the

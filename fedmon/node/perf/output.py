@@ -16,7 +16,6 @@ import msgspec
 from fedmon.node.collectors.base import Why
 from fedmon.node.perf.events import KERNEL_EVENTS, SEPARATOR, Counted, Plan
 
-NOT_COUNTED = "not counted"
 NOT_SUPPORTED = "not supported"
 
 _VALUE = re.compile(r"<(not counted|not supported)>|\d+(?:\.\d+)?", re.ASCII)

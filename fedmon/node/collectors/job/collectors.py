@@ -85,11 +85,6 @@ class JobReading:
         self.totals: list[Callable[[], Mapping[str, float | None]]] = []
         """Counters of slower lanes, for the last reading: there they would not be due."""
 
-    @property
-    def cpu_method(self) -> str:
-        """Return where the CPU time comes from."""
-        return "tree" if self._cpu is None else self._cpu.method
-
     def read(self, now: Instant) -> None:
         """Read everything for the tick ``now``, unless that happened in this tick already."""
         if self.is_last:
