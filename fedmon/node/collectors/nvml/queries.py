@@ -100,7 +100,7 @@ class Query(NamedTuple):
     otherwise: Query | None = None
 
 
-class Scale(NamedTuple):
+class NvmlUnit(NamedTuple):
     """How a number of an answer becomes base units: ``* times / per``; one above ``most`` is none.
 
     ``pick`` is an attribute or an index of the answer, None for the answer itself.
@@ -121,14 +121,19 @@ class Scale(NamedTuple):
             return None
         return found * self.times if self.per == 1 else found * self.times / self.per
 
-    def of(self, pick: str | int) -> Scale:
+    def of(self, pick: str | int) -> NvmlUnit:
         """Return the unit of a part of the answer."""
         return self._replace(pick=pick)
 
 
-ONE, WIDE = Scale(), Scale(most=WIDE_MOST)
-PERCENT, MILLI, MEGA, KILO = Scale(per=100, most=100), Scale(per=1000), Scale(times=1_000_000), Scale(times=1000)
-CELSIUS = Scale(most=500)
+ONE, WIDE = NvmlUnit(), NvmlUnit(most=WIDE_MOST)
+PERCENT, MILLI, MEGA, KILO = (
+    NvmlUnit(per=100, most=100),
+    NvmlUnit(per=1000),
+    NvmlUnit(times=1_000_000),
+    NvmlUnit(times=1000),
+)
+CELSIUS = NvmlUnit(most=500)
 """NVML hands a negative or missing temperature out as an unsigned number far above it."""
 
 
@@ -137,7 +142,7 @@ def ask(
     *arguments: str | int,
     labels: Mapping[str, str] | None = None,
     otherwise: Query | None = None,
-    **units: Scale,
+    **units: NvmlUnit,
 ) -> Query:
     """Make the query that calls a function with the device's handle and ``arguments``; ``units`` are by metric."""
     return _ask(call, arguments, tuple((metric, _labels(labels), unit) for metric, unit in units.items()), otherwise)
@@ -146,7 +151,7 @@ def ask(
 def _ask(
     call: str,
     arguments: tuple[str | int, ...],
-    parts: tuple[tuple[str, Labels, Scale], ...],
+    parts: tuple[tuple[str, Labels, NvmlUnit], ...],
     otherwise: Query | None = None,
 ) -> Query:
     shown = f"{call}({', '.join(map(str, arguments))})" if arguments else call
@@ -159,7 +164,9 @@ def _ask(
     return Query(shown, tuple((metric, own) for metric, own, _ in parts), read, otherwise)
 
 
-def field(constant: str, metric: str, unit: Scale, *, link: int | None = None, otherwise: Query | None = None) -> Query:
+def field(
+    constant: str, metric: str, unit: NvmlUnit, *, link: int | None = None, otherwise: Query | None = None
+) -> Query:
     """Make the query for one field value, of a link for fields that each link has.
 
     A field has a return code of its own beside that of the call, and one number in the union that its type names.
@@ -370,10 +377,10 @@ FAST: tuple[Query, ...] = (
     ),
     ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU", gpu_temperature_celsius=CELSIUS),
     field("NVML_FI_DEV_MEMORY_TEMP", "gpu_memory_temperature_celsius", CELSIUS),
-    ask("nvmlDeviceGetFanSpeed", gpu_fan_speed_ratio=Scale(per=100, most=1000)),
+    ask("nvmlDeviceGetFanSpeed", gpu_fan_speed_ratio=NvmlUnit(per=100, most=1000)),
     ask("nvmlDeviceGetPowerUsage", gpu_power_watts=MILLI),
-    ask("nvmlDeviceGetTotalEnergyConsumption", gpu_energy_joules_total=Scale(per=1000, most=WIDE_MOST)),
-    ask("nvmlDeviceGetPerformanceState", gpu_performance_state=Scale(most=31)),  # NVML_PSTATE_UNKNOWN is 32
+    ask("nvmlDeviceGetTotalEnergyConsumption", gpu_energy_joules_total=NvmlUnit(per=1000, most=WIDE_MOST)),
+    ask("nvmlDeviceGetPerformanceState", gpu_performance_state=NvmlUnit(most=31)),  # NVML_PSTATE_UNKNOWN is 32
     _throttle("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSupportedClocksEventReasons", _THROTTLE_OLD),
 )
 """Asked at each tick."""
@@ -390,7 +397,7 @@ MEDIUM: tuple[Query, ...] = (
             "nvmlDeviceGetViolationStatus",
             constant,
             labels={"policy": name},
-            gpu_violation_seconds_total=Scale(per=1_000_000_000, most=WIDE_MOST, pick="violationTime"),
+            gpu_violation_seconds_total=NvmlUnit(per=1_000_000_000, most=WIDE_MOST, pick="violationTime"),
         )
         for name, constant in POLICIES.items()
     ),
