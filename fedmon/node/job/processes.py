@@ -8,10 +8,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from fedmon.node.collectors.job.births import Births
+from fedmon.node.collectors.files import read_file, read_whole
 from fedmon.node.collectors.job.cgroup import Cgroups, is_cgroup, members_of, paths_of
+from fedmon.node.collectors.job.members import Births
 from fedmon.node.collectors.job.process import Birth, birth_of
-from fedmon.node.collectors.sysfs import read_file, read_whole
 
 DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})
 """Programs of a scheduler for each job or step on each host."""

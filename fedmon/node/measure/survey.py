@@ -91,7 +91,7 @@ class Instruments:
         collectors += energy
         self._perf = self._perf_source()
         if self._perf is not None:
-            from fedmon.node.collectors.perf import PerfCollector
+            from fedmon.node.perf.collector import PerfCollector
 
             collectors.append(PerfCollector(self._perf))
         if self._settings.metrics.plugins:
@@ -110,7 +110,7 @@ class Instruments:
         if self._gpus().absent is None:
             collectors.append(JobGpuCollector(self._gpus(), job_id=job_id, jobs=self._job_pids))
         if self._perf is not None:
-            from fedmon.node.collectors.perf import PerfJobCollector
+            from fedmon.node.perf.collector import PerfJobCollector
 
             collectors.append(
                 PerfJobCollector(self._perf, job=job_id, pids=lambda: self._job_pids().get(job_id, ()), cgroup=cgroup)

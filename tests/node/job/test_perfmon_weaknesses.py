@@ -16,7 +16,7 @@ import pytest
 from fedmon.common.errors import InvalidInputError
 from fedmon.node.job.end import StopFile
 from fedmon.node.job.options import JobOptions, checked, parsers
-from fedmon.node.perf.event import Formula
+from fedmon.node.perf.events import Formula
 from fedmon.report.source import Source
 from fedmon.report.views import perfmon
 from tests.node.jobs_real import Program, Watch

@@ -18,8 +18,8 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
-from fedmon.node.collectors.job.births import is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups
+from fedmon.node.collectors.job.members import is_thread
 from fedmon.node.job.commands import CommandError, Failure, Runner, StopRequest
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Look, MethodFailedError
 from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named

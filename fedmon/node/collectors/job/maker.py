@@ -8,49 +8,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
-from fedmon.common.metrics.sample import Instant
-from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
-from fedmon.node.collectors.job.births import Births, is_thread
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots
+from fedmon.node.collectors.files import Descriptors, read_file
 from fedmon.node.collectors.job.cgroup import Cgroups, JobCgroup, members_of, named, own
+from fedmon.node.collectors.job.cgroup_collector import PEAK, SWAP, CgroupCollector, CgroupSources
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
-from fedmon.node.collectors.job.cgroup_files import ONLY_CGROUP, PEAK, SWAP
 from fedmon.node.collectors.job.collectors import (
-    CgroupCollector,
-    CgroupSources,
+    JobReading,
+    MethodCollector,
     SmapsCollector,
     StatusCollector,
     TreeCollector,
-    Watched,
 )
-from fedmon.node.collectors.job.members import Descendants, Excluded, Members
+from fedmon.node.collectors.job.members import Births, Descendants, Excluded, Members, is_thread
 from fedmon.node.collectors.job.process import Birth, birth_of
 from fedmon.node.collectors.job.tree import ProcessTree
-from fedmon.node.collectors.sysfs import Descriptors, read_file
-
-METHOD = "job_method_info"
-
-
-class MethodCollector:
-    """Says for CPU time, members, peak and swap whether they come from the processes or from the job's cgroup."""
-
-    name = "job-method"
-    lane = Lane.SLOW
-
-    def __init__(self, watched: Watched, methods: Mapping[str, str], *, has_cgroup: bool) -> None:
-        self._watched = watched
-        without = f"{Why.UNSUPPORTED.value}: the job has no cgroup of its own"
-        self._missing = {} if has_cgroup else dict.fromkeys(ONLY_CGROUP, without)
-        self._values = {series(METHOD, of=of, method=method): 1.0 for of, method in methods.items()}
-
-    def collect(self, _now: Instant) -> Reading:
-        """Say it again."""
-        return Reading({} if self._watched.is_over else self._values)
-
-    def probe(self) -> dict[str, str | None]:
-        """Say it, too, and what is not measured without a cgroup."""
-        return {**dict.fromkeys(self._values), **self._missing}
-
 
 TREE, EVENTS, SIGNS = "tree", "fork-events", "signs"
 _MEASURED = ("cpu", "members", "peak", "swap")
@@ -60,7 +32,7 @@ _MAX_PID = 2**22
 class Watching(NamedTuple):
     """The parts that watch one job; ``methods`` says where what comes from."""
 
-    watched: Watched
+    watched: JobReading
     collectors: Sequence[Collector]
     methods: Mapping[str, str]
     cgroup: JobCgroup | None
@@ -121,7 +93,7 @@ class JobMaker:
                 tree.close()
                 return self._of_cgroup(own_cgroup, excluded, mono)
             methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": EVENTS if self._births.hears_forks else SIGNS}
-            watched = Watched(tree, cpu=None)
+            watched = JobReading(tree, cpu=None)
             return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
         except CollectorUnavailableError as error:
             raise NotFoundError(f"the processes of this machine cannot be read: {error.reason}") from None
@@ -140,14 +112,14 @@ class JobMaker:
             cpu = CgroupCpu(cgroup, excluded=excluded, proc=self._roots.proc)
             methods["cpu"] = cpu.method
         tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc, excluded=excluded), mono)
-        watched = Watched(tree, cpu=cpu)
+        watched = JobReading(tree, cpu=cpu)
         collectors = [
             *self._collectors(watched, methods, has_cgroup=True),
-            *(CgroupCollector(watched, sources, lane=lane) for lane in (Lane.FAST, Lane.MEDIUM)),
+            *(CgroupCollector(lambda: watched.is_over, sources, lane=lane) for lane in (Lane.FAST, Lane.MEDIUM)),
         ]
         return Watching(watched, collectors, methods, cgroup)
 
-    def _collectors(self, watched: Watched, methods: Mapping[str, str], *, has_cgroup: bool) -> list[Collector]:
+    def _collectors(self, watched: JobReading, methods: Mapping[str, str], *, has_cgroup: bool) -> list[Collector]:
         return [
             TreeCollector(watched, sys=self._roots.sys, peak=methods["peak"] == TREE),
             StatusCollector(watched, proc=self._roots.proc),

@@ -9,16 +9,80 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fedmon.node.collectors.base import CollectorUnavailableError, Roots, Why
-from fedmon.node.collectors.hardware.description import Cache
-from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import LONGEST_TEXT, entries, read_number, read_text
+from fedmon.node.collectors.files import (
+    LONGEST_TEXT,
+    KernelFile,
+    entries_or_none,
+    read_number,
+    read_text,
+    text_or,
+)
 
 _ON_A_VM = (
     "guessed from the CPU's features; this is a virtual machine, which may hide some of them, so the guess may be "
     "an older one than the processor is"
 )
 _GUESSED = "guessed from the CPU's features"
+_SIZE = re.compile(r"(\d+)([KMG]?)")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_VENDOR_KEYS = ("vendor_id", "CPU implementer")
+_MODEL_KEYS = ("model name", "cpu", "Model", "uarch")
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True):
+    """Caches of one kind: ``kind`` is Data, Instruction or Unified, ``count`` how many the machine has of them."""
+
+    level: int
+    kind: str
+    size_bytes: int | None
+    count: int
+
+
+def describe_processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) -> dict[str, Any]:
+    """Describe the CPUs by ``cpuinfo`` and by the topology under ``/sys/devices/system/cpu``."""
+    cpus = roots.sys / "devices" / "system" / "cpu"
+    try:
+        blocks = cpuinfo(roots.proc / "cpuinfo")
+        unknown = f"{Why.UNSUPPORTED.value}: {roots.proc / 'cpuinfo'} does not tell"
+    except CollectorUnavailableError as error:
+        blocks, unknown = [], error.reason
+    first = blocks[0] if blocks else {}
+    found: dict[str, Any] = {
+        "vendor": _first(first, _VENDOR_KEYS),
+        "model": _first(first, _MODEL_KEYS),
+        "architecture": _architecture(roots, first),
+    }
+    reasons.update({field: unknown for field, value in found.items() if value is None})
+    found["microarchitecture"] = microarchitecture(first, found["architecture"], reasons, notes)
+    names = entries_or_none(cpus, r"cpu\d+")
+    places: set[tuple[object, ...]] = {place for name in names if (place := _place(cpus / name / "topology"))}
+    if not places:
+        told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
+        places = {(block["physical id"], block["core id"]) for block in told}
+    untold = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
+    for field, value, where in (
+        ("threads", len(names) or len(blocks), ""),
+        ("cores", len(places), "/topology"),
+        ("sockets", len({place[0] for place in places}), "/topology"),
+        ("caches", _caches(cpus, names), "/cache"),
+    ):
+        found[field] = value or None
+        if not value:
+            reasons[field] = untold + where
+    return found
+
+
+def cpuinfo(path: Path) -> list[dict[str, str]]:
+    """Return the blocks of ``cpuinfo``, one for each CPU that is on. Raises CollectorUnavailableError."""
+    text = KernelFile(path, size_bytes=65_536).read().decode(errors="replace")
+    blocks = [
+        {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
+        for block in text.split("\n\n")
+    ]
+    return [block for block in blocks if "processor" in block]
 
 
 def microarchitecture(
@@ -69,62 +133,6 @@ def _newness(target: Any) -> tuple[int, int]:
     return len(target.ancestors), len(target.features)
 
 
-_SIZE = re.compile(r"(\d+)([KMG]?)")
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-_VENDOR_KEYS = ("vendor_id", "CPU implementer")
-_MODEL_KEYS = ("model name", "cpu", "Model", "uarch")
-
-
-def processors(roots: Roots, found: dict[str, Any], reasons: dict[str, str], notes: dict[str, str]) -> None:
-    """Describe the CPUs by ``cpuinfo`` and by the topology under ``/sys/devices/system/cpu``."""
-    cpus = roots.sys / "devices" / "system" / "cpu"
-    try:
-        blocks = cpuinfo(roots.proc / "cpuinfo")
-        unknown = f"{Why.UNSUPPORTED.value}: {roots.proc / 'cpuinfo'} does not tell"
-    except CollectorUnavailableError as error:
-        blocks, unknown = [], error.reason
-    first = blocks[0] if blocks else {}
-    found["vendor"] = _first(first, _VENDOR_KEYS)
-    found["model"] = _first(first, _MODEL_KEYS)
-    found["architecture"] = _architecture(roots, first)
-    for field in ("vendor", "model", "architecture"):
-        if found[field] is None:
-            reasons[field] = unknown
-    found["microarchitecture"] = microarchitecture(first, found["architecture"], reasons, notes)
-    try:
-        names = entries(cpus, r"cpu\d+")
-    except CollectorUnavailableError:
-        names = []
-    found["threads"] = len(names) or len(blocks) or None
-    places: set[tuple[object, object]] = {
-        place for name in names if (place := _place(cpus / name / "topology")) is not None
-    }
-    if not places:
-        told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
-        places = {(block["physical id"], block["core id"]) for block in told}
-    found["cores"] = len(places) or None
-    found["sockets"] = len({socket for socket, _ in places}) or None
-    found["caches"] = _caches(cpus, names) or None
-    untold = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
-    for field, where in (("threads", ""), ("cores", "/topology"), ("sockets", "/topology"), ("caches", "/cache")):
-        if found[field] is None:
-            reasons[field] = untold + where
-
-
-def cpuinfo(path: Path) -> list[dict[str, str]]:
-    """Return the blocks of ``cpuinfo``, one for each CPU that is on. Raises CollectorUnavailableError."""
-    blocks: list[dict[str, str]] = []
-    block: dict[str, str] = {}
-    for line in ProcFile(path, size_bytes=65_536).read().decode(errors="replace").splitlines():
-        key, colon, value = line.partition(":")
-        if key.strip() == "processor" or not blocks:
-            block = {}
-            blocks.append(block)
-        if colon:
-            block[key.strip()] = value.strip()
-    return [block for block in blocks if "processor" in block]
-
-
 def _first(block: dict[str, str], keys: tuple[str, ...]) -> str | None:
     return next((block[key][:LONGEST_TEXT] for key in keys if block.get(key)), None)
 
@@ -137,12 +145,12 @@ def _architecture(roots: Roots, block: dict[str, str]) -> str | None:
     return "aarch64" if "CPU implementer" in block else None
 
 
-def _place(topology: Path) -> tuple[int, int] | None:
-    """Return socket and core of a CPU; None where the kernel does not tell, as of one that is off."""
+def _place(topology: Path) -> tuple[int, ...]:
+    """Return socket and core of a CPU; empty where the kernel does not tell, as of one that is off."""
     try:
         return read_number(topology / "physical_package_id"), read_number(topology / "core_id")
     except CollectorUnavailableError:
-        return None
+        return ()
 
 
 def _caches(cpus: Path, names: list[str]) -> list[Cache]:
@@ -150,30 +158,17 @@ def _caches(cpus: Path, names: list[str]) -> list[Cache]:
     seen: set[tuple[int, str, int | None, str]] = set()
     for name in names:
         folder = cpus / name / "cache"
-        try:
-            for index in entries(folder, r"index\d+"):
-                cache = folder / index
+        for index in entries_or_none(folder, r"index\d+"):
+            cache = folder / index
+            match = _SIZE.fullmatch(text_or(cache / "size"))
+            size = int(match[1]) * _UNITS[match[2]] if match else None
+            try:
                 level, kind = read_number(cache / "level"), read_text(cache / "type")
-                seen.add((level, kind, _size(cache / "size"), _shared(cache, name)))
-        except CollectorUnavailableError:
-            continue
+            except CollectorUnavailableError:
+                continue
+            seen.add((level, kind, size, text_or(cache / "shared_cpu_list", name)))
     counted = Counter((level, kind, size) for level, kind, size, _ in seen)
     return [
         Cache(level=level, kind=kind, size_bytes=size, count=count)
         for (level, kind, size), count in sorted(counted.items(), key=lambda each: (each[0][0], each[0][1]))
     ]
-
-
-def _shared(cache: Path, name: str) -> str:
-    try:
-        return read_text(cache / "shared_cpu_list")
-    except CollectorUnavailableError:
-        return name
-
-
-def _size(path: Path) -> int | None:
-    try:
-        match = _SIZE.fullmatch(read_text(path))
-    except CollectorUnavailableError:
-        return None
-    return int(match[1]) * _UNITS[match[2]] if match else None

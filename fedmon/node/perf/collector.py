@@ -13,19 +13,26 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-import msgspec
-
+from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Lane, Reading, Why
-from fedmon.node.perf.command import InCgroup, Processes, Target, WholeMachine, count
-from fedmon.node.perf.event import PerfScope
-from fedmon.node.perf.output import parse_line
-from fedmon.node.perf.plan import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, Plan, event_series, has_ratio
-from fedmon.node.perf.probe import PLAIN, not_startable, signals_reach_children, why_it_ended
-from fedmon.node.perf.source import PerfSource
-from fedmon.node.perf.totals import GroupWindow, Snapshot, Totals
+from fedmon.node.collectors.job.process import Birth, birth_of
+from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, PerfScope, Plan, event_series, has_ratio
+from fedmon.node.perf.output import Snapshot, Totals, parse_line
+from fedmon.node.perf.source import (
+    PLAIN,
+    InCgroup,
+    PerfSource,
+    Processes,
+    Target,
+    WholeMachine,
+    count,
+    not_startable,
+    signals_reach_children,
+    why_it_ended,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +145,6 @@ class PerfProcess:
             yield line.decode(errors="replace")
 
 
-_BACK_OFF_S = (1.0, 60.0)
 _VANISHED_S = 0.2
 _PROCESSES_GONE = "Problems finding threads"
 
@@ -161,14 +167,14 @@ class PerfSession:
         interval_s: float,
         paranoia: str,
         name: str,
-        back_off_s: tuple[float, float] = _BACK_OFF_S,
+        backoff: Backoff | None = None,
         patience_s: float = 2.0,
         begin_after_s: float = 0.0,
     ) -> None:
         self._begin_after_s = begin_after_s
         self._perf, self._interval_s, self._paranoia = perf, interval_s, paranoia
         self._prepare, self._target = prepare, target
-        self._back_off_s, self._patience_s = back_off_s, patience_s
+        self._backoff, self._patience_s = backoff or Backoff(1.0, longest_s=60.0), patience_s
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._again = False
@@ -223,7 +229,6 @@ class PerfSession:
             return
         self.plan, self.totals = plan, Totals(plan)
         self.planned.set()
-        back_off_s, longest_s = self._back_off_s
         while plan.groups and not self._stopping:
             self._again = False
             target = self._target()
@@ -237,13 +242,11 @@ class PerfSession:
             if problem is None:
                 continue
             if ran.passed():
-                back_off_s = self._back_off_s[0]
-            logger.log(
-                logging.WARNING if back_off_s == self._back_off_s[0] else logging.DEBUG,
-                "perf does not count, next try in %.1f s: %s", back_off_s, problem,
-            )  # fmt: skip
-            self._pause(back_off_s)
-            back_off_s = min(2 * back_off_s, longest_s)
+                self._backoff.reset()
+            level = logging.DEBUG if self._backoff.attempts else logging.WARNING
+            delay_s = self._backoff.next_s()
+            logger.log(level, "perf does not count, next try in %.1f s: %s", delay_s, problem)
+            self._pause(delay_s)
 
     def _count(self, target: Target, plan: Plan, totals: Totals) -> str | None:
         """Run perf once; return why it ended, or None when that was meant."""
@@ -310,13 +313,6 @@ class PerfSession:
 
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_DEAD = frozenset("ZXx")
-
-
-class _Process(msgspec.Struct, frozen=True, kw_only=True):
-    parent: int
-    started_s: float
-    alive: bool
 
 
 class JobTarget:
@@ -343,7 +339,7 @@ class JobTarget:
         """Return what perf is to count now; None when no process of the job lives."""
         if self.cgroup is not None:
             return InCgroup(self.cgroup)
-        listed = {pid for pid in self._pids if (process := self._read(pid)) is not None and process.alive}
+        listed = {pid for pid in self._pids if self._living(pid) is not None}
         self._listed = frozenset(listed)
         return Processes(tuple(sorted(listed))) if listed else None
 
@@ -361,27 +357,20 @@ class JobTarget:
         if not new:
             return False
         self._counted &= self._pids
-        found = {pid: process for pid in new if (process := self._read(pid)) is not None and process.alive}
+        found = {pid: birth for pid in new if (birth := self._living(pid)) is not None}
         # Parents first: a child is counted when its parent was at the time.
-        for pid, process in sorted(found.items(), key=lambda pair: (pair[1].started_s, pair[0])):
+        for pid, birth in sorted(found.items(), key=lambda pair: (pair[1].start, pair[0])):
             # Start times are cut to a tick of the kernel's clock, so one of the same tick may have been too early.
-            if process.parent in self._counted and process.started_s > attached_at:
+            if birth.parent in self._counted and birth.start / _TICKS_PER_SECOND > attached_at:
                 self._counted.add(pid)
         return any(pid not in self._counted for pid in found)
 
-    def _read(self, pid: int) -> _Process | None:
+    def _living(self, pid: int) -> Birth | None:
         try:
-            text = (self._proc / str(pid) / "stat").read_bytes()
-        except OSError:
+            birth = birth_of(pid, (self._proc / str(pid) / "stat").read_bytes())
+        except (OSError, ValueError, IndexError):
             return None
-        fields = text[text.rfind(b")") + 1 :].split()
-        if len(fields) < 20:
-            return None
-        return _Process(
-            parent=int(fields[1]),
-            started_s=int(fields[19]) / _TICKS_PER_SECOND,
-            alive=fields[0].decode() not in _DEAD,
-        )
+        return None if birth.is_zombie else birth
 
 
 _PROBING = f"{Why.FIRST_SAMPLE.value}: perf's events are still being tried out"
@@ -391,8 +380,8 @@ _NOTHING_TO_DIVIDE_BY = f"{Why.FAILED.value}: nothing happened that the result c
 _AGAIN_AFTER_S = 2.0
 
 
-class _PerfCollector:
-    """What counting the machine and counting a job have in common.
+class PerfCollector:
+    """Counts the whole machine; for the stream ``host``.
 
     ``collect`` starts perf's thread when first called, and afterwards only takes what that thread has ready: a series
     is left out of a sample when perf has ended no interval since the previous one.
@@ -401,7 +390,7 @@ class _PerfCollector:
     name = "perf"
     lane = Lane.FAST
 
-    def __init__(self, source: PerfSource, *, thread: str) -> None:
+    def __init__(self, source: PerfSource, *, thread: str = "fedmon-perf") -> None:
         self._source = source
         self._started = False
         self._told: tuple[Plan | None, str | None] = (None, None)
@@ -475,26 +464,13 @@ class _PerfCollector:
         return None
 
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
-        raise NotImplementedError
-
-    def _target(self) -> Target | None:
-        raise NotImplementedError
-
-
-class PerfCollector(_PerfCollector):
-    """Counts the whole machine; for the stream ``host``."""
-
-    def __init__(self, source: PerfSource) -> None:
-        super().__init__(source, thread="fedmon-perf")
-
-    def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         return self._source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping)
 
-    def _target(self) -> Target:
+    def _target(self) -> Target | None:
         return WholeMachine()
 
 
-class PerfJobCollector(_PerfCollector):
+class PerfJobCollector(PerfCollector):
     """Counts the processes of one job; for the stream of that job.
 
     ``pids`` gives the processes that the job has now; it is called at each tick and must not wait. ``cgroup`` is the
@@ -561,12 +537,8 @@ def _reading(plan: Plan, snapshot: Snapshot) -> tuple[dict[str, float | None], d
         if window is not None and window.running_ratio is not None and has_ratio(group):
             values[series(RUNNING, group=group.name)] = window.running_ratio
         for derived in plan.derived[group.name]:
-            result = None if window is None else derived.parsed().value(_variables(window))
+            result = None if window is None else derived.parsed().value({**window.counts, "seconds": window.seconds})
             values[derived.series] = result
             if result is None:
                 reasons[derived.series] = (gap or _INCOMPLETE) if window is None else _NOTHING_TO_DIVIDE_BY
     return values, reasons
-
-
-def _variables(window: GroupWindow) -> dict[str, float | None]:
-    return {**window.counts, "seconds": window.seconds}
