@@ -1,4 +1,4 @@
-"""A cgroup of its own for a command, where this user may make one: nothing that it starts is missed then."""
+"""A cgroup for one command, if this user may make one: none of its processes is missed then."""
 
 from __future__ import annotations
 

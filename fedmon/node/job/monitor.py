@@ -313,15 +313,11 @@ class JobMonitor:
 
 
 def _first_description(identity: JobIdentity, options: JobOptions) -> dict[str, Any]:
+    told = ("job_id", "scheduler", "cluster", "user", "step", "array_job_id", "array_index", "time_limit_s",
+            "memory_limit_bytes", "cpus")  # fmt: skip
     return {
-        "job_id": identity.job_id,
-        "scheduler": identity.scheduler,
-        "cluster": identity.cluster,
+        **{name: getattr(identity, name) for name in told},
         "name": identity.name or options.labels.get("name"),
-        "user": identity.user,
-        "step": identity.step,
-        "array_job_id": identity.array_job_id,
-        "array_index": identity.array_index,
         "nodes": list(identity.nodes or (identity.host,)),
         "launcher": options.launcher,
         "command": options.told_command or None,
@@ -329,9 +325,6 @@ def _first_description(identity: JobIdentity, options: JobOptions) -> dict[str, 
         "ended": None,
         "exit_code": None,
         "reason": None,
-        "time_limit_s": identity.time_limit_s,
-        "memory_limit_bytes": identity.memory_limit_bytes,
-        "cpus": identity.cpus,
         "gpus": None if identity.gpus is None else list(identity.gpus),
     }
 
