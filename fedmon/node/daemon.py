@@ -276,8 +276,8 @@ class Daemon:
                         "node %s obeys nobody yet: every request is refused; allow a researcher with: "
                         "fedmon node policy allow RESEARCHER --dir %s", self._settings.id, self._folder.path,
                     )  # fmt: skip
-                # The lowest number comes first: many a SIGHUP must not keep a SIGTERM waiting.
-                while signal.sigwait(_SIGNALS) == signal.SIGHUP and not signal.sigpending() & _ENDING:
+                # Of several signals that wait, the lowest number comes first: SIGHUP before SIGTERM.
+                while signal.sigwait(signal.sigpending() & _ENDING or _SIGNALS) == signal.SIGHUP:
                     with contextlib.suppress(BusyError):
                         self._actor.call(self._reload, timeout_s=1.0)
             finally:
