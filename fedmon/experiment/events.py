@@ -55,11 +55,14 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return min(self.max_delay_s, self.delay_s * self.factor ** min(attempt - 1, 1000))
 
 
+Purpose = Literal["delay", "condition-timeout", "verb-timeout", "retry"]
+
+
 class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a timer is for: of which resource, which waiting or verb of it, and which condition."""
 
     guid: int
-    purpose: Literal["delay", "condition-timeout", "verb-timeout", "retry"]
+    purpose: Purpose
     want: str = ""
     number: int = 0
 
