@@ -68,7 +68,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.retrying is not None or (self.calling is not None and not self.returned)
 
     def since(self, state: ResourceState) -> float | None:
-        """Return when it came to a state or passed it; null as long as it has not."""
+        """Return when it came to a state or passed it; None as long as it has not."""
         return min((t for other, t in self.times if other >= state), default=None)
 
 

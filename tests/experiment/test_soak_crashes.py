@@ -60,7 +60,9 @@ def test_a_run_that_is_killed_again_and_again_does_each_step_once(two: TwoNodes,
 
     with ExperimentController.reconnect(run_dir, federation=two.fed) as ec:
         ec.deploy()  # where it was killed before it could ask for that
-        steps = [guid for guid in ec.resources if ec.get_resource(guid).get_rtype() in ("fedmon::Job", "local::Process")]
+        steps = [
+            guid for guid in ec.resources if ec.get_resource(guid).get_rtype() in ("fedmon::Job", "local::Process")
+        ]
         (total,) = ec.get_resources_by_type("fedmon::Aggregator")
         assert ec.wait_finished([*steps, total.guid], timeout=90), [
             (each.guid, each.state.name, each.reason) for each in ec.snapshot.resources.values()
