@@ -88,11 +88,4 @@ def test_who_waits_for_many_is_judged_a_few_times_in_whatever_order_they_come(or
 
     assert world.is_called
     assert len(watched) <= 10
-
-
-def test_nobody_is_watched_any_more_once_all_is_done() -> None:
-    world = World(20)
-    world.became(STOPPED, *reversed(world.members))
-
-    assert world.is_called
     assert not world.state.watchers
