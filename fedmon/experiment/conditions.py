@@ -33,7 +33,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     samples: int = 1
 
     def holds(self, value: float | None) -> bool:
-        """Tell whether one value is as wanted; what is no number, null, never is."""
+        """Tell whether one value is as wanted; what is no number, None, never is."""
         return value is not None and COMPARE[self.comparison](value, self.value)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ def is_text(name: object) -> bool:
 
 
 def number_of(value: object, what: str) -> float | None:
-    """Return a value as the journal can hold it: null for NaN, and the largest number for more than that.
+    """Return a value as the journal can hold it: None for NaN, and the largest number for more than that.
 
     Raises InvalidConditionError where it is no number; ``what`` names it.
     """
@@ -66,7 +66,7 @@ def number_of(value: object, what: str) -> float | None:
 class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_defaults=True, gc=False):
     """One of the conditions of an action; all of an action's must hold.
 
-    It asks something of the members of ``group``: of ``at_least`` so many of them, or of all where that is null.
+    It asks something of the members of ``group``: of ``at_least`` so many of them, or of all where that is None.
     ``timeout_s`` counts from when the action began to wait. ``number`` is the order of registration.
     """
 

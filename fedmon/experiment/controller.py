@@ -1270,11 +1270,11 @@ class ExperimentController:
                 logger.warning("%s was STARTED, and is not taken up: its type has no do_reconnect", resource.name)
         self.engine.note(Reopened(t=self.engine.now(), left_alone=tuple(alone)))
         self.engine.resume()
-        for guid, name, value in left.unassigned:
+        for (guid, name), value in left.unassigned.items():
             self.engine.run(functools.partial(self._assign, guid, name, value))
         for guid in left.unjudged:
             self._inform(guid)
-        for task in left.due:
+        for task in left.due.values():
             self.engine.at(task.at, functools.partial(self._run_left, task))
         for guid, seen in left.state.resources.items():
             if seen.state is not ResourceState.RELEASED:

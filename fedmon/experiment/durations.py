@@ -14,19 +14,21 @@ _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 # Larger units first, each at most once; "m" must not eat the first letter of "ms".
 _DURATION = re.compile("".join(f"(?:({_NUMBER}){unit})?" for unit in ("h", "m(?!s)", "s", "ms", "us")))
 _MOMENT = re.compile(r"[0-9]{20}")
-_MOMENT_FORMAT = "%Y%m%d%H%M%S%f"
+MOMENT = "%Y%m%d%H%M%S%f"
+"""How a moment is written, in local time."""
 _LONGEST_S = 100 * 366 * 86400.0
 _LONGEST_TEXT = 200
 
 
 def seconds(text: str | None) -> float:
-    """Return the length of a duration; null and "" are 0.
+    """Return the length of a duration; None and "" are 0.
 
     Larger units come first, and each at most once: "2m30s". Raises InvalidTimeError for anything else.
     """
     if text is None or text == "":
         return 0.0
-    found = _matched(text)
+    given: object = text  # from documents and users
+    found = _DURATION.fullmatch(given) if isinstance(given, str) and len(given) <= _LONGEST_TEXT else None
     if found is None:
         raise InvalidTimeError(text)
     parts = (float(number) * unit for number, unit in zip(found.groups(), _UNITS.values(), strict=True) if number)
@@ -34,10 +36,6 @@ def seconds(text: str | None) -> float:
     if total > _LONGEST_S:
         raise InvalidTimeError(text, "more than 100 years")
     return total
-
-
-def _matched(text: object) -> re.Match[str] | None:
-    return _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= _LONGEST_TEXT else None
 
 
 def is_moment(text: object) -> bool:
@@ -53,22 +51,15 @@ def moment(text: str) -> datetime.datetime:
     if not is_moment(text):
         raise InvalidTimeError(text)
     try:
-        local = datetime.datetime.strptime(text, _MOMENT_FORMAT).astimezone()
-        return local.astimezone(datetime.UTC)
+        return datetime.datetime.strptime(text, MOMENT).astimezone(datetime.UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidTimeError(text, f"no such date: {error}") from error
-
-
-def moment_text(when: datetime.datetime) -> str:
-    """Return a moment as 20 digits in local time."""
-    local = when.astimezone()
-    return f"{local.year:04d}{local:%m%d%H%M%S%f}"
 
 
 def moment_of(date: str | None, *, now: float) -> float:
     """Return the Unix time in seconds that a text means at the Unix time ``now``.
 
-    It is a duration from now or a moment, which may be past; null and "" are now. Raises InvalidTimeError.
+    It is a duration from now or a moment, which may be past; None and "" are now. Raises InvalidTimeError.
     """
     return moment(date).timestamp() if date is not None and is_moment(date) else now + seconds(date)
 
@@ -76,10 +67,6 @@ def moment_of(date: str | None, *, now: float) -> float:
 def duration_text(duration_s: float) -> str:
     """Return a duration as a text that `seconds` reads back to the microsecond; "0s" for none at all."""
     microseconds = round(duration_s * 1e6)
-    if not microseconds % 1_000_000:
-        return f"{microseconds // 1_000_000}s"
-    if not microseconds % 1000 and microseconds < 1_000_000:
-        return f"{microseconds // 1000}ms"
-    if microseconds < 1000:
-        return f"{microseconds}us"
-    return f"{microseconds / 1e6:.6f}".rstrip("0") + "s"
+    if 0 < microseconds < 1_000_000:
+        return f"{microseconds}us" if microseconds % 1000 else f"{microseconds // 1000}ms"
+    return f"{microseconds / 1e6:.6f}".rstrip("0").rstrip(".") + "s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import logging
 import threading
 import time
@@ -23,6 +23,7 @@ from fedmon.experiment.events import (
     AnyEvent,
     Assign,
     Call,
+    Event,
     Fired,
     Inform,
     Leveled,
@@ -40,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 _QUIT_S = 0.1
 _AGAIN_S = 0.1
-Job = Callable[[], AnyEvent | None]
+Job = Callable[[], object]
+"""What a hook does; an event that it returns is what happened."""
 
 
 class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,9 +74,9 @@ class Hooks:
     behind has no slot any more, and nothing waits for it.
     """
 
-    def __init__(self, max_running: int | None, done: Callable[[AnyEvent], None]) -> None:
+    def __init__(self, max_running: int | None, done: Callable[[Any], None]) -> None:
         self._max_running, self._done = max_running, done
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._free: deque[Job] = deque()
         self._limited: deque[Job] = deque()
         self._running: dict[int, bool] = {}  # whether it is limited, by thread
@@ -88,15 +90,14 @@ class Hooks:
 
     def start(self, *, spare: int = 0) -> None:
         """Start threads until none but ``spare`` jobs wait that have a slot."""
-        while self._has_work(spare):
+        while self._count_ready() > spare:
             try:
                 threading.Thread(target=self._work, name="fedmon-experiment-hook", daemon=True).start()
             except RuntimeError:
                 logger.warning("no more threads for hooks; those that wait are tried again", exc_info=True)
-                if not self._running:
-                    threading.Event().wait(_AGAIN_S)
-                    continue
-                return
+                if self._running:
+                    return
+                threading.Event().wait(_AGAIN_S)
 
     def leave(self, thread: int) -> None:
         """Count a thread no more, for nobody knows whether its hook ends."""
@@ -132,33 +133,32 @@ class Hooks:
                 self._changed.wait(deadline.left_s())
             return len(self._running) - own
 
-    def _has_work(self, spare: int) -> bool:
+    def _count_ready(self) -> int:
+        """Return how many jobs wait that have a slot."""
         with self._changed:
-            return len(self._free) + min(len(self._limited), self._slots()) > spare
-
-    def _slots(self) -> int:
-        if self._max_running is None:
-            return len(self._limited)
-        return max(0, self._max_running - sum(self._running.values()))
+            slots = len(self._limited)
+            if self._max_running is not None:
+                slots = min(slots, max(0, self._max_running - sum(self._running.values())))
+            return len(self._free) + slots
 
     def _work(self) -> None:
         me = threading.get_ident()
         while (job := self._next(me)) is not None:
-            event = None
+            happened = None
             try:
-                event = job()
+                happened = job()
             except BaseException:  # SystemExit of a hook must not take the thread with it
                 logger.exception("what an experiment had to do failed")
             if me not in self._running:
                 return
-            if event is not None:
-                self._done(event)
+            if isinstance(happened, Event):
+                self._done(happened)
 
     def _next(self, me: int) -> Job | None:
         with self._changed:
             self._running.pop(me, None)
             limited = not self._free
-            if limited and not (self._limited and self._slots()):
+            if not self._count_ready():
                 self._changed.notify_all()
                 return None
             self._running[me] = limited
@@ -208,7 +208,7 @@ class Engine:
         max_running: int | None = None,
     ) -> None:
         self.state = State() if state is None else state
-        self.hooks = Hooks(max_running, lambda event: self._take((event,), self._write_on, spare=1))
+        self.hooks = Hooks(max_running, lambda event: self._take((event,), is_fact=True, spare=1))
         # Unix time that never jumps, and begins after what was written before.
         self._start = max(time.time(), after) - time.monotonic()
         self._call, self._assign, self._inform, self._abandon = call, assign, inform, abandon
@@ -238,11 +238,11 @@ class Engine:
         ExperimentOverError once it was closed.
         """
         self.check_open()
-        self._take(wishes, self._write)
+        self._take(wishes, is_fact=False)
 
     def note(self, *facts: AnyEvent) -> None:
         """Apply what happened, whether it can be written down or not."""
-        self._take(facts, self._write_on)
+        self._take(facts, is_fact=True)
 
     def at(self, moment: float, work: Callable[[], object]) -> None:
         """Have something called at a moment, in a thread for hooks; not after a `stop` meanwhile."""
@@ -258,13 +258,9 @@ class Engine:
             with self._lock:
                 self._alarm(moment, begin)
 
-    def run(self, work: Callable[[], object]) -> None:
+    def run(self, work: Job) -> None:
         """Have something called in a thread for hooks."""
-
-        def job() -> None:
-            work()
-
-        self.hooks.put(job, limited=False)
+        self.hooks.put(work, limited=False)
         self.hooks.start()
 
     def wait(
@@ -325,11 +321,13 @@ class Engine:
             if self._is_timed:
                 self._timers.close(timeout_s=1.0, drop=True)
 
-    def _take(
-        self, happened: Sequence[AnyEvent], write: Callable[[Sequence[AnyEvent]], None], *, spare: int = 0
-    ) -> None:
+    def _take(self, happened: Sequence[AnyEvent], *, is_fact: bool, spare: int = 0) -> None:
         with self._lock:
-            write(happened)
+            try:
+                self._write(happened)
+            except StorageError:
+                if not is_fact:  # else it was logged, and the experiment is over
+                    raise
             for event in happened:
                 self._apply(event)
         self._perform(spare)
@@ -361,9 +359,10 @@ class Engine:
             match action:
                 case Call(guid=guid, verb=verb, reason=reason):
                     # Whatever ends something must not wait for hooks that do not end.
-                    self._put(self._call, guid, verb, reason, limited=verb not in ("fail", "release"))
+                    is_limited = verb not in ("fail", "release")
+                    self.hooks.put(functools.partial(self._call, guid, verb, reason), limited=is_limited)
                 case Assign(guid=guid, name=name, value=value):
-                    self._put(self._assign, guid, name, value, limited=False)
+                    self.hooks.put(functools.partial(self._assign, guid, name, value), limited=False)
                 case Inform(guid=guid):
                     self._inform(guid)
                 case Reached(guids=guids, state=state):  # FAILED: a wait that it ends tells how bad that is
@@ -374,9 +373,6 @@ class Engine:
                     if thread is not None:
                         self.hooks.leave(thread)
         self.hooks.start(spare=spare)
-
-    def _put(self, work: Callable[..., AnyEvent | None], *arguments: Any, limited: bool) -> None:
-        self.hooks.put(lambda: work(*arguments), limited=limited)
 
     def _moved(self, guids: Iterable[int], state: ResourceState) -> None:
         for wait in self._waits:
@@ -422,23 +418,18 @@ class Engine:
             self._apply(Leveled(t=self.now(), level=FailureLevel.EC_FAILURE, reason=str(error)))
             raise
 
-    def _write_on(self, happened: Sequence[AnyEvent]) -> None:
-        with contextlib.suppress(StorageError):  # it was logged, and the experiment is over
-            self._write(happened)
-
 
 def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool) -> WaitResult:
     reached, reasons, left = [], {}, []
     for guid in guids:
         resource = state.resources.get(guid)
-        if resource is None or (resource.state >= wait.wanted and resource.state is not ResourceState.FAILED):
-            reached.append(guid)
-        elif resource.state < wait.wanted:
-            left.append(guid)
-        elif wait.wanted is ResourceState.FAILED:
-            reached.append(guid)
+        if resource is None or resource.state >= wait.wanted:
+            if resource is None or resource.state is not ResourceState.FAILED or wait.wanted is ResourceState.FAILED:
+                reached.append(guid)
+            else:
+                reasons[guid] = resource.reason
         else:
-            reasons[guid] = resource.reason
+            left.append(guid)
     return WaitResult(
         reached=tuple(reached),
         failed=tuple(reasons),

@@ -6,8 +6,7 @@ monotonic clock's since.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -55,11 +54,14 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return min(self.max_delay_s, self.delay_s * self.factor ** min(attempt - 1, 1000))
 
 
+Purpose = Literal["delay", "condition-timeout", "verb-timeout", "retry"]
+
+
 class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a timer is for: of which resource, which waiting or verb of it, and which condition."""
 
     guid: int
-    purpose: Literal["delay", "condition-timeout", "verb-timeout", "retry"]
+    purpose: Purpose
     want: str = ""
     number: int = 0
 
@@ -134,7 +136,7 @@ class ConditionAdded(Event, frozen=True, kw_only=True, tag="condition", gc=False
 
 
 class ConditionsRemoved(Event, frozen=True, kw_only=True, tag="no-condition", gc=False):
-    """Resources wait no longer for ``group``; for no action, where ``action`` is null."""
+    """Resources wait no longer for ``group``; for no action, where ``action`` is None."""
 
     guids: tuple[int, ...]
     group: tuple[int, ...]
@@ -237,7 +239,7 @@ class Fired(Event, frozen=True, kw_only=True, tag="fired", gc=False):
 
 
 class Measured(Event, frozen=True, kw_only=True, tag="measured", gc=False):
-    """A resource told a value that conditions may ask for; null where it was no number.
+    """A resource told a value that conditions may ask for; None where it was no number.
 
     ``source`` tells the values apart that it has from several, as of several nodes, and ``nth`` those of one source,
     where that counts them.
@@ -309,7 +311,7 @@ class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tell the machine when the moment ``at`` has come; null: it need not be told any more."""
+    """Tell the machine when the moment ``at`` has come; None: it need not be told any more."""
 
     timer: Timer
     at: float | None
@@ -338,58 +340,44 @@ Action = Call | Assign | Alarm | Inform | Abandon | Reached
 
 
 _VERBS: tuple[str, ...] = get_args(Verb)
-_MOST = 10**9
+_MOST = 2**63
+"""Numbers from here on are no whole numbers any more to readers of a journal."""
 
 
 def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
     """Return timeouts in seconds by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
-    found: dict[Verb, float] = {}
-    for mapping in given:
-        if mapping is None:
-            continue
-        _check_mapping(mapping, "timeouts")
-        for verb, timeout_s in mapping.items():
-            _check_verb(verb, "timeouts")
-            if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
-                raise InvalidPolicyError(
-                    f"the timeout of {verb} is {timeout_s!r:.80}: take a number of seconds above 0"
-                )
-            found[verb] = float(timeout_s)
-    return found
+    found = _by_verb("timeouts", given)
+    for verb, timeout_s in found.items():
+        if not _is_number(timeout_s) or not timeout_s:
+            raise InvalidPolicyError(f"the timeout of {verb} is {timeout_s!r:.80}: take a number of seconds above 0")
+    return {verb: float(timeout_s) for verb, timeout_s in found.items()}
 
 
 def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
     """Return how often verbs are tried again, later mappings over earlier ones. Raises InvalidPolicyError."""
-    found: dict[Verb, Retry] = {}
-    for mapping in given:
-        if mapping is None:
-            continue
-        _check_mapping(mapping, "retry")
-        for verb, retry in mapping.items():
-            _check_verb(verb, "retry")
-            if not isinstance(retry, Retry):
-                raise InvalidPolicyError(f"the retry of {verb} is {retry!r}: take Retry(times=3, delay_s=1.0)")
-            if type(retry.times) is not int or not 0 <= retry.times < _MOST:
-                raise InvalidPolicyError(f"times of the retry of {verb} is {retry.times!r}: take a whole number from 0")
-            for name in ("delay_s", "factor", "max_delay_s"):
-                value = getattr(retry, name)
-                if not _is_number(value) or not 0 <= value < math.inf:
-                    raise InvalidPolicyError(f"{name} of the retry of {verb} is {value!r:.80}: take a number from 0")
-            found[verb] = retry
+    found = _by_verb("retry", given)
+    for verb, retry in found.items():
+        if not isinstance(retry, Retry):
+            raise InvalidPolicyError(f"the retry of {verb} is {retry!r}: take Retry(times=3, delay_s=1.0)")
+        for name in retry.__struct_fields__:
+            value = getattr(retry, name)
+            if not _is_number(value) or (name == "times" and type(value) is not int):
+                kind = "whole number" if name == "times" else "number"
+                raise InvalidPolicyError(f"{name} of the retry of {verb} is {value!r:.80}: take a {kind} from 0")
     return found
 
 
-def _check_mapping(given: object, what: str) -> None:
-    if not (given is None or type(given) is dict or isinstance(given, Mapping)):  # the second one is the fast one
-        raise InvalidPolicyError(f"{what} {given!r:.80} are not by verb: take {{'deploy': ...}}")
+def _by_verb(what: str, given: Iterable[Mapping[Verb, Any] | None]) -> dict[Verb, Any]:
+    found: dict[Verb, Any] = {}
+    for mapping in given:
+        if not (mapping is None or isinstance(mapping, Mapping)):
+            raise InvalidPolicyError(f"{what} {mapping!r:.80} are not by verb: take {{'deploy': ...}}")
+        found.update(mapping or {})
+    for verb in found:
+        if verb not in _VERBS:
+            raise InvalidPolicyError(f"{what} of {verb!r}, which is no verb: there are {', '.join(_VERBS)}")
+    return found
 
 
-def _check_verb(verb: str, what: str) -> None:
-    if verb not in _VERBS:
-        raise InvalidPolicyError(f"{what} of {verb!r}, which is no verb: there are {', '.join(_VERBS)}")
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, float) or abs(value) < 2**63
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST

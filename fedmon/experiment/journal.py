@@ -117,37 +117,31 @@ def run_id_of(moment: datetime.datetime) -> str:
 
 
 def holder_of(path: Path) -> int | None:
-    """Return the process that holds the lock of a file; null where there is none, or nobody can know.
+    """Return the process that holds the lock of a file; None where there is none, or nobody can know.
 
     Source: proc_locks(5): ``1: FLOCK  ADVISORY  WRITE 22768 fe:00:3277848 0 EOF``.
     """
     try:
-        inode = str(path.stat().st_ino)
+        about = path.stat()
         lines = _LOCKS.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
         return None
     for words in map(str.split, lines):
         # A device's number differs from that of its files on some file systems, so the process is asked what it has.
-        if "FLOCK" in words[1:2] and len(words) > 5 and words[5].rpartition(":")[2] == inode and words[4].isdigit():
+        if "FLOCK" in words[1:2] and words[5].rpartition(":")[2] == str(about.st_ino) and words[4].isdigit():
             number = int(words[4])
-            if _has_open(number, path):
+            if _has_open(number, about):
                 return number
     return None
 
 
-def _has_open(process: int, path: Path) -> bool:
-    try:
-        with os.scandir(_PROCESSES / str(process) / "fd") as found:
-            return any(_is_same(each, path) for each in found)
-    except OSError:
-        return False
-
-
-def _is_same(found: os.DirEntry[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(found.stat(), path.stat())
-    except OSError:
-        return False
+def _has_open(process: int, about: os.stat_result) -> bool:
+    with contextlib.suppress(OSError):
+        for each in os.scandir(_PROCESSES / str(process) / "fd"):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(each.stat(), about):
+                    return True
+    return False
 
 
 class Journal:
@@ -159,7 +153,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._file = path, -1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -168,12 +162,9 @@ class Journal:
         try:
             _lock(self._file, path)
         except BaseException:
-            os.close(self._file)
+            self.close()
             raise
-        # An experiment that everybody forgot holds its run no longer.
-        _open[self._file] = weakref.ref(self)
-        self._forget = weakref.finalize(self, _close, self._file)
-        self._forget.atexit = False  # daemon threads may still write then, and the system closes it
+        _open.add(self)
         self._size = os.lseek(self._file, 0, os.SEEK_END)
         self._cut_torn_line()
 
@@ -181,6 +172,9 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:  # an experiment that everybody forgot holds its run no longer
         self.close()
 
     def write(self, happened: Iterable[AnyEvent]) -> None:
@@ -195,9 +189,7 @@ class Journal:
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError as error:
-            with contextlib.suppress(
-                OSError
-            ):  # what cannot be taken out again is a cut last line, which counts as none
+            with contextlib.suppress(OSError):  # else it is a cut last line, which counts as none
                 os.ftruncate(self._file, self._size)
             raise StorageError(f"cannot write to the journal {self.path}: {error.strerror}") from error
         self._size += len(text)
@@ -212,23 +204,24 @@ class Journal:
                 end = begin + at + 1
                 break
             end = begin
-        if end != self._size:
-            os.ftruncate(self._file, end)
-            self._size = end
+        os.ftruncate(self._file, end)
+        self._size = end
+
+    def has_open(self, about: os.stat_result) -> bool:
+        """Tell whether a file is the one that it holds."""
+        with contextlib.suppress(OSError):  # it was closed just now
+            return self._file >= 0 and os.path.samestat(about, os.fstat(self._file))
+        return False
 
     def close(self) -> None:
         """Let others have the run."""
-        self._file = -1
-        self._forget()
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
-_open: dict[int, weakref.ref[Journal]] = {}
-"""The journals of this process, by their open files."""
-
-
-def _close(file: int) -> None:
-    _open.pop(file, None)
-    os.close(file)
+_open: weakref.WeakSet[Journal] = weakref.WeakSet()
+"""The journals of this process."""
 
 
 def _lock(file: int, path: Path) -> None:
@@ -238,7 +231,8 @@ def _lock(file: int, path: Path) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if _is_open_here(os.fstat(file)):
+            about = os.fstat(file)
+            if any(journal.has_open(about) for journal in list(_open)):
                 told = f"this process has the experiment in {path.parent} open: shut that controller down first"
                 raise FolderInUseError(told) from error
             # What a process forked in the moment of its death gives up what it inherited as soon as it runs.
@@ -250,17 +244,10 @@ def _lock(file: int, path: Path) -> None:
             return
 
 
-def _is_open_here(found: os.stat_result) -> bool:
-    with contextlib.suppress(OSError):  # one was closed just now
-        return any(os.path.samestat(found, os.fstat(file)) for file in list(_open))
-    return False
-
-
 def _close_all() -> None:
     """Give up what a fork inherited: it would keep the lock when the process that has the run is long dead."""
-    for journal in [reference() for reference in list(_open.values())]:
-        if journal is not None:
-            journal.close()
+    for journal in list(_open):
+        journal.close()
 
 
 os.register_at_fork(after_in_child=_close_all)
@@ -284,20 +271,26 @@ def read_journal(path: Path) -> Iterator[AnyEvent]:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return
-                try:
-                    yield _DECODER.decode(line)
-                except msgspec.DecodeError as error:
-                    raise StorageError(f"line {number} of {path} is no event of an experiment: {error}") from error
+                yield _event(line, number, path)
     except OSError as error:
         raise StorageError(f"cannot read the journal {path}: {error.strerror}") from error
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+def _event(line: bytes, number: int, path: Path) -> AnyEvent:
+    try:
+        found: AnyEvent = _DECODER.decode(line)
+    except msgspec.DecodeError as error:
+        raise StorageError(f"line {number} of {path} is no event of an experiment: {error}") from error
+    return found
+
+
+class Left(msgspec.Struct, kw_only=True):
     """The run that another process left: its folder, its state, and what it asked for and did not note as done.
 
     ``journal`` is held from before it was read. ``until`` is the moment of its last event; ``highest_guid``,
     ``conditions`` and ``tasks`` are where numbers go on. ``opened`` is what the controller was told, ``names`` are
-    those of resources; ``unjudged`` failed and were not looked at, ``due`` are tasks that have not run.
+    those of resources; ``unassigned`` are attributes to set, by guid and name, ``unjudged`` failed and were not looked
+    at, ``due`` are tasks that have not run, by number.
     """
 
     folder: RunFolder
@@ -309,9 +302,38 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int = 0
     opened: Opened | None = None
     names: dict[int, str] = {}
-    unassigned: tuple[tuple[int, str, Any], ...] = ()
-    unjudged: tuple[int, ...] = ()
-    due: tuple[TaskScheduled, ...] = ()
+    unassigned: dict[tuple[int, str], Any] = {}
+    unjudged: list[int] = []
+    due: dict[int, TaskScheduled] = {}
+
+    def take(self, event: AnyEvent) -> None:
+        """Go on by an event."""
+        self.state, asked, _ = step_safely(self.state, event)
+        self.until = max(self.until, event.t)
+        match event:
+            case Opened():
+                self.opened = event
+            case Registered(guid=guid, name=name):
+                self.highest_guid = max(self.highest_guid, guid)
+                self.names |= {guid: name} if name else {}
+            case AttributeSet(guid=guid, name=name):
+                self.unassigned.pop((guid, name), None)
+            case Leveled(guid=guid) if guid in self.unjudged:
+                self.unjudged.remove(guid)
+            case ConditionAdded() | SetWanted() if event.condition is not None:
+                self.conditions = max(self.conditions, event.condition.number)
+            case TaskScheduled(number=number):
+                self.due[number], self.tasks = event, max(self.tasks, number)
+            case TaskDone(number=number):
+                self.due.pop(number, None)
+        self._take_asked(asked)
+
+    def _take_asked(self, asked: Iterable[Action]) -> None:
+        for action in asked:
+            if isinstance(action, Assign):
+                self.unassigned[action.guid, action.name] = action.value
+            elif isinstance(action, Inform):
+                self.unjudged.append(action.guid)
 
 
 def left_in(run_dir: str | Path) -> Left:
@@ -325,66 +347,17 @@ def left_in(run_dir: str | Path) -> Left:
         raise StorageError(f"there is no run to take up in {where}: it has no {NAME}")
     journal = Journal(where / NAME)  # before it is read: no other process goes on with it meanwhile
     try:
-        return _replayed(folder, journal)
+        left = Left(folder=folder, journal=journal)
+        for event in read_journal(journal.path):
+            left.take(event)
     except BaseException:
         journal.close()
         raise
-
-
-def _replayed(folder: RunFolder, journal: Journal) -> Left:
-    state, until, opened = State(), 0.0, None
-    numbers = {"guid": 0, "condition": 0, "task": 0}
-    names: dict[int, str] = {}
-    unassigned: dict[tuple[int, str], Any] = {}
-    unjudged: dict[int, None] = {}
-    due: dict[int, TaskScheduled] = {}
-    for event in read_journal(journal.path):
-        state, asked, _ = step_safely(state, event)
-        until = max(until, event.t)
-        match event:
-            case Opened():
-                opened = event
-            case Registered(guid=guid, name=name):
-                numbers["guid"] = max(numbers["guid"], guid)
-                names |= {guid: name} if name else {}
-            case AttributeSet(guid=guid, name=name):
-                unassigned.pop((guid, name), None)
-            case Leveled(guid=guid):
-                unjudged.pop(guid, None)
-            case ConditionAdded() | SetWanted() if event.condition is not None:
-                numbers["condition"] = max(numbers["condition"], event.condition.number)
-            case TaskScheduled(number=number):
-                due[number], numbers["task"] = event, max(numbers["task"], number)
-            case TaskDone(number=number):
-                due.pop(number, None)
-        _note_asked(asked, unassigned, unjudged)
-    return Left(
-        folder=folder,
-        journal=journal,
-        state=state,
-        until=until,
-        highest_guid=numbers["guid"],
-        conditions=numbers["condition"],
-        tasks=numbers["task"],
-        opened=opened,
-        names={guid: name for guid, name in names.items() if guid in state.resources},
-        unassigned=tuple((guid, name, value) for (guid, name), value in unassigned.items()),
-        unjudged=tuple(guid for guid in unjudged if _has_failed(state, guid)),
-        due=tuple(due.values()),
-    )
-
-
-def _note_asked(asked: Iterable[Action], unassigned: dict[tuple[int, str], Any], unjudged: dict[int, None]) -> None:
-    for action in asked:
-        if isinstance(action, Assign):
-            unassigned[action.guid, action.name] = action.value
-        elif isinstance(action, Inform):
-            unjudged[action.guid] = None
-
-
-def _has_failed(state: State, guid: int) -> bool:
-    resource = state.resources.get(guid)
-    return resource is not None and resource.state is ResourceState.FAILED
+    resources = left.state.resources
+    left.names = {guid: name for guid, name in left.names.items() if guid in resources}
+    failed = ResourceState.FAILED
+    left.unjudged = [guid for guid in left.unjudged if guid in resources and resources[guid].state is failed]
+    return left
 
 
 class FileChanges:
@@ -479,10 +452,7 @@ class Follower:
 
     def _take(self, line: bytes) -> None:
         self._lines += 1
-        try:
-            event = _DECODER.decode(line)
-        except msgspec.DecodeError as error:
-            raise StorageError(f"line {self._lines} of {self.path} is no event of an experiment: {error}") from error
+        event = _event(line, self._lines, self.path)
         self.state, _, _ = step_safely(self.state, event)
         if isinstance(event, Registered) and event.name:
             self._names[event.guid] = event.name

@@ -68,7 +68,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.retrying is not None or (self.calling is not None and not self.returned)
 
     def since(self, state: ResourceState) -> float | None:
-        """Return when it came to a state or passed it; null as long as it has not."""
+        """Return when it came to a state or passed it; None as long as it has not."""
         return min((t for other, t in self.times if other >= state), default=None)
 
 
@@ -97,8 +97,7 @@ A plain tuple: an experiment looks some up at each of its many steps.
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that is to be done as soon as its conditions hold.
 
-    ``watching`` is who it waits for now, and ``held_up_at`` the condition and the place in its group that held it up
-    when somebody last looked: before it, all was as wanted. ``due`` is when a delay ends, null where none runs.
+    ``watching`` is who it waits for now; ``due`` is when a delay ends, None where none runs.
     """
 
     key: WantKey
@@ -106,7 +105,6 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     conditions: tuple[AnyCondition, ...] = ()
     attribute: tuple[str, Any] | None = None
     watching: tuple[int, ...] = ()
-    held_up_at: tuple[int, int] = (0, 0)
     due: float | None = None
 
     @property

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
-from msgspec.structs import replace
+from immutables import MapMutation
 
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
-from fedmon.experiment.events import COMES_TO, VERB_OF, Verb
+from fedmon.experiment.events import COMES_TO, VERB_OF
 from fedmon.experiment.situation import Resource, Want
 from fedmon.experiment.states import ResourceAction, ResourceState
 
@@ -28,17 +27,8 @@ MAY: Mapping[str, frozenset[ResourceState]] = {
     "release": _BELOW_FAILED | {ResourceState.FAILED},
 }
 """The states in which each verb does something, whoever calls it; "set" is the setting of an attribute."""
-
-
 _REACHED: Mapping[str, ResourceState] = {str(verb): state for verb, state in COMES_TO.items()}
-
-
-class Resources(Protocol):
-    """The resources of a state, or of one that is being made."""
-
-    def get(self, guid: int, /) -> Resource | None:
-        """Return a resource; null where it was taken out."""
-        ...
+Resources = Mapping[int, Resource] | MapMutation[int, Resource]
 
 
 class Met(msgspec.Struct, frozen=True, gc=False):
@@ -56,15 +46,10 @@ class Doomed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Blocked(msgspec.Struct, frozen=True, gc=False):
-    """It waits: for one of ``guids`` to change, or until ``due``; ``condition`` is null while it waits for itself.
-
-    ``at`` is the place of the condition, and in its group, up to which all is as wanted.
-    """
+    """It waits: for one of ``guids`` to change, or until ``due``."""
 
     guids: tuple[int, ...]
     due: float | None = None
-    condition: AnyCondition | None = None
-    at: tuple[int, int] = (0, 0)
 
 
 Verdict = Met | Moot | Doomed | Blocked
@@ -76,99 +61,53 @@ def waits_in_vain(guid: int, action: ResourceAction, condition: StateCondition) 
     return guid in condition.group and condition.state >= COMES_TO[VERB_OF[action]]
 
 
-def may_now(verb: Verb, resource: Resource) -> bool:
-    """Tell whether a resource itself allows a verb that was wanted: no other verb of it is under way."""
-    is_reached = resource.state is COMES_TO[verb]
-    return resource.state in MAY[verb] and not is_reached and not resource.is_busy and resource.calling != verb
-
-
 def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
-    """Judge a want as things stand at ``now``.
-
-    It looks first where it was held up the last time: who waits for thousands need not look at all of them whenever one
-    has come. All are looked at again before it is done.
-    """
-    guid, name = want.key
-    kind = name if want.attribute is None else "set"
-    resource = resources.get(guid)
+    """Judge a want as things stand at ``now``."""
+    kind = want.name if want.attribute is None else "set"
+    resource = resources.get(want.guid)
     if resource is None:
         return MOOT
-    state, verb = resource.state, None if kind == "set" else kind
+    state = resource.state
     if state not in MAY[kind] or state is _REACHED.get(kind):
         is_early = state < min(MAY[kind]) or (kind == "set" and state is ResourceState.STOPPED)
-        return Blocked((guid,)) if is_early else MOOT
-    if verb is not None and (resource.is_busy or resource.calling == verb):
-        return Blocked((guid,))
-    found = _on_conditions(want, resources, now, want.held_up_at)
-    if found is MET and want.held_up_at[0]:  # the conditions before that one
-        found = _on_conditions(want, resources, now, (0, 0))
-    return found
-
-
-def _on_conditions(want: Want, resources: Resources, now: float, begin: tuple[int, int]) -> Verdict:
-    first, done = begin
-    for place, condition in enumerate(want.conditions):
-        if place < first:
-            continue
-        found = verdict_on_condition(condition, want, resources, now, done=done)
+        return Blocked((want.guid,)) if is_early else MOOT
+    if kind != "set" and (resource.is_busy or resource.calling == kind):
+        return Blocked((want.guid,))
+    for condition in want.conditions:
+        found = verdict_on_condition(condition, want, resources, now)
         if found is not MET:
-            return replace(found, at=(place, found.at[1])) if place and isinstance(found, Blocked) else found
-        done = 0
+            return found
     return MET
 
 
-def verdict_on_condition(
-    condition: AnyCondition, want: Want, resources: Resources, now: float, *, done: int = 0
-) -> Verdict:
-    """Judge one condition of a want; where that waits for all of its group, those before place ``done`` come last."""
-    if condition.at_least is None and isinstance(condition, StateCondition):
-        return _on_all(condition, resources, now, done)
+def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:
+    """Judge one condition of a want. Who was taken out of the experiment is passed over."""
     members = list(filter(None, map(resources.get, condition.group)))
-    return (
-        _on_metric(condition, want, members)
-        if isinstance(condition, MetricCondition)
-        else _on_some(condition, members, now)
-    )
-
-
-def _on_all(condition: StateCondition, resources: Resources, now: float, done: int) -> Verdict:
-    """Members are looked at in order, and the first one that is not there decides."""
-    wanted, last = condition.state, 0.0
-    for place, guid in enumerate(condition.group[done:] if done else condition.group, done):
-        member = resources.get(guid)
-        if member is None:
-            continue
-        if member.state is ResourceState.FAILED and wanted is not ResourceState.FAILED:
-            if member.critical:
-                return Doomed(f"resource {member.guid} ({member.rtype}), which is critical, failed: {member.reason}")
-        elif member.state < wanted:
-            return Blocked((guid,), None, condition, (0, place))
-        elif condition.delay_s:
-            last = max(last, member.since(wanted) or 0.0)
-    if done:
-        return _on_all(condition, resources, now, 0)
-    return _after(condition, last, now) if condition.delay_s else MET
-
-
-def _on_some(condition: StateCondition, members: list[Resource], now: float) -> Verdict:
-    wanted = condition.state
-    lost = [one for one in members if one.state is ResourceState.FAILED and wanted is not ResourceState.FAILED]
+    if isinstance(condition, MetricCondition):
+        return _on_metric(condition, want, members)
+    wanted, needed = condition.state, condition.needed
     missing = [one.guid for one in members if one.state < wanted]
-    there = len(members) - len(lost) - len(missing)
-    if there + len(missing) < condition.needed:
-        return Doomed(
-            f"{condition.needed} of {len(condition.group)} resources must be {wanted.name}, and "
-            f"{_listed([one.guid for one in lost])} failed"
-        )
-    if there < condition.needed:
-        return Blocked(tuple(missing), condition=condition)
-    moments = sorted(one.since(wanted) or 0.0 for one in members if one.state >= wanted and one not in lost)
-    return _after(condition, moments[condition.needed - 1] if condition.needed else 0.0, now)
+    lost = [one for one in members if one.state is ResourceState.FAILED and wanted is not ResourceState.FAILED]
+    there = [one for one in members if one.state >= wanted and (not lost or one.state is not ResourceState.FAILED)]
+    if condition.at_least is None:
+        for one in lost:
+            if one.critical:
+                return Doomed(f"resource {one.guid} ({one.rtype}), which is critical, failed: {one.reason}")
+        if missing:
+            # Whoever waits for thousands is woken a few times, in whatever order they come, if it watches the middle.
+            return Blocked((missing[len(missing) // 2],))
+    elif len(there) + len(missing) < needed:
+        failed = f"resource {', '.join(str(one.guid) for one in lost)}" if lost else "nobody"
+        return Doomed(f"{needed} of {len(condition.group)} resources must be {wanted.name}, and {failed} failed")
+    elif len(there) < needed:
+        return Blocked(tuple(missing))
+    return _after(condition, there, now) if condition.delay_s and there else MET
 
 
-def _after(condition: StateCondition, since: float, now: float) -> Verdict:
-    due = since + condition.delay_s
-    return Blocked((), due=due, condition=condition) if condition.delay_s and since and due > now else MET
+def _after(condition: StateCondition, there: list[Resource], now: float) -> Verdict:
+    moments = sorted(one.since(condition.state) or 0.0 for one in there)
+    due = moments[-1 if condition.at_least is None else condition.needed - 1] + condition.delay_s
+    return Blocked((), due) if due > now else MET
 
 
 def has_held(condition: MetricCondition, resource: Resource) -> bool:
@@ -188,8 +127,4 @@ def _on_metric(condition: MetricCondition, want: Want, members: list[Resource]) 
     if len(members) - len(over) < needed:
         said = "; ".join(f"resource {one.guid} ({one.rtype}) is {one.state.name}" for one in over)
         return Doomed(f"{condition.metric} cannot come any more: {said or 'nobody is left who would tell'}")
-    return Blocked(tuple(one.guid for one in unmet), condition=condition)
-
-
-def _listed(guids: list[int]) -> str:
-    return "nobody" if not guids else f"resource {', '.join(map(str, guids))}"
+    return Blocked(tuple(one.guid for one in unmet))

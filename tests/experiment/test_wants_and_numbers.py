@@ -81,13 +81,13 @@ def resources(ec: ExperimentController, count: int, **options: Any) -> list[int]
 
 def test_who_stopped_by_itself_is_waited_for_no_longer_by_the_timeout_of_its_stop(ec: ExperimentController) -> None:
     first, second = resources(ec, 2)
-    ec.register_condition(first, STOP, second, STOPPED, timeout="0.2s")
+    ec.register_condition(first, STOP, second, STOPPED, timeout="1s")
     ec.deploy()
     assert ec.wait_started([first, second], timeout=5)
 
     ec.get_resource(first).set_stopped()
 
-    assert not ec.wait(first, FAILED, timeout=0.4)
+    assert not ec.wait(first, FAILED, timeout=1.2)
     assert (ec.state(first), ec.abort) == (STOPPED, False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.experiment import (
     ExperimentController,
-    ExperimentRunner,
     Metric,
     ResourceAction,
     ResourceFactory,
@@ -25,7 +23,7 @@ from fedmon.experiment import (
 )
 from fedmon.experiment.check.problems import ImpossiblePlanError, Problem
 from fedmon.experiment.document import even, read
-from fedmon.experiment.errors import ExperimentError, UnknownTypeError
+from fedmon.experiment.errors import UnknownTypeError
 from tests.experiment.taken_up import use_types
 from tests.support.waiting import wait_until
 
@@ -185,19 +183,6 @@ def test_an_experiment_is_made_from_a_topology(tmp_path: Path) -> None:
         assert len(again.resources) == 7
 
 
-def test_a_runner_repeats_an_experiment_until_it_is_sure(ec: ExperimentController, tmp_path: Path) -> None:
-    ec.register_resource("test::Open")
-    values = iter([10.0, 10.1, 9.9, 10.0, 10.0])
-    runner = ExperimentRunner()
-
-    runs = runner.run(ec, min_runs=2, max_runs=5, wait_guids=[], compute_metric_callback=lambda _ec, _run: next(values))
-
-    assert 2 <= runs <= 5
-    assert runner.failed_runs == []
-    with pytest.raises(ExperimentError):
-        runner.run(ec, max_runs=-1)
-
-
 def test_importing_experiments_loads_nothing_heavy() -> None:
     code = (
         "import sys, fedmon.experiment as e; e.ExperimentController; "
@@ -208,18 +193,3 @@ def test_importing_experiments_loads_nothing_heavy() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert (said.stdout, said.stderr) == ("[]\n", "")
-
-
-@pytest.mark.parametrize("was_on", [True, False])
-def test_a_large_experiment_leaves_the_garbage_collector_as_it_was(ec: ExperimentController, *, was_on: bool) -> None:
-    guids = [ec.register_resource("test::Open") for _ in range(1200)]
-    before = gc.isenabled()
-    try:
-        (gc.enable if was_on else gc.disable)()
-        ec.deploy()
-        assert gc.isenabled() is was_on
-        assert ec.wait_started(guids, timeout=20)
-        ec.release()
-        assert gc.isenabled() is was_on
-    finally:
-        (gc.enable if before else gc.disable)()

@@ -22,7 +22,7 @@ from fedmon.experiment import (
     TaskStatus,
     clsinit_copy,
 )
-from fedmon.experiment.durations import moment_text
+from fedmon.experiment.durations import MOMENT
 from fedmon.experiment.errors import InvalidTimeError
 from tests.support.waiting import wait_until
 
@@ -117,7 +117,7 @@ def test_a_single_action_of_a_resource_waits_for_its_conditions(ec: ExperimentCo
 
 def test_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> None:
     now = datetime.datetime.now(datetime.UTC)
-    past, soon = (moment_text(now + datetime.timedelta(seconds=seconds)) for seconds in (-5, 0.1))
+    past, soon = ((now + datetime.timedelta(seconds=seconds)).astimezone().strftime(MOMENT) for seconds in (-5, 0.1))
 
     late, early = (ec.schedule(at, time.time, track=True) for at in (soon, past))
 
