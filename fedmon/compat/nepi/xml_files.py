@@ -7,14 +7,15 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
+from xml.etree.ElementTree import indent
 
 import msgspec
 from defusedxml import ElementTree as SafeTree
 from defusedxml.common import DefusedXmlException
 
-from fedmon.experiment.document.conditions import seconds_of
+from fedmon.experiment.document.conditions import condition_table, seconds_of
 from fedmon.experiment.document.description import Description, ResourceDescription, Topology, even
-from fedmon.experiment.document.tables import condition_table, from_tables
+from fedmon.experiment.document.tables import from_tables
 from fedmon.experiment.durations import is_moment, moment
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.states import ResourceAction, ResourceState
@@ -241,7 +242,7 @@ def to_xml(description: Description) -> str:
     resources = _add(root, "rms")
     for resource in description.resources:
         _resource(resources, resource)
-    _indent(root, "\n")
+    indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{SafeTree.tostring(root, encoding="unicode")}\n'
 
 
@@ -336,12 +337,3 @@ def _set(element: Any, **attributes: object) -> None:
                     f"{name} of <{element.tag}>, {value!r:.60}, has a character that XML cannot hold"
                 )
             element.set(name, str(value))
-
-
-def _indent(element: Any, line: str) -> None:
-    if len(element):
-        element.text = f"{line}  "
-        for child in element:
-            _indent(child, f"{line}  ")
-            child.tail = f"{line}  "
-        element[-1].tail = line

@@ -20,6 +20,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.experiment.check.document import check
+from fedmon.experiment.check.problems import ImpossiblePlanError
 from fedmon.experiment.check.status import Overview, followed, heading, is_over, overview_of
 from fedmon.experiment.cli.documents import EachOption, FileArgument, JsonOption, RunArgument, connected
 from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
@@ -65,7 +66,8 @@ def run(
 ) -> None:
     """Run an experiment and show its states and blockers; at its end and at Ctrl-C everything is released."""
     found = check(file, wait_all_ready=not each)
-    found.plan.check()
+    if found.plan.errors:
+        raise ImpossiblePlanError(found.plan.errors)
     where = directory or found.description.local_dir or FOLDER
     description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
     with (

@@ -68,7 +68,7 @@ def test_it_follows_the_waits_to_their_end() -> None:
     )
 
     assert explain(state, 1, 12).chain == (1, 2, 3)
-    assert "held up by: 1 <- 2 <- 3" in explain(state, 1, 12).text()
+    assert "held up by: 1 <- 2 <- 3" in str(explain(state, 1, 12))
     assert explain(state, 3, 12).reason == "its start is running"
     assert explain(circle, 1, 12).chain == (1, 2, 1)
 
@@ -97,9 +97,9 @@ def test_it_names_quorums_metrics_and_attributes() -> None:
     rate = StateCondition(number=3, group=(2,), state=STOPPED)
     state = after(state, events.SetWanted(t=12, guids=(3,), name="rate", value=2, condition=rate))
 
-    assert "for 1 of 2: resource 2 (app, READY), resource 3 (app, READY) to be STOPPED" in explain(state, 1, 12).text()
-    assert "resource 3 (app, READY) to report loss < 0.5 for 3 samples" in explain(state, 2, 12).text()
-    assert "setting of rate waits" in explain(state, 3, 13).text()
+    assert "for 1 of 2: resource 2 (app, READY), resource 3 (app, READY) to be STOPPED" in str(explain(state, 1, 12))
+    assert "resource 3 (app, READY) to report loss < 0.5 for 3 samples" in str(explain(state, 2, 12))
+    assert "setting of rate waits" in str(explain(state, 3, 13))
 
 
 def test_it_gives_the_reason_of_each_state() -> None:

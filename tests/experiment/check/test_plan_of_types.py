@@ -424,7 +424,7 @@ def test_a_removed_resource_is_not_waited_for(ec: ExperimentController) -> None:
 
     planned = ec.plan()
     assert planned.problems == ()
-    assert f"   2. start {waiting} planned::Plain\n" in planned.text()
+    assert f"   2. start {waiting} planned::Plain\n" in str(planned)
     ec.deploy()
     assert ec.wait_started(waiting, timeout=10)
 
