@@ -222,7 +222,7 @@ def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
             numbers.setdefault((event.guid, "", event.name), []).append((event.t, event.value))
 
     with Follower(run_dir, on_event=take) as follower:
-        shown = followed(follower, follower.names(), time.time())
+        shown = followed(follower, time.time())
         state, folder = follower.state, follower.folder
     traces = traces_in(folder, state.resources)
     began = {each.guid: t for each in shown.resources if (t := each.times.get(ResourceState.STARTED.name)) is not None}

@@ -12,7 +12,6 @@ from fedmon.experiment import (
     ResourceFactory,
     ResourceManager,
     Retry,
-    clsinit_copy,
     events,
 )
 from fedmon.experiment.check.explain import explain
@@ -22,6 +21,7 @@ from fedmon.experiment.errors import ExperimentError, UnknownGuidError
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from tests.experiment.check.planned import after, experiment
+from tests.experiment.own_types import own
 from tests.support.waiting import wait_until
 
 READY, STARTED, STOPPED, FAILED = (
@@ -136,24 +136,12 @@ def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> 
 # --- of a controller --------------------------------------------------------------------------------------------------
 
 
-@clsinit_copy
-class Broken(ResourceManager):
-    """Never starts."""
-
-    _rtype = "explained::Broken"
-
-    def do_start(self) -> None:
-        raise ExperimentError("no power")
+def fails(_self: ResourceManager) -> None:
+    raise ExperimentError("no power")
 
 
-@clsinit_copy
-class Pending(ResourceManager):
-    """Is never READY."""
-
-    _rtype = "explained::Pending"
-
-    def do_deploy(self) -> None:
-        self.set_reserved()
+Broken = own("explained::Broken", do_start=fails)
+Pending = own("explained::Pending", do_deploy=lambda self: self.set_reserved())
 
 
 @pytest.fixture
