@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
-from xml.etree.ElementTree import indent
 
 import msgspec
 from defusedxml import ElementTree as SafeTree
@@ -242,7 +241,7 @@ def to_xml(description: Description) -> str:
     resources = _add(root, "rms")
     for resource in description.resources:
         _resource(resources, resource)
-    indent(root)
+    _indent(root, "\n")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{SafeTree.tostring(root, encoding="unicode")}\n'
 
 
@@ -337,3 +336,12 @@ def _set(element: Any, **attributes: object) -> None:
                     f"{name} of <{element.tag}>, {value!r:.60}, has a character that XML cannot hold"
                 )
             element.set(name, str(value))
+
+
+def _indent(element: Any, line: str) -> None:
+    if len(element):
+        element.text = f"{line}  "
+        for child in element:
+            _indent(child, f"{line}  ")
+            child.tail = f"{line}  "
+        element[-1].tail = line
