@@ -89,6 +89,7 @@ setup(
         "fedmon.experiment": ["*.pyi"],
         "fedmon.demo": ["data/*"],
         "fedmon.node.collectors.energy": ["data/*"],
+        "fedmon.node.perf": ["events.toml"],
     },
     install_requires=BASE,
     extras_require={

@@ -15,18 +15,19 @@ import importlib.util
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from bench.line import medians, print_line
 from bench.raw_host import RawHost
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Collector, Lane
-from fedmon.node.collectors.disk import DiskCollector
-from fedmon.node.collectors.network import NetworkCollector
+from fedmon.node.collectors.kernel import disk_collector, network_collector
 from fedmon.node.collectors.portable import portable_collectors
 from fedmon.node.measure.sampler import StreamReader
 
 BENCH = "collect"
+PROC = Path("/proc")
 MICRO = 1e6
 BUDGET_RATIO = 1.5
 MINUTE_S = 60
@@ -52,7 +53,7 @@ def devices_of(collector: Collector) -> frozenset[bytes]:
 
 def host_cases(repeats: int) -> None:
     """Measure the host's sample against psutil and against the bare reader."""
-    raw = RawHost(devices_of(DiskCollector()), devices_of(NetworkCollector()))
+    raw = RawHost(devices_of(disk_collector(PROC)), devices_of(network_collector(PROC)))
     parts = raw.parts()
     fast = {one.name: one for one in host_collectors() if one.lane is Lane.FAST}
     compared = [fast[name] for name in parts]

@@ -22,16 +22,15 @@ _INTERRUPTED = 130
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a verb is written (a module with a typer ``app``), and its line in `fedmon --help`.
+    """Where a verb is written, and its line in `fedmon --help`.
 
-    The app of several verbs is told which of them was typed; the app of one verb, or of a group, gets only the rest.
-    ``plain`` is a module whose ``run_plain(words)`` returns an exit code, or None to leave these words to the app.
+    The module has a typer ``app``, or ``run_words(words)``, which returns the exit code, where loading typer would take
+    too long. The app of several verbs is told which of them was typed; others get only the rest.
     """
 
     module: str
     summary: str
     shares_app: bool = False
-    plain: str = ""
 
 
 VERBS: Mapping[str, Verb] = {
@@ -56,9 +55,7 @@ VERBS: Mapping[str, Verb] = {
     "node": Verb(module="fedmon.node.owner.cli", summary="Run a node, and decide as its owner."),
     "plan": Verb(module="fedmon.node.runs.cli_check", summary="Try a training plan on this machine."),
     "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),
-    "job": Verb(
-        module="fedmon.node.job.cli", plain="fedmon.node.job.start", summary="Measure a batch job, or a command."
-    ),
+    "job": Verb(module="fedmon.node.job.cli", summary="Measure a batch job, or a command."),
     "plot": Verb(module="fedmon.report.cli.plot", summary="Draw what was measured, a file for each figure."),
     "doctor": Verb(module="fedmon.doctor.cli", summary="Find out why something does not work."),
 }
@@ -78,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets its code, and not an error.
             stream.reconfigure(errors="backslashreplace")
-    if "--json" in words and "--help" not in words and sys.stdout.isatty():
+    # Words after "--" belong to a command of the user's.
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+    if as_json and "--help" not in words and sys.stdout.isatty():
         sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
     try:
         code = _run(words)
@@ -88,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except FedmonError as error:
-        _report(error, as_json="--json" in words)
+        _report(error, as_json=as_json)
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 - the shell's user gets a line, the developer asks with --debug
         if debug:
@@ -149,12 +148,12 @@ def _run(words: Sequence[str]) -> int:
         hint = f"did you mean {close[0]!r}?" if close else "`fedmon --help` lists the verbs"
         _complain(f"no verb {name!r}; {hint}")
         return _USAGE_ERROR
-    if verb.plain and (code := importlib.import_module(verb.plain).run_plain(rest)) is not None:
-        return int(code)
-    app = importlib.import_module(verb.module).app
+    module = importlib.import_module(verb.module)
+    if hasattr(module, "run_words"):
+        return int(module.run_words(rest))
     if verb.shares_app:
-        return _call(app, words, "fedmon")
-    return _call(app, rest, f"fedmon {name}")
+        return _call(module.app, words, "fedmon")
+    return _call(module.app, rest, f"fedmon {name}")
 
 
 def _call(app: Any, words: Sequence[str], name: str) -> int:

@@ -2,7 +2,7 @@
 #OAR -n fit
 #OAR -l /resource_id=1,walltime=1:00:00
 
-fedmon job --save_dir "$PWD" --sampling_freq 1 --gen_report --export csv &
+fedmon job --save_dir "$PWD" --interval 1 --gen_report --export csv &
 monitor=$!
 
 # Your programs, as without a monitor.

@@ -10,7 +10,7 @@ if [ -f "$PBS_NODEFILE" ]; then
   cp "$PBS_NODEFILE" "$PBS_NODEFILE_LOCAL"
 fi
 
-fedmon job --save_dir "$PWD" --sampling_freq 1 --gen_report --export csv &
+fedmon job --save_dir "$PWD" --interval 1 --gen_report --export csv &
 monitor=$!
 
 # Your programs, as without a monitor.

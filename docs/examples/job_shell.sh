@@ -1,3 +1,3 @@
 #!/bin/sh
 # The command runs as it would without `fedmon job --`: same output, same exit code.
-fedmon job --save_dir "$PWD" --prefix run-1 --sampling_freq 1 --gen_report --export csv -- ${WORK:-./work.sh}
+fedmon job --save_dir "$PWD" --prefix run-1 --interval 1 --gen_report --export csv -- ${WORK:-./work.sh}

@@ -6,7 +6,7 @@
 # One monitor on each node of the job, in a step of its own beside yours.
 nodes=$SLURM_JOB_NUM_NODES
 srun --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 \
-  fedmon job --save_dir "$PWD" --sampling_freq 1 --gen_report --export csv &
+  fedmon job --save_dir "$PWD" --interval 1 --gen_report --export csv &
 monitor=$!
 
 # Your programs, as without a monitor.

@@ -57,7 +57,8 @@ MESSAGES_BOUND = Bound(4_000, 32 * 2**20)
 """Messages from outside that may wait for the router; beyond it they are dropped and counted."""
 COMMAND_TIMEOUT_S = 20.0
 STOP_WITHIN_S = 4.5
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ENDING = {signal.SIGTERM, signal.SIGINT}
+_SIGNALS = (*_ENDING, signal.SIGHUP)
 
 
 class LocalNode:
@@ -275,12 +276,14 @@ class Daemon:
                         "node %s obeys nobody yet: every request is refused; allow a researcher with: "
                         "fedmon node policy allow RESEARCHER --dir %s", self._settings.id, self._folder.path,
                     )  # fmt: skip
-                while signal.sigwait(_SIGNALS) == signal.SIGHUP:
-                    self._actor.post(self._reload)
+                # Of several signals that wait, the lowest number comes first: SIGHUP before SIGTERM.
+                while signal.sigwait(signal.sigpending() & _ENDING or _SIGNALS) == signal.SIGHUP:
+                    with contextlib.suppress(BusyError):
+                        self._actor.call(self._reload, timeout_s=1.0)
             finally:
                 self._stop_by = Deadline(STOP_WITHIN_S)
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-                for number in (signal.SIGTERM, signal.SIGINT):
+                for number in _ENDING:
                     signal.signal(number, lambda number, _frame: os._exit(128 + number))
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 

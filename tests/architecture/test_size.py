@@ -12,16 +12,16 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (251, 3, 139),
+    ".": (250, 3, 139),
     "broker": (2057, 11, 1142),
     "common": (8726, 52, 4981),
-    "compat": (3510, 21, 2286),
+    "compat": (3276, 17, 2147),
     "demo": (821, 5, 561),
     "doctor": (466, 2, 314),
-    "experiment": (17301, 92, 11251),
-    "node": (33337, 191, 21014),
+    "experiment": (13605, 51, 8963),
+    "node": (30136, 144, 19089),
     "plan": (2135, 13, 1473),
-    "report": (13037, 93, 7523),
+    "report": (12949, 93, 7487),
     "researcher": (10028, 46, 6521),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import runner
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, look_up
 from fedmon.node.job.identity import identify
-from fedmon.node.job.lookup import look_up
 from tests.batch.daemons import processes
 from tests.batch.slurm import Slurm
 from tests.support.requirements import require

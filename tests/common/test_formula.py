@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmon.common.errors import FedmonError
-from fedmon.node.perf.event import MAX_DEPTH, MAX_LENGTH, Formula, FormulaError
+from fedmon.node.perf.events import MAX_DEPTH, MAX_LENGTH, Formula, FormulaError
 
 
 @pytest.mark.parametrize(

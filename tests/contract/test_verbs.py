@@ -102,3 +102,10 @@ def _by_word(options: list[str]) -> dict[str, tuple[bool, set[str], str]]:
         kind = (bool(sign), set(choices.strip("<>").split("|")), default)
         found.update(dict.fromkeys(re.split(r", | / ", names), kind))
     return found
+
+
+def test_perfmons_name_of_the_interval_is_hidden_and_taken() -> None:
+    done = fedmon_here("job", "--sampling_freq", "0", "--", "true", environ=plain_environment())
+
+    assert done.returncode == 2
+    assert "--interval is a period in seconds, from 0.2" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import sys
@@ -24,7 +25,11 @@ def commands() -> dict[str, Any]:
     """Map each command line, such as ``fedmon node plan show``, to the command itself."""
     found: dict[str, Any] = {}
     for name, verb in VERBS.items():
-        command: Any = get_command(importlib.import_module(verb.module).app)
+        module = importlib.import_module(verb.module)
+        if hasattr(module, "parsers"):
+            found |= {f"fedmon {line}": parser for line, parser in module.parsers().items()}
+            continue
+        command: Any = get_command(module.app)
         if verb.shares_app:
             command = command.commands[name]
         found.update(_walk(f"fedmon {name}", command))
@@ -44,8 +49,11 @@ def main() -> None:
     os.environ.update(COLUMNS="100", TERMINAL_WIDTH="100", NO_COLOR="1")
     sys.stdout.write(HEAD)
     for line, command in commands().items():
-        context = command.make_context(line, [], resilient_parsing=True)
-        text = "\n".join(row.rstrip() for row in command.get_help(context).strip().splitlines())
+        if isinstance(command, argparse.ArgumentParser):
+            said = command.format_help()
+        else:
+            said = command.get_help(command.make_context(line, [], resilient_parsing=True))
+        text = "\n".join(row.rstrip() for row in said.strip().splitlines())
         sys.stdout.write(f"\n## `{line}`\n\n```text\n{text}\n```\n")
 
 

@@ -11,8 +11,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import Collector, Lane
-from fedmon.node.collectors.infiniband import infiniband_collectors
-from fedmon.node.collectors.ports import FULL, LOOK_AGAIN_S, MAX_PORTS
+from fedmon.node.collectors.infiniband import FULL, LOOK_AGAIN_S, MAX_PORTS, infiniband_collectors
 from tests.support.machine_tree import port_files, write_tree
 
 PORT = "class/infiniband/mlx5_0/ports/1"
@@ -189,7 +188,7 @@ def test_an_adapter_may_be_pulled_out_and_put_in_again(tmp_path: Path) -> None:
     again = traffic.collect(at(40)).values
 
     assert leaving.values.keys() == before.keys()
-    assert set(leaving.reasons.values()) == {"not found: its adapter is no longer there"}
+    assert set(leaving.reasons.values()) == {f"not found: {tmp_path / 'class/infiniband'} no longer lists it"}
     assert len(after) == 4
     assert again == before
 

@@ -16,8 +16,8 @@ from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS, Kind, Unit
 from fedmon.node.collectors import host_collectors, needs_psutil
 from fedmon.node.collectors.base import THIS_MACHINE, Collector, Roots
+from fedmon.node.collectors.files import KernelFile
 from fedmon.node.collectors.portable import portable_collectors
-from fedmon.node.collectors.procfile import ProcFile
 
 LINUX = sys.platform == "linux"
 NOW = Instant(t=1_700_000_000.0, mono=1000.0)
@@ -141,7 +141,7 @@ def test_psutil_is_not_loaded_where_proc_is(tmp_path: Path) -> None:
 def test_a_file_of_proc_that_comes_in_pages_is_read_whole() -> None:
     path = Path("/proc/self/smaps")  # many pages long
 
-    text = ProcFile(path, size_bytes=4096).read()
+    text = KernelFile(path, size_bytes=4096).read()
 
     assert text.count(b"VmFlags:") == text.count(b"KernelPageSize:")
     assert text.rstrip().splitlines()[-1].startswith(b"VmFlags:")
@@ -181,17 +181,6 @@ def test_collectors_that_are_replaced_close_their_files_at_once() -> None:
 def test_a_file_with_a_line_longer_than_what_is_left_of_its_page_is_read_whole() -> None:
     path = Path("/proc/self/mountinfo")  # lines of very different length
 
-    text = ProcFile(path).read()
+    text = KernelFile(path).read()
 
     assert text == path.read_bytes()
-
-
-@pytest.mark.skipif(not LINUX, reason="needs /proc")
-@pytest.mark.parametrize("name", ["diskstats", "net/dev", "stat"])
-def test_a_file_of_short_lines_is_read_whole_with_fewer_reads(name: str) -> None:
-    path = Path("/proc") / name
-
-    text = ProcFile(path).read(longest_line_bytes=1024)
-
-    assert text.count(b"\n") == path.read_bytes().count(b"\n")
-    assert text.endswith(b"\n")

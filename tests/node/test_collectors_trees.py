@@ -1,20 +1,21 @@
-"""Collectors over trees of files that stand in for other machines."""
+"""Collectors of the host over trees of files that stand in for other machines."""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.agent import AgentCollector
-from fedmon.node.collectors.cpu import CpuCollector
-from fedmon.node.collectors.disk import MAX_DISKS, DiskCollector
-from fedmon.node.collectors.load import LoadCollector, UptimeCollector
-from fedmon.node.collectors.memory import MemoryCollector
-from fedmon.node.collectors.network import MAX_INTERFACES, NetworkCollector
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, why
+from fedmon.node.collectors.cpu import MAX_BY_MODE, MAX_CORES, CpuCollector, FrequencyCollector, PerCoreCollector
+from fedmon.node.collectors.kernel import MAX_DEVICES, NumaCollector, PressureCollector, proc_collectors
+from fedmon.node.collectors.sensors import MAX_SENSORS, TemperatureCollector
+from tests.support.machine_tree import cpu_files, proc_files, sensor_files, write_tree
 
 NOW = Instant(t=1_700_000_000.0, mono=1000.0)
 HERTZ = os.sysconf("SC_CLK_TCK")
@@ -26,11 +27,12 @@ Inter-|   Receive                                                |  Transmit
 """
 
 
-def tree(root: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+def of_proc(name: str, proc: Path) -> Collector:
+    return next(collector for collector in proc_collectors(proc) if collector.name == name)
+
+
+def values(collector: Collector) -> dict[str, float | None]:
+    return dict(collector.collect(NOW).values)
 
 
 def diskstats(*names: str) -> str:
@@ -39,7 +41,7 @@ def diskstats(*names: str) -> str:
 
 def test_cpu_seconds_are_ticks_and_guests_are_counted_once(tmp_path: Path) -> None:
     line = f"cpu  {HERTZ} {2 * HERTZ} 3 4 5 6 7 8 900 1000\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
-    cpu = CpuCollector(proc=tree(tmp_path / "p", {"stat": line}), sys=tmp_path)
+    cpu = CpuCollector(proc=write_tree(tmp_path / "p", {"stat": line}), sys=tmp_path)
 
     values = cpu.collect(NOW).values
 
@@ -50,11 +52,11 @@ def test_cpu_seconds_are_ticks_and_guests_are_counted_once(tmp_path: Path) -> No
 
 
 def test_the_busy_share_needs_two_samples_and_leaves_idle_and_iowait_out(tmp_path: Path) -> None:
-    proc = tree(tmp_path / "p", {"stat": "cpu  100 0 100 700 100 0 0 0 0 0\n"})
-    cpu = CpuCollector(proc=proc, sys=tree(tmp_path / "s", {"devices/system/cpu/online": "0-3,8,10-11\n"}))
+    proc = write_tree(tmp_path / "p", {"stat": "cpu  100 0 100 700 100 0 0 0 0 0\n"})
+    cpu = CpuCollector(proc=proc, sys=write_tree(tmp_path / "s", {"devices/system/cpu/online": "0-3,8,10-11\n"}))
 
     first = cpu.collect(NOW)
-    tree(proc, {"stat": "cpu  115 0 110 760 115 0 0 0 0 0\n"})
+    write_tree(proc, {"stat": "cpu  115 0 110 760 115 0 0 0 0 0\n"})
     second = cpu.collect(NOW)
 
     assert first.values["host_cpu_busy_ratio"] is None
@@ -65,12 +67,12 @@ def test_the_busy_share_needs_two_samples_and_leaves_idle_and_iowait_out(tmp_pat
 
 
 def test_counters_that_stand_still_or_go_back_give_no_busy_share(tmp_path: Path) -> None:
-    proc = tree(tmp_path, {"stat": "cpu  100 0 100 700 100 0 0 0\n"})
+    proc = write_tree(tmp_path, {"stat": "cpu  100 0 100 700 100 0 0 0\n"})
     cpu = CpuCollector(proc=proc, sys=tmp_path)
     cpu.collect(NOW)
 
     still = cpu.collect(NOW)
-    tree(proc, {"stat": "cpu  90 0 100 700 100 0 0 0\n"})
+    write_tree(proc, {"stat": "cpu  90 0 100 700 100 0 0 0\n"})
     back = cpu.collect(NOW)
 
     for reading in (still, back):
@@ -78,20 +80,8 @@ def test_counters_that_stand_still_or_go_back_give_no_busy_share(tmp_path: Path)
         assert reading.reasons["host_cpu_busy_ratio"] == "failed: the CPU counters did not advance"
 
 
-def test_busy_time_that_goes_back_while_idle_time_goes_on_is_no_share_of_zero(tmp_path: Path) -> None:
-    proc = tree(tmp_path, {"stat": "cpu  100 0 100 700 100 0 0 0\n"})
-    cpu = CpuCollector(proc=proc, sys=tmp_path)
-    cpu.collect(NOW)
-    tree(proc, {"stat": "cpu  10 0 100 9000 100 0 0 0\n"})
-
-    reading = cpu.collect(NOW)
-
-    assert reading.values["host_cpu_busy_ratio"] is None
-    assert reading.reasons["host_cpu_busy_ratio"] == "failed: the CPU's busy time went back"
-
-
 def test_an_old_kernel_with_fewer_modes_still_gives_those_it_has(tmp_path: Path) -> None:
-    cpu = CpuCollector(proc=tree(tmp_path, {"stat": "cpu  1 2 3 4\n"}), sys=tmp_path)
+    cpu = CpuCollector(proc=write_tree(tmp_path, {"stat": "cpu  1 2 3 4\n"}), sys=tmp_path)
 
     values = cpu.collect(NOW).values
 
@@ -100,15 +90,14 @@ def test_an_old_kernel_with_fewer_modes_still_gives_those_it_has(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize("online", ["", "none", "0-", "0-x"])
-def test_an_unreadable_list_of_cpus_costs_only_the_count(tmp_path: Path, online: str) -> None:
-    sys = tree(tmp_path / "s", {"devices/system/cpu/online": online})
-    cpu = CpuCollector(proc=tree(tmp_path / "p", {"stat": "cpu  1 2 3 4 5 6 7 8\n"}), sys=sys)
+def test_a_missing_list_of_cpus_costs_only_the_count(tmp_path: Path) -> None:
+    sys = tmp_path / "s"
+    cpu = CpuCollector(proc=write_tree(tmp_path / "p", {"stat": "cpu  1 2 3 4 5 6 7 8\n"}), sys=sys)
 
     reading = cpu.collect(NOW)
 
     assert reading.values["host_cpu_count"] is None
-    assert reading.reasons["host_cpu_count"].startswith("failed: ")
+    assert reading.reasons["host_cpu_count"].startswith("not found: ")
     assert reading.values['host_cpu_seconds_total{mode="user"}'] == 1 / HERTZ
     assert cpu.probe()["host_cpu_count"] == reading.reasons["host_cpu_count"]
 
@@ -128,7 +117,7 @@ Shmem:              8 kB
 ShmemHugePages:   999 kB
 Slab:              90 kB
 """
-    memory = MemoryCollector(proc=tree(tmp_path, {"meminfo": meminfo}))
+    memory = of_proc("memory", write_tree(tmp_path, {"meminfo": meminfo}))
 
     assert memory.collect(NOW).values == {
         "host_memory_total_bytes": 1000 * 1024,
@@ -147,31 +136,33 @@ Slab:              90 kB
 
 
 def test_a_line_that_the_kernel_lacks_is_absent_and_never_zero(tmp_path: Path) -> None:
-    memory = MemoryCollector(proc=tree(tmp_path, {"meminfo": "MemTotal: 1000 kB\nMemFree: 100 kB\n"}))
+    memory = of_proc("memory", write_tree(tmp_path, {"meminfo": "MemTotal: 1000 kB\nMemFree: 100 kB\n"}))
 
     values, report = memory.collect(NOW).values, memory.probe()
 
     assert values == {"host_memory_total_bytes": 1024000, "host_memory_free_bytes": 102400}
-    assert report["host_memory_available_bytes"] == "unsupported: this kernel's meminfo does not tell"
-    assert report["host_swap_used_bytes"] == "unsupported: this kernel's meminfo does not tell"
+    assert (
+        report["host_memory_available_bytes"] == f"unsupported: {tmp_path / 'meminfo'} of this kernel does not have it"
+    )
+    assert report["host_swap_used_bytes"] == f"unsupported: {tmp_path / 'meminfo'} of this kernel does not have it"
     assert report["host_memory_total_bytes"] is None
 
 
 def test_load_and_uptime(tmp_path: Path) -> None:
-    proc = tree(tmp_path, {"loadavg": "0.50 1.25 10.00 3/512 4242\n", "uptime": "93784.25 180000.00\n"})
+    proc = write_tree(tmp_path, {"loadavg": "0.50 1.25 10.00 3/512 4242\n", "uptime": "93784.25 180000.00\n"})
 
-    assert LoadCollector(proc=proc).collect(NOW).values == {
+    assert of_proc("load", proc).collect(NOW).values == {
         "host_load1": 0.5,
         "host_load5": 1.25,
         "host_load15": 10.0,
         "host_threads": 512,
         "host_threads_runnable": 3,
     }
-    assert UptimeCollector(proc=proc).collect(NOW).values == {"host_uptime_seconds": 93784.25}
+    assert of_proc("uptime", proc).collect(NOW).values == {"host_uptime_seconds": 93784.25}
 
 
 def test_disk_counters_are_bytes_and_seconds(tmp_path: Path) -> None:
-    disk = DiskCollector(proc=tree(tmp_path, {"diskstats": diskstats("sda")}))
+    disk = of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats("sda")}))
 
     assert disk.collect(NOW).values == {
         'host_disk_reads_total{device="sda"}': 10,
@@ -187,7 +178,7 @@ def test_only_whole_disks_are_reported(tmp_path: Path) -> None:
         *("loop0", "loop7p1", "ram0", "zram0", "sr0", "fd0", "sda", "sda1", "vda", "vda15", "nvme0n1", "nvme0n1p1"),
         *("mmcblk0", "mmcblk0p2", "dm-0", "md0", "md127", "md127p1", "xvda1", "nbd0"),
     )
-    disk = DiskCollector(proc=tree(tmp_path, {"diskstats": diskstats(*names)}))
+    disk = of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats(*names)}))
 
     reported = [key.partition('"')[2].rstrip('"}') for key in disk.collect(NOW).values if "reads" in key]
 
@@ -196,12 +187,12 @@ def test_only_whole_disks_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_disk_may_come_and_go(tmp_path: Path) -> None:
-    disk = DiskCollector(proc=tree(tmp_path, {"diskstats": diskstats("sda", "sdb")}))
+    disk = of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats("sda", "sdb")}))
     both = disk.collect(NOW).values
-    tree(tmp_path, {"diskstats": diskstats("sda")})
+    write_tree(tmp_path, {"diskstats": diskstats("sda")})
     leaving = disk.collect(NOW)
     one = disk.collect(NOW).values
-    tree(tmp_path, {"diskstats": ""})
+    write_tree(tmp_path, {"diskstats": ""})
     disk.collect(NOW)
     none = disk.collect(NOW).values
 
@@ -209,23 +200,23 @@ def test_a_disk_may_come_and_go(tmp_path: Path) -> None:
     assert (
         {key for key, value in leaving.values.items() if value is None} == set(leaving.reasons) == set(both) - set(one)
     )
-    assert set(leaving.reasons.values()) == {f"not found: sdb is no longer listed in {tmp_path / 'diskstats'}"}
+    assert set(leaving.reasons.values()) == {f"not found: {tmp_path / 'diskstats'} no longer lists it"}
     assert set(disk.probe().values()) == {"not found: no disk is listed"}
 
 
 def test_the_number_of_instances_is_bounded(tmp_path: Path) -> None:
     names = [f"dm-{number}" for number in range(500)]
     interfaces = "".join(f"  en{number}: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n" for number in range(500))
-    proc = tree(tmp_path, {"diskstats": diskstats(*names), "net/dev": NET_DEV + interfaces})
+    proc = write_tree(tmp_path, {"diskstats": diskstats(*names), "net/dev": NET_DEV + interfaces})
 
-    assert len(DiskCollector(proc=proc).collect(NOW).values) == MAX_DISKS * 5
-    assert len(NetworkCollector(proc=proc).collect(NOW).values) == MAX_INTERFACES * 8
+    assert len(of_proc("disk", proc).collect(NOW).values) == MAX_DEVICES * 5
+    assert len(of_proc("network", proc).collect(NOW).values) == MAX_DEVICES * 8
 
 
 def test_network_counters_are_those_of_interfaces_that_leave_the_host(tmp_path: Path) -> None:
     inside = ("veth12ab", "docker0", "br-0123456789ab", "virbr0", "cali9", "ifb0", "dummy0")
     lines = "".join(f"{name}: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n" for name in (*inside, "eth0", "br0", "wlan0"))
-    network = NetworkCollector(proc=tree(tmp_path, {"net/dev": NET_DEV + lines}))
+    network = of_proc("network", write_tree(tmp_path, {"net/dev": NET_DEV + lines}))
 
     values = network.collect(NOW).values
 
@@ -244,13 +235,13 @@ def test_network_counters_are_those_of_interfaces_that_leave_the_host(tmp_path: 
 
 def test_numbers_glued_to_the_colon_are_read(tmp_path: Path) -> None:
     line = "enp3s0:1234567890123 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n"
-    network = NetworkCollector(proc=tree(tmp_path, {"net/dev": NET_DEV + line}))
+    network = of_proc("network", write_tree(tmp_path, {"net/dev": NET_DEV + line}))
 
     assert network.collect(NOW).values['host_network_receive_bytes_total{interface="enp3s0"}'] == 1234567890123
 
 
 def test_the_agent_reports_its_own_memory_and_counts(tmp_path: Path) -> None:
-    proc = tree(tmp_path, {"self/statm": "9000 2500 300 1 0 400 0\n"})
+    proc = write_tree(tmp_path, {"self/statm": "9000 2500 300 1 0 400 0\n"})
     agent = AgentCollector(proc=proc, counts=lambda: {"agent_ticks_missed_total": 3, "agent_collect_seconds": None})
 
     reading = agent.collect(NOW)
@@ -259,3 +250,308 @@ def test_the_agent_reports_its_own_memory_and_counts(tmp_path: Path) -> None:
     assert reading.values["agent_ticks_missed_total"] == 3
     assert reading.reasons == {"agent_collect_seconds": "first sample"}
     assert set(agent.probe()) == set(reading.values)
+
+
+def test_each_cpu_has_its_modes_and_busy_share(tmp_path: Path) -> None:
+    first = "cpu  0 0 0 0\ncpu0 100 0 100 700 100 0 0 0 0 0\ncpu5 0 0 0 100 0 0 0 0 0 0\nintr 1\n"
+    second = "cpu  0 0 0 0\ncpu0 115 0 110 760 115 0 0 0 0 0\ncpu5 100 0 0 100 0 0 0 0 0 0\nintr 1\n"
+    collector = PerCoreCollector(proc=write_tree(tmp_path, {"stat": first}))
+
+    before = collector.collect(NOW)
+    write_tree(tmp_path, {"stat": second})
+    after = collector.collect(NOW)
+
+    assert before.reasons == {f'host_cpu_core_busy_ratio{{cpu="{cpu}"}}': "first sample" for cpu in (0, 5)}
+    assert after.values['host_cpu_core_busy_ratio{cpu="0"}'] == 0.25
+    assert after.values['host_cpu_core_busy_ratio{cpu="5"}'] == 1.0
+    assert after.values['host_cpu_core_seconds_total{cpu="5",mode="user"}'] == 100 / HERTZ
+    assert len(after.values) == 2 * 9
+    assert collector.probe() == {"host_cpu_core_busy_ratio": None, "host_cpu_core_seconds_total": None}
+
+
+def test_a_cpu_that_is_switched_off_is_told_once(tmp_path: Path) -> None:
+    lines = "cpu  0 0 0 0\ncpu0 1 2 3 4\ncpu1 1 2 3 4\n"
+    collector = PerCoreCollector(proc=write_tree(tmp_path, {"stat": lines}))
+    collector.collect(NOW)
+    write_tree(tmp_path, {"stat": lines.replace("cpu1 1 2 3 4\n", "")})
+
+    leaving, after = collector.collect(NOW), collector.collect(NOW)
+
+    assert leaving.reasons['host_cpu_core_busy_ratio{cpu="1"}'].startswith("not found: ")
+    assert not any('cpu="1"' in key for key in after.values)
+
+
+def test_on_a_machine_with_many_cpus_only_their_busy_shares_fit(tmp_path: Path) -> None:
+    lines = "".join(f"cpu{cpu} 1 2 3 4 5 6 7 8 0 0\n" for cpu in range(MAX_CORES + 10))
+    collector = PerCoreCollector(proc=write_tree(tmp_path, {"stat": f"cpu  1 2 3 4 5 6 7 8 0 0\n{lines}"}))
+
+    found, report = values(collector), collector.probe()
+
+    assert len(found) == MAX_CORES
+    assert report["host_cpu_core_busy_ratio"] is None
+    assert report["host_cpu_core_seconds_total"] == (
+        f"unsupported: modes of each CPU are given up to {MAX_BY_MODE} CPUs, for want of room"
+    )
+
+
+def test_context_switches_faults_and_kills_are_counted_and_swapping_is_in_bytes(tmp_path: Path) -> None:
+    proc = write_tree(tmp_path, proc_files())
+    activity, paging = of_proc("activity", proc), of_proc("paging", proc)
+    page = os.sysconf("SC_PAGE_SIZE")
+
+    assert values(activity) == {
+        "host_context_switches_total": 800_000,
+        "host_interrupts_total": 9000,
+        "host_processes_started_total": 7000,
+        "host_processes_running": 3,
+        "host_processes_blocked": 1,
+    }
+    assert values(paging) == {
+        "host_swap_in_bytes_total": 11 * page,
+        "host_swap_out_bytes_total": 22 * page,
+        "host_page_faults_total": 123_456,
+        "host_page_faults_major_total": 789,
+        "host_oom_kills_total": 2,
+    }
+
+
+def test_a_kernel_that_does_not_count_kills_says_so(tmp_path: Path) -> None:
+    proc = write_tree(tmp_path, {"vmstat": "pgfault 5\npgmajfault 6\n"})
+    paging = of_proc("paging", proc)
+
+    assert values(paging) == {"host_page_faults_total": 5, "host_page_faults_major_total": 6}
+    assert (
+        paging.probe()["host_oom_kills_total"] == f"unsupported: {tmp_path / 'vmstat'} of this kernel does not have it"
+    )
+
+
+def test_every_sensor_of_every_chip_is_read_under_the_names_of_its_driver(tmp_path: Path) -> None:
+    collector = TemperatureCollector(sys=write_tree(tmp_path, sensor_files()))
+
+    reading = collector.collect(NOW)
+
+    assert reading.values == {
+        'host_temperature_celsius{chip="coretemp-hwmon0",sensor="Package id 0"}': 55.0,
+        'host_temperature_celsius{chip="coretemp-hwmon0",sensor="Core 0"}': 51.5,
+        'host_temperature_celsius{chip="coretemp-hwmon1",sensor="Package id 1"}': 55.0,
+        'host_temperature_celsius{chip="coretemp-hwmon1",sensor="Core 0"}': 51.5,
+        'host_temperature_celsius{chip="nvme",sensor="Composite"}': 38.85,
+        'host_temperature_celsius{chip="nct6775",sensor="temp1"}': -5.0,
+        'host_temperature_celsius{chip="nct6775",sensor="temp2"}': None,
+        'host_fan_rotation_hertz{chip="nct6775",sensor="fan1"}': 20.0,
+    }
+    broken = 'host_temperature_celsius{chip="nct6775",sensor="temp2"}'
+    where = tmp_path / "class/hwmon/hwmon10/temp2_fault"
+    assert reading.reasons == {broken: f"failed: {where} says that the sensor is broken"}
+    assert collector.probe() == {
+        "host_temperature_celsius": None,
+        broken: reading.reasons[broken],
+        "host_fan_rotation_hertz": None,
+    }
+
+
+def test_chips_of_one_name_are_told_apart_by_their_device_and_keep_what_they_were_called(tmp_path: Path) -> None:
+    chips = write_tree(tmp_path, {"class/hwmon/hwmon0/name": "nvme\n", "class/hwmon/hwmon0/temp1_input": "30000\n"})
+    collector = TemperatureCollector(sys=chips)
+    alone = values(collector)
+    write_tree(tmp_path, {"class/hwmon/hwmon1/name": "nvme\n", "class/hwmon/hwmon1/temp1_input": "31000\n"})
+    (tmp_path / "devices/nvme1").mkdir(parents=True)
+    (tmp_path / "class/hwmon/hwmon1/device").symlink_to(tmp_path / "devices/nvme1")
+
+    both = values(collector)
+
+    assert alone == {'host_temperature_celsius{chip="nvme",sensor="temp1"}': 30.0}
+    assert both == alone | {'host_temperature_celsius{chip="nvme-nvme1",sensor="temp1"}': 31.0}
+
+
+def test_sensors_of_an_old_driver_lie_in_the_folder_of_its_device(tmp_path: Path) -> None:
+    files = {"class/hwmon/hwmon0/name": "k10temp\n", "class/hwmon/hwmon0/device/temp1_input": "42125\n"}
+
+    found = values(TemperatureCollector(sys=write_tree(tmp_path, files)))
+
+    assert found == {'host_temperature_celsius{chip="k10temp",sensor="temp1"}': 42.125}
+
+
+def test_labels_that_a_chip_gives_twice_are_told_apart(tmp_path: Path) -> None:
+    chip = "class/hwmon/hwmon0"
+    files = {f"{chip}/name": "x\n"}
+    for number in (1, 2):
+        files |= {f"{chip}/temp{number}_label": "SYSTIN\n", f"{chip}/temp{number}_input": f"{number}000\n"}
+
+    found = values(TemperatureCollector(sys=write_tree(tmp_path, files)))
+
+    assert found == {
+        'host_temperature_celsius{chip="x",sensor="SYSTIN temp1"}': 1.0,
+        'host_temperature_celsius{chip="x",sensor="SYSTIN temp2"}': 2.0,
+    }
+
+
+def test_a_chip_that_is_pulled_out_is_told_once_and_the_others_go_on(tmp_path: Path) -> None:
+    collector = TemperatureCollector(sys=write_tree(tmp_path, sensor_files()))
+    before = values(collector)
+    shutil.rmtree(tmp_path / "class/hwmon/hwmon2")
+
+    leaving, after = collector.collect(NOW), values(collector)
+
+    gone = 'host_temperature_celsius{chip="nvme",sensor="Composite"}'
+    assert leaving.values == before | {gone: None}
+    assert leaving.reasons[gone].startswith("not found: ")
+    assert after == {key: value for key, value in before.items() if key != gone}
+
+
+def test_thermal_zones_stand_in_only_where_no_chip_has_a_temperature(tmp_path: Path) -> None:
+    zones = {
+        "class/thermal/thermal_zone0/type": "cpu-thermal\n", "class/thermal/thermal_zone0/temp": "48312\n",
+        "class/thermal/thermal_zone1/type": "gpu-thermal\n", "class/thermal/thermal_zone1/temp": "N/A\n",
+        "class/thermal/cooling_device0/type": "Fan\n",
+    }  # fmt: skip
+    alone = TemperatureCollector(sys=write_tree(tmp_path / "a", zones))
+    beside = TemperatureCollector(sys=write_tree(tmp_path / "b", zones | sensor_files()))
+
+    found, chips = alone.collect(NOW), values(beside)
+
+    assert found.values == {
+        'host_temperature_celsius{chip="cpu-thermal",sensor="thermal_zone0"}': 48.312,
+        'host_temperature_celsius{chip="gpu-thermal",sensor="thermal_zone1"}': None,
+    }
+    assert all(reason.startswith("failed: ") for reason in found.reasons.values())
+    assert not any("thermal_zone" in key for key in chips)
+
+
+@pytest.mark.parametrize("impossible", ["-300000", "5000000"])
+def test_a_temperature_that_cannot_be_is_none(tmp_path: Path, impossible: str) -> None:
+    files = {"class/hwmon/hwmon0/name": "x", "class/hwmon/hwmon0/temp1_input": impossible}
+
+    reading = TemperatureCollector(sys=write_tree(tmp_path, files)).collect(NOW)
+
+    assert list(reading.values.values()) == [None]
+    assert next(iter(reading.reasons.values())).startswith("failed: ")
+
+
+def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:
+    collector = TemperatureCollector(sys=tmp_path)
+
+    assert values(collector) == {}
+    assert collector.probe() == dict.fromkeys(
+        ("host_temperature_celsius", "host_fan_rotation_hertz"), f"not found: {tmp_path / 'class/hwmon'}"
+    )
+
+
+def test_the_number_of_sensors_is_bounded(tmp_path: Path) -> None:
+    files = {f"class/hwmon/hwmon0/temp{number}_input": "1000\n" for number in range(1, MAX_SENSORS + 50)}
+
+    assert len(values(TemperatureCollector(sys=write_tree(tmp_path, files)))) == MAX_SENSORS
+
+
+def test_the_frequency_is_that_of_cpufreq_in_hertz(tmp_path: Path) -> None:
+    sys = write_tree(tmp_path, cpu_files() | {"devices/system/cpu/cpu3/cpufreq/scaling_cur_freq": "1200000\n"})
+
+    found = values(FrequencyCollector(proc=tmp_path, sys=sys, per_core=True))
+
+    assert found == {
+        "host_cpu_frequency_hertz": 2_100_000_000,
+        "host_cpu_frequency_min_hertz": 1_200_000_000,
+        "host_cpu_frequency_max_hertz": 2_400_000_000,
+        'host_cpu_core_frequency_hertz{cpu="0"}': 2_400_000_000,
+        'host_cpu_core_frequency_hertz{cpu="1"}': 2_400_000_000,
+        'host_cpu_core_frequency_hertz{cpu="2"}': 2_400_000_000,
+        'host_cpu_core_frequency_hertz{cpu="3"}': 1_200_000_000,
+    }
+
+
+def test_without_cpufreq_the_frequency_is_that_of_cpuinfo(tmp_path: Path) -> None:
+    proc = write_tree(tmp_path, {"cpuinfo": proc_files()["cpuinfo"].replace("2400.000", "1200.5", 1)})
+    found = values(FrequencyCollector(proc=proc, sys=tmp_path, per_core=True))
+
+    assert found["host_cpu_frequency_max_hertz"] == 2_400_000_000
+    assert found['host_cpu_core_frequency_hertz{cpu="0"}'] == 1_200_500_000
+
+
+def test_a_machine_that_tells_no_frequency_says_so(tmp_path: Path) -> None:
+    proc = write_tree(tmp_path, {"cpuinfo": "processor\t: 0\nBogoMIPS\t: 50.00\n"})
+    collector = FrequencyCollector(proc=proc, sys=tmp_path)
+
+    assert values(collector) == {}
+    assert set(collector.probe().values()) == {
+        f"unsupported: neither cpufreq nor {tmp_path / 'cpuinfo'} tells a frequency"
+    }
+
+
+def test_pressure_is_in_seconds_and_shares(tmp_path: Path) -> None:
+    collector = PressureCollector(proc=write_tree(tmp_path, proc_files()))
+
+    found = values(collector)
+
+    assert len(found) == 12
+    assert found['host_pressure_seconds_total{resource="io",stalled="some"}'] == 7.0
+    assert found['host_pressure_ratio{resource="io",stalled="some"}'] == 0.015
+    assert found['host_pressure_seconds_total{resource="memory",stalled="full"}'] == 0.003
+    assert found['host_pressure_ratio{resource="cpu",stalled="full"}'] == 0.0025
+
+
+def test_an_older_kernel_has_no_full_pressure_of_the_cpu_and_one_without_accounting_has_none(tmp_path: Path) -> None:
+    some = "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
+    older = PressureCollector(proc=write_tree(tmp_path / "older", proc_files() | {"pressure/cpu": some}))
+    without = PressureCollector(proc=tmp_path / "without")
+
+    assert len(values(older)) == 10
+    assert values(without) == {}
+    assert set(without.probe().values()) == {f"not found: {tmp_path / 'without/pressure/cpu'}"}
+
+
+def test_memory_and_pages_of_each_numa_node(tmp_path: Path) -> None:
+    found = values(NumaCollector(sys=write_tree(tmp_path, cpu_files())))
+
+    assert len(found) == 2 * 10
+    assert found['host_numa_memory_total_bytes{node="0"}'] == 32_768_000 * 1024
+    assert found['host_numa_memory_cached_bytes{node="1"}'] == 12_000_000 * 1024
+    assert found['host_numa_hits_total{node="1"}'] == 1001
+    assert found['host_numa_other_total{node="0"}'] == 120
+
+
+def test_a_kernel_without_numa_says_so_and_a_node_that_goes_is_told_once(tmp_path: Path) -> None:
+    none = NumaCollector(sys=tmp_path / "none")
+    two = NumaCollector(sys=write_tree(tmp_path / "two", cpu_files()))
+    before = values(two)
+    shutil.rmtree(tmp_path / "two/devices/system/node/node1")
+
+    leaving, after = two.collect(NOW), values(two)
+
+    assert values(none) == {}
+    assert {reason.partition(":")[0] for reason in none.probe().values() if reason} == {"unsupported"}
+    assert len(leaving.reasons) == 10
+    assert leaving.values.keys() == before.keys()
+    assert len(after) == 10
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/proc/x"), "not found: /proc/x"),
+        (PermissionError(errno.EACCES, "Permission denied", "/proc/x"), "no permission: /proc/x"),
+        (OSError(errno.EIO, "Input/output error", "/proc/x"), "failed: /proc/x: Input/output error"),
+        (OSError(errno.EIO, "Input/output error"), "failed: Input/output error"),
+    ],
+)
+def test_the_reason_of_a_failed_read_begins_with_one_of_few_words(error: OSError, reason: str) -> None:
+    assert why(error).reason == reason
+
+
+def test_a_file_that_cannot_be_parsed_costs_its_collector_alone_and_has_a_reason(tmp_path: Path) -> None:
+    proc = write_tree(tmp_path, {**proc_files(), "meminfo": "MemTotal: what\n", "loadavg": ""})
+
+    for name in ("memory", "load"):
+        assert {(reason or "").partition(":")[0] for reason in of_proc(name, proc).probe().values()} == {"failed"}
+        with pytest.raises(CollectorUnavailableError, match="failed: "):
+            of_proc(name, proc).collect(NOW)
+    assert values(of_proc("uptime", proc)) == {"host_uptime_seconds": 93784.25}
+
+
+def test_a_file_that_is_not_there_gives_nothing_until_it_comes(tmp_path: Path) -> None:
+    load = of_proc("load", tmp_path / "p")
+    none, report = values(load), load.probe()
+    write_tree(tmp_path / "p", {"loadavg": "0.50 1.25 10.00 3/512 4242\n"})
+
+    assert none == {}
+    assert set(report.values()) == {f"not found: {tmp_path / 'p/loadavg'}"}
+    assert values(load)["host_load1"] == 0.5

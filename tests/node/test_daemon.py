@@ -65,7 +65,7 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
         while node.alive():
             node.signal(signal.SIGHUP)
 
-        assert node.wait(10) == 0
+        assert node.wait(10) == 0, node.log()[-2000:]
         assert "Traceback" not in node.log()
 
 

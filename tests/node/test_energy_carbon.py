@@ -13,7 +13,7 @@ from fedmon.common.settings.sources import load_node
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import CollectorUnavailableError
 from fedmon.node.collectors.energy import EnergyMeter
-from fedmon.node.collectors.energy.meter import COLUMNS, TABLE, chosen_factor, factors
+from fedmon.node.collectors.energy.carbon import COLUMNS, TABLE, chosen_factor, factors
 from tests.support.energy_tree import EnergyTree
 
 OWN = "# mine\nregion,name,gco2e_per_kwh,date,source\nHALL-1,Hall 1,12.5,2025-01,our supplier\n"

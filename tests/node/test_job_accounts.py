@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fedmon.node.collectors.base import Reading, Roots
+from fedmon.node.collectors.files import Descriptors
 from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Process
 from fedmon.node.collectors.job.tree import Ledger
-from fedmon.node.collectors.sysfs import Descriptors
 from tests.node.jobs_real import Program, Watch, cpu_s
 from tests.node.jobs_trees import PAGE, TICKS, ProcTree
 
@@ -168,37 +168,6 @@ def test_a_first_thread_that_ended_leaves_a_process_that_lives(proc: ProcTree) -
     reading = watched(proc, 10).tick()
 
     assert (reading.values["job_processes"], reading.values["job_zombies"]) == (1, 0)
-
-
-@pytest.mark.parametrize("damage", ["", "garbage", "10 (job) S 1 1", "10 (job) S " + "x " * 40])
-def test_a_damaged_stat_takes_nothing_back_and_invents_nothing(proc: ProcTree, damage: str) -> None:
-    proc.put(10, used=(10, 0), pages=3)
-    proc.put(11, parent=10, used=(20, 0), pages=5)
-    watch = watched(proc, 10)
-    watch.tick()
-    (proc.root / "11" / "stat").write_text(damage)
-
-    damaged = watch.tick()
-    proc.put(11, parent=10, used=(25, 0), pages=5)
-    whole = watch.tick()
-
-    assert ticks(damaged) == 30
-    assert damaged.values["job_memory_rss_bytes"] == 3 * PAGE
-    assert damaged.reasons["job_memory_rss_bytes"] == "failed: stat of 1 of 2 processes cannot be understood"
-    assert ticks(whole) == 35
-    assert whole.values["job_memory_rss_bytes"] == 8 * PAGE
-    assert "job_memory_rss_bytes" not in whole.reasons
-
-
-@pytest.mark.parametrize("io", ["", "garbage\n", "rchar: 1\n", "rchar: x\n" * 6])
-def test_a_damaged_io_is_a_gap_with_a_reason(proc: ProcTree, io: str) -> None:
-    proc.put(10, used=(10, 0), io=io)
-
-    reading = watched(proc, 10).tick()
-
-    assert reading.values[WRITTEN] is None
-    assert reading.reasons[WRITTEN] == "failed: io of 1 of 1 processes cannot be read"
-    assert ticks(reading) == 10
 
 
 def test_a_kernel_without_io_accounting_says_so(proc: ProcTree) -> None:

@@ -245,21 +245,6 @@ def test_a_limit_that_is_set_later_is_told(machine: Roots) -> None:
     assert watch.tick().values["job_memory_limit_bytes"] == 4096
 
 
-@pytest.mark.parametrize("text", ["", "garbage\n", "-\n"])
-def test_a_file_that_is_damaged_later_is_a_gap_with_its_reason(machine: Roots, text: str) -> None:
-    watch = Watch(machine).add(10)
-    watch.tick()
-    written(machine.cgroup / "slurm/job_7", {"memory.current": text, "cpu.stat": text})
-
-    reading = watch.tick()
-
-    assert reading.values["job_memory_charged_bytes"] is None
-    assert reading.reasons["job_memory_charged_bytes"].startswith("failed: ")
-    assert reading.values["job_cpu_user_seconds_total"] is None
-    assert reading.reasons["job_cpu_user_seconds_total"].startswith("failed: ")
-    assert reading.values["job_tasks"] == 12
-
-
 def test_cpu_time_that_goes_back_is_a_gap_and_not_a_smaller_number(machine: Roots) -> None:
     watch = Watch(machine).add(10)
     watch.tick()

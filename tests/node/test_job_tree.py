@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedmon.node.collectors.base import Lane
 from fedmon.node.registers.jobs import MARKER
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.support.requirements import require
@@ -310,6 +311,21 @@ def test_a_known_allocation_is_seen_and_shared_pages_count_once_in_pss() -> None
     assert watch.value("job_memory_pss_bytes", shared) < 1.3 * watch.value("job_memory_pss_bytes", alone)
     assert watch.value("job_memory_uss_bytes", shared) < 40 * MEGABYTE
     assert shared.values["job_memory_swap_bytes"] == 0
+
+
+def test_the_last_sample_of_a_job_holds_its_last_reading_of_pss_and_uss() -> None:
+    with Program() as program, Watch() as watch:
+        watch.add(program.pid)
+        program.tell(f"allocate {40 * MEGABYTE}")
+        before = watch.tick()
+        every = next(each for each in watch.streams["job-a"] if each.name == "job-smaps").lane
+        program.end()
+
+        last = watch.tick()
+
+    for name in ("job_memory_pss_bytes", "job_memory_uss_bytes"):
+        assert watch.value(name, last) == watch.value(name, before) > 40 * MEGABYTE
+    assert every in (Lane.MEDIUM, Lane.SLOW)
 
 
 def test_the_peak_stays_when_the_memory_is_given_back() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.collectors.perf import JobTarget
-from fedmon.node.perf.command import InCgroup, Processes
+from fedmon.node.perf.collector import JobTarget
+from fedmon.node.perf.source import InCgroup, Processes
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -27,7 +27,7 @@ def job(tmp_path: Path) -> JobTarget:
 
 def put(proc: Path, pid: int, *, parent: int, started_s: float, state: str = "S") -> None:
     (proc / str(pid)).mkdir(exist_ok=True)
-    fields = [state, str(parent), *["0"] * 17, str(round(started_s * TICKS)), "0"]
+    fields = [state, str(parent), *["0"] * 17, str(round(started_s * TICKS)), "0", "0"]
     (proc / str(pid) / "stat").write_text(f"{pid} (a ) b) {' '.join(fields)}\n")
 
 

@@ -18,7 +18,7 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Reading
-from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector
+from fedmon.node.perf.collector import PerfCollector, PerfJobCollector
 from fedmon.node.perf.source import PerfSource
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -202,7 +202,7 @@ def test_no_perf_survives_a_node_that_is_killed(source: PerfSource, tmp_path: Pa
         import sys, threading
         from fedmon.common.metrics.sample import Instant
         from fedmon.common.settings.values import PerfSettings
-        from fedmon.node.collectors.perf import PerfJobCollector
+        from fedmon.node.perf.collector import PerfJobCollector
         from fedmon.node.perf.source import PerfSource
         pid = int(sys.argv[1])
         source = PerfSource(PerfSettings(enabled=True, groups=(), interval_s=0.2))

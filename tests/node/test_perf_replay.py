@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fedmon.common.backoff import Backoff
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.values import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
-from fedmon.node.collectors.perf import PerfCollector, PerfJobCollector, PerfProcess, PerfSession
-from fedmon.node.perf.command import WholeMachine
-from fedmon.node.perf.event import PerfScope
-from fedmon.node.perf.source import PerfSource
+from fedmon.node.perf.collector import PerfCollector, PerfJobCollector, PerfProcess, PerfSession
+from fedmon.node.perf.events import PerfScope
+from fedmon.node.perf.source import PerfSource, WholeMachine
 from tests.support.waiting import wait_until
 
 REPLAY = Path(__file__).parents[1] / "data" / "perf" / "replay_perf"
@@ -235,7 +235,7 @@ def session(replay: Replay, *, interval_s: float = 0.1) -> PerfSession:
         interval_s=interval_s,
         paranoia="",
         name="test-perf",
-        back_off_s=(0.05, 0.1),
+        backoff=Backoff(0.05, longest_s=0.1),
         patience_s=0.3,
     )
 

@@ -8,14 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.metrics.series import split_series
 from fedmon.common.metrics.table import METRICS, metric_of
 from fedmon.node.collectors.base import Roots
-from fedmon.node.perf.architectures import NAMES, architecture
-from fedmon.node.perf.event import Architecture, Counter, Derived, Group, PerfScope
-from fedmon.node.perf.groups import GENERIC, OF_ARCHITECTURE, SOFTWARE, choose
-from fedmon.node.perf.plan import make_plan
+from fedmon.node.perf.events import (
+    GENERIC,
+    OF_ARCHITECTURE,
+    SOFTWARE,
+    Architecture,
+    Counter,
+    Derived,
+    Group,
+    PerfScope,
+    architecture,
+    architectures,
+    choose,
+    make_plan,
+)
 from fedmon.node.perf.source import cgroup_name, processor, watchdog_takes_one
 
+NAMES = architectures()
 TOPICS = ("software", "cycles", "branches", "cache", *OF_ARCHITECTURE)
 RAW = re.compile(r"(cpu|amd_l3|amd_df|uncore_imc)/(event=0x[0-9a-f]{2,3}(,umask=0x[0-9a-f]{2})?|data_\w+),name=\S+/u?")
 
@@ -44,8 +56,8 @@ def test_each_formula_uses_events_of_its_own_group_alone() -> None:
         assert len(variables) == len(group.events), (name, group)
         for one in group.derived:
             assert one.parsed().names <= variables | {"seconds"}, (name, group)
-            assert one.metric in METRICS, (name, group)
-            assert set(one.labels) == set(METRICS[one.metric].labels), (name, group)
+            metric, labels = split_series(one.series)
+            assert set(labels) == set(METRICS[metric].labels), (name, group)
             assert one.parsed().value(dict.fromkeys(variables, 2.0) | {"seconds": 1.0}) is not None, (name, group)
 
 

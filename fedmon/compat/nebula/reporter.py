@@ -1,122 +1,285 @@
-"""`fedmon.Reporter`: NEBULA's reporter, as a thin face over sampler, publisher and controller."""
+"""`fedmon.Reporter`: NEBULA's reporter over the node's sampler."""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import inspect
 import logging
 import os
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fedmon.common.errors import FedmonError, InvalidInputError
+from fedmon.common.metrics.sample import Sample
+from fedmon.common.metrics.series import metric_name
 from fedmon.common.settings import BrokerSettings
-from fedmon.compat.nebula.controller import BACKLOG, TIMEOUT_S
-from fedmon.compat.nebula.measured import Measured, Tick
-from fedmon.compat.nebula.outlets import Outlets
-from fedmon.compat.nebula.settings import Generation, participant_of, read_participant, read_settings
-from fedmon.compat.nebula.sinks import SINK_TIMEOUT_S, Sinks
-from fedmon.compat.nebula.traffic import Traffic
-from fedmon.compat.nebula.view import Processes, Reported, gpus, resources
-from fedmon.node.collectors.base import THIS_MACHINE, Collector
+from fedmon.compat.nebula.outlets import BACKLOG, TIMEOUT_S, Outlets
+from fedmon.compat.nebula.settings import (
+    Generation,
+    ReporterSettings,
+    participant_of,
+    read_participant,
+    read_settings,
+)
+from fedmon.compat.nebula.view import Processes, Reported, Traffic, gpus, resources
+from fedmon.node.collectors.agent import AgentCollector
+from fedmon.node.collectors.base import THIS_MACHINE, Collector, Lane
 from fedmon.node.measure.publisher import HOST_STREAM
-from fedmon.node.measure.sampler import MIN_INTERVAL_S
+from fedmon.node.measure.sampler import MIN_INTERVAL_S, Sampler
 from fedmon.node.measure.user_values import UserValues
 
 logger = logging.getLogger(__name__)
 
+QUEUE_LIMIT = 10_000
+MAX_WAITING = 256
+"""Ticks that a busy event loop may lag behind before the oldest is dropped."""
+SINK_TIMEOUT_S, COUNT_TIMEOUT_S = 5.0, 1.0
+LEFT_ALONE_S = 30.0
+"""How long a sink or a connection manager that hung is not called: it would hold up every report."""
+JITTER_S, JITTER_SHARE = 0.5, 0.1
+RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
+FINISHED_WITHIN_S = 10.0
+"""How long the end of a scenario is told again until it is confirmed."""
+_SLOWLY_READ = frozenset(
+    {
+        "host_filesystem_size_bytes",
+        "host_filesystem_free_bytes",
+        "host_filesystem_available_bytes",
+        "host_temperature_celsius",
+    }
+)
+_HOLDS_S = 2.5 * Lane.MEDIUM.value
+"""A reading of a slow lane is shown until two further ones did not come."""
+_ASK = "get_addrs_current_connections"
+
 
 def reporter_streams(job: str) -> dict[str, Sequence[Collector]]:
-    """Return the machine as a whole with its GPUs, and under ``job`` this process with all that descends from it."""
+    """Return the collectors of the machine and its GPUs, and under ``job`` of this process and its descendants."""
     # Loaded with the first start: a program that only imports the reporter pays nothing.
     from fedmon.node.collectors import host_collectors
-    from fedmon.node.collectors.job.making import JobMaker
+    from fedmon.node.collectors.job.maker import JobMaker
     from fedmon.node.collectors.nvml import nvml_collectors, open_session
 
     streams: dict[str, Sequence[Collector]] = {HOST_STREAM: [*nvml_collectors(open_session()), *host_collectors()]}
     try:
-        watching = JobMaker(THIS_MACHINE).make(
-            pids=[os.getpid()], cgroup=None, marker=f"FEDMON_REPORTER={os.getpid()}", mono=time.monotonic()
+        streams[job] = (
+            JobMaker(THIS_MACHINE)
+            .make(pids=[os.getpid()], cgroup=None, marker=f"FEDMON_REPORTER={os.getpid()}", mono=time.monotonic())
+            .collectors
         )
-        streams[job] = watching.collectors
     except FedmonError as error:
         logger.warning("the processes of this program are not measured: %s", error)
     return streams
 
 
-class NetworkCounters:
-    """What all interfaces of the machine carried: ``acc_`` since the first report, ``prev_`` as read at the last."""
+class Tick(NamedTuple):
+    """The values of all streams at one instant, with the last ones of slow lanes."""
 
-    _traffic: Traffic
-
-    @property
-    def first_net_metrics(self) -> bool:
-        """Whether the counters were not read yet."""
-        return self._traffic.is_first
-
-    @property
-    def acc_bytes_sent(self) -> int:
-        """Bytes sent since the first report; never falls."""
-        return self._traffic.total["bytes_sent"]
-
-    @property
-    def acc_bytes_recv(self) -> int:
-        """Bytes received since the first report; never falls."""
-        return self._traffic.total["bytes_recv"]
-
-    @property
-    def acc_packets_sent(self) -> int:
-        """Packets sent since the first report; never falls."""
-        return self._traffic.total["packets_sent"]
-
-    @property
-    def acc_packets_recv(self) -> int:
-        """Packets received since the first report; never falls."""
-        return self._traffic.total["packets_recv"]
-
-    @property
-    def prev_bytes_sent(self) -> int:
-        """Bytes sent, as the machine counts them."""
-        return self._traffic.reading["bytes_sent"]
-
-    @property
-    def prev_bytes_recv(self) -> int:
-        """Bytes received, as the machine counts them."""
-        return self._traffic.reading["bytes_recv"]
-
-    @property
-    def prev_packets_sent(self) -> int:
-        """Packets sent, as the machine counts them."""
-        return self._traffic.reading["packets_sent"]
-
-    @property
-    def prev_packets_recv(self) -> int:
-        """Packets received, as the machine counts them."""
-        return self._traffic.reading["packets_recv"]
+    t: float
+    mono: float
+    values: Mapping[str, float | None]
 
 
-COUNT_TIMEOUT_S = 1.0
-_ASK = "get_addrs_current_connections"
+class Ticks:
+    """One run of the node's sampler, handed to an event loop that it never waits for; made anew for each start.
+
+    ``publish(stream, sample)`` gets every sample, on the sampler's thread. `prime` comes first: shares of CPU time need
+    two readings. `begin` is called on the event loop that then awaits `next`; `stop` from any other thread.
+    """
+
+    def __init__(
+        self, streams: Mapping[str, Sequence[Collector]], *, interval_s: float, publish: Callable[[str, Sample], None]
+    ) -> None:
+        self._publish = publish
+        # The host's stream comes last and always has a value, its own cost: so it ends each tick.
+        host, own = list(streams.get(HOST_STREAM, ())), AgentCollector()
+        host += [] if any(each.name == own.name for each in host) else [own]
+        others = {name: collectors for name, collectors in streams.items() if name != HOST_STREAM}
+        self.sampler = Sampler({**others, HOST_STREAM: host}, interval_s=interval_s, on_sample=self._on_sample)
+        self._values: dict[str, float | None] = {}
+        self._held: dict[str, tuple[float, float]] = {}
+        self._waiting: collections.deque[Tick] = collections.deque(maxlen=MAX_WAITING)
+        self._arrived = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_ended = False
+        self.dropped = 0
+
+    def prime(self) -> Tick:
+        """Read everything once; the values are not reported."""
+        samples = self.sampler.sample()
+        for sample in samples.values():
+            self._hold(sample)
+        last = samples[HOST_STREAM]
+        return Tick(
+            last.t, last.mono, {key: value for sample in samples.values() for key, value in sample.values.items()}
+        )
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the sampler; its first tick is now."""
+        self._loop = loop
+        self.sampler.start()
+
+    async def next(self) -> Tick | None:
+        """Return the next tick; None once `end` was called."""
+        while not self._is_ended:
+            # Cleared before looking: a later tick sets it again.
+            self._arrived.clear()
+            if self._waiting:
+                return self._waiting.popleft()
+            await self._arrived.wait()
+        return None
+
+    def end(self) -> None:
+        """Let `next` return; on the event loop."""
+        self._is_ended = True
+        self._arrived.set()
+
+    def stop(self) -> None:
+        """End the sampler's thread."""
+        self._is_ended = True
+        self.sampler.stop()
+
+    # --- on the sampler's thread -------------------------------------------------------------------------------------
+
+    def _on_sample(self, stream: str, sample: Sample) -> None:
+        self._publish(stream, sample)
+        self._values.update(sample.values)
+        self._hold(sample)
+        if stream == HOST_STREAM:
+            held = {key: value for key, (value, mono) in self._held.items() if sample.mono - mono <= _HOLDS_S}
+            self.dropped += len(self._waiting) == MAX_WAITING
+            self._waiting.append(Tick(sample.t, sample.mono, {**held, **self._values}))
+            self._values = {}
+            self._wake()
+
+    def _hold(self, sample: Sample) -> None:
+        for key, value in sample.values.items():
+            if metric_name(key) in _SLOWLY_READ:
+                self._held.pop(key, None)
+                if value is not None:
+                    self._held[key] = (value, sample.mono)
+
+    def _wake(self) -> None:
+        # A loop that lags behind is told once, not once a tick.
+        if self._arrived.is_set() or self._loop is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._arrived.set)
+        except RuntimeError:
+            if not self._is_ended:
+                logger.warning("the event loop of the reporter was closed before its stop(): sampling ends")
+                self._is_ended = True
+                # The sampler cannot wait for its own end.
+                threading.Thread(target=self.stop, name="fedmon-reporter-end").start()
+
+
+class Sinks:
+    """Hands values to each sink in turn; one that fails, hangs or cannot log is counted and never stops the others.
+
+    A sink has ``log_data(values)``, plain or async, and may take ``t`` beside them; a logger that has only
+    ``log_metrics(values, step)`` (the stock CSV logger) gets the number of the sample as its step. A trainer's
+    ``logger`` is looked up each time, because trainers change theirs.
+    """
+
+    def __init__(
+        self, trainer: Callable[[], object], sinks: Sequence[object], *, timeout_s: float = SINK_TIMEOUT_S
+    ) -> None:
+        self._trainer, self._sinks, self._timeout_s = trainer, sinks, timeout_s
+        self._problems: set[str] = set()
+        self._left_alone: dict[int, float] = {}
+        self.logged = self.failures = 0
+
+    async def log(self, values: Reported) -> None:
+        """Hand values to every sink, and wait for those that are async, each at most ``timeout_s``."""
+        for sink in self._present():
+            if time.monotonic() < self._left_alone.get(id(sink), 0.0):
+                self.failures += 1
+                continue
+            write = _writer(sink)
+            if write is None:
+                self._log_once("has neither log_data nor log_metrics: it is left out", sink)
+                continue
+            try:
+                done = write(values)
+                if inspect.isawaitable(done) and not await self._finish(done):
+                    self._left_alone[id(sink)] = time.monotonic() + LEFT_ALONE_S
+                    raise TimeoutError(f"it took more than {self._timeout_s:g} s")
+            except Exception as error:  # a user's callback: the reporter goes on
+                self.failures += 1
+                self._log_once(f"failed: {type(error).__name__}: {error}", sink)
+                logger.debug("a sink failed", exc_info=True)
+            else:
+                self.logged += 1
+
+    async def _finish(self, pending: Awaitable[object]) -> bool:
+        """Wait for an async sink; False when it takes too long. Raises its error."""
+        task = asyncio.ensure_future(pending)
+        try:
+            # A sink that cancels itself must not look as if the reporter had been cancelled.
+            done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
+        finally:
+            if not task.done():
+                task.cancel()
+        if task.cancelled():
+            raise RuntimeError("it cancelled itself")
+        if done:
+            task.result()
+        return bool(done)
+
+    def _present(self) -> list[object]:
+        trainer = self._trainer()
+        found = getattr(trainer, "logger", None)
+        if found is None and hasattr(trainer, "log_data"):
+            found = trainer
+        loggers = found if isinstance(found, list | tuple) else [found]
+        return [sink for sink in [*loggers, *self._sinks] if sink is not None]
+
+    def _log_once(self, text: str, sink: object) -> None:
+        key = f"{id(sink)} {text[:80]}"
+        is_known = key in self._problems or len(self._problems) > 100
+        logger.log(logging.DEBUG if is_known else logging.WARNING, "sink: %s %s", type(sink).__name__, text)
+        self._problems.add(key)
+
+
+def _writer(sink: object) -> Callable[[Reported], Any] | None:
+    log_data, log_metrics = getattr(sink, "log_data", None), getattr(sink, "log_metrics", None)
+    if callable(log_data):
+        return (lambda values: log_data(values, t=values.t)) if _takes(log_data, "t") else log_data
+    return (lambda values: log_metrics(values, step=values.seq)) if callable(log_metrics) else None
+
+
+def _takes(function: Callable[..., object], name: str, *, unknown: bool = False) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return unknown
+    return name in parameters or (unknown and any(each.kind is each.VAR_KEYWORD for each in parameters.values()))
 
 
 async def count_connections(manager: object, *, timeout_s: float = COUNT_TIMEOUT_S) -> int | None:
     """Return the number of direct connections; None when there is no manager or it cannot tell.
 
     A manager has NEBULA's ``get_addrs_current_connections(only_direct=True)``, plain or async, or a collection
-    ``connections``, or is a number or collection itself; a function is called for it. Raises what it raises, and
-    TimeoutError.
+    ``connections``, or is a number or collection itself, or a function that returns one of these. Raises the manager's
+    errors, and TimeoutError.
     """
+
+    async def finished(result: Any) -> Any:
+        return await asyncio.wait_for(result, timeout_s) if inspect.isawaitable(result) else result
+
     if not hasattr(manager, _ASK) and not hasattr(manager, "connections") and callable(manager):
-        manager = await _finished(manager(), timeout_s)
+        manager = await finished(manager())
     ask = getattr(manager, _ASK, None)
     if callable(ask):
-        found = await _finished(ask(only_direct=True) if _takes_direct(ask) else ask(), timeout_s)
+        found = await finished(ask(only_direct=True) if _takes(ask, "only_direct", unknown=True) else ask())
     else:
         found = getattr(manager, "connections", manager)
     if isinstance(found, int) and not isinstance(found, bool):
@@ -124,25 +287,8 @@ async def count_connections(manager: object, *, timeout_s: float = COUNT_TIMEOUT
     return len(found) if hasattr(found, "__len__") else None
 
 
-async def _finished(result: Any, timeout_s: float) -> Any:
-    return await asyncio.wait_for(result, timeout_s) if inspect.isawaitable(result) else result
-
-
-def _takes_direct(ask: Any) -> bool:
-    try:
-        parameters = inspect.signature(ask).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    return any(each.name == "only_direct" or each.kind is each.VAR_KEYWORD for each in parameters)
-
-
-QUEUE_LIMIT = 10_000
-ASK_AGAIN_S = 30.0
-"""How long a connection manager that did not answer is left alone."""
-
-
 class Enqueued(NamedTuple):
-    """One value of the program, and when it was handed in (Unix seconds)."""
+    """One value of the program, and when it was enqueued (Unix seconds)."""
 
     name: str
     value: Any
@@ -150,30 +296,19 @@ class Enqueued(NamedTuple):
 
 
 class Cycle:
-    """What a reporter does at each tick; belongs to one event loop at a time.
+    """The report of each tick; belongs to one event loop at a time.
 
-    ``manager()`` returns the connection manager, None for none. ``report`` raises nothing: what fails is left out.
+    ``manager()`` returns the connection manager, None for none. ``report`` raises nothing: a failing part is left out.
     """
 
     def __init__(
-        self,
-        outlets: Outlets,
-        sinks: Sinks,
-        *,
-        node_id: str,
-        generation: Generation,
-        traffic: Traffic,
-        manager: Callable[[], object],
+        self, settings: ReporterSettings, outlets: Outlets, sinks: Sinks, *, manager: Callable[[], object]
     ) -> None:
-        self._outlets, self._sinks, self._manager = outlets, sinks, manager
-        self._node_id, self._generation, self._traffic = node_id, generation, traffic
-        self._processes = Processes()
+        self._settings, self._outlets, self._sinks, self._manager = settings, outlets, sinks, manager
+        self.traffic, self.processes = Traffic(), Processes()
         self.queue: asyncio.Queue[Enqueued] = asyncio.Queue()
-        self.values_dropped = 0
-        self.count = 0
-        self._logged = 0
-        self._problem = ""
-        self._asked_again_at = 0.0
+        self.values_dropped = self.count = self._logged = 0
+        self._problem, self._ask_again_at = "", 0.0
 
     def enqueue(self, name: str, value: Any) -> None:
         """Take a value of the program; at most 10,000 wait, the oldest goes first."""
@@ -182,64 +317,53 @@ class Cycle:
             self.values_dropped += 1
         self.queue.put_nowait(Enqueued(name, value, time.time()))
 
-    def prepare(self, first: Tick) -> None:
-        """Learn where shares of CPU time begin."""
-        self._processes.cpu_percent(first.values, first.mono)
-
-    async def report(self, tick: Tick, participant: Callable[[], Mapping[str, Any]], *, with_status: bool) -> None:
-        """Report once; a status that cannot be made takes nothing else away."""
+    async def report(self, tick: Tick, participant: Callable[[], Mapping[str, Any]] | None = None) -> None:
+        """Report once; with ``participant`` a status first, which takes nothing else away when it fails."""
         try:
-            if with_status:
-                self._report_status(participant, tick.t)
+            if participant is not None:
+                self._outlets.status(participant(), tick.t)
+        except Exception:  # the program's own mapping
+            logger.exception("a status could not be made")
+        try:
             await self.report_queue()
             await self._report_resources(tick)
-            self._outlets.cycle_done()
-        except Exception:  # one cycle is one call of a handler: the next one comes all the same
+            self._outlets.flush()
+        except Exception:  # the next cycle comes all the same
             logger.exception("a cycle of the reporter failed")
         self.count += 1
 
-    def _report_status(self, participant: Callable[[], Mapping[str, Any]], t: float) -> None:
-        try:
-            self._outlets.status(participant(), t)
-        except Exception:  # the program's own mapping: whatever it does, the rest is reported
-            logger.exception("a status could not be made")
-
     async def report_queue(self) -> None:
-        """Log what is enqueued now, the oldest first."""
+        """Log the values that are enqueued now, the oldest first."""
         for _ in range(self.queue.qsize()):
             name, value, t = self.queue.get_nowait()
             self._outlets.value(name, value, t)
             await self._log({name: value}, t, time.monotonic() - (time.time() - t))
 
     async def _report_resources(self, tick: Tick) -> None:
-        self._traffic.look(tick.values)
+        self.traffic.look(tick.values)
         found = resources(
             tick.values,
-            cpu_process=self._processes.cpu_percent(tick.values, tick.mono),
-            traffic=self._traffic,
+            cpu_process=self.processes.cpu_percent(tick.values, tick.mono),
+            traffic=self.traffic,
             connections=await self._connections(),
-            generation=self._generation,
+            generation=self._settings.generation,
         )
-        await self._log(found, tick.t, tick.mono)
-        for gpu in gpus(tick.values):
-            await self._log(gpu, tick.t, tick.mono)
+        for values in (found, *gpus(tick.values)):
+            await self._log(values, tick.t, tick.mono)
 
     async def _log(self, values: Mapping[str, Any], t: float, mono: float) -> None:
-        await self._sinks.log(Reported(values, t=t, mono=mono, node_id=self._node_id, seq=self._logged))
+        await self._sinks.log(Reported(values, t=t, mono=mono, node_id=self._settings.node_id, seq=self._logged))
         self._logged += 1
 
     async def _connections(self) -> int | None:
         try:
             manager = self._manager()
-            if manager is None or time.monotonic() < self._asked_again_at:
+            if manager is None or time.monotonic() < self._ask_again_at:
                 return None
             count = await count_connections(manager)
-        except TimeoutError:
-            # Asking it at each tick would let every report come a second late.
-            self._asked_again_at = time.monotonic() + ASK_AGAIN_S
-            logger.warning("the connections are not known: their manager did not answer in time")
-            return None
-        except Exception as error:  # noqa: BLE001  # the program's own object: whatever it is, the rest is reported
+        except Exception as error:  # noqa: BLE001  # the program's own object: the rest is reported
+            if isinstance(error, TimeoutError):
+                self._ask_again_at = time.monotonic() + LEFT_ALONE_S
             level = logging.DEBUG if self._problem == str(error) else logging.WARNING
             self._problem = str(error)
             logger.log(level, "the connections are not known: %s: %s", type(error).__name__, error)
@@ -248,13 +372,17 @@ class Cycle:
         return count
 
 
-JITTER_S, JITTER_SHARE = 0.5, 0.1
-RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
-FINISHED_WITHIN_S = 10.0
-"""How long the end of a scenario is told again until somebody confirms it."""
+def _counter(kind: str, *, reading: bool = False) -> Any:
+    what = "as the machine counts them, at the last report" if reading else "since the first report; never falls"
+
+    def get(reporter: Reporter) -> int:
+        traffic = reporter._cycle.traffic  # noqa: SLF001  # this is a part of the class
+        return (traffic.reading if reading else traffic.total)[kind]
+
+    return property(get, doc=f"{kind.replace('_', ' ')} of all interfaces, {what}.")
 
 
-class Reporter(NetworkCounters):
+class Reporter:
     """Measures this machine and its own processes, and reports them together with the values of a program.
 
     ``config`` is NEBULA's participant mapping, an object that has it as ``.participant``, or nothing; each keyword
@@ -316,27 +444,33 @@ class Reporter(NetworkCounters):
             self._settings,
             broker=broker,
             boot=time.time_ns() // 1_000_000,
-            streams=[self._job] if streams is None else [name for name in streams if name != "host"],
-            capabilities=lambda: self._measured.sampler.capabilities() if self._measured is not None else {},
+            streams=[self._job] if streams is None else [name for name in streams if name != HOST_STREAM],
+            capabilities=lambda: self._ticks.sampler.capabilities() if self._ticks is not None else {},
             http_timeout_s=http_timeout_s,
             backlog=backlog,
-            seed=seed,
         )
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
-        self._traffic = Traffic()
-        self._cycle = Cycle(
-            self._outlets, self._sinks, node_id=self._settings.node_id, generation=generation, traffic=self._traffic,
-            manager=lambda: self.cm,
-        )  # fmt: skip
+        self._cycle = Cycle(self._settings, self._outlets, self._sinks, manager=lambda: self.cm)
         self._is_finished, self._complaint = False, ""
         self._finishing = asyncio.Lock()
         self._starting: asyncio.Task[asyncio.Task[None]] | None = None
         self._reporter_task: asyncio.Task[None] | None = None
         self._stop_asked = asyncio.Event()
-        self._measured: Measured | None = None
+        self._ticks: Ticks | None = None
         self._is_running = False
 
     # --- what can be asked at any time -------------------------------------------------------------------------------
+
+    acc_bytes_sent, acc_bytes_recv = _counter("bytes_sent"), _counter("bytes_recv")
+    acc_packets_sent, acc_packets_recv = _counter("packets_sent"), _counter("packets_recv")
+    prev_bytes_sent, prev_bytes_recv = _counter("bytes_sent", reading=True), _counter("bytes_recv", reading=True)
+    prev_packets_sent = _counter("packets_sent", reading=True)
+    prev_packets_recv = _counter("packets_recv", reading=True)
+
+    @property
+    def first_net_metrics(self) -> bool:
+        """Whether the network's counters were not read yet."""
+        return self._cycle.traffic.is_first
 
     @property
     def frequency(self) -> float:
@@ -384,7 +518,7 @@ class Reporter(NetworkCounters):
         return {
             **{f"statuses_{name}": count for name, count in self._outlets.counts()._asdict().items()},
             "values_dropped": self._cycle.values_dropped,
-            "ticks_dropped": self._measured.dropped if self._measured is not None else 0,
+            "ticks_dropped": self._ticks.dropped if self._ticks is not None else 0,
             "sinks_called": self._sinks.logged,
             "sinks_failed": self._sinks.failures,
         }
@@ -412,8 +546,8 @@ class Reporter(NetworkCounters):
     async def stop(self) -> None:
         """End reporting: what was enqueued is still logged, what was gathered is sent. `start` begins again."""
         self._stop_asked.set()
-        if self._measured is not None:
-            self._measured.end()
+        if self._ticks is not None:
+            self._ticks.end()
         # What is done may belong to a loop that is closed.
         if self._starting is not None and not self._starting.done():
             await asyncio.wait({self._starting})
@@ -434,21 +568,21 @@ class Reporter(NetworkCounters):
         if self._is_running:
             return
         self._is_running = True
-        measured = self._measured
+        ticks = self._ticks
         try:
-            if measured is None:
+            if ticks is None:
                 self._stop_asked = asyncio.Event()
-                measured = await self._prime()
+                ticks = await self._prime()
             if not self._stop_asked.is_set():
                 self._outlets.open()
-                await asyncio.to_thread(measured.begin, asyncio.get_running_loop())
-            while not self._stop_asked.is_set() and (tick := await measured.next()) is not None:
-                await self._cycle.report(tick, self._participant, with_status=self._settings.report_status)
+                await asyncio.to_thread(ticks.begin, asyncio.get_running_loop())
+            while not self._stop_asked.is_set() and (tick := await ticks.next()) is not None:
+                await self._cycle.report(tick, self._participant if self._settings.report_status else None)
                 await self._follow()
             await self._cycle.report_queue()
         finally:
-            self._is_running, self._measured = False, None
-            await asyncio.to_thread(self._close, measured)
+            self._is_running, self._ticks = False, None
+            await asyncio.to_thread(self._close, ticks)
 
     async def report_scenario_finished(self) -> bool:
         """Tell that this participant has finished its scenario; True only once that was confirmed.
@@ -468,29 +602,26 @@ class Reporter(NetworkCounters):
         self._reporter_task = asyncio.create_task(self.run_reporter(), name="Reporter_run_reporter")
         return self._reporter_task
 
-    async def _prime(self, grace_time_s: float = 0.0) -> Measured:
+    async def _prime(self, grace_time_s: float = 0.0) -> Ticks:
         """Read everything once, so that the first report has shares of CPU time, and wait for the grace time."""
         streams = self._streams
         if streams is None:  # shares of CPU time need two readings that lie some ticks of the kernel's clock apart
             streams, grace_time_s = await asyncio.to_thread(reporter_streams, self._job), max(grace_time_s, 0.1)
-        measured = self._measured = Measured(
-            streams, interval_s=self.period_s, publish=self._outlets.publish, on_orphaned=self._outlets.close
-        )
-        await asyncio.to_thread(measured.prime)
-        if measured.first is not None:
-            self._cycle.prepare(measured.first)
+        ticks = self._ticks = Ticks(streams, interval_s=self.period_s, publish=self._outlets.publish)
+        first = await asyncio.to_thread(ticks.prime)
+        self._cycle.processes.cpu_percent(first.values, first.mono)
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_asked.wait(), grace_time_s)
         except asyncio.CancelledError:
-            self._measured = None
-            measured.stop()
+            self._ticks = None
+            ticks.stop()
             raise
-        return measured
+        return ticks
 
-    def _close(self, measured: Measured | None) -> None:
-        if measured is not None:
-            measured.stop()
+    def _close(self, ticks: Ticks | None) -> None:
+        if ticks is not None:
+            ticks.stop()
         self._outlets.close()
 
     async def _follow(self) -> None:
@@ -508,8 +639,8 @@ class Reporter(NetworkCounters):
         self._settings = msgspec.structs.replace(
             self._settings, report_frequency=settings.report_frequency, report_status=settings.report_status
         )
-        if self._measured is not None and self._measured.sampler.asked_interval_s != self.period_s:
-            self._measured.sampler.set_interval(self.period_s)
+        if self._ticks is not None and self._ticks.sampler.asked_interval_s != self.period_s:
+            self._ticks.sampler.set_interval(self.period_s)
 
     def _participant(self) -> Mapping[str, Any]:
         """Return what is known of the participant now; a file goes before what the program holds in memory."""

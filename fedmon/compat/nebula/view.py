@@ -1,4 +1,4 @@
-"""What NEBULA's reporter logs, computed from our metrics: its tags, its units, and no value that nobody measured."""
+"""The values of NEBULA's reporter, from our metrics: its tags, its units, and nothing that was not measured."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ from fedmon.common.metrics.nebula_tags import (
 from fedmon.common.metrics.sample import rate
 from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.compat.nebula.settings import Generation
-from fedmon.compat.nebula.traffic import Traffic
 
 CPU_SECONDS = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
 RSS = "job_memory_rss_bytes"
 _TEMPERATURE = "host_temperature_celsius"
+_KINDS: Mapping[str, str] = {
+    "host_network_transmit_bytes_total": "bytes_sent",
+    "host_network_receive_bytes_total": "bytes_recv",
+    "host_network_transmit_packets_total": "packets_sent",
+    "host_network_receive_packets_total": "packets_recv",
+}
 _GPU = re.compile(r'gpu_[a-z_]+\{gpu="(\d+)"\}')
 
 
@@ -50,6 +55,40 @@ class Reported(dict[str, float]):
     def units(self) -> dict[str, str]:
         """Map each tag to its unit; empty text where it has none."""
         return {tag: unit_of(tag) for tag in self}
+
+
+class Traffic:
+    """Sums the growth of each interface's counters; nothing is ever subtracted.
+
+    A counter that was restarted adds nothing, nor does an interface that comes or goes. ``total`` and ``reading`` map
+    bytes_sent, bytes_recv, packets_sent and packets_recv to the growth since the first look, and to the sum of the
+    counters at the last one. Not safe between threads.
+    """
+
+    def __init__(self) -> None:
+        self.total: dict[str, int] = dict.fromkeys(_KINDS.values(), 0)
+        self.reading: dict[str, int] = dict.fromkeys(_KINDS.values(), 0)
+        self.is_first = True
+        self.resets = 0
+        self._last: dict[str, float] = {}
+
+    def look(self, values: Mapping[str, float | None]) -> bool:
+        """Take a reading of the counters of all interfaces; False when it held none."""
+        found = {key: value for key, value in values.items() if metric_name(key) in _KINDS}
+        counted = {key: value for key, value in found.items() if value is not None}
+        if not counted:
+            return False
+        self.reading = dict.fromkeys(_KINDS.values(), 0)
+        for key, value in counted.items():
+            kind = _KINDS[metric_name(key)]
+            self.reading[kind] += int(value)
+            earlier = self._last.get(key, value)
+            self.total[kind] += max(0, int(value) - int(earlier))
+            self.resets += value < earlier
+        # A reading that was missed once keeps its place; an interface that is gone does not.
+        self._last = {key: value for key, value in self._last.items() if key in found} | counted
+        self.is_first = False
+        return True
 
 
 class Processes:

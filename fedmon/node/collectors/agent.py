@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors.base import Lane, Reading, Why, probe_by_reading
-from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.base import Lane, Reading, Why
+from fedmon.node.collectors.files import KernelFile, Values
 
-CPU = "agent_cpu_seconds_total"
-RSS = "agent_memory_rss_bytes"
-TIMES = "agent_collector_seconds"
+CPU, RSS, TIMES = "agent_cpu_seconds_total", "agent_memory_rss_bytes", "agent_collector_seconds"
+
+Counts = Callable[[], Mapping[str, float | None]]
 
 
 class AgentCollector:
@@ -26,27 +26,20 @@ class AgentCollector:
     name = "agent"
     lane = Lane.FAST
 
-    def __init__(
-        self, *, proc: Path = Path("/proc"), counts: Callable[[], Mapping[str, float | None]] | None = None
-    ) -> None:
-        self._statm = ProcFile(proc / "self" / "statm", size_bytes=128)
+    def __init__(self, *, proc: Path = Path("/proc"), counts: Counts | None = None) -> None:
+        self._statm = KernelFile(proc / "self" / "statm", size_bytes=128)
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._counts = counts
+        self._counts: Counts = counts if counts is not None else dict
 
     def collect(self, _now: Instant) -> Reading:
         """Read CPU time, memory and counts."""
-        values: dict[str, float | None] = {CPU: round(time.process_time(), 6), RSS: self._rss()}
-        if self._counts is not None:
-            values.update(self._counts())
+        rss = int(self._statm.head().split(None, 2)[1]) * self._page_bytes
+        values: Values = {CPU: round(time.process_time(), 6), RSS: rss, **self._counts()}
         return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})
 
     def probe(self) -> dict[str, str | None]:
-        """Say whether the memory can be read; the rest always can."""
-        counts = self._counts() if self._counts is not None else {}
-        return {CPU: None} | probe_by_reading(self._rss, (RSS,)) | dict.fromkeys(counts)
-
-    def _rss(self) -> int:
-        return int(self._statm.head().split(None, 2)[1]) * self._page_bytes
+        """Say that this can always be measured."""
+        return dict.fromkeys((CPU, RSS, *self._counts()))
 
 
 class CollectorTimes:
@@ -55,7 +48,7 @@ class CollectorTimes:
     name = "collector-times"
     lane = Lane.MEDIUM
 
-    def __init__(self, times: Callable[[], Mapping[str, float | None]]) -> None:
+    def __init__(self, times: Counts) -> None:
         self._times = times
 
     def collect(self, _now: Instant) -> Reading:

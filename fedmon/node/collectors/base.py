@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -96,17 +96,6 @@ class Collector(Protocol):
     def probe(self) -> Mapping[str, str | None]:
         """Map each metric of this collector (or one series of it) to None when it is measured, else to the reason."""
         ...
-
-
-def probe_by_reading(read: Callable[[], object], metrics: tuple[str, ...]) -> dict[str, str | None]:
-    """Probe metrics that come from one source together: all measured, or none for one reason."""
-    try:
-        read()
-    except CollectorUnavailableError as error:
-        return dict.fromkeys(metrics, error.reason)
-    except (ValueError, IndexError) as error:
-        return dict.fromkeys(metrics, f"{Why.FAILED.value}: cannot be parsed: {error}")
-    return dict.fromkeys(metrics)
 
 
 def why(error: OSError) -> CollectorUnavailableError:

@@ -1,29 +1,50 @@
-"""CPU time by mode, the busy share, and how many CPUs there are."""
+"""CPU time by mode and busy share, of the host and of each CPU, and clock frequencies."""
 
 from __future__ import annotations
 
+import math
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, probe_by_reading
-from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.files import (
+    KernelFile,
+    Reasons,
+    SourceCollector,
+    Values,
+    entries_or_none,
+    garbled,
+    miss,
+    read_number,
+)
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The first eight columns; guest and guest_nice, which follow, are already counted in user and nice.
 
 Source: Linux Documentation/filesystems/proc.rst, section 1.7.
 """
+BUSY, SECONDS, COUNT = "host_cpu_busy_ratio", "host_cpu_seconds_total", "host_cpu_count"
+CORE_BUSY, CORE_SECONDS = "host_cpu_core_busy_ratio", "host_cpu_core_seconds_total"
+MEAN, LOWEST, HIGHEST = "host_cpu_frequency_hertz", "host_cpu_frequency_min_hertz", "host_cpu_frequency_max_hertz"
+FREQUENCIES, CORE_FREQUENCY = (MEAN, LOWEST, HIGHEST), "host_cpu_core_frequency_hertz"
 
-BUSY = "host_cpu_busy_ratio"
-SECONDS = "host_cpu_seconds_total"
-COUNT = "host_cpu_count"
-NOT_BUSY = slice(MODES.index("idle"), MODES.index("iowait") + 1)
-MAX_CPUS = 65_536
+MAX_BY_MODE = 64
+"""Above this number of CPUs only the busy shares are given: eight modes of each would not fit into a message."""
+MAX_CORES = 512
+"""CPUs beyond this number are left out, so that one sample always fits into a message."""
+
+_NOT_BUSY = slice(MODES.index("idle"), MODES.index("iowait") + 1)
 _SERIES = tuple(series(SECONDS, mode=mode) for mode in MODES)
-_MIN_MODES = 4
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CORE = re.compile(rb"^cpu(\d+) (.*)\n", re.MULTILINE)
+_LOOK_AGAIN_S = 60.0
+"""How long a CPU that is switched on may go unnoticed by the frequencies."""
+_FREQUENCY = re.compile(rb"^(processor|cpu MHz)[ \t]*:[ \t]*([^\n]*)\n", re.MULTILINE)
+_TOO_MANY = f"{Why.UNSUPPORTED.value}: modes of each CPU are given up to {MAX_BY_MODE} CPUs, for want of room"
 
 
 class CpuBusy:
@@ -32,20 +53,22 @@ class CpuBusy:
     def __init__(self) -> None:
         self._earlier: tuple[float, float] | None = None
 
-    def between(self, busy_s: float, total_s: float) -> tuple[float | None, str | None]:
-        """Return the share since the previous call, or the reason why there is none.
+    def between(self, busy: float, total: float) -> tuple[float | None, str]:
+        """Return the share since the previous call, or None and the reason.
 
-        The kernel may let idle and iowait, and so the sum, go back a little: the share is kept below 1. Busy time only
-        grows.
+        The kernel may let idle and iowait, and so the sum, go back a little: the share is kept below 1.
         """
-        earlier, self._earlier = self._earlier, (busy_s, total_s)
+        earlier, self._earlier = self._earlier, (busy, total)
         if earlier is None:
             return None, Why.FIRST_SAMPLE.value
-        if total_s <= earlier[1]:
+        if total <= earlier[1] or busy < earlier[0]:
             return None, f"{Why.FAILED.value}: the CPU counters did not advance"
-        if busy_s < earlier[0]:
-            return None, f"{Why.FAILED.value}: the CPU's busy time went back"
-        return round(min(1.0, (busy_s - earlier[0]) / (total_s - earlier[1])), 6), None
+        return round(min(1.0, (busy - earlier[0]) / (total - earlier[1])), 6), ""
+
+    def of(self, ticks: list[int]) -> tuple[float | None, str]:
+        """Return the same for ticks by mode."""
+        total = sum(ticks)
+        return self.between(total - sum(ticks[_NOT_BUSY]), total)
 
 
 class CpuCollector:
@@ -55,72 +78,177 @@ class CpuCollector:
     lane = Lane.FAST
 
     def __init__(self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
-        self._stat = ProcFile(proc / "stat", size_bytes=512)
-        self._online = ProcFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
-        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._stat = KernelFile(proc / "stat", size_bytes=512)
+        self._online = OnlineCpus(sys)
         self._busy = CpuBusy()
-        self._counted: tuple[bytes, int] | None = None
 
     def collect(self, _now: Instant) -> Reading:
         """Read the counters; the busy share is None at the first tick."""
         ticks = self._ticks()
-        total = sum(ticks)
-        share, reason = self._busy.between(total - sum(ticks[NOT_BUSY]), total)
-        values: dict[str, float | None] = {BUSY: share}
-        ticks_per_s = self._ticks_per_s
+        share, reason = self._busy.of(ticks)
+        values: Values = {BUSY: share}
+        reasons = {BUSY: reason} if reason else {}
         for key, value in zip(_SERIES, ticks, strict=False):
-            values[key] = value / ticks_per_s
+            values[key] = value / _TICKS_PER_S
         try:
-            values[COUNT] = self._count()
+            values[COUNT] = self._online.count()
         except CollectorUnavailableError as error:
-            return Reading({**values, COUNT: None}, {COUNT: error.reason, **({BUSY: reason} if reason else {})})
-        return Reading(values, {BUSY: reason} if reason else {})
+            miss(values, reasons, (COUNT,), error.reason)
+        return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
         """Say whether the counters and the list can be read."""
-        return probe_by_reading(self._ticks, (BUSY, SECONDS)) | probe_by_reading(self._count, (COUNT,))
+        ticks = _problem(self._ticks)
+        return {BUSY: ticks, SECONDS: ticks, COUNT: _problem(self._online.count)}
 
     def _ticks(self) -> list[int]:
-        line, newline, _ = self._stat.head().partition(b"\n")
-        return ticks_of(line, b"cpu", is_whole=bool(newline), where=self._stat.path)
-
-    def _count(self) -> int:
-        text = self._online.head()
-        if self._counted is None or self._counted[0] != text:
-            self._counted = text, len(cpus_in(text, where=self._online.path))
-        return self._counted[1]
+        text = self._stat.head()
+        try:
+            return _ticks_of(text[4 : text.index(b"\n")])
+        except ValueError:
+            raise garbled(self._stat.path, text) from None
 
 
-def ticks_of(line: bytes, name: bytes, *, is_whole: bool, where: Path) -> list[int]:
-    """Return the clock ticks by mode of one line of ``stat``; old kernels have fewer modes.
+class OnlineCpus:
+    """Counts the CPUs that are on."""
 
-    Raises CollectorUnavailableError when it is not the line of ``name``, or is not whole.
+    def __init__(self, sys: Path) -> None:
+        self._file = KernelFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
+        self._text, self._count = b"", 0
+
+    def count(self) -> int:
+        """Return how many CPUs a list such as ``0-3,8`` names. Raises CollectorUnavailableError."""
+        text = self._file.head()
+        if text != self._text:
+            try:
+                ranges = [list(map(int, part.split(b"-"))) for part in text.split(b",")]
+            except ValueError:
+                raise garbled(self._file.path, text) from None
+            self._text, self._count = text, sum(each[-1] - each[0] + 1 for each in ranges)
+        if not self._count:
+            raise garbled(self._file.path, text)
+        return self._count
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class PerCoreCollector(SourceCollector):
+    """Reads the lines of single CPUs in ``stat``; a CPU that is switched off has none."""
+
+    def __init__(self, *, proc: Path = Path("/proc")) -> None:
+        super().__init__("cpu-cores", Lane.FAST, (CORE_BUSY, CORE_SECONDS), where=proc / "stat", untold=_TOO_MANY)
+        self._stat = KernelFile(proc / "stat")
+        self._cores: dict[bytes, _Core] = {}
+
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        lines = _CORE.findall(self._stat.read())[:MAX_CORES]
+        if not lines:
+            raise CollectorUnavailableError(Why.NOT_FOUND, f"{self._stat.path} lists no single CPU")
+        values: Values = {}
+        reasons: Reasons = {}
+        cores, self._cores = self._cores, {}
+        for cpu, line in lines:
+            core = self._cores[cpu] = cores.get(cpu) or _Core(cpu.decode())
+            ticks = _ticks_of(line)
+            values[core.busy_key], reason = core.busy.of(ticks)
+            if reason:
+                reasons[core.busy_key] = reason
+            if len(lines) <= MAX_BY_MODE:
+                for key, value in zip(core.mode_keys, ticks, strict=False):
+                    values[key] = value / _TICKS_PER_S
+        return values, reasons
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether there are such lines, and whether they are few enough for each mode."""
+        cores, self._cores = self._cores, {}  # a probe is no reading that a share begins with
+        report = super().probe()
+        self._cores = cores
+        return {CORE_BUSY: None if report[CORE_SECONDS] in (None, _TOO_MANY) else report[CORE_SECONDS],
+                CORE_SECONDS: report[CORE_SECONDS]}  # fmt: skip
+
+
+class _Core:
+    """The series of one CPU, and its counters of the previous tick."""
+
+    def __init__(self, cpu: str) -> None:
+        self.busy = CpuBusy()
+        self.busy_key = series(CORE_BUSY, cpu=cpu)
+        self.mode_keys = tuple(series(CORE_SECONDS, cpu=cpu, mode=mode) for mode in MODES)
+
+
+class FrequencyCollector(SourceCollector):
+    """Reads ``cpufreq/scaling_cur_freq`` of each CPU that is on, else the lines ``cpu MHz`` of ``cpuinfo``.
+
+    A virtual machine's ``cpuinfo`` tells the nominal frequency. Sources: Linux Documentation/admin-guide/pm/cpufreq.rst
+    (kilohertz), and arch/x86/kernel/cpu/proc.c.
     """
-    fields = line.split(None, len(MODES) + 1)
+
+    def __init__(self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys"), per_core: bool = False) -> None:
+        self._cpus = sys / "devices" / "system" / "cpu"
+        metrics = (*FREQUENCIES, CORE_FREQUENCY) if per_core else FREQUENCIES
+        super().__init__("frequency", Lane.MEDIUM, metrics, where=self._cpus)
+        self._cpuinfo = KernelFile(proc / "cpuinfo", size_bytes=65_536)
+        self._per_core = per_core
+        self._files: dict[str, str] = {}
+        self._look_again = -math.inf
+
+    def _read(self, now: Instant) -> tuple[Values, Reasons]:
+        found, reasons = self._found(now)
+        known = found.values()
+        if not found:
+            return dict.fromkeys(FREQUENCIES), dict.fromkeys(FREQUENCIES, next(iter(reasons.values()))) | reasons
+        values: Values = {MEAN: round(sum(known) / len(known)), LOWEST: min(known), HIGHEST: max(known)}
+        if self._per_core:
+            values.update({series(CORE_FREQUENCY, cpu=cpu): hertz for cpu, hertz in list(found.items())[:MAX_CORES]})
+            values.update(dict.fromkeys(reasons))
+            return values, reasons
+        return values, {}
+
+    def _found(self, now: Instant) -> tuple[dict[str, int], Reasons]:
+        """Return the frequency of each CPU in hertz, and the reason of each series that is not known."""
+        if now.mono >= self._look_again or now.mono == 0.0:
+            files = {name[3:]: f"{self._cpus}/{name}/cpufreq/scaling_cur_freq"
+                     for name in entries_or_none(self._cpus, r"cpu\d+")}  # fmt: skip
+            self._files = {cpu: path for cpu, path in files.items() if os.path.lexists(path)}
+            self._look_again = now.mono + _LOOK_AGAIN_S
+        found: dict[str, int] = {}
+        reasons: Reasons = {}
+        for cpu, path in self._files.items():
+            try:
+                found[cpu] = read_number(path) * 1000
+            except CollectorUnavailableError as error:
+                self._look_again = -math.inf
+                if not error.is_lack:
+                    reasons[series(CORE_FREQUENCY, cpu=cpu)] = error.reason
+        if not found and not reasons:
+            found = self._found_in_cpuinfo()
+        return found, reasons
+
+    def _found_in_cpuinfo(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        cpu = ""
+        for key, value in _FREQUENCY.findall(self._cpuinfo.read()):
+            if key == b"processor":
+                cpu = value.strip().decode()
+            else:
+                found[cpu] = round(float(value) * 1_000_000)
+        if not found:
+            raise CollectorUnavailableError(
+                Why.UNSUPPORTED, f"neither cpufreq nor {self._cpuinfo.path} tells a frequency"
+            )
+        return found
+
+
+def _ticks_of(line: bytes) -> list[int]:
+    """Return the clock ticks by mode; old kernels have fewer modes."""
+    return list(map(int, line.split(None, len(MODES))[: len(MODES)]))
+
+
+def _problem(read: Callable[[], object]) -> str | None:
     try:
-        if fields[0] != name or not (is_whole or len(fields) > len(MODES) + 1):
-            raise garbled(where, line)
-        ticks = list(map(int, fields[1 : 1 + len(MODES)]))
-        if len(ticks) < _MIN_MODES or min(ticks) < 0 or max(ticks) > MAX_NUMBER:
-            raise garbled(where, line)
-    except (ValueError, IndexError):
-        raise garbled(where, line) from None
-    return ticks
-
-
-def cpus_in(text: bytes, *, where: Path) -> list[int]:
-    """Return the CPUs, or NUMA nodes, of a list such as ``0-3,8``.
-
-    Raises CollectorUnavailableError when it is no such list.
-    """
-    cpus: list[int] = []
-    try:
-        for part in text.strip().split(b","):
-            first, dash, last = part.partition(b"-")
-            low, high = int(first), int(last if dash else first)
-            if not 0 <= low <= high < MAX_CPUS:
-                raise garbled(where, text)
-            cpus += range(low, high + 1)
-    except ValueError:
-        raise garbled(where, text) from None
-    return cpus
+        read()
+    except CollectorUnavailableError as error:
+        return error.reason
+    return None

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.common.metrics.series import metric_name, series
+from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.listing import Given, Reasons, Values, miss
-from fedmon.node.collectors.ports import FULL, OCTETS_PER_DATA, TRAFFIC, Port, Ports
-from fedmon.node.collectors.sysfs import MAX_NUMBER, garbled, read_count
+from fedmon.node.collectors.files import (
+    KernelFile,
+    Reasons,
+    SourceCollector,
+    Values,
+    entries,
+    entries_or_none,
+    garbled,
+    miss,
+    read_number,
+    text_or,
+)
 
-CASTS = {
+TRAFFIC = {
+    "infiniband_receive_bytes_total": "port_rcv_data",
+    "infiniband_transmit_bytes_total": "port_xmit_data",
+    "infiniband_receive_packets_total": "port_rcv_packets",
+    "infiniband_transmit_packets_total": "port_xmit_packets",
+}
+COUNTERS = {
     "infiniband_unicast_receive_packets_total": "unicast_rcv_packets",
     "infiniband_unicast_transmit_packets_total": "unicast_xmit_packets",
     "infiniband_multicast_receive_packets_total": "multicast_rcv_packets",
     "infiniband_multicast_transmit_packets_total": "multicast_xmit_packets",
-}
-ERRORS = {
     "infiniband_symbol_errors_total": "symbol_error",
     "infiniband_link_recoveries_total": "link_error_recovery",
     "infiniband_link_downed_total": "link_downed",
@@ -33,152 +48,213 @@ ERRORS = {
     "infiniband_management_dropped_total": "VL15_dropped",
 }
 STATE, RATE, INFO = "infiniband_port_state", "infiniband_rate_bytes_per_second", "infiniband_port_info"
+OCTETS_PER_DATA = 4
+MAX_PORTS = 32
+"""Ports beyond this number are left out, so that one sample always fits into a message."""
+FULL = 2**32 - 1
+"""Where a counter of 32 bits stops; it does not begin again. Source: InfiniBand Architecture, PortCounters."""
+LOOK_AGAIN_S = 10.0
+_ACTIVE = (4, 5)
 
 
-class InfinibandTrafficCollector:
+class Counter(NamedTuple):
+    """One traffic counter of a port; ``file`` is None where the port does not have it, ``is_short`` one of 32 bits."""
+
+    key: str
+    file: KernelFile | None
+    is_short: bool
+
+
+class Port(NamedTuple):
+    """One port as it was looked at last; texts are empty where they are unknown."""
+
+    device: str
+    number: str
+    folder: Path
+    link_layer: str
+    state: str
+    rate: str
+    counters: frozenset[str]
+    traffic: dict[str, Counter]
+
+    @property
+    def inactive(self) -> str:
+        """Say why there is no traffic to count; empty while there may be."""
+        number = self.state.partition(":")[0]
+        if not number.isdigit() or int(number) in _ACTIVE:
+            return ""
+        return f"port {self.number} of {self.device} has no link, its state is {self.state}"
+
+
+class Ports:
+    """The ports of all adapters, looked up anew every ten seconds; used by one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ports: list[Port] = []
+        self._looked = -math.inf
+
+    def known(self, now: Instant) -> list[Port]:
+        """Return the ports as of at most 10 s ago. Raises CollectorUnavailableError as `look` does."""
+        return self._ports if 0 <= now.mono - self._looked <= LOOK_AGAIN_S else self.look(now)
+
+    def look(self, now: Instant) -> list[Port]:
+        """Look at all ports. Raises CollectorUnavailableError when adapters cannot be listed."""
+        before = {(port.device, port.number): port.traffic for port in self._ports}
+        self._ports, self._looked = [], now.mono
+        for device in entries(self.folder):
+            for number in entries_or_none(self.folder / device / "ports", r"\d+"):
+                self._ports.append(_port(self.folder, device, number, before.get((device, number), {})))
+        del self._ports[MAX_PORTS:]
+        return self._ports
+
+
+def _port(root: Path, device: str, number: str, before: dict[str, Counter]) -> Port:
+    folder = root / device / "ports" / number
+    listed = frozenset(
+        f"{part}/{name}" for part in ("counters", "counters_ext") for name in entries_or_none(folder / part)
+    )
+    traffic: dict[str, Counter] = {}
+    for metric, name in TRAFFIC.items():
+        path, old = _file_of(folder, name, listed), before.get(metric)
+        if old is not None and old.file is not None and old.file.path == path:
+            is_short = old.is_short and not _is_wide(path, listed)
+            traffic[metric] = Counter(old.key, old.file, is_short)
+        else:
+            file = None if path is None else KernelFile(path, size_bytes=64)
+            is_short = path is not None and not _is_wide(path, listed)
+            traffic[metric] = Counter(series(metric, device=device, port=number), file, is_short)
+    link_layer, state, rate = (text_or(folder / name) for name in ("link_layer", "state", "rate"))
+    return Port(device, number, folder, link_layer, state, rate, listed, traffic)
+
+
+def _file_of(folder: Path, counter: str, listed: frozenset[str]) -> Path | None:
+    """Return the file of a port's counter: that of 64 bits, where an older kernel keeps it under another name."""
+    names = (
+        f"counters_ext/{counter}_64",
+        f"counters/{counter}_64",
+        f"counters/{counter}",
+        f"counters_ext/port_{counter}",
+    )
+    return next((folder / name for name in names if name in listed), None)
+
+
+def _is_wide(path: Path, listed: frozenset[str]) -> bool:
+    """Tell whether a counter has 64 bits: by its name, by those that exist only beside such ones, or by its value.
+
+    Source of the second: Linux drivers/infiniband/core/sysfs.c, the groups pma_group and pma_group_ext.
+    """
+    if path.name.endswith("_64") or "counters/unicast_rcv_packets" in listed:
+        return True
+    try:
+        return read_number(path) > FULL
+    except CollectorUnavailableError:
+        return False
+
+
+class InfinibandTrafficCollector(SourceCollector):
     """Reads the four traffic counters of each port; those of a port without a link are None, with its state.
 
     Data is counted in units of four octets, packets are not.
     Source: Linux Documentation/ABI/stable/sysfs-class-infiniband.
     """
 
-    name = "infiniband"
-    lane = Lane.FAST
-
     def __init__(self, ports: Ports) -> None:
+        super().__init__("infiniband", Lane.FAST, TRAFFIC, where=ports.folder)
         self._ports = ports
 
-    def collect(self, now: Instant) -> Reading:
-        """Read every port; nothing where there is no adapter."""
+    def _read(self, now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
         for port in self._ports.known(now):
             for metric, counter in port.traffic.items():
                 try:
-                    values[counter.key] = _traffic(port, metric)
+                    values[counter.key] = _traffic(port, metric, counter)
                 except CollectorUnavailableError as error:
                     miss(values, reasons, (counter.key,), error.reason)
-        for key in self._ports.gone():
-            miss(values, reasons, (key,), f"{Why.NOT_FOUND.value}: its adapter is no longer there")
-        return Reading(values, reasons)
+        return values, reasons
 
     def probe(self) -> dict[str, str | None]:
         """Say what is counted, which ports have no link, and which have only the counters of 32 bits."""
-        try:
-            ports = self._ports.look()
-        except CollectorUnavailableError as error:
-            return dict.fromkeys(TRAFFIC, error.reason)
-        report: dict[str, str | None] = {}
-        for port in ports:
-            for metric, counter in port.traffic.items():
-                try:
-                    _traffic(port, metric)
-                    report[metric] = None
-                    if counter.is_short:
-                        report[counter.key] = f"{Why.UNSUPPORTED.value}: 64 bits; these 32 stop when they are full"
-                except CollectorUnavailableError as error:
-                    report.setdefault(metric, error.reason)
-                    report[counter.key] = error.reason
-        return report
+        report = super().probe()
+        short = f"{Why.UNSUPPORTED.value}: 64 bits; these 32 stop when they are full"
+        if all(reason is not None for reason in report.values()):
+            return report
+        counters = [counter for port in self._ports.look(Instant(t=0.0, mono=0.0)) for counter in port.traffic.values()]
+        return {counter.key: short for counter in counters if counter.is_short} | report
 
 
-class InfinibandPortCollector:
+class InfinibandPortCollector(SourceCollector):
     """Reads state, rate, errors and kinds of packets of each port, and looks which ports there are."""
 
-    name = "infiniband-ports"
-    lane = Lane.MEDIUM
-
     def __init__(self, ports: Ports) -> None:
+        untold = f"{Why.UNSUPPORTED.value}: no port counts it"
+        super().__init__(
+            "infiniband-ports", Lane.MEDIUM, (INFO, STATE, RATE, *COUNTERS), where=ports.folder, untold=untold
+        )
         self._ports = ports
-        self._given = Given(where=str(ports.folder))
+        self._infos: Values = {}
 
     def collect(self, now: Instant) -> Reading:
-        """Read every port; nothing where there is no adapter. A counter that a port does not have is left out."""
-        try:
-            ports = self._ports.look(now)
-        except CollectorUnavailableError as error:
-            if not error.is_lack:
-                raise
-            ports = []
-        values: Values = {}
-        reasons: Reasons = {}
-        for port in ports:
-            self._read(port, values, reasons)
-        self._given.follow(values, reasons)
+        """Read every port; a counter that a port does not have is left out."""
+        self._infos = {}
+        values, reasons = super().collect(now)
         # The labels of a description change with the state; the one before is over, and nothing is missing.
-        values.update({_info(port): 1 for port in ports})
-        return Reading(values, reasons)
+        return Reading({**values, **self._infos}, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say which ports there are and what they do not tell."""
-        metrics = (INFO, STATE, RATE, *CASTS, *ERRORS)
-        try:
-            ports = self._ports.look()
-        except CollectorUnavailableError as error:
-            return dict.fromkeys(metrics, error.reason)
+        """Say which ports there are, and which counters none of them has."""
+        self._infos = {}
+        report = super().probe()
+        return report | {INFO: None} if self._infos else report
+
+    def _read(self, now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
         reasons: Reasons = {}
-        for port in ports:
-            self._read(port, values, reasons)
-        report: dict[str, str | None] = dict(reasons)
-        told = {metric_name(key) for key in values} | {INFO}
-        untold = f"{Why.UNSUPPORTED.value}: no port counts it"
-        return report | {metric: None if metric in told else untold for metric in metrics}
-
-    def _read(self, port: Port, values: Values, reasons: Reasons) -> None:
-        labels = {"device": port.device, "port": port.number}
-        for metric, told in ((STATE, port.state), (RATE, port.rate)):
-            key = series(metric, **labels)
-            if isinstance(told, str):
-                miss(values, reasons, (key,), told)
-            else:
-                values[key] = told
-        for metric, name in (CASTS | ERRORS).items():
-            path = port.file_of(name)
-            if path is None:
-                continue
-            key = series(metric, **labels)
-            try:
-                values[key] = _in_range(read_count(path), path)
-            except CollectorUnavailableError as error:
-                miss(values, reasons, (key,), error.reason)
+        for port in self._ports.look(now):
+            labels = {"device": port.device, "port": port.number}
+            for metric, text, parse in ((STATE, port.state, _state), (RATE, port.rate, _rate)):
+                key = series(metric, **labels)
+                try:
+                    values[key] = parse(text)
+                except ValueError:
+                    miss(values, reasons, (key,), garbled(port.folder, text.encode()).reason)
+            for metric, name in COUNTERS.items():
+                path = _file_of(port.folder, name, port.counters)
+                if path is not None:
+                    key = series(metric, **labels)
+                    try:
+                        values[key] = read_number(path)
+                    except CollectorUnavailableError as error:
+                        miss(values, reasons, (key,), error.reason)
+            info = series(INFO, **labels, link_layer=port.link_layer, state=port.state, rate=port.rate)
+            self._infos[info] = 1
+        return values, reasons
 
 
 def infiniband_collectors(*, sys: Path) -> list[InfinibandTrafficCollector | InfinibandPortCollector]:
-    """Return both collectors; they share what is known of the ports, so that it is looked up once."""
+    """Return both collectors; they share the ports, so that those are looked up once."""
     ports = Ports(sys / "class" / "infiniband")
     return [InfinibandTrafficCollector(ports), InfinibandPortCollector(ports)]
 
 
-def _info(port: Port) -> str:
-    return series(
-        INFO,
-        device=port.device,
-        port=port.number,
-        link_layer=port.link_layer,
-        state=port.state_text,
-        rate=port.rate_text,
-    )
-
-
-def _traffic(port: Port, metric: str) -> int:
-    """Return octets or packets. Raises CollectorUnavailableError where there is no link, or no whole number."""
-    counter = port.traffic[metric]
-    if port.inactive is not None:
+def _traffic(port: Port, metric: str, counter: Counter) -> int:
+    """Return octets or packets. Raises CollectorUnavailableError where there is no link, or no such counter."""
+    if port.inactive:
         raise CollectorUnavailableError(Why.UNSUPPORTED, port.inactive)
     if counter.file is None:
-        raise CollectorUnavailableError(Why.NOT_FOUND, f"{port.folder / 'counters' / counter.name}")
-    text = counter.file.head()
-    try:
-        number = int(text)
-    except ValueError:
-        raise garbled(counter.file.path, text) from None
+        raise CollectorUnavailableError(Why.NOT_FOUND, f"{port.folder / 'counters' / TRAFFIC[metric]}")
+    number = counter.file.number()
     if counter.is_short and number == FULL:
         raise CollectorUnavailableError(Why.FAILED, f"{counter.file.path}: its 32 bits are full, and it stands still")
-    return _in_range(number * (OCTETS_PER_DATA if "bytes" in metric else 1), counter.file.path)
+    return number * OCTETS_PER_DATA if "bytes" in metric else number
 
 
-def _in_range(number: int, path: Path) -> int:
-    if not 0 <= number <= MAX_NUMBER:
-        raise garbled(path, str(number).encode())
-    return number
+def _state(text: str) -> int:
+    """Return the number of a state such as ``4: ACTIVE``."""
+    return int(text.partition(":")[0])
+
+
+def _rate(text: str) -> float:
+    """Return the bytes a second of a rate such as ``100 Gb/sec (4X EDR)``."""
+    return float(text.partition(" ")[0]) * 1e9 / 8

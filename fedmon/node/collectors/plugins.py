@@ -1,7 +1,5 @@
 """Collectors that other packages bring: found by entry point, loaded when the owner names them, kept apart.
 
-A failure stays the plug-in's, and no undeclared series gets out.
-
 A package offers a plug-in as an entry point of the group ``fedmon.collectors``: a callable that takes a Context and
 returns one Collector or several. What a plug-in's module needs is named in ``__all__`` here.
 """
@@ -13,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.metrics.metric import Kind, Metric, Unit, rows
@@ -21,6 +19,9 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series, split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "GROUP",
@@ -43,10 +44,10 @@ logger = logging.getLogger(__name__)
 
 GROUP = "fedmon.collectors"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_SUFFIX = {Kind.COUNTER: "_total", Kind.INFO: "_info", Kind.GAUGE: ""}
 _WORDS = tuple(why.value for why in Why)
 _MAX_SERIES = 1000
 """More than any plug-in needs, and few enough that a mistake in labels does not fill memory and network."""
+_SUFFIX = {Kind.COUNTER: "_total", Kind.INFO: "_info", Kind.GAUGE: ""}
 
 
 class Context(NamedTuple):
@@ -62,30 +63,12 @@ class Context(NamedTuple):
     declare: Callable[[Iterable[Metric]], None]
 
 
-class Offer(Protocol):
-    """What we need of ``importlib.metadata.EntryPoint``."""
-
-    @property
-    def name(self) -> str:
-        """Return the name by which the owner calls the plug-in."""
-        ...
-
-    @property
-    def value(self) -> str:
-        """Return module and callable, such as ``fedmon_sockets:make``."""
-        ...
-
-    def load(self) -> Any:
-        """Import the module and return the callable."""
-        ...
-
-
 def plugin_collectors(
     names: Sequence[str],
     *,
     roots: Roots,
     settings: Mapping[str, Mapping[str, Any]],
-    offers: Iterable[Offer] | None = None,
+    offers: Iterable[Any] | None = None,
 ) -> list[Collector]:
     """Return the collectors of the plug-ins that the owner named, for the stream ``host``.
 
@@ -114,14 +97,14 @@ def plugin_collectors(
     return collectors
 
 
-def _installed() -> Iterable[Offer]:
+def _installed() -> Iterable[EntryPoint]:
     # It costs 3 MB, which only nodes with plug-ins should pay.
     from importlib.metadata import entry_points
 
     return entry_points(group=GROUP)
 
 
-def _chosen(name: str, offers: Sequence[Offer]) -> Offer:
+def _chosen(name: str, offers: Sequence[EntryPoint]) -> EntryPoint:
     chosen = {offer.value: offer for offer in offers if offer.name == name}
     if not chosen:
         others = ", ".join(sorted({offer.name for offer in offers})) or "none"
@@ -135,7 +118,7 @@ def _chosen(name: str, offers: Sequence[Offer]) -> Offer:
     return next(iter(chosen.values()))
 
 
-def _make(offer: Offer, context: Context) -> list[Collector]:
+def _make(offer: EntryPoint, context: Context) -> list[Collector]:
     made = offer.load()(context)
     return list(made) if isinstance(made, list | tuple) else [made]
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 import psutil
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, series
-from fedmon.node.collectors import activity, agent, cpu, disk, filesystem, frequency, load, memory, network, temperature
+from fedmon.node.collectors import agent, cpu, kernel, sensors
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why, why
-from fedmon.node.collectors.filesystem import Mounts, choose_mounts
-
-Values = dict[str, float | None]
+from fedmon.node.collectors.files import Values
+from fedmon.node.collectors.filesystem import FilesystemCollector, Mounts, choose_mounts
 
 
 class PortableCollector:
@@ -24,22 +23,13 @@ class PortableCollector:
     """
 
     def __init__(
-        self, name: str, metrics: tuple[str, ...], read: Callable[[], Values], *, lane: Lane = Lane.FAST
+        self, name: str, metrics: Iterable[str], read: Callable[[], Values], *, lane: Lane = Lane.FAST
     ) -> None:
-        self._name, self._metrics, self._read, self._lane = name, metrics, read, lane
-
-    @property
-    def name(self) -> str:
-        """Return the word under which this collector is reported."""
-        return self._name
-
-    @property
-    def lane(self) -> Lane:
-        """Return how often this group is read."""
-        return self._lane
+        self.name, self.lane = name, lane
+        self._metrics, self._read = tuple(metrics), read
 
     def collect(self, _now: Instant) -> Reading:
-        """Read the group once."""
+        """Read the group once. Raises CollectorUnavailableError."""
         values = self._guarded()
         return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})
 
@@ -63,80 +53,50 @@ class PortableCollector:
             raise CollectorUnavailableError(Why.UNSUPPORTED, f"psutil: {error}") from None
 
 
-class PortableCpuCollector:
-    """CPU time by mode, with the busy share between two ticks."""
-
-    name = "cpu"
-    lane = Lane.FAST
-
-    def __init__(self) -> None:
-        self._busy = cpu.CpuBusy()
-        self._times = PortableCollector("cpu", (cpu.SECONDS, cpu.COUNT), _cpu)
-
-    def collect(self, now: Instant) -> Reading:
-        """Read the counters; the busy share is None at the first tick."""
-        values = dict(self._times.collect(now).values)
-        times = {key: value or 0.0 for key, value in values.items() if key != cpu.COUNT}
-        idle = sum(times.get(series(cpu.SECONDS, mode=mode), 0.0) for mode in ("idle", "iowait"))
-        total = sum(times.values())
-        values[cpu.BUSY], reason = self._busy.between(total - idle, total)
-        return Reading(values, {cpu.BUSY: reason} if reason else {})
-
-    def probe(self) -> dict[str, str | None]:
-        """Say whether psutil gives the counters."""
-        report = self._times.probe()
-        return {cpu.BUSY: report[cpu.SECONDS]} | report
-
-
-def portable_collectors(*, counts: Callable[[], Mapping[str, float | None]] | None = None) -> list[Collector]:
+def portable_collectors(*, counts: agent.Counts | None = None) -> list[Collector]:
     """Return one collector for each group of host metrics, and the agent's own."""
-    process = psutil.Process()
+    process, busy, medium = psutil.Process(), cpu.CpuBusy(), Lane.MEDIUM
+
+    def cpu_times() -> Values:
+        times = psutil.cpu_times()
+        modes = {mode: getattr(times, mode) for mode in cpu.MODES if hasattr(times, mode)}
+        total, idle = sum(modes.values()), times.idle + getattr(times, "iowait", 0.0)
+        return {
+            cpu.BUSY: busy.between(total - idle, total)[0],
+            **{series(cpu.SECONDS, mode=mode): seconds for mode, seconds in modes.items()},
+            cpu.COUNT: psutil.cpu_count(logical=True),
+        }
 
     def own_cost() -> Values:
         values: Values = {agent.CPU: round(time.process_time(), 6), agent.RSS: process.memory_info().rss}
-        if counts is not None:
-            values.update(counts())
-        return values
+        return values if counts is None else {**values, **counts()}
 
     return [
-        PortableCpuCollector(),
-        PortableCollector("memory", memory.METRICS, _memory),
-        PortableCollector("load", load.LOADS, _load),
-        filesystem.FilesystemCollector(read_mounts=_mounts),
-        PortableCollector("disk", disk.METRICS, _disk),
-        PortableCollector("network", network.METRICS, _network),
-        PortableCollector("temperature", temperature.METRICS, _temperature, lane=Lane.MEDIUM),
-        PortableCollector("frequency", frequency.METRICS, _frequency, lane=Lane.MEDIUM),
-        PortableCollector("paging", tuple(activity.VMSTAT), _paging, lane=Lane.MEDIUM),
-        PortableCollector("uptime", (load.UPTIME,), _uptime),
+        PortableCollector("cpu", (cpu.BUSY, cpu.SECONDS, cpu.COUNT), cpu_times),
+        PortableCollector("memory", kernel.MEMORY_METRICS, _memory),
+        PortableCollector("load", kernel.LOADS, lambda: dict(zip(kernel.LOADS, os.getloadavg(), strict=True))),
+        FilesystemCollector(read_mounts=_mounts),
+        PortableCollector("disk", kernel.DISK, _disk),
+        PortableCollector("network", kernel.NETWORK, _network),
+        PortableCollector("temperature", sensors.SENSOR_METRICS, _temperature, lane=medium),
+        PortableCollector("frequency", cpu.FREQUENCIES, _frequency, lane=medium),
+        PortableCollector("paging", kernel.PAGING, _paging, lane=medium),
+        PortableCollector(
+            "uptime", (kernel.UPTIME,), lambda: {kernel.UPTIME: round(time.time() - psutil.boot_time(), 2)}
+        ),
         PortableCollector("agent", (agent.CPU, agent.RSS), own_cost),
     ]
-
-
-def _cpu() -> Values:
-    times = psutil.cpu_times()
-    values: Values = {
-        series(cpu.SECONDS, mode=mode): getattr(times, mode) for mode in cpu.MODES if hasattr(times, mode)
-    }
-    values[cpu.COUNT] = psutil.cpu_count(logical=True)
-    return values
 
 
 def _memory() -> Values:
     main, swap = psutil.virtual_memory(), psutil.swap_memory()
     values: Values = {
-        "host_memory_total_bytes": main.total,
-        "host_memory_available_bytes": main.available,
         "host_memory_used_bytes": max(0, main.total - main.available),
-        "host_memory_free_bytes": main.free,
         "host_swap_total_bytes": swap.total,
         "host_swap_used_bytes": swap.used,
     }
-    for field in ("buffers", "cached", "shared", "slab"):
-        metric = f"host_memory_{field}_bytes"
-        if hasattr(main, field):
-            values[metric] = getattr(main, field)
-    return values
+    fields = ("total", "available", "free", "buffers", "cached", "shared", "slab")
+    return values | {f"host_memory_{field}_bytes": getattr(main, field) for field in fields if hasattr(main, field)}
 
 
 def _paging() -> Values:
@@ -145,57 +105,45 @@ def _paging() -> Values:
 
 
 def _temperature() -> Values:
-    """Return what psutil tells, which is nothing on systems where it has no such functions."""
-    values: Values = {}
-    for chip, sensors in psutil.sensors_temperatures().items():
-        for number, sensor in enumerate(sensors, 1):
-            values[series(temperature.TEMPERATURE, chip=chip, sensor=sensor.label or f"temp{number}")] = sensor.current
-    return values
+    return {
+        series(sensors.TEMPERATURE, chip=chip, sensor=sensor.label or f"temp{number}"): sensor.current
+        for chip, found in psutil.sensors_temperatures().items()
+        for number, sensor in enumerate(found, 1)
+    }
 
 
 def _frequency() -> Values:
     each = [core.current * 1_000_000 for core in psutil.cpu_freq(percpu=True) if core.current > 0]
     if not each:
         raise CollectorUnavailableError(Why.UNSUPPORTED, "psutil tells no frequency on this system")
-    return dict(zip(frequency.METRICS, (round(sum(each) / len(each)), round(min(each)), round(max(each))), strict=True))
-
-
-def _load() -> Values:
-    return dict(zip(load.LOADS, os.getloadavg(), strict=True))
-
-
-def _uptime() -> Values:
-    return {load.UPTIME: round(time.time() - psutil.boot_time(), 2)}
+    numbers = round(sum(each) / len(each)), round(min(each)), round(max(each))
+    return dict(zip(cpu.FREQUENCIES, numbers, strict=True))
 
 
 def _disk() -> Values:
     counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
-    disks = disk.choose_disks(tuple(name.encode() for name in counters))
     values: Values = {}
-    for name, keys in disks.items():
-        counted = counters[name.decode()]
-        values[keys[0]] = counted.read_count
-        values[keys[1]] = counted.read_bytes
-        values[keys[2]] = counted.write_count
-        values[keys[3]] = counted.write_bytes
-        if hasattr(counted, "busy_time"):
-            values[keys[4]] = counted.busy_time / 1000
+    for name, keys in kernel.choose_disks(tuple(name.encode() for name in counters)).items():
+        found = counters[name.decode()]
+        numbers: list[float] = [found.read_count, found.read_bytes, found.write_count, found.write_bytes]
+        if hasattr(found, "busy_time"):
+            numbers.append(found.busy_time / 1000)
+        values.update(zip(keys, numbers, strict=False))
     return values
 
 
 def _network() -> Values:
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
     values: Values = {}
-    for name, keys in network.choose_interfaces(tuple(name.encode() for name in counters)).items():
-        counted = counters[name.decode()]
+    for name, keys in kernel.choose_interfaces(tuple(name.encode() for name in counters)).items():
+        found = counters[name.decode()]
         numbers = (
-            *(counted.bytes_recv, counted.packets_recv, counted.errin, counted.dropin),
-            *(counted.bytes_sent, counted.packets_sent, counted.errout, counted.dropout),
+            *(found.bytes_recv, found.packets_recv, found.errin, found.dropin),
+            *(found.bytes_sent, found.packets_sent, found.errout, found.dropout),
         )
         values.update(zip(keys, numbers, strict=True))
     return values
 
 
 def _mounts() -> Mounts:
-    partitions = psutil.disk_partitions(all=False)
-    return choose_mounts({entry.mountpoint: (entry.device, entry.fstype) for entry in partitions})
+    return choose_mounts({part.mountpoint: (part.device, part.fstype) for part in psutil.disk_partitions(all=False)})

@@ -1,37 +1,28 @@
-"""Commands of schedulers: run as argument lists, bounded in time and size, and gone with their children afterwards."""
+"""Commands of schedulers: run without a shell, bounded in time and size, and killed with their children."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
 import os
-import selectors
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
-from fedmon.node.collectors.base import CollectorUnavailableError
-from fedmon.node.collectors.job.births import Births
 
 MAX_OUTPUT_BYTES = 8_388_608
 """The job list of a large machine is some megabytes."""
-
 PLAIN: Mapping[str, str] = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-
-_CHUNK_BYTES = 65_536
-_SAID = 200
-_LOOK_S = 0.05
-"""So often the end of a command is looked for while something that it started holds its output open."""
-_CLOSED_S = 0.005
-"""So often once it has closed its output, for then it is about to end."""
+_MAX_MESSAGE = 200
+_LOOK_S = 0.005
 
 
 class Failure(enum.Enum):
@@ -56,7 +47,7 @@ class CommandError(FedmonError):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command said; ``rc`` is its exit status, or minus the signal that ended it."""
+    """The output of a command; ``rc`` is its exit status, or minus the signal that ended it."""
 
     argv: tuple[str, ...]
     rc: int
@@ -68,11 +59,11 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         if self.rc == 0:
             return self.stdout
         how = f"was ended by signal {-self.rc}" if self.rc < 0 else f"ended with status {self.rc}"
-        said = escape_control(" ".join((self.stderr or self.stdout).split()))[:_SAID]
+        said = escape_control(" ".join((self.stderr or self.stdout).split()))[:_MAX_MESSAGE]
         raise CommandError(Failure.ENDED_BADLY, f"{self.name} {how}: {said}" if said else f"{self.name} {how}")
 
     def misunderstood(self, detail: str) -> CommandError:
-        """Return the error of an output that is not what the command is known to print."""
+        """Return the error for an output in an unknown form."""
         return CommandError(Failure.NOT_UNDERSTOOD, f"what {self.name} says is not understood: {detail}")
 
     @property
@@ -83,117 +74,59 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 Runner = Callable[[Sequence[str], float], Output]
 """Runs an argument list within a time in seconds. Raises CommandError."""
-
-
-class StopRequest(Protocol):
-    """Says that nobody waits for an answer any more; a threading.Event does."""
-
-    def is_set(self) -> bool:
-        """Tell whether that is so."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until that is so, at most so many seconds, and tell whether it is."""
-        ...
+StopRequest = Callable[[float], bool]
+"""Waits so many seconds for the end of the run, and tells whether it came; `threading.Event.wait` is one."""
 
 
 def runner(environ: Mapping[str, str], *, stop: StopRequest | None = None) -> Runner:
-    """Return what runs commands in this environment: its PATH finds them, and SLURM_CONF and the like reach them."""
+    """Return a runner of commands in this environment: its PATH finds them, and they get SLURM_CONF and the like."""
     return lambda argv, timeout_s: run(argv, timeout_s, environ=environ, stop=stop)
 
 
 def run(
     argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = PLAIN, stop: StopRequest | None = None
 ) -> Output:
-    """Run a command without a shell, in English, without input, and return what it said and how it ended.
+    """Run a command in English and without input, and return its output.
 
-    Raises CommandError when it is absent, cannot be started, does not end within ``timeout_s``, or prints more than
-    8 MiB, or when ``stop`` is set meanwhile. Nothing that it started lives on.
+    Raises CommandError when it is absent, cannot be started, does not end within ``timeout_s``, prints more than 8 MiB,
+    or when ``stop`` is set meanwhile. Its session is killed then.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", PLAIN["PATH"]))
     if program is None:
         raise CommandError(Failure.ABSENT, f"{argv[0]} is not installed, or not on the PATH")
-    try:
-        process = subprocess.Popen(
-            [program, *argv[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**environ, "LC_ALL": "C", "LANGUAGE": "C"},
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        detail = getattr(error, "strerror", None) or error
-        raise CommandError(Failure.NOT_STARTED, f"{argv[0]} cannot be started: {detail}") from None
-    with process:
+    import tempfile  # loads hashing
+
+    # Files, and no pipes: a child of the command may hold its output open.
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         try:
-            stdout, stderr = _read(process, argv[0], timeout_s, stop)
-        finally:
-            _end(process)
-    return Output(
-        argv=tuple(argv),
-        rc=process.returncode,
-        stdout=stdout.decode(errors="replace"),
-        stderr=stderr.decode(errors="replace"),
-    )
+            process = subprocess.Popen(
+                [program, *argv[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env={**environ, "LC_ALL": "C", "LANGUAGE": "C"},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            detail = getattr(error, "strerror", None) or error
+            raise CommandError(Failure.NOT_STARTED, f"{argv[0]} cannot be started: {detail}") from None
+        with process:
+            try:
+                _wait(process.pid, argv[0], timeout_s, stop, (stdout.fileno(), stderr.fileno()))
+            finally:  # the command is a zombie until now, so that its number is not another's
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        texts = [os.pread(file.fileno(), MAX_OUTPUT_BYTES, 0).decode(errors="replace") for file in (stdout, stderr)]
+    return Output(argv=tuple(argv), rc=process.returncode, stdout=texts[0], stderr=texts[1])
 
 
-def _read(
-    process: subprocess.Popen[bytes], name: str, timeout_s: float, stop: StopRequest | None
-) -> tuple[bytes, bytes]:
-    """Read both streams until they are closed, or the command has ended and said nothing more."""
+def _wait(pid: int, name: str, timeout_s: float, stop: StopRequest | None, outputs: Sequence[int]) -> None:
     deadline = Deadline(timeout_s)
-    said = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe is not None}
-    with selectors.DefaultSelector() as selector:
-        for descriptor in said:
-            selector.register(descriptor, selectors.EVENT_READ)
-        while True:
-            has_ended = _has_ended(process)
-            is_closed = not selector.get_map()
-            if (has_ended and is_closed) or (not has_ended and deadline.passed()):
-                break
-            ready = selector.select(0.0 if has_ended else min(_CLOSED_S if is_closed else _LOOK_S, deadline.left_s()))
-            if not has_ended and stop is not None and stop.is_set():
-                raise CommandError(Failure.GIVEN_UP, f"{name} was not waited for: the run ends")
-            if has_ended and not ready:  # a child of it holds the output open
-                break
-            for key, _ in ready:
-                chunk = os.read(key.fd, _CHUNK_BYTES)
-                said[key.fd] += chunk
-                if not chunk:
-                    selector.unregister(key.fd)
-            if sum(map(len, said.values())) > MAX_OUTPUT_BYTES:
-                raise CommandError(Failure.TOO_LONG, f"{name} said more than {MAX_OUTPUT_BYTES // 1_048_576} MiB")
-    if not has_ended:
-        raise CommandError(Failure.TIMED_OUT, f"{name} did not end within {timeout_s:.1f} s")
-    stdout, stderr = said.values()
-    return bytes(stdout), bytes(stderr)
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Tell whether the command has ended, and leave it as a zombie: so long nobody else gets its number."""
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a command: its session, and what it started in sessions of their own."""
-    for pid in (*_descendants(process.pid), process.pid):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _descendants(root: int) -> list[int]:
-    try:
-        births = Births().everything()
-    except CollectorUnavailableError:
-        return []
-    found = {root}
-    grew = True
-    while grew:
-        more = {birth.pid for birth in births if birth.parent in found or birth.session == root} - found
-        found |= more
-        grew = bool(more)
-    return sorted(found - {root})
+    wait = stop or threading.Event().wait
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if sum(os.fstat(each).st_size for each in outputs) > MAX_OUTPUT_BYTES:
+            raise CommandError(Failure.TOO_LONG, f"{name} said more than {MAX_OUTPUT_BYTES // 1_048_576} MiB")
+        if deadline.passed():
+            raise CommandError(Failure.TIMED_OUT, f"{name} did not end within {timeout_s:.1f} s")
+        if wait(min(_LOOK_S, deadline.left_s())):
+            raise CommandError(Failure.GIVEN_UP, f"{name} was not waited for: the run ends")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.ids import ID_PATTERN, RESERVED_IDS
 from fedmon.common.log import escape_control
-from fedmon.node.job.host_names import expand, from_file, own_name
 
 _DIGEST = 10
 _READABLE = 40
@@ -29,6 +31,15 @@ _NONE_GIVEN = ("", "-1", "NoDevFiles", "none", "void")
 _RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
 _NAME = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
 _MOST = 64
+
+MAX_HOSTS = 65_536
+"""SLURM itself allows no more nodes. Source: SLURM slurm.h, MAX_SLURM_NODES (65533)."""
+_MAX_FILE_BYTES = 16_777_216
+_SPAN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_EXPRESSION = re.compile(r"(?:[^,\[\]]+|\[[^\[\]]*\])+")
+_LIST = re.compile(rf"{_EXPRESSION.pattern}(?:,{_EXPRESSION.pattern})*")
 
 SchedulerName = Literal["slurm", "pbs", "oar", "none"]
 SCHEDULERS: tuple[SchedulerName, ...] = ("slurm", "pbs", "oar")
@@ -82,33 +93,31 @@ def identify(environ: Mapping[str, str], *, hostname: str, pid: int, scheduler: 
     return msgspec.structs.replace(identity, gpus=given_gpus(environ))
 
 
-def named(job_id: str, scheduler: SchedulerName, *, hostname: str) -> JobIdentity:
+def named(job_id: str, scheduler: str, *, hostname: str) -> JobIdentity:
     """Return the identity of a job that is asked about from outside, by its id.
 
     Raises InvalidInputError when that scheduler gives no such ids.
     """
-    allowed = {
+    known = next((each for each in SCHEDULERS if each == scheduler), None)
+    if known is None:
+        raise InvalidInputError(f"there is no scheduler {scheduler!r}: name one of {', '.join(SCHEDULERS)}")
+    pattern, example = {
         "slurm": (r"[0-9]{1,18}([_+][0-9]{1,10})?", "4711, or 4711_3 of an array"),
         "pbs": (_PBS_ID.pattern, "4711.server, or 4711[3].server of an array"),
         "oar": (r"[0-9]{1,18}", "4711"),
-    }
-    if scheduler not in allowed:
-        raise InvalidInputError(f"there is no scheduler {scheduler!r}: name one of {', '.join(SCHEDULERS)}")
-    pattern, example = allowed[scheduler]
+    }[known]
     if not re.fullmatch(pattern, job_id):
         raise InvalidInputError(f"{_text(job_id)!r} is no job of {scheduler}: its ids are like {example}")
-    array, index = None, None
-    if scheduler == "slurm" and "_" in job_id:
+    array, index = _pbs_array(job_id) if known == "pbs" else (None, None)
+    if known == "slurm" and "_" in job_id:
         array, _, number = job_id.partition("_")
         index = int(number)
-    elif scheduler == "pbs":
-        array, index = _pbs_array(job_id)
     return JobIdentity(
-        scheduler=scheduler,
+        scheduler=known,
         job_id=job_id,
         key=job_key(job_id),
         host=hostname,
-        raw_id=None if scheduler == "slurm" and not _SLURM_ID.fullmatch(job_id) else job_id,
+        raw_id=None if known == "slurm" and not _SLURM_ID.fullmatch(job_id) else job_id,
         array_job_id=array,
         array_index=index,
         inside=False,
@@ -145,7 +154,6 @@ def _identified(environ: Mapping[str, str], hostname: str, pid: int, scheduler: 
 
 
 def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
-    job_id = _slurm_id(environ)
     nodes = expand(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""))
     node_name = environ.get("SLURMD_NODENAME", "")
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
@@ -156,20 +164,18 @@ def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
     megabytes, per_cpu = _number(environ, "SLURM_MEM_PER_NODE"), _number(environ, "SLURM_MEM_PER_CPU")
     if megabytes is None and cpus and per_cpu:
         megabytes = cpus * per_cpu
-    return JobIdentity(
-        scheduler="slurm",
-        job_id=_text(job_id) or "",
-        key=job_key(job_id),
-        raw_id=job_id if _SLURM_ID.fullmatch(job_id) else None,
+    return _identity(
+        "slurm",
+        _slurm_id(environ),
+        # Several slurmd may run on one machine, each a node of its own.
+        node_name if nodes and node_name in nodes else hostname,
+        nodes,
         cluster=_text(environ.get("SLURM_CLUSTER_NAME")),
         step=_text(_STEPS.get(step, step)),
         array_job_id=_text(environ.get("SLURM_ARRAY_JOB_ID")),
         array_index=_number(environ, "SLURM_ARRAY_TASK_ID"),
         name=_text(environ.get("SLURM_JOB_NAME")),
         user=_user(environ, "SLURM_JOB_USER"),
-        # Several slurmd may run on one machine, each a node of its own.
-        host=node_name if nodes and node_name in nodes else own_name(hostname, nodes),
-        nodes=nodes,
         step_nodes=expand(environ.get("SLURM_STEP_NODELIST", "")),
         time_limit_s=float(end - begin) if begin and end and end > begin else None,
         cpus=cpus or None,
@@ -179,44 +185,52 @@ def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
 
 def _pbs(environ: Mapping[str, str], hostname: str) -> JobIdentity:
     job_id = environ["PBS_JOBID"]
-    nodes = from_file(environ.get("PBS_NODEFILE_LOCAL", "")) or from_file(environ.get("PBS_NODEFILE", ""))
     array, index = _pbs_array(job_id)
-    given = _number(environ, "PBS_ARRAY_INDEX")
+    indices = (index, _number(environ, "PBS_ARRAY_INDEX"), _number(environ, "PBS_ARRAYID"))
     server = job_id.partition(".")[2] if _PBS_ID.fullmatch(job_id) else ""
-    return JobIdentity(
-        scheduler="pbs",
-        job_id=_text(job_id) or "",
-        key=job_key(job_id),
-        raw_id=job_id if _PBS_ID.fullmatch(job_id) else None,
+    return _identity(
+        "pbs",
+        job_id,
+        hostname,
+        from_file(environ.get("PBS_NODEFILE_LOCAL", "")) or from_file(environ.get("PBS_NODEFILE", "")),
         cluster=_text(server or environ.get("PBS_SERVER") or environ.get("PBS_DEFAULT")),
         array_job_id=array or _text(environ.get("PBS_ARRAY_ID")),
-        array_index=index if index is not None else given if given is not None else _number(environ, "PBS_ARRAYID"),
+        array_index=next((number for number in indices if number is not None), None),
         name=_text(environ.get("PBS_JOBNAME")),
         user=_user(environ, "PBS_O_LOGNAME"),
-        host=own_name(hostname, nodes),
-        nodes=nodes,
         time_limit_s=_seconds(environ.get("PBS_WALLTIME")),
         cpus=_number(environ, "PBS_NUM_PPN") or _number(environ, "NCPUS") or None,
     )
 
 
 def _oar(environ: Mapping[str, str], hostname: str) -> JobIdentity:
-    job_id = _oar_id(environ)
     files = (environ.get(name, "") for name in ("OAR_NODEFILE", "OAR_NODE_FILE", "OAR_FILE_NODES"))
-    nodes = next(filter(None, map(from_file, files)), None)
-    limit_s = _seconds(environ.get("OAR_JOB_WALLTIME_SECONDS"))
-    return JobIdentity(
-        scheduler="oar",
-        job_id=_text(job_id) or "",
-        key=job_key(job_id),
-        raw_id=job_id if _SLURM_ID.fullmatch(job_id) else None,
+    limits = (_seconds(environ.get(name)) for name in ("OAR_JOB_WALLTIME_SECONDS", "OAR_JOB_WALLTIME"))
+    return _identity(
+        "oar",
+        _oar_id(environ),
+        hostname,
+        next(filter(None, map(from_file, files)), None),
         array_job_id=_text(environ.get("OAR_ARRAY_ID") or environ.get("OAR_ARRAYID")),
         array_index=_number(environ, "OAR_ARRAY_INDEX"),
         name=_text(environ.get("OAR_JOB_NAME")),
         user=_user(environ, "OAR_USER"),
+        time_limit_s=next((limit for limit in limits if limit is not None), None),
+    )
+
+
+def _identity(
+    scheduler: SchedulerName, job_id: str, hostname: str, nodes: tuple[str, ...] | None, **known: Any
+) -> JobIdentity:
+    pattern = _PBS_ID if scheduler == "pbs" else _SLURM_ID
+    return JobIdentity(
+        scheduler=scheduler,
+        job_id=_text(job_id) or "",
+        key=job_key(job_id),
+        raw_id=job_id if pattern.fullmatch(job_id) else None,
         host=own_name(hostname, nodes),
         nodes=nodes,
-        time_limit_s=limit_s if limit_s is not None else _seconds(environ.get("OAR_JOB_WALLTIME")),
+        **known,
     )
 
 
@@ -278,21 +292,16 @@ def _is_file(path: str) -> bool:
 
 
 def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the GPUs by the driver's number or by UUID; None when nobody told, or in words that are not understood.
+    """Return the GPUs by the driver's number or by UUID; None when no variable tells them.
 
     Sources: SLURM's manual of srun, "output environment variables"; CUDA programming guide, "CUDA_VISIBLE_DEVICES".
     """
-    for name in (*_WHOLE_MACHINE, "CUDA_VISIBLE_DEVICES"):
-        text = environ.get(name)
-        if text is not None and len(text) <= 8192:
-            return () if text.strip() in _NONE_GIVEN else _named(text)
-    return None
-
-
-def _named(text: str) -> tuple[str, ...] | None:
+    texts = (environ.get(name) for name in (*_WHOLE_MACHINE, "CUDA_VISIBLE_DEVICES"))
+    text = next((text for text in texts if text is not None and len(text) <= 8192), None)
+    if text is None or text.strip() in _NONE_GIVEN:
+        return None if text is None else ()
     found: list[str] = []
-    for part in text.split(","):
-        word = part.strip()
+    for word in map(str.strip, text.split(",")):
         if span := _RANGE.fullmatch(word):
             found += map(str, range(int(span[1]), min(int(span[2]), int(span[1]) + _MOST) + 1))
         elif _NAME.fullmatch(word):
@@ -332,3 +341,66 @@ def _is_plain(job_id: str) -> bool:
         and not _LIKE_PBS.fullmatch(job_id)
         and not _LIKE_DIGEST.fullmatch(job_id)
     )
+
+
+# --- lists of hosts --------------------------------------------------------------------------------------------------
+
+
+def expand(text: str) -> tuple[str, ...] | None:
+    """Return the hosts of a SLURM list such as ``n[1-3,07-09],gpu1`` in its order; None when it cannot be one.
+
+    A number keeps the width in which its range begins. Several brackets in a name give every combination.
+    Source: scontrol(1), "show hostnames".
+    """
+    if not _LIST.fullmatch(text):
+        return None
+    found: dict[str, None] = {}
+    for expression in _EXPRESSION.findall(text):
+        pieces = [[plain] if plain else _numbers(inside) for inside, plain in _PIECE.findall(expression)]
+        limit = MAX_HOSTS - len(found)
+        if not all(pieces) or math.prod(map(len, pieces)) > limit:
+            return None
+        names = ["".join(parts) for parts in itertools.product(*pieces)]
+        if not all(map(_HOST.fullmatch, names)):
+            return None
+        found.update(dict.fromkeys(names))
+    return tuple(found)
+
+
+def from_file(path: str) -> tuple[str, ...] | None:
+    """Return the hosts of a file with a host a line, each once, in its order; None when it cannot be one.
+
+    PBS and OAR write a line for each CPU. Only a plain file is read, and no more than 16 MiB of it.
+    """
+    try:
+        if not Path(path).is_file():
+            return None
+        with open(path, "rb") as file:
+            text = file.read(_MAX_FILE_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+    names = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    if not names or len(names) > MAX_HOSTS or not all(map(_HOST.fullmatch, names)):
+        return None
+    return tuple(names)
+
+
+def own_name(hostname: str, nodes: Sequence[str] | None) -> str:
+    """Return the name that a scheduler's list has for this host; the given one where the list has none."""
+    if not nodes or hostname in nodes:
+        return hostname
+    short = hostname.partition(".")[0]
+    same = [node for node in nodes if node.partition(".")[0] == short]
+    return same[0] if len(same) == 1 else hostname
+
+
+def _numbers(text: str) -> list[str]:
+    """Return the numbers of ``1-3,07``, each in the width in which its range begins; empty when it cannot be that."""
+    found: list[str] = []
+    for part in text.split(","):
+        span = _SPAN.fullmatch(part)
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
+        if span is None or not 0 <= last - first < MAX_HOSTS - len(found):
+            return []
+        found += [f"{number:0{len(span[1])}}" for number in range(first, last + 1)]
+    return found

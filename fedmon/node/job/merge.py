@@ -1,4 +1,4 @@
-"""All hosts' recordings of one job become one: nothing is lost, nothing comes twice, and a crash leaves the old one."""
+"""The merge of all hosts' recordings of one job, and the files made of it; a crash leaves the previous ones."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.files import sync
 from fedmon.common.store.recording import Recording
 from fedmon.common.store.recording_join import Joined, RecordingJoin
 from fedmon.node.job.layout import FILE_MODE, FOLDER_MODE, RECORDING_SUFFIX, JobFolder
@@ -41,7 +42,7 @@ _SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_R
 
 
 class MergedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one recording; ``problem`` says why some or all of it is not there."""
+    """One host's recording in a merge; ``problem`` says why some or all of it is missing."""
 
     path: Path
     samples: int = 0
@@ -49,7 +50,7 @@ class MergedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """A merged recording, and what it was made of; ``kept`` samples were in the one before, and in no host's file."""
+    """A merged recording and its sources; ``kept`` samples were in the previous one, and in no host's file."""
 
     path: Path
     files: tuple[MergedFile, ...]
@@ -57,24 +58,22 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     kept: int = 0
 
 
-def merge(folder: JobFolder) -> Path:
-    """Merge the recordings of all hosts and return the file that holds them; see `merge_hosts`."""
-    return merge_hosts(folder).path
+def merge(folder: JobFolder) -> Merged:
+    """Merge the recordings of all hosts into one; of hosts that still write, their samples up to now.
 
-
-def merge_hosts(folder: JobFolder) -> Merged:
-    """Merge the recordings of all hosts, of those that still write what they have so far, into one.
-
-    It can be done again, and by several hosts at once: the same comes out. The hosts' files stay as they are. A file
-    that is damaged is reported in the log, and what can be read of it is taken. Raises StorageError when the merged
-    recording cannot be written; then the one before is still there.
+    It can be done again, and by several hosts at once: the same comes out, and the hosts' files stay as they are. A
+    damaged file is logged, and its readable part is taken. Raises StorageError when the merged recording cannot be
+    written; the previous one is still there then.
     """
     stage = folder.path / f"{_STAGE}{os.urandom(8).hex()}"
     try:
         stage.mkdir(mode=FOLDER_MODE)
         _remove_left_behind(folder)
         files, kept = _join(folder, stage)
-        _put_in_place(stage / folder.merged.name, folder.merged)
+        for suffix in (_LOG, "-shm", "-journal"):  # of the previous recording, and would be taken for the new one's
+            folder.merged.with_name(folder.merged.name + suffix).unlink(missing_ok=True)
+        (stage / folder.merged.name).replace(folder.merged)
+        sync(folder.path)
     except OSError as error:
         raise StorageError(f"cannot merge into {folder.merged}: {error.strerror}") from error
     finally:
@@ -181,19 +180,6 @@ def _stamp(path: Path) -> tuple[tuple[int, int, int] | None, ...]:
     return tuple(found)
 
 
-def _put_in_place(new: Path, place: Path) -> None:
-    for suffix in (_LOG, "-shm", "-journal"):
-        # What is left of them belongs to the recording of before, and would be taken for the new one's.
-        with contextlib.suppress(FileNotFoundError):
-            place.with_name(place.name + suffix).unlink()
-    new.replace(place)
-    descriptor = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _refuse_full_disk(error: StorageError | OSError) -> None:
     """Raise what tells that nothing can be written, which is no fault of one host's file."""
     cause = error.__cause__ if isinstance(error, StorageError) else error
@@ -242,7 +228,7 @@ class _Steps:
         self._folder, self._log = folder, log
         self.written: list[Path] = []
         self._missing: set[str] = set()
-        self._is_shared = _is_shared(folder)
+        self._is_shared = [job.key for job in JobFolder.found(folder.path)] != [folder.key]
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
@@ -261,7 +247,7 @@ class _Steps:
 
     def run(self, what: str, step: Callable[[], Iterable[Path]]) -> None:
         """Take one step, and log what came of it."""
-        with self.guarded(what):
+        with self.guarded(what), report_extra(what):
             found = list(step())
             for path in found:
                 path.chmod(FILE_MODE)
@@ -270,16 +256,14 @@ class _Steps:
 
     def json_files(self, source: Source) -> Iterable[Path]:
         """Write perfmon's JSON files."""
-        with report_extra("a file of metrics"):
-            from fedmon.report.views.perfmon import write_json
+        from fedmon.report.views.perfmon import write_json
 
         self._folder.make_folder(self._folder.metrics)
         return write_json(source, self._folder.metrics, self._job(source), name_job=self._is_shared)
 
     def export(self, source: Source, name: str) -> Iterator[Path]:
         """Write perfmon's groups and all metrics in one format, as far as anything was measured."""
-        with report_extra("an export"):
-            from fedmon.report import export
+        from fedmon.report import export
 
         for table in self._tables(source):
             chosen = export.FORMATS[name]
@@ -290,8 +274,7 @@ class _Steps:
 
     def plots(self, source: Source) -> Iterable[Path]:
         """Draw everything that was measured."""
-        with report_extra("a plot"):
-            from fedmon.report import plots
+        from fedmon.report import plots
 
         self._folder.make_folder(self._folder.plots)
         place = self._folder.plots / self._folder.key if self._is_shared else self._folder.plots
@@ -300,8 +283,7 @@ class _Steps:
 
     def report(self, source: Source) -> Iterable[Path]:
         """Write the report, as a page and as a PDF."""
-        with report_extra("a report"):
-            from fedmon.report.document import write
+        from fedmon.report.document import write
 
         return write(source, html=self._folder.report_html, pdf=self._folder.report_pdf, job=self._job(source))
 
@@ -317,11 +299,3 @@ class _Steps:
     def _job(self, source: Source) -> str | None:
         """Return the job's key where there is something of it; a run that found no job measured the host alone."""
         return self._folder.key if self._folder.key in source.job_ids else None
-
-
-def _is_shared(folder: JobFolder) -> bool:
-    """Tell whether other jobs use the same folder."""
-    try:
-        return [job.key for job in JobFolder.found(folder.path)] not in ([], [folder.key])
-    except FedmonError:
-        return False

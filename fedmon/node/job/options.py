@@ -1,11 +1,13 @@
-"""What `fedmon job` is asked for, checked once; names, defaults and meaning are perfmon's where perfmon has them."""
+"""The options of `fedmon job` and `fedmon job merge`; perfmon's names and defaults where perfmon has them."""
 
 from __future__ import annotations
 
+import argparse
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -15,32 +17,44 @@ from fedmon.node.measure.sampler import MIN_INTERVAL_S
 if TYPE_CHECKING:
     from fedmon.common.settings import BrokerSettings
 
-SAMPLING_FREQ_S = 30.0
-CHECK_POINT_S = 900.0
 MAX_PERIOD_S = 86_400.0
 MAX_IN_MEMORY_S = 10.0
-"""Samples wait no longer than this until they are on the disk, however long the check point is."""
+"""Samples are on the disk after this time, however long the check point is."""
 LABELS = ("system", "partition", "env", "name")
 _MAX_TEXT = 200
 _MAX_PIDS = 1024
 _MAX_PID = 2**22
 
+EXIT_CODES = (
+    "Exit codes: that of the command, if there is one; else 0 done, 1 failed, 2 wrong use or a folder that cannot be"
+    " written, 3 the job was not found."
+)
+_ABOUT = """Measure a batch job from inside its script, or run and measure a COMMAND: machine, job and devices.
+
+Results go into a folder; one line at the start and one at the end go to stderr. Measuring ends with the job's
+processes or the command, before the scheduler's time limit, with SIGTERM, SIGINT or SIGUSR1, or when FINISHED is
+written into .ipc-JOBID. Then all hosts' recordings are merged, and tables and report are written. Below a scheduler's
+daemon or a launcher it waits for more processes of the job, such as the next step."""
+_ABOUT_MERGE = "Merge what all hosts recorded so far, as often as you like; also after a host died."
+
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one run; ``sampling_freq`` and ``check_point`` are periods in seconds.
+    """The options of one run; ``interval`` and ``check_point`` are periods in seconds, ``labels`` the owner's words.
 
-    ``labels`` are the owner's words for the run, ``command`` is empty where an existing job is measured.
+    ``command`` is empty when an existing job is measured.
     """
 
     save_dir: Path
     prefix: str | None = None
     launcher: str = "auto"
-    sampling_freq: float = SAMPLING_FREQ_S
-    check_point: float = CHECK_POINT_S
+    interval: float = 30.0
+    check_point: float = 900.0
     gen_report: bool = False
     export: tuple[str, ...] = ()
     labels: Mapping[str, str] = {}
     verbose: bool = False
+    quiet: bool = False
+    json: bool = False
     pids: tuple[int, ...] = ()
     broker: BrokerSettings | None = None
     command: tuple[str, ...] = ()
@@ -49,21 +63,21 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     def hold_s(self) -> float:
         """How long a sample may wait for the disk, in seconds."""
         most = 0.95 * min(self.check_point, MAX_IN_MEMORY_S)
-        # Nothing comes to share the commit with a sample when the next one is farther away.
-        return 0.0 if self.sampling_freq >= most else most
+        # No other sample shares the commit when the next one is further away.
+        return 0.0 if self.interval >= most else most
 
     @property
     def told_command(self) -> list[str]:
-        """The words of the command as they are written down."""
+        """The words of the command, for a description."""
         return [_readable(word) for word in self.command]
 
     def told(self) -> dict[str, Any]:
-        """Return the options as they are written down, without what belongs to the broker's user."""
+        """Return the options for a description under perfmon's names, without the broker's user."""
         return {
             "save_dir": _readable(str(self.save_dir)),
             "prefix": self.prefix,
             "launcher": self.launcher,
-            "sampling_freq": self.sampling_freq,
+            "sampling_freq": self.interval,
             "check_point": self.check_point,
             "gen_report": self.gen_report,
             "export": list(self.export),
@@ -75,14 +89,72 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def _readable(text: str) -> str:
-    """Return a text with what is no Unicode as its code: names of files need not be UTF-8, and ours are."""
-    return text.encode("utf-8", "backslashreplace").decode()
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers by verb, ``job`` and ``job merge``; also for the page of all commands."""
+    job = _Parser("fedmon job", "[OPTIONS] [-- COMMAND ...]", _ABOUT)
+    add = job.options.add_argument
+    add("-d", "--save_dir", type=Path, metavar="<path>", default=Path(),
+        help="Folder that all hosts of the job share.  [default: ($PWD)]")  # fmt: skip
+    add("-p", "--prefix", metavar="<str>", help="Name of the job's folder in it.  [default: (job-metrics-JOBID)]")
+    add("-l", "--launcher", metavar="<str>", default="auto", help="What starts the job's ranks.  [default: auto]")
+    add("-i", "--interval", type=float, metavar="<float>", default=30.0,
+        help="Seconds between two samples.  [default: 30.0]")  # fmt: skip
+    add("--sampling_freq", dest="interval", type=float, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add("-c", "--check_point", type=float, metavar="<float>", default=900.0,
+        help="Seconds after which samples are on the disk; 10 at most.  [default: 900.0]")  # fmt: skip
+    _add_outputs(job)
+    for name, what in zip(
+        LABELS, ("name of the system", "name of the partition", "software environment", "name of the run"), strict=True
+    ):
+        add(f"--{name}", metavar="<str>", help=f"Label: {what}.")
+    add("--pid", dest="pids", action="append", type=int, metavar="<int>", default=[],
+        help="A process of the job, with all its descendants.")  # fmt: skip
+    add("--broker", metavar="URL", help="Also stream to this broker; user and TLS: FEDMON_BROKER_...")
+    add("-v", "--verbose", action="store_true", help="Log more, and write the run's configuration.")
+    add("-q", "--quiet", action="store_true", help="Print no line at the start and at the end.")
+    add("--json", action="store_true", help="Print one JSON document at the end; to stderr beside a command.")
+    job.add_argument_group("Commands", "merge  Merge what all hosts recorded so far.")
+
+    merge = _Parser("fedmon job merge", "[OPTIONS] FOLDER", _ABOUT_MERGE)
+    arguments = merge.add_argument_group("Arguments")
+    arguments.add_argument("folder", type=Path, metavar="FOLDER", help="The job's folder, such as job-metrics-4711.")
+    _add_outputs(merge)
+    merge.options.add_argument("--json", action="store_true", help="Print one JSON document.")
+    for parser in (job, merge):
+        parser.options.add_argument("--help", action="help", help="Show this message and exit.")
+    return {"job": job, "job merge": merge}
+
+
+def read(words: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
+    """Return the options of a run. Raises InvalidInputError and SettingsError; ends the process after ``--help``."""
+    words, command = list(words), []
+    if "--" in words:
+        place = words.index("--")
+        words, command = words[:place], words[place + 1 :]
+        if not command:
+            raise InvalidInputError("there is no command after '--'")
+    given, others = parsers()["job"].parse_known_args(words)
+    if others:
+        raise InvalidInputError(
+            f"no such option: {others[0]}; see: fedmon job --help"
+            if others[0].startswith("-")
+            else f"{others[0]!r} is no option; a command to run comes after '--': fedmon job -- {others[0]}"
+        )
+    found = vars(given)
+    if found["broker"] is not None:
+        from fedmon.common.settings.sources import load_broker
+
+        found["broker"] = load_broker(found["broker"], environ)
+    labels = {name: text for name in LABELS if (text := found.pop(name)) is not None}
+    found["save_dir"] = absolute(found["save_dir"])
+    for name in ("export", "pids"):
+        found[name] = tuple(dict.fromkeys(found[name]))
+    return checked(JobOptions(**found, labels=labels, command=tuple(command)))
 
 
 def checked(options: JobOptions) -> JobOptions:
-    """Return options that can be used as they are. Raises InvalidInputError naming the option and what it takes."""
-    _check_period("-i/--sampling_freq", options.sampling_freq, least=MIN_INTERVAL_S)
+    """Return usable options. Raises InvalidInputError that names the option and its values."""
+    _check_period("-i/--interval", options.interval, least=MIN_INTERVAL_S)
     _check_period("-c/--check_point", options.check_point, least=0.0)
     for option, text in (("-l/--launcher", options.launcher), *((f"--{n}", t) for n, t in options.labels.items())):
         if not text.strip() or len(text) > _MAX_TEXT or not _is_text(text):
@@ -96,17 +168,14 @@ def checked(options: JobOptions) -> JobOptions:
         raise InvalidInputError("give either --pid, for processes that run already, or '-- COMMAND', not both")
     if any("\0" in word for word in options.command):
         raise InvalidInputError("a word of the command holds a NUL")
-    if options.export:
-        _check_formats(options.export)
+    check_formats(options.export)
     return options
 
 
-def _check_period(option: str, seconds: float, *, least: float) -> None:
-    if not (math.isfinite(seconds) and least <= seconds <= MAX_PERIOD_S):
-        raise InvalidInputError(f"{option} is a period in seconds, from {least:g} to {MAX_PERIOD_S:g}; got {seconds:g}")
-
-
-def _check_formats(names: Sequence[str]) -> None:
+def check_formats(names: Sequence[str]) -> None:
+    """Raise InvalidInputError if a table cannot be written in one of these formats."""
+    if not names:
+        return
     from fedmon.report.export import FORMATS
 
     for name in names:
@@ -115,6 +184,66 @@ def _check_formats(names: Sequence[str]) -> None:
                 f"-e/--export does not know {name!r}: it takes one or more of {', '.join(FORMATS)}"
                 " (a command to run comes after '--')"
             )
+
+
+def absolute(path: Path) -> Path:
+    """Return a folder as it is found from anywhere. Raises InvalidInputError."""
+    try:
+        return path.expanduser().absolute()
+    except (OSError, RuntimeError) as error:  # the present folder was removed, or this user has no home
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInputError(f"the folder {path} cannot be used: {why}") from None
+
+
+class _Parser(argparse.ArgumentParser):
+    """Help in the form of the other verbs; a mistake is raised as InvalidInputError."""
+
+    def __init__(self, line: str, usage: str, about: str) -> None:
+        super().__init__(
+            prog=line, usage=f"%(prog)s {usage}", description=about, epilog=EXIT_CODES, add_help=False,
+            allow_abbrev=False, formatter_class=_Help,
+        )  # fmt: skip
+        self.options = self.add_argument_group("Options")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the mistake."""
+        raise InvalidInputError(f"{message.removeprefix('argument ')}; see: {self.prog} --help")
+
+
+class _Help(argparse.HelpFormatter):
+    """Writes ``-i, --interval <float>`` where argparse repeats the value."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=min(100, int(os.environ.get("COLUMNS", "80"))))
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """Begin with a capital letter, as the other verbs do."""
+        super().add_usage(usage, actions, groups, prefix or "Usage: ")
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.split("\n\n")
+        return "\n\n".join(super(_Help, self)._fill_text(part, width - 2, indent or "  ") for part in parts)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = ", ".join(action.option_strings)
+        return f"{names}{f' {action.metavar}' if action.metavar else ''}".strip()
+
+
+def _add_outputs(parser: _Parser) -> None:
+    add = parser.options.add_argument
+    add("-r", "--gen_report", action="store_true", help="Write a report, as PDF and HTML.")
+    add("-e", "--export", nargs="+", action="extend", metavar="FORMAT ...", default=[],
+        help="Write tables: csv hdf5 parquet pickle feather orc.")  # fmt: skip
+
+
+def _readable(text: str) -> str:
+    """Escape what is not Unicode: names of files need not be UTF-8, and our documents are."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _check_period(option: str, seconds: float, *, least: float) -> None:
+    if not (math.isfinite(seconds) and least <= seconds <= MAX_PERIOD_S):
+        raise InvalidInputError(f"{option} is a period in seconds, from {least:g} to {MAX_PERIOD_S:g}; got {seconds:g}")
 
 
 def _is_text(text: str) -> bool:

@@ -1,7 +1,7 @@
 """Runs a command as if nobody measured it: its streams, signals, terminal and exit code are its own.
 
-This process starts the command and one that measures it, forwards signals, and takes note of both ends. It does so
-little that it cannot be in the way, and the command goes on whatever becomes of the measuring.
+This process starts the command and a monitor, which measures it, forwards signals, and notes both ends. The command
+goes on whatever becomes of the monitor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Literal, NoReturn
+
+import msgspec
 
 from fedmon.common.errors import FedmonError
-from fedmon.node.job.channel import Channel
-from fedmon.node.job.own_cgroup import OwnCgroup
+from fedmon.node.job.cgroup import OwnCgroup
+
+Kind = Literal["ready", "refused", "started", "not-started", "ended", "sampled", "signal"]
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that is not there, or cannot be run."""
@@ -41,7 +44,66 @@ _WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95, "loongarch64": 95, "ppc6
 _NVCSW = 16
 """Place of ru_nvcsw in a struct rusage of longs, before ru_nivcsw. Source: getrusage(2)."""
 _ERRNO = struct.Struct("=i")
-_GO, _MOST_SIGNALS = b"\0", 4096
+
+
+class MonitorMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message between the process that runs the command and the one that measures it.
+
+    ``ready`` or ``refused`` comes first, from the monitor; ``started`` (with ``pid``, the Unix time ``t``, and the
+    cgroup's ``path`` and ``folders``) or ``not-started`` answers it. ``ended`` (with the exit ``code``) is answered
+    by ``sampled``: until then the command stays a zombie, whose last counts can be read; ``switches`` are its voluntary
+    and involuntary context switches. ``signal`` names one that came.
+    """
+
+    kind: Kind
+    text: str = ""
+    pid: int = 0
+    code: int = 0
+    t: float = 0.0
+    path: str = ""
+    folders: dict[str, str] = {}
+    switches: tuple[int, int] | None = None
+
+
+class Channel:
+    """One end of both pipes; `tell` never waits for long and `listen` returns None when nothing came in time."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self.descriptor, self._write = read, write
+        self._rest = b""
+        self.is_closed = False
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Return two ends that hear each other."""
+        to_second, to_first = os.pipe(), os.pipe()
+        return cls(to_first[0], to_second[1]), cls(to_second[0], to_first[1])
+
+    def tell(self, **message: Any) -> None:
+        """Send one message; a peer that is gone gets none."""
+        with contextlib.suppress(OSError):
+            os.write(self._write, msgspec.json.encode(MonitorMessage(**message)) + b"\n")
+
+    def listen(self, timeout_s: float | None) -> MonitorMessage | None:
+        """Return the next message; None when none came in time, or none will come any more (``is_closed``)."""
+        while b"\n" not in self._rest:
+            if self.is_closed or not select.select([self.descriptor], [], [], timeout_s)[0]:
+                return None
+            chunk = os.read(self.descriptor, 65_536)
+            self.is_closed = not chunk
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        return msgspec.json.decode(line, type=MonitorMessage)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a message was read already and waits here, where no `select` sees it."""
+        return b"\n" in self._rest
+
+    def close(self) -> None:
+        """Close this end."""
+        os.close(self.descriptor)
+        os.close(self._write)
 
 
 class RefusedError(FedmonError):
@@ -71,20 +133,18 @@ class _Supervisor:
 
     def run(self, monitor: Callable[[Channel], int]) -> int:
         channel = self._start_monitor(monitor)
-        # While the measuring begins, everything is made ready for the command, but for the command itself.
+        # While the monitor begins.
         cgroup = OwnCgroup(f"fedmon-{self._key}-{os.getpid()}")
         if not cgroup.folders:
             _become_subreaper()
-        waiting = _Waiting(lambda told, go: self._become_command(cgroup, told, go))
         first = channel.listen(None)
         if first is None or first.kind != "ready":
-            waiting.give_up()
             cgroup.remove()
             os.waitpid(self._monitor, 0)
             raise RefusedError(
                 first.text if first is not None else "the measuring could not begin: its process ended at once"
             )
-        problem = self._start(waiting)
+        problem = self._start(cgroup)
         if problem:
             cgroup.remove()
             channel.tell(kind="not-started", text=os.strerror(problem), code=_exit_code_of(problem))
@@ -114,24 +174,27 @@ class _Supervisor:
         finally:
             os._exit(code)  # neither buffers nor exit handlers of the process that was forked are run twice
 
-    def _start(self, waiting: _Waiting) -> int:
+    def _start(self, cgroup: OwnCgroup) -> int:
         """Start the command; returns 0, or the number of the error that kept it from starting."""
-        self._began = time.time()
-        waiting.go(self._came_early())
-        with open(waiting.told, "rb") as told:
-            # Ctrl-Z may stop the child before it is the command, and who started us is to see that.
+        self._began, early = time.time(), self._came_early()
+        read, write = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            self._become_command(cgroup, early, write)
+        os.close(write)
+        with open(read, "rb") as told:
+            # Ctrl-Z may stop the child before it is the command, which our own starter is to see.
             while not select.select([told], [], [], _LOOK_S)[0]:
                 if signal.sigtimedwait([signal.SIGTSTP], 0) is not None:
                     os.kill(os.getpid(), signal.SIGSTOP)
             answer = told.read()
         if answer:
-            os.waitpid(waiting.pid, 0)
+            os.waitpid(self._child, 0)
             return int(_ERRNO.unpack(answer)[0])
-        self._child = waiting.pid
         return 0
 
     def _came_early(self) -> list[int]:
-        """Take the signals that came while there was no command; whoever sent them did not reach it."""
+        """Take the signals that came while there was no command."""
         found = []
         while (told := signal.sigtimedwait(_WATCHED - {signal.SIGCHLD}, 0)) is not None:
             if told.si_signo == signal.SIGTSTP:
@@ -140,8 +203,8 @@ class _Supervisor:
                 found.append(told.si_signo)
         return found
 
-    def _become_command(self, cgroup: OwnCgroup, told: int, go: int) -> NoReturn:
-        """Be the child: get ready, wait for the word with the signals that came early, and become the command."""
+    def _become_command(self, cgroup: OwnCgroup, early: Sequence[int], told: int) -> NoReturn:
+        """Be the child: get the early signals, and become the command; ``told`` gets the error, and is closed then."""
         problem = errno.EINVAL
         try:
             cgroup.enter()
@@ -153,10 +216,7 @@ class _Supervisor:
             signal.signal(signal.SIGCHLD, self._on_child)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # what comes before the command is there ends it, too
-            early = os.read(go, _MOST_SIGNALS)
-            if not early:  # the run could not begin, or who ran it was killed
-                os._exit(NOT_FOUND)
-            for number in early.rstrip(_GO):
+            for number in early:
                 os.kill(os.getpid(), number)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             os.execvp(self._command[0], list(self._command))  # noqa: S606 - the command is the owner's own
@@ -221,35 +281,6 @@ class _Supervisor:
         if ended is not None:
             self._code = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
         return ended is not None
-
-
-class _Waiting:
-    """A child that waits to become the command; ``told`` is read for why it could not, and is closed when it did.
-
-    ``become(told, go)`` runs in the child, with the ends of two pipes that a program does not inherit.
-    """
-
-    def __init__(self, become: Callable[[int, int], NoReturn]) -> None:
-        self.told, write = os.pipe()
-        read, self._go = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self._go)  # else it would wait for its own word when nobody else can give it
-            become(write, read)
-        os.close(write)
-        os.close(read)
-
-    def go(self, signals: Sequence[int]) -> None:
-        """Let it become the command, after these signals."""
-        with contextlib.suppress(BrokenPipeError):  # it was killed, which is told like any other end
-            os.write(self._go, bytes(signals) + _GO)
-        os.close(self._go)
-
-    def give_up(self) -> None:
-        """End it, with no command started."""
-        os.close(self._go)
-        os.close(self.told)
-        os.waitpid(self.pid, 0)
 
 
 def _context_switches(pid: int) -> tuple[int, int] | None:

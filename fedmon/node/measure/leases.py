@@ -19,10 +19,9 @@ class LeaseRefusedError(FedmonError):
 
 
 class MonitorLease(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance of a researcher that wants samples every ``interval_s`` until ``until`` on the monotonic clock.
+    """A researcher that wants samples every ``interval_s`` (None: the owner's default) until ``until``, monotonic.
 
-    Without ``interval_s`` the owner's default applies. ``live`` asks for each sample at once; otherwise samples come
-    in batches.
+    ``live`` asks for each sample at once, and not for batches.
     """
 
     researcher_id: str
@@ -77,10 +76,19 @@ class LeaseTable:
 
         Raises LeaseRefusedError when there are too many.
         """
-        self._expire()
-        key = (researcher_id, instance)
+        key, held = (researcher_id, instance), self.held()
         if key not in self._leases:
-            self._check_room(researcher_id)
+            mine = sum(lease.researcher_id == researcher_id for lease in held)
+            if len(held) >= MAX_LEASES or mine >= MAX_LEASES_OF_ONE:
+                whose, most = (
+                    ("this node", MAX_LEASES)
+                    if len(held) >= MAX_LEASES
+                    else (f"researcher {researcher_id}", MAX_LEASES_OF_ONE)
+                )
+                raise LeaseRefusedError(
+                    f"{whose} already holds {most} monitoring leases on this node, which is the limit; stop unneeded"
+                    f" ones, or try again in {MAX_LEASE_S:.0f} s"
+                )
         held_s = min(max(lease_s, 0.0), MAX_LEASE_S)
         self._leases[key] = MonitorLease(
             researcher_id=researcher_id,
@@ -113,24 +121,9 @@ class LeaseTable:
 
     def held(self) -> list[MonitorLease]:
         """Return the leases that hold now."""
-        self._expire()
-        return list(self._leases.values())
-
-    def _expire(self) -> None:
         now = self._monotonic()
         self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
+        return list(self._leases.values())
 
     def _allowed(self, interval_s: float | None) -> float:
         return min(max(interval_s or self._default_s, self._min_s), self._default_s)
-
-    def _check_room(self, researcher_id: str) -> None:
-        if len(self._leases) >= MAX_LEASES:
-            raise LeaseRefusedError(
-                f"this node already holds {MAX_LEASES} monitoring leases, which is its limit; try again in"
-                f" {MAX_LEASE_S:.0f} s"
-            )
-        if sum(owner == researcher_id for owner, _ in self._leases) >= MAX_LEASES_OF_ONE:
-            raise LeaseRefusedError(
-                f"researcher {researcher_id} already holds {MAX_LEASES_OF_ONE} monitoring leases on this node, which"
-                " is the limit for one; stop those that are not needed"
-            )

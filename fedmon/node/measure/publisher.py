@@ -1,7 +1,8 @@
-"""Samples become numbered batches; all of them are kept, and go out as far as the owner's policy lets them."""
+"""Numbered batches of samples: all are kept, and the metrics that the owner's policy lets leave are sent."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -60,7 +61,7 @@ class Publisher:
     ) -> None:
         self._node_id, self._boot = node_id, boot
         self._keep, self._send, self._on_sent = keep, send, on_sent
-        self._egress = EgressFilter(leaves)
+        self.set_leaves(leaves)
         self._interval_s, self._live = interval_s, False
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
@@ -102,8 +103,14 @@ class Publisher:
 
     def set_leaves(self, leaves: Callable[[str], bool]) -> None:
         """Obey another policy from the next batch on."""
-        with self._lock:
-            self._egress = EgressFilter(leaves)
+
+        @functools.lru_cache(maxsize=_MAX_REMEMBERED)
+        def leaving(among: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+            """Choose among series: those that leave, and the names of their metrics, each once."""
+            series = [key for key in among if leaves(metric_name(key))]
+            return series, tuple(dict.fromkeys(map(metric_name, series)))
+
+        self._leaving = leaving
 
     def flush(self, stream: str | None = None) -> None:
         """Close what was gathered, complete or not, of one stream or of all."""
@@ -140,10 +147,11 @@ class Publisher:
 
     def _deliver(self, batch: Batch) -> None:
         """Send the part of a closed batch that may leave."""
-        leaving = self._egress.apply(batch)
-        if leaving is None:
+        series, names = self._leaving(tuple(batch.columns))
+        if not series:
             self.withheld += len(batch.t)
             return
+        leaving = batch if len(series) == len(batch.columns) else batch.only(series)
         try:
             payload = codec.encode(as_message(leaving))
         except InvalidMessageError as error:
@@ -152,7 +160,7 @@ class Publisher:
         if self._send(payload):
             self.published += len(batch.t)
             self.batches += 1
-            self._on_sent(self._egress.names(leaving), len(batch.t))
+            self._on_sent(names, len(batch.t))
         else:
             self.dropped += len(batch.t)
 
@@ -247,38 +255,6 @@ class _Stream:
             if self._reasons.get(key) != text
         )
         return (max(len(self._series), len(sample.values)) + 2) * _NUMBER_BYTES + names + reasons
-
-
-class EgressFilter:
-    """Applies the owner's policy to batches; remembers the choice for sets of series that come again and again.
-
-    ``leaves(name)`` tells whether a metric leaves, by its name. Not safe between threads.
-    """
-
-    def __init__(self, leaves: Callable[[str], bool]) -> None:
-        self._leaves = leaves
-        self._chosen: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
-
-    def apply(self, batch: Batch) -> Batch | None:
-        """Return the batch with the columns that leave; None when none does."""
-        series, _ = self._choice(tuple(batch.columns))
-        if not series:
-            return None
-        return batch if len(series) == len(batch.columns) else batch.only(list(series))
-
-    def names(self, leaving: Batch) -> tuple[str, ...]:
-        """Return the names of the metrics of a batch that `apply` returned, each once."""
-        return self._choice(tuple(leaving.columns))[1]
-
-    def _choice(self, among: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        choice = self._chosen.get(among)
-        if choice is None:
-            series = tuple(key for key in among if self._leaves(metric_name(key)))
-            choice = series, tuple(dict.fromkeys(map(metric_name, series)))
-            if len(self._chosen) >= _MAX_REMEMBERED:
-                self._chosen.clear()
-            self._chosen[among] = choice
-        return choice
 
 
 def fitting(batch: Batch, max_bytes: int) -> Batch:

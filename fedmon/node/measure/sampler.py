@@ -209,10 +209,10 @@ class Sampler:
     def check_stuck(self, stuck_after_s: float = STUCK_AFTER_S) -> None:
         """Log once when a collector does not return, since all others wait for it; called about once a second."""
         watches = (watch for reader in (*self._readers.values(), *self._unclosed) for watch in reader.watches)
-        stuck = next(((watch.name, why) for watch in watches if (why := watch.stuck(stuck_after_s))), None)
-        if stuck is not None and not self._is_stuck:
-            logger.error("nothing is measured, since one collector does not come back: %s: %s", *stuck)
-        self._is_stuck = stuck is not None
+        stuck = next((f"{watch.name}: {why}" for watch in watches if (why := watch.stuck(stuck_after_s))), "")
+        if stuck and not self._is_stuck:
+            logger.error("nothing is measured, since one collector does not come back: %s", stuck)
+        self._is_stuck = bool(stuck)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -294,13 +294,10 @@ class TickGrid(msgspec.Struct, frozen=True, kw_only=True):
 
     def after(self, number: int, now: float) -> tuple[int, int]:
         """Return the tick that follows tick ``number`` at ``now``, and how many ticks lie behind and are left out."""
-        following = number + 1
-        if now <= self.due(following):
-            return following, 0
-        due = math.ceil((now - self.start) / self.interval_s)
-        while self.due(due) < now:  # the division may have rounded down
+        due = max(number + 1, math.ceil((now - self.start) / self.interval_s))
+        if self.due(due) < now:  # the division rounded down
             due += 1
-        return due, due - following
+        return due, due - number - 1
 
 
 class SamplingCost:

@@ -91,7 +91,7 @@ class Instruments:
         collectors += energy
         self._perf = self._perf_source()
         if self._perf is not None:
-            from fedmon.node.collectors.perf import PerfCollector
+            from fedmon.node.perf.collector import PerfCollector
 
             collectors.append(PerfCollector(self._perf))
         if self._settings.metrics.plugins:
@@ -110,7 +110,7 @@ class Instruments:
         if self._gpus().absent is None:
             collectors.append(JobGpuCollector(self._gpus(), job_id=job_id, jobs=self._job_pids))
         if self._perf is not None:
-            from fedmon.node.collectors.perf import PerfJobCollector
+            from fedmon.node.perf.collector import PerfJobCollector
 
             collectors.append(
                 PerfJobCollector(self._perf, job=job_id, pids=lambda: self._job_pids().get(job_id, ()), cgroup=cgroup)
@@ -229,7 +229,7 @@ def _group(collector: Collector, table: Mapping[str, Metric]) -> MetricGroup:
 
 
 def _asked(collector: Collector) -> tuple[dict[str, str | None], dict[str, float | None]]:
-    """Return what a collector says of itself, and what it reads; whatever is wrong with one, the others are asked."""
+    """Return a collector's own report, and its reading; a failing one keeps no other from being asked."""
     wait_probed = getattr(collector, "wait_probed", None)
     if wait_probed is not None:
         wait_probed(PERF_WITHIN_S)

@@ -70,11 +70,9 @@ class UserValues:
         not now, ``job`` the id of the job that the values belong to. Raises InvalidInputError, and takes none of them,
         when one of these cannot be used.
         """
-        checked = [
-            (_checked_text(name, "the name of a value"), *_checked(name, value)) for name, value in values.items()
-        ]
+        checked = [(_text(name, "the name of a value"), *_checked(name, value)) for name, value in values.items()]
         number = None if step is None else _checked_step(step)
-        labels = {} if job is None else {"job": _checked_text(job, "a job id")}
+        labels = {} if job is None else {"job": _text(job, "a job id")}
         if t is not None and not (math.isfinite(t) and 0 <= t < _MAX_T):
             raise InvalidInputError(f"t={t!r} is no time: give Unix seconds, or leave it away for now")
         # Publishing under the lock keeps samples in the order of their times.
@@ -124,38 +122,32 @@ class UserValues:
 
 def _checked(name: str, value: Number) -> tuple[float | None, str]:
     """Return a value and an empty reason, or None and the reason for a value that is not finite."""
-    if isinstance(value, str | bytes | bytearray):
-        raise _no_number(name, value)
     try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError
         number = float(value)
     except OverflowError:  # an integer that is larger than every float
         return None, f"{NOT_FINITE}: an integer beyond 1.8e308"
     except (TypeError, ValueError, RuntimeError):  # libraries of arrays choose among these for more than one element
-        raise _no_number(name, value) from None
+        shown = repr(value) if isinstance(value, str | bytes) and len(value) <= 40 else f"a {type(value).__name__}"
+        raise InvalidInputError(
+            f"the value of {name!r} is {shown}, not a number: give an int, a float or a 0-d array"
+        ) from None
     return (number, "") if math.isfinite(number) else (None, f"{NOT_FINITE}: {number}")
 
 
-def _no_number(name: str, value: object) -> InvalidInputError:
-    shown = repr(value) if isinstance(value, str | bytes) and len(value) <= 40 else f"a {type(value).__name__}"
-    return InvalidInputError(f"the value of {name!r} is {shown}, not a number: give an int, a float or a 0-d array")
-
-
-def _checked_text(text: object, what: str) -> str:
+def _text(text: object, what: str) -> str:
     if not isinstance(text, str) or not 1 <= len(text) <= MAX_NAME_CHARS:
         given = f"of {len(text)} characters" if isinstance(text, str) else f"of type {type(text).__name__}"
         raise InvalidInputError(f"{what} {given} cannot be used: give a text of 1 to {MAX_NAME_CHARS} characters")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError(f"{what} {text!r} holds half a character, which no file and no message can") from None
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InvalidInputError(f"{what} {text!r} holds half a character, which no file and no message can")
     return text
 
 
 def _checked_step(step: object) -> int:
     try:
-        if isinstance(step, float) and step.is_integer():
-            step = int(step)
-        number = operator.index(step)  # type: ignore[arg-type]  # raises TypeError
+        number = operator.index(int(step) if isinstance(step, float) and step.is_integer() else step)  # type: ignore[arg-type]  # raises TypeError
     except TypeError:
         raise InvalidInputError(f"step={step!r} is no whole number: give the epoch or iteration") from None
     if abs(number) > MAX_STEP:

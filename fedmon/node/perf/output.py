@@ -1,25 +1,24 @@
-"""Reads what ``perf stat`` prints with ``-x ';'`` or ``-j``.
+"""The output of ``perf stat -x ';'`` in the locale C, and its running totals.
 
 A line is ``[time;]value;unit;event[;cgroup];running ns;running %[;metric;metric unit]``. The value is a number, or says
 that the event was not counted or is not supported, which is a gap and no 0. Source: man page perf-stat(1), section
-"CSV FORMAT"; JSON as printed since Linux 6.0.
+"CSV FORMAT".
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from fedmon.node.perf.command import SEPARATOR
+from fedmon.node.collectors.base import Why
+from fedmon.node.perf.events import KERNEL_EVENTS, SEPARATOR, Counted, Plan
 
-NOT_COUNTED = "not counted"
 NOT_SUPPORTED = "not supported"
 
-_GAP = re.compile(r"<(not counted|not supported)>")
-_NUMBER = re.compile(r"\d[\d.,'\u00a0\u202f ]*", re.ASCII)
-_WHOLE = re.compile(r"\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:\.\d{3})+", re.ASCII)
+_VALUE = re.compile(r"<(not counted|not supported)>|\d+(?:\.\d+)?", re.ASCII)
 _MODIFIERS = re.compile(r"(?<=[^:]):([ukhGHpPSDWeIb]+)$")
 
 
@@ -42,57 +41,24 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_line(line: str) -> Count | None:
     """Read one line; None when it is no count: a comment, a message, or something torn."""
-    line = line.strip()
-    if line.startswith("{"):
-        return _json(line)
-    fields = [field.strip() for field in line.split(SEPARATOR)]
-    timed = len(fields) > 3 and _is_value(fields[1]) and _NUMBER.fullmatch(fields[0]) is not None
-    time_s = _number(fields.pop(0), decimals=True) if timed else None
-    if len(fields) < 3 or not _is_value(fields[0]):
+    fields = [field.strip() for field in line.strip().split(SEPARATOR)]
+    is_timed = len(fields) > 3 and _VALUE.fullmatch(fields[1]) is not None and _VALUE.fullmatch(fields[0]) is not None
+    time_s = float(fields.pop(0)) if is_timed else None
+    if len(fields) < 3 or (match := _VALUE.fullmatch(fields[0])) is None or not fields[2]:
         return None
-    value, unit, event, *rest = fields
+    _, unit, event, *rest = fields
     cgroup = rest.pop(0) if _names_a_cgroup(rest) else None
-    running = _number(rest[1], decimals=True) if len(rest) > 1 else None
-    return _count(value, unit, event, time_s=time_s, cgroup=cgroup, percent=running)
-
-
-def _json(line: str) -> Count | None:
-    try:
-        found = msgspec.json.decode(line, type=dict[str, str | float | None])
-    except msgspec.MsgspecError:
-        return None
-    value, event = str(found.get("counter-value", "")).strip(), str(found.get("event") or "").strip()
-    if not _is_value(value):
-        return None
-    cgroup = found.get("cgroup")
-    return _count(
-        value,
-        str(found.get("unit") or ""),
-        event,
-        time_s=_json_number(found, "interval"),
-        cgroup=None if cgroup is None else str(cgroup),
-        percent=_json_number(found, "pcnt-running"),
-    )
-
-
-def _count(
-    value: str, unit: str, event: str, *, time_s: float | None, cgroup: str | None, percent: float | None
-) -> Count | None:
-    gap = _GAP.fullmatch(value)
-    # Perf prints units only for clocks (msec) and bytes (MiB), which have decimals; all the rest are whole numbers.
-    number = None if gap else _number(value, decimals=bool(unit))
-    if not event or (gap is None and number is None):
-        return None
-    modifiers = _MODIFIERS.search(event)
+    modifiers, gap = _MODIFIERS.search(event), match[1]
+    is_told = gap is None and len(rest) > 1 and _VALUE.fullmatch(rest[1]) is not None
     return Count(
         event=event[: modifiers.start()] if modifiers else event,
-        value=number,
-        gap=gap[1] if gap else None,
+        value=None if gap else float(match[0]),
+        gap=gap,
         time_s=time_s,
         unit=unit,
         modifiers=modifiers[1] if modifiers else "",
-        cgroup=cgroup or None,
-        running_ratio=None if percent is None or gap else min(percent / 100, 1.0),
+        cgroup=cgroup,
+        running_ratio=min(float(rest[1]) / 100, 1.0) if is_told else None,
     )
 
 
@@ -103,32 +69,139 @@ def _names_a_cgroup(rest: Sequence[str]) -> bool:
     """
     if not rest or rest[0] == "":
         return False
-    if _NUMBER.fullmatch(rest[0]) is None:
-        return True
-    # A cgroup may be called by a number: then three numbers follow each other, and the last is a share with decimals.
-    return len(rest) in (3, 5) and _NUMBER.fullmatch(rest[1]) is not None and _NUMBER.fullmatch(rest[2]) is not None
+    numbers = [_VALUE.fullmatch(field) is not None for field in rest[:3]]
+    # A cgroup may be called by a number: then three numbers follow each other, and the last is a share.
+    return not numbers[0] or (len(rest) in (3, 5) and all(numbers))
 
 
-def _is_value(text: str) -> bool:
-    return _GAP.fullmatch(text) is not None or _NUMBER.fullmatch(text) is not None
+_NOT_COUNTED = (
+    f"{Why.FAILED.value}: not counted: nothing of it ran since the previous sample, or no counter was free for it"
+)
+_NOT_SUPPORTED = f"{Why.UNSUPPORTED.value}: perf says that the event is not supported here"
+_KERNEL_ONLY = f"{Why.NO_PERMISSION.value}: happens in the kernel, which only a user with CAP_PERFMON may count"
 
 
-def _json_number(found: Mapping[str, str | float | None], key: str) -> float | None:
-    value = found.get(key)
-    return _number(value, decimals=True) if isinstance(value, str) else value
+class GroupWindow(msgspec.Struct, kw_only=True):
+    """What the intervals since the previous look counted for one group, those with a gap left out."""
+
+    seconds: float = 0.0
+    counts: dict[str, float] = {}
+    running_ratio: float | None = None
 
 
-def _number(text: str, *, decimals: bool) -> float | None:
-    """Read a number with or without thousands separators, with a decimal point or comma.
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The state at one look: ``totals`` and ``gaps`` by series, ``windows`` by group.
 
-    ``decimals`` says what a single mark before three digits is: a decimal mark, or one of thousands.
+    ``fresh`` says whether an interval ended since the previous look. ``gaps`` are events of which no interval since
+    then has a value, with the reason. ``seconds`` is the time counted since the first start, on perf's clock.
     """
-    text = re.sub(r"['\u00a0\u202f ]", "", text)
-    marks = re.findall(r"[.,]", text)
-    decimal = marks[-1] if len(set(marks)) == 2 or len(marks) == 1 else ""
-    if decimal == "," and len(marks) == 1 and not decimals and len(text.rpartition(",")[2]) == 3:
-        decimal = ""
-    whole, _mark, fraction = text.rpartition(decimal) if decimal else (text, "", "")
-    if _WHOLE.fullmatch(whole) is None or not (fraction or "0").isdecimal():
-        return None
-    return float(f"{re.sub('[.,]', '', whole)}.{fraction or 0}")
+
+    fresh: bool
+    seconds: float
+    totals: Mapping[str, float]
+    gaps: Mapping[str, str]
+    windows: Mapping[str, GroupWindow]
+
+
+class Totals:
+    """The running totals of a plan, kept over restarts of perf.
+
+    ``add`` and ``end_interval`` belong to the thread that reads perf; ``take`` is safe from any thread and never waits
+    for it longer than an addition takes.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._known = plan.by_printed_name()
+        self._lock = threading.Lock()
+        self._ended_s = 0.0
+        self._interval: dict[str, list[tuple[Counted, Count]]] = {}
+        self._time_s: float | None = None
+        self._seconds = 0.0
+        self._totals: dict[str, float] = {}
+        self._gaps: dict[str, str] = {}
+        self._valued: set[str] = set()
+        self._windows: dict[str, GroupWindow] = {}
+        self._fresh = False
+        self.unknown = 0
+        """Counts under a name that nobody asked for."""
+
+    def begin(self) -> None:
+        """Perf was started anew: its clock is at 0 again."""
+        self._interval, self._time_s, self._ended_s = {}, None, 0.0
+
+    def add(self, count: Count) -> None:
+        """Take one line; a new time ends the interval before it."""
+        known = self._known.get(count.event)
+        if known is None:
+            self.unknown += 1
+            return
+        if count.time_s != self._time_s:
+            self.end_interval()
+            self._time_s = count.time_s
+        self._interval.setdefault(count.event, []).append((known, count))
+
+    def end_interval(self) -> None:
+        """Add what was taken since the last end; nothing when there was nothing."""
+        if not self._interval or self._time_s is None:
+            return
+        seconds = max(0.0, self._time_s - self._ended_s)
+        with self._lock:
+            for group in self._plan.groups:
+                lines = [self._interval.get(event.printed(group.name), []) for event in group.events]
+                self._end_group(group.name, lines, seconds)
+            self._seconds += seconds
+            self._fresh = True
+        self._ended_s, self._interval = self._time_s, {}
+
+    def take(self) -> Snapshot:
+        """Return what was counted, and begin a new window."""
+        with self._lock:
+            snapshot = Snapshot(
+                fresh=self._fresh,
+                seconds=self._seconds,
+                totals=dict(self._totals),
+                gaps={name: reason for name, reason in self._gaps.items() if name not in self._valued},
+                windows=self._windows,
+            )
+            self._fresh, self._windows, self._gaps, self._valued = False, {}, {}, set()
+            return snapshot
+
+    def _end_group(self, name: str, lines: list[list[tuple[Counted, Count]]], seconds: float) -> None:
+        counts: dict[str, float] = {}
+        ratios = []
+        for printed in lines:
+            # A counter that several devices have (memory controllers) may be printed once for each.
+            total = self._end_event(printed)
+            if total is None:
+                continue
+            known, value = total
+            counts[known.event.variable] = value
+            ratios += [count.running_ratio for _known, count in printed if count.running_ratio is not None]
+        if len(counts) < len(lines) or seconds <= 0:
+            return
+        window = self._windows.setdefault(name, GroupWindow())
+        window.seconds += seconds
+        for variable, value in counts.items():
+            window.counts[variable] = window.counts.get(variable, 0) + value
+        if ratios:
+            window.running_ratio = min([*ratios, *([] if window.running_ratio is None else [window.running_ratio])])
+
+    def _end_event(self, printed: list[tuple[Counted, Count]]) -> tuple[Counted, float] | None:
+        if not printed:
+            return None
+        known, reason = printed[0][0], None
+        value: float = 0
+        for _known, count in printed:
+            if count.value is None:
+                reason = _NOT_SUPPORTED if count.gap == NOT_SUPPORTED else _NOT_COUNTED
+            elif known.event.name in KERNEL_EVENTS and count.modifiers == "u":
+                reason = _KERNEL_ONLY
+            else:
+                value += known.converted(count.value, count.unit)
+        if reason is not None:
+            self._gaps[known.series] = reason
+            return None
+        self._totals[known.series] = self._totals.get(known.series, 0) + value
+        self._valued.add(known.series)
+        return known, value

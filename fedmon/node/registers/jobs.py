@@ -16,7 +16,7 @@ from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.ids import checked_id
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
-from fedmon.node.collectors.job.making import TREE, JobMaker, Watching
+from fedmon.node.collectors.job.maker import TREE, JobMaker, Watching
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import JobState, Trace
 from fedmon.node.collectors.job.cgroup import members_of
 from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
-from fedmon.node.job.own_cgroup import remove_cgroup
+from fedmon.node.job.cgroup import remove_cgroup
 from fedmon.node.runs.killing import Known, end_all, send
 from fedmon.node.runs.mark import LIMIT, mark_of
 from fedmon.node.runs.order import (

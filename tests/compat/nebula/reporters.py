@@ -8,12 +8,9 @@ from typing import Any, TypeVar
 
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
-from fedmon.compat.nebula.measured import Tick
 from fedmon.compat.nebula.outlets import Outlets
-from fedmon.compat.nebula.reporter import Cycle, Reporter
+from fedmon.compat.nebula.reporter import Cycle, Reporter, Sinks, Tick
 from fedmon.compat.nebula.settings import read_settings
-from fedmon.compat.nebula.sinks import Sinks
-from fedmon.compat.nebula.traffic import Traffic
 from fedmon.compat.nebula.view import Reported
 from fedmon.node.collectors.base import Lane, Reading
 
@@ -146,17 +143,12 @@ def one_by_one(
     ticks: list[Mapping[str, float | None]], *sinks: object, cm: object = None, generation: Any = "1.0.0"
 ) -> Cycle:
     """Report ticks that lie one second apart, without any thread; returns the cycle."""
-    settings = read_settings(participant(), {}, generation=generation)
-    outlets = Outlets(
-        settings, broker=None, boot=1, streams=[], capabilities=dict, http_timeout_s=1.0, backlog=1, seed=None
-    )
-    cycle = Cycle(
-        outlets, Sinks(lambda: None, sinks), node_id="n", generation=generation, traffic=Traffic(), manager=lambda: cm
-    )
+    settings = read_settings(participant(), {"node_id": "n"}, generation=generation)
+    cycle = Cycle(settings, Outlets(settings), Sinks(lambda: None, sinks), manager=lambda: cm)
 
     async def steps() -> None:
         for number, values in enumerate(ticks):
-            await cycle.report(Tick(1.7e9 + number, 100.0 + number, values), dict, with_status=False)
+            await cycle.report(Tick(1.7e9 + number, 100.0 + number, values))
 
     run(steps())
     return cycle

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedmon.compat.nebula.controller import Controller
-from fedmon.compat.nebula.outlets import status_body
+from fedmon.compat.nebula.outlets import Controller, status_body
 from tests.support.http_controller import HttpController, SilentController
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -23,7 +22,7 @@ def to(address: str, **more: float) -> Iterator[Controller]:
         status_url=f"http://{address}/update",
         done_url=f"http://{address}/done",
         user_agent="NEBULA Participant 1\r\nX: é",
-        **{"timeout_s": 0.3, "seed": 1, **more},  # type: ignore[arg-type]  # numbers of both kinds
+        **{"timeout_s": 0.3, **more},  # type: ignore[arg-type]  # numbers of both kinds
     )
     controller.start()
     try:

@@ -9,11 +9,10 @@ import pytest
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.table import metric_of
-from fedmon.compat.nebula.measured import _SLOWLY_READ
 from fedmon.compat.nebula.outlets import FINISHED
-from fedmon.compat.nebula.traffic import _KINDS, Traffic
-from fedmon.compat.nebula.view import cpu_temperature
-from fedmon.node.collectors.temperature import TemperatureCollector
+from fedmon.compat.nebula.reporter import _SLOWLY_READ
+from fedmon.compat.nebula.view import _KINDS, Traffic, cpu_temperature
+from fedmon.node.collectors.sensors import TemperatureCollector
 from tests.compat.nebula.reporters import HOST, Logger, Neighbours, one_by_one
 
 SHARED = {

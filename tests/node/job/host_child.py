@@ -41,7 +41,7 @@ def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead
         **({"roots": roots(folder.save_dir, host["machine"])} if "machine" in host else {}),
     )
     with membership:
-        membership.begin({"hostname": host["host"]})
+        membership.begin()
         if host.get("shares_no_locks"):
             (folder.hosts / f"{membership.node_id}.lock").unlink()
         os.write(begun, b"x")
@@ -60,7 +60,7 @@ def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead
         if "waits_for" in host:
             wait_until(Path(host["waits_for"]).exists)
         merges, begin = 0, time.monotonic()
-        ours = membership.end({"exit_code": 0})
+        ours = membership.end()
         decided_s = time.monotonic() - begin
         while ours:
             if host.get("killed_merging"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import CommandError
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, oar, pbs
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, schedulers
 from fedmon.node.job.identity import identify, named
 from tests.node.job.machine import V1, Commands, Machine, environment, recorded, said
 
@@ -82,15 +82,6 @@ def test_the_session_that_pbs_pro_tells_is_the_job(tmp_path: Path) -> None:
     assert (got.detail, got.marker) == ("qstat -f 123.server, session 5001", "PBS_JOBID=123.server")
 
 
-def test_where_the_text_tells_no_session_the_json_does(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    machine.put(5001, session=5001, environ=PBS)
-    short = said("qstat -f 123.server", "Job Id: 123.server\n    job_state = R\n")
-    got = found(machine, Commands(short, recorded("pbs_pro/qstat-json")))
-
-    assert (got.pids, got.detail) == ((5001,), "qstat -f -F json 123.server, session 5001")
-
-
 def test_a_session_of_the_first_host_says_nothing_about_the_second(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.put(5001, session=5001, environ={"PBS_JOBID": "9.server"})
@@ -113,7 +104,7 @@ def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: P
     inside = environment("torque/job")
     machine.put(19806, "slurm_script", environ=inside)
     machine.put(19809, "sleep", parent=19806, environ=inside)
-    commands = Commands(recorded("torque/qstat-full"), recorded("torque/qstat-json"))
+    commands = Commands(recorded("torque/qstat-full"))
     got = found(machine, commands, environ=inside, scheduler="pbs", host="node1")
 
     assert (got.pids, got.method, got.marker) == ((19806, 19809), "environment", "PBS_JOBID=1")
@@ -121,7 +112,7 @@ def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: P
 
 
 def test_folded_values_of_pbs_pro_are_put_together_and_what_stands_in_them_is_no_attribute() -> None:
-    told = pbs.attributes_of_text(recorded("pbs_pro/qstat-full"), "123.server")
+    told = schedulers.qstat_text(recorded("pbs_pro/qstat-full"), "123.server")
 
     assert told["session_id"] == "5001"
     assert told["Variable_List"].startswith("PBS_O_HOME=/home/alice,PBS_O_LANG=C.UTF-8,PBS_O_LOGNAME=alice,")
@@ -129,37 +120,17 @@ def test_folded_values_of_pbs_pro_are_put_together_and_what_stands_in_them_is_no
     assert told["comment"].endswith("(n2:ncpus=2)")
 
 
-def test_text_and_json_of_pbs_tell_the_same() -> None:
-    text = pbs.attributes_of_text(recorded("pbs_pro/qstat-full"), "123.server")
-    document = pbs.attributes_of_json(recorded("pbs_pro/qstat-json"), "123.server")
-    torque = pbs.attributes_of_text(recorded("torque/qstat-full"), "1")
-
-    assert {name: text[name] for name in document if name in text} == document
-    assert {"session_id", "exec_host", "job_state"} <= {*document}
-    assert (torque["exec_host"], torque["Resource_List.walltime"]) == ("node1/1", "00:10:00")
-
-
 @pytest.mark.parametrize("name", ["qstat-unknown", "qstat-finished", "qstat-json-broken"])
-def test_what_pbs_says_of_no_job_and_broken_json_are_errors_and_no_crash(name: str) -> None:
-    output = recorded(f"pbs_pro/{name}")
-    for read in (pbs.attributes_of_text, pbs.attributes_of_json):
-        with pytest.raises(CommandError):
-            read(output, "4711.server")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"Jobs": 7}', '{"Jobs": {"123.server": 7}}', "[" * 100_000, "\0"])
-def test_what_is_no_json_of_pbs_or_oar_is_not_understood(text: str) -> None:
-    with pytest.raises(CommandError, match="is not understood"):
-        pbs.attributes_of_json(said("qstat -f -F json 123.server", text), "123.server")
-    with pytest.raises(CommandError, match="is not understood"):
-        oar.attributes_of_json(said("oarstat -J -fj 123", text), "123")
+def test_the_answer_of_pbs_for_no_job_is_an_error(name: str) -> None:
+    with pytest.raises(CommandError):
+        schedulers.qstat_text(recorded(f"pbs_pro/{name}"), "4711.server")
 
 
 def test_a_server_may_be_written_with_and_without_its_domain() -> None:
-    assert pbs.is_same_job("123.server", "123.server.site")
-    assert pbs.is_same_job("123", "123.server")
-    assert not pbs.is_same_job("123.server", "123.server2")
-    assert not pbs.is_same_job("123[1].server", "123[2].server")
+    assert schedulers.is_same_job("123.server", "123.server.site")
+    assert schedulers.is_same_job("123", "123.server")
+    assert not schedulers.is_same_job("123.server", "123.server2")
+    assert not schedulers.is_same_job("123[1].server", "123[2].server")
 
 
 # --- OAR -------------------------------------------------------------------------------------------------------------
@@ -192,13 +163,10 @@ def test_the_cgroup_of_an_oar_job_holds_it_without_oarexec_and_its_perl(tmp_path
     assert got.marker == "OAR_JOB_ID=1"
 
 
-@pytest.mark.parametrize("name", ["oarstat-running-json", "oarstat-running"])
-def test_oarstat_tells_the_cpuset_of_a_job(tmp_path: Path, name: str) -> None:
+def test_oarstat_tells_the_cpuset_of_a_job(tmp_path: Path) -> None:
     machine = Machine(tmp_path, controllers=("cpuset", "cpuacct"))
     machine.put(60, cgroup="/site/alice_1")
-    got = found(machine, Commands(recorded(f"oar/{name}")) if "json" in name else Commands(
-        recorded(f"oar/{name}"), said("oarstat -J -fj 1", "", rc=2)
-    ), environ={"OAR_JOB_ID": "1"})  # fmt: skip
+    got = found(machine, Commands(recorded("oar/oarstat-running")), environ={"OAR_JOB_ID": "1"})
 
     assert (got.pids, got.method, got.cgroup) == ((60,), "scheduler", "/site/alice_1")
 
@@ -217,7 +185,7 @@ def test_an_oar_job_that_waits_has_ended_or_never_was_is_said_to_be_nowhere(
     machine = Machine(tmp_path)
     machine.put(70)
     names = {"2": "waiting", "1": "finished", "4711": "unknown"}
-    commands = Commands(recorded(f"oar/oarstat-{names[job_id]}-json"), recorded(f"oar/oarstat-{names[job_id]}"))
+    commands = Commands(recorded(f"oar/oarstat-{names[job_id]}"))
     with pytest.raises(JobNotFoundError) as caught:
         found(machine, commands, environ={"OAR_JOB_ID": job_id})
 
@@ -237,7 +205,7 @@ def test_a_cpuset_that_oarstat_cannot_mean_is_not_believed(tmp_path: Path, name:
     machine = Machine(tmp_path, controllers=("cpuset",))
     machine.put(70, cgroup="/oar/alice_2")
     commands = Commands(
-        said("oarstat -J -fj 1", f'{{"1": {{"cpuset_name": "{name}", "state": "Running"}}}}'),
+        said("oarstat -fj 1", f"Job_Id: 1\n    cpuset_name = {name}\n    state = Running\n"),
     )
     with pytest.raises(JobNotFoundError, match=r"cannot be of job 1|tells no cpuset_name"):
         found(machine, commands, environ={"OAR_JOB_ID": "1"})

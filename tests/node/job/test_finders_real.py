@@ -14,10 +14,9 @@ import pytest
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Roots
 from fedmon.node.job.commands import Runner, runner
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find
-from fedmon.node.job.finders.overhead import is_launcher
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, look_up
 from fedmon.node.job.identity import identify, named
-from fedmon.node.job.lookup import look_up
+from fedmon.node.job.processes import is_launcher
 from tests.node.job.machine import KERNEL_THREAD, Commands, Machine, said
 from tests.node.job.test_commands import program
 from tests.node.jobs_real import Program, Watch

@@ -11,7 +11,7 @@ import pytest
 
 from fedmon.node.job.commands import CommandError, Failure, Output
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find
-from fedmon.node.job.finders.slurm import listed_pids
+from fedmon.node.job.finders.schedulers import listed_pids
 from fedmon.node.job.identity import identify, named
 from tests.node.job.machine import KERNEL_THREAD, V1, Commands, Machine, environment, recorded, said
 from tests.support.requirements import require
@@ -298,7 +298,7 @@ def test_a_search_ends_at_once_when_the_tool_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(JobNotFoundError):
         find(
             identify(JOB, hostname="n", pid=TOOL), environ=JOB, run=commands, roots=machine.roots, timeout_s=60.0,
-            stop=stop,
+            stop=stop.wait,
         )  # fmt: skip
 
     assert [argv[0] for argv in commands.asked] == ["scontrol", "squeue"]

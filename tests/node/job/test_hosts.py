@@ -109,7 +109,7 @@ def test_a_host_that_was_taken_for_dead_and_ends_after_all_has_everything_merged
         assert merges(said) == 1
         with Recording(slow.recording) as recording:
             recording.append([])
-        assert slow.end({}) is True
+        assert slow.end() is True
         merge(job.folder)
         assert slow.done() is False
 
@@ -161,9 +161,9 @@ def test_waiting_ends_when_it_is_given_up(job: Job) -> None:
     given_up = threading.Event()
     given_up.set()
     with Membership(job.folder, host="a", expected=2, beat_s=60.0) as membership:
-        membership.begin({})
+        membership.begin()
         begin = time.monotonic()
-        assert membership.end({}, given_up=given_up) is False
+        assert membership.end(given_up=given_up) is False
         assert time.monotonic() - begin < 10
 
 
@@ -172,10 +172,10 @@ def test_two_hosts_that_wait_for_one_that_never_comes_do_not_both_merge(job: Job
         Membership(job.folder, host="a", expected=3, beat_s=0.05) as one,
         Membership(job.folder, host="b", expected=3, beat_s=0.05) as two,
     ):
-        one.begin({})
-        two.begin({})
+        one.begin()
+        two.begin()
         found: list[bool] = []
-        ends = [threading.Thread(target=lambda each=each: found.append(each.end({}))) for each in (one, two)]
+        ends = [threading.Thread(target=lambda each=each: found.append(each.end())) for each in (one, two)]
         for thread in ends:
             thread.start()
         for thread in ends:
@@ -186,6 +186,6 @@ def test_two_hosts_that_wait_for_one_that_never_comes_do_not_both_merge(job: Job
 def _beating_never(job: Job, host: str) -> Membership:
     """Return the membership of a host on another machine that beats too seldom for the others, which share no lock."""
     membership = Membership(job.folder, host=host, beat_s=100.0, roots=roots(job.save_dir, "elsewhere"))
-    membership.begin({})
+    membership.begin()
     (job.folder.hosts / f"{membership.node_id}.lock").unlink()
     return membership

@@ -1,16 +1,26 @@
-"""Which job an environment belongs to."""
+"""The job of an environment: its id, key, hosts, GPUs and limits."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.job.identity import JobIdentity, identify, named
-from tests.node.job.machine import environment
+from fedmon.common.ids import RESERVED_IDS, checked_id
+from fedmon.node.job.identity import JobIdentity, expand, from_file, given_gpus, identify, job_key, named, own_name
+from tests.node.job.machine import environment, recorded
 
+UUID = "GPU-5a1c2b3d-0000-1111-2222-333344445555"
+HOSTILE = [
+    "", " ", ".", "..", "../..", "../../etc/passwd", "/etc/passwd", "/", "//", "a/b", "a\\b", "~root", "~", "$HOME",
+    "$(touch pwned)", "`touch pwned`", "; touch pwned", "| touch pwned", "&& touch pwned", "> pwned", "a\nb", "a\rb",
+    "a\tb", "a\0b", "\x1b[2J", "#", "+", "a/#", "a/+/b", "$SYS/broker", "*", "?", "[a-z]", "{id}", "%s%n", "-rf",
+    "--help", "é", "\u202e7", "\udcff", "7\u200b", "\u0667", "x" * 5000, "7;rm", "'", '"', "7 ", " 7", "7.", ".7",
+    "CON:",
+]  # fmt: skip
 PBS = {"PBS_JOBID": "123.server", "PBS_JOBNAME": "fit", "PBS_O_LOGNAME": "alice", "NCPUS": "4", "USER": "root"}
 
 
@@ -208,3 +218,137 @@ def test_a_job_is_named_from_outside_as_its_scheduler_writes_it() -> None:
     for job_id in ("7.batch", "../7", "7;x", "", "-1", "7\n", "7 8"):
         with pytest.raises(InvalidInputError, match="is no job of slurm: its ids are like 4711"):
             named(job_id, "slurm", hostname="n1")
+
+
+def test_an_id_of_a_scheduler_stays_readable() -> None:
+    keys = {job_id: job_key(job_id) for job_id in ("4711", "12_3", "123.server", "12[3].pbs.site", "12[].server")}
+
+    assert keys == {
+        "4711": "4711",
+        "12_3": "12_3",
+        "123.server": "123-server",
+        "12[3].pbs.site": "12_3-pbs-site",
+        "12[].server": "12_-server",
+    }
+
+
+@pytest.mark.parametrize("job_id", HOSTILE)
+def test_a_hostile_job_id_leads_nowhere(job_id: str, tmp_path: Path) -> None:
+    key = job_key(job_id)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / f"job-metrics-{key}").mkdir()
+
+    assert key == checked_id(key, what="key")
+    assert not key.startswith("-")
+    assert [path.name for path in tmp_path.iterdir()] == ["inner"]
+    assert key == identify({"SLURM_JOB_ID": job_id}, hostname="n1", pid=7).key or job_id == ""
+
+
+def test_no_two_ids_share_a_key() -> None:
+    tricky = [
+        *HOSTILE, *RESERVED_IDS, "123.server", "123-server", "123.ser-ver", "123.ser.ver", "123-ser-ver",
+        "12[3].server", "12_3.server", "12_3-server", "12[3]", "12_3", "12.3", "12-3", "a-b", "a.b", "a b", "A-B",
+        "x" * 64, "x" * 65,
+    ]  # fmt: skip
+    made = [job_key(job_id) for job_id in tricky]
+    forged = [job_key(key) for key in made if key not in tricky]
+
+    assert len({*tricky}) == len({*made})
+    assert {*forged}.isdisjoint(made)
+
+
+def test_the_key_of_an_id_never_changes() -> None:
+    assert job_key("a/b") == "a-b-hc14cddc033"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0,2"}, ("0", "2")),
+        ({"CUDA_VISIBLE_DEVICES": UUID}, (UUID,)),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, ()),
+        ({"SLURM_JOB_GPUS": "2-4,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, ("2", "3", "4", "7")),
+        ({"SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0,1"}, ("1",)),
+        ({"CUDA_VISIBLE_DEVICES": "../../etc"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0,$(reboot)"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0-9999"}, tuple(map(str, range(64)))),
+        ({"CUDA_VISIBLE_DEVICES": "9" * 100_000}, None),
+    ],
+)
+def test_gpus_are_those_that_the_environment_names(environ: dict[str, str], expected: tuple[str, ...] | None) -> None:
+    assert given_gpus(environ) == expected
+
+
+def test_a_job_knows_its_gpus_with_and_without_a_scheduler() -> None:
+    inside = identify({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "3"}, hostname="n1", pid=9)
+    alone = identify({"CUDA_VISIBLE_DEVICES": "1"}, hostname="n1", pid=9)
+    untold = identify({"PBS_JOBID": "7.server"}, hostname="n1", pid=9)
+
+    assert (inside.gpus, alone.gpus, untold.gpus) == (("3",), ("1",), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3,07-09],gpu1", ["n1", "n2", "n3", "n07", "n08", "n09", "gpu1"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("r[1-2]n[1-2]-ib", ["r1n1-ib", "r1n2-ib", "r2n1-ib", "r2n2-ib"]),
+        ("n[5]", ["n5"]),
+        ("n1,n1,n2", ["n1", "n2"]),
+        ("login.site,n[1-2].site", ["login.site", "n1.site", "n2.site"]),
+    ],
+)
+def test_a_list_of_hosts_is_expanded_without_asking_anybody(text: str, hosts: list[str]) -> None:
+    assert tuple(hosts) == expand(text)
+
+
+def test_the_expansion_is_the_one_of_scontrol() -> None:
+    real = recorded("slurm/cgroup/show-hostnames")
+
+    assert tuple(real.stdout.split()) == expand(real.argv[-1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ",", "n[", "n]", "n[]", "n[1-", "n[-1]", "n[3-1]", "n[a-b]", "n[1-3", "n[[1-2]]", "n[1-999999999999]",
+        "(null)", "n[1-300]m[1-300]", "../x", "n 1", "n[1-2],,n3", "a/b", "n[\u0667]", "$(x)", "-n", "n" * 300,
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_hosts_is_unknown(text: str) -> None:
+    assert expand(text) is None
+
+
+def test_a_file_names_each_host_once_in_its_order(tmp_path: Path) -> None:
+    file = tmp_path / "nodes"
+    file.write_text("n2\nn2\nn1\n\nn1\nn10.site\n")
+
+    assert from_file(str(file)) == ("n2", "n1", "n10.site")
+
+
+def test_what_is_no_plain_file_of_hosts_is_unknown_and_nobody_waits(tmp_path: Path) -> None:
+    pipe, lie = tmp_path / "pipe", tmp_path / "lie"
+    os.mkfifo(pipe)
+    lie.write_bytes(b"\x7fELF\0\xff\n/etc/passwd\n")
+
+    assert [from_file(str(each)) for each in (pipe, lie, tmp_path, tmp_path / "none", "", "a\0b")] == [None] * 6
+    assert from_file("/dev/zero") is None
+
+
+@pytest.mark.parametrize(
+    ("hostname", "nodes", "name"),
+    [
+        ("n1", None, "n1"),
+        ("n1", ["n1", "n2"], "n1"),
+        ("n1.site", ["n1", "n2"], "n1"),
+        ("n1", ["n1.site", "n2.site"], "n1.site"),
+        ("n1", ["n1.a", "n1.b"], "n1"),
+        ("n9", ["n1"], "n9"),
+    ],
+)
+def test_a_host_has_the_name_that_its_scheduler_gave_it(hostname: str, nodes: list[str] | None, name: str) -> None:
+    assert name == own_name(hostname, nodes)

@@ -15,7 +15,7 @@ from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.layout import JobFolder
-from fedmon.node.job.merge import host_recordings, merge, merge_hosts
+from fedmon.node.job.merge import host_recordings, merge
 from fedmon.report.source import Source
 from tests.common.store.recordings import batch, flat, seqs
 
@@ -49,7 +49,7 @@ def test_everything_of_all_hosts_is_in_the_merged_recording(folder: JobFolder) -
             recording.describe(host, 1, {"hostname": host, "labels": {"system": "big"}})
             recording.mark(host, 1, "host", 1_760_000_050.0, f"mark of {host}")
             recording.set_all_lost([((host, "host", 1), 100, 109, "the disk was full")])
-    assert merge(folder) == folder.merged
+    assert merge(folder).path == folder.merged
     assert not list(folder.path.glob("*.fmr-*"))
     assert folder.merged.stat().st_mode & 0o777 == 0o600
     with Source([folder.merged]) as together, Source(paths) as apart:
@@ -68,8 +68,8 @@ def test_everything_of_all_hosts_is_in_the_merged_recording(folder: JobFolder) -
 def test_merging_again_changes_nothing_and_leaves_the_hosts_files_as_they_are(folder: JobFolder) -> None:
     paths = [record(folder, host) for host in ("a", "b")]
     before = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
-    first = merge_hosts(folder)
-    again = merge_hosts(folder)
+    first = merge(folder)
+    again = merge(folder)
     assert (first, first.samples, first.kept) == (again, 200, 0)
     assert merged(folder) == {"a": list(range(100)), "b": list(range(100))}
     assert [hashlib.sha256(path.read_bytes()).digest() for path in paths] == before
@@ -82,7 +82,7 @@ def test_what_was_merged_outlives_the_files_of_the_hosts(folder: JobFolder) -> N
     merge(folder)
     folder.recording("a").unlink()
     record(folder, "b")
-    assert merge_hosts(folder).kept == 100
+    assert merge(folder).kept == 100
     assert merged(folder) == {"a": list(range(100)), "b": list(range(100))}
 
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_damaged_costs_no_other_and_is_reported(
     record(folder, "a")
     path = record(folder, "b", 3000)
     _DAMAGES[damage](path, path.read_bytes())
-    result = merge_hosts(folder)
+    result = merge(folder)
     found = merged(folder)
     assert found["a"] == list(range(100))
     rescued = found.get("b", [])
@@ -171,7 +171,7 @@ def test_a_host_that_still_writes_is_merged_as_far_as_it_is_and_later_whole(fold
 
 
 def test_of_no_recordings_at_all_comes_one_without_samples(folder: JobFolder) -> None:
-    with Source([merge(folder)]) as source:
+    with Source([merge(folder).path]) as source:
         assert (source.streams, source.hosts) == ([], [])
 
 

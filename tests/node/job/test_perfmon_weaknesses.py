@@ -12,13 +12,11 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from typer.main import get_command
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.job.cli import app
-from fedmon.node.job.options import JobOptions, checked
-from fedmon.node.job.tool import StopFile
-from fedmon.node.perf.event import Formula
+from fedmon.node.job.end import StopFile
+from fedmon.node.job.options import JobOptions, checked, parsers
+from fedmon.node.perf.events import Formula
 from fedmon.report.source import Source
 from fedmon.report.views import perfmon
 from tests.node.jobs_real import Program, Watch
@@ -241,12 +239,12 @@ def test_weakness_13_samples_of_one_second_stay_apart_and_no_value_is_repeated(t
 
 
 def test_weakness_14_31_a_period_is_called_one_and_none_of_them_divides_by_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="--sampling_freq is a period in seconds"):
-        checked(JobOptions(save_dir=tmp_path, sampling_freq=0.0))
+    with pytest.raises(InvalidInputError, match="--interval is a period in seconds"):
+        checked(JobOptions(save_dir=tmp_path, interval=0.0))
     for check_point in (0.0, 1.0, 30.0, 900.0):
-        options = checked(JobOptions(save_dir=tmp_path, sampling_freq=30.0, check_point=check_point))
+        options = checked(JobOptions(save_dir=tmp_path, interval=30.0, check_point=check_point))
         assert options.hold_s == 0.0
-    assert 0 < checked(JobOptions(save_dir=tmp_path, sampling_freq=1.0)).hold_s < 10
+    assert 0 < checked(JobOptions(save_dir=tmp_path, interval=1.0)).hold_s < 10
 
 
 def test_weakness_16_a_name_that_begins_another_changes_nothing_and_nothing_is_executed(tmp_path: Path) -> None:
@@ -261,25 +259,25 @@ def test_weakness_16_a_name_that_begins_another_changes_nothing_and_nothing_is_e
 def test_weakness_34_the_stop_file_may_go_or_hold_anything_and_no_descriptor_stays_open(tmp_path: Path) -> None:
     path = tmp_path / ".ipc-4711"
     stop = StopFile(path)
-    stop.begin()
+    stop.begin(float)
     opened = len(list(Path("/proc/self/fd").iterdir()))
 
     answers = []
     for content in ("INPROGRESS", "INPROGRESS\n", "in progress?", "\x00\xff", "FINISHED\n", ""):
         path.write_text(content)
-        answers.append(stop.says_stop() is not None)
+        answers.append(stop.check() is not None)
     path.unlink()
 
     assert answers == [False, False, False, False, True, True]
-    assert stop.says_stop() == "it was removed"
+    assert stop.check() == ".ipc-4711: it was removed"
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
 def test_weakness_42_43_options_and_keys_are_what_the_page_says(tmp_path: Path) -> None:
     page = PAGE.read_text()
-    for parameter in get_command(app).params:
-        option = "/".join(sorted(parameter.opts, key=len))
-        assert f"| `{option}` |" in page, option
+    options = re.findall(r"^  (-[^ ,]+(?:, -[^ ,]+)*)", parsers()["job"].format_help(), re.MULTILINE)
+    for names in (names for names in options if names != "--help"):
+        assert f"| `{names.replace(', ', '/')}` |" in page, names
     with pytest.raises(InvalidInputError, match="one or more"):
         checked(JobOptions(save_dir=tmp_path, export=("nothing-like-it",)))
     assert "`time_stamps`" in page

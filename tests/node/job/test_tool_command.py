@@ -96,7 +96,7 @@ def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path
     os.mkfifo(go)
     # Both wait until the pipe is opened to write, and end when it is closed.
     script = f"(setsid sh -c 'cat {go}; :' > /dev/null &); cat {go}; exit 3"
-    hidden = f'mount -t tmpfs none /sys/fs/cgroup && exec "{FEDMON}" job -i 0.2 -c 0.2 -d "{tmp_path}" -- sh -c "$1"'
+    hidden = f'mount -t tmpfs none /sys/fs/cgroup && exec "{FEDMON}" job -q -i 0.2 -c 0.2 -d "{tmp_path}" -- sh -c "$1"'
 
     def processes() -> float:
         try:

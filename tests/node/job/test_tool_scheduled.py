@@ -72,7 +72,7 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
     job_id = str(10**9 + os.getpid())
     daemon, folder, environ = tmp_path / "slurmstepd", tmp_path / "saved", environment(SLURM_JOB_ID=job_id)
     daemon.symlink_to("/bin/sh")
-    tool = f'SLURM_JOB_ID={job_id} "{FEDMON}" job -i 0.2 -c 0.2 -d "{folder}"'
+    tool = f'SLURM_JOB_ID={job_id} "{FEDMON}" job -q -i 0.2 -c 0.2 -d "{folder}"'
     with subprocess.Popen([daemon, "-c", f"{tool} & wait $!"], env=environment()) as kept, ended(folder, job_id):
         wait_until(lambda: is_measured(folder), 30.0)
 

@@ -201,7 +201,7 @@ def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: 
 
 
 def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
-    words = " ".join([str(Path(sys.executable).with_name("fedmon")), "job", "-i", "0.2", "-d", f"'{tmp_path}'"])
+    words = " ".join([str(Path(sys.executable).with_name("fedmon")), "job", "-q", "-i", "0.2", "-d", f"'{tmp_path}'"])
     script = f"{words} & tool=$!; sleep 2 & echo FINISHED > '{tmp_path}/x'; sleep 1.5; kill $tool; wait $tool"
 
     environ = environment(FEDMON_JOB_ID=f"7-{os.getpid()}")

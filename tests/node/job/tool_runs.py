@@ -42,7 +42,7 @@ def begin(
     folder: Path, *options: str, command: Sequence[str] = (), environ: Mapping[str, str] | None = None, **popen: Any
 ) -> subprocess.Popen[bytes]:
     """Start the tool, which records into ``folder``."""
-    words = [FEDMON, "job", "-d", str(folder), *options, *(["--", *command] if command else [])]
+    words = [FEDMON, "job", "--quiet", "-d", str(folder), *options, *(["--", *command] if command else [])]
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | popen
     return subprocess.Popen(words, env=dict(environ or environment()), text=False, **given)
 

@@ -20,8 +20,8 @@ from fedmon.node.collectors.base import Reading
 from fedmon.node.collectors.energy import energy_collectors
 from fedmon.node.collectors.infiniband import infiniband_collectors
 from fedmon.node.collectors.nvml import NvmlSession, queries
-from fedmon.node.collectors.nvml.lane import LaneReader
 from fedmon.node.collectors.nvml.library import Nvml
+from fedmon.node.collectors.nvml.reader import LaneReader
 from fedmon.report.source import Source
 from fedmon.report.views import VIEWS, perfmon
 from fedmon.report.views.perfmon import CPU, gpu_columns

@@ -10,18 +10,15 @@ from collections.abc import Callable
 
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Collector, Roots
-from fedmon.node.collectors.energy.hwmon_power import HwmonPowerCollector
 from fedmon.node.collectors.energy.meter import (
+    EnergyCollector,
     EnergyMeter,
+    GpuEnergy,
     GpuShares,
     JobCpu,
-    JobEmissionsCollector,
     JobEnergyCollector,
-    NodeEmissionsCollector,
-    NodeEnergyCollector,
 )
-from fedmon.node.collectors.energy.node_total import GpuEnergy
-from fedmon.node.collectors.energy.rapl import RaplCollector
+from fedmon.node.collectors.energy.sources import hwmon_collector, rapl_collector
 
 __all__ = ["EnergyMeter", "energy_collectors", "job_energy_collectors"]
 
@@ -40,14 +37,14 @@ def energy_collectors(
         roots, settings, job_cpu=job_cpu, busy_cpu=busy_cpu, gpu_energy=gpu_energy, gpu_shares=gpu_shares
     )
     collectors: list[Collector] = [
-        RaplCollector(meter.rapl),
-        HwmonPowerCollector(meter.hwmon),
-        NodeEnergyCollector(meter),
-        NodeEmissionsCollector(meter),
+        rapl_collector(meter.rapl),
+        hwmon_collector(meter.hwmon),
+        EnergyCollector(meter),
+        EnergyCollector(meter, emissions=True),
     ]
     return collectors, meter
 
 
 def job_energy_collectors(meter: EnergyMeter, job_id: str) -> list[Collector]:
     """Return the collectors of one job's share, for the stream of that job."""
-    return [JobEnergyCollector(meter, job_id), JobEmissionsCollector(meter, job_id)]
+    return [JobEnergyCollector(meter, job_id), EnergyCollector(meter, job_id, emissions=True)]

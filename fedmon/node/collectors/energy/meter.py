@@ -2,47 +2,169 @@
 
 from __future__ import annotations
 
-import csv
-import importlib.resources
+import enum
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-import msgspec
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Roots, Why, why
-from fedmon.node.collectors.energy.hwmon_power import HwmonReader
-from fedmon.node.collectors.energy.node_total import GpuEnergy, Method, NodeEnergy, NodeTotal
-from fedmon.node.collectors.energy.rapl import RaplReader
-from fedmon.node.collectors.procfile import ProcFile
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Roots, Why
+from fedmon.node.collectors.energy.carbon import chosen_factor
+from fedmon.node.collectors.energy.counters import LOOK_AGAIN_S, EnergyCounter, Part, SourceReader
+from fedmon.node.collectors.energy.sources import NO_ZONES, hwmon_reader, of_the_machine, rapl_reader
+from fedmon.node.collectors.files import KernelFile
 
-NODE_JOULES = "node_energy_joules_total"
-NODE_KILOWATT_HOURS = "node_energy_kilowatt_hours_total"
-NODE_GRAMS = "node_emissions_grams_total"
-NODE_FACTOR = "node_emissions_factor_info"
-JOB_JOULES = "job_energy_joules_total"
-JOB_KILOWATT_HOURS = "job_energy_kilowatt_hours_total"
-JOB_GRAMS = "job_emissions_grams_total"
+logger = logging.getLogger(__name__)
+
+JobCpu = Callable[[], Mapping[str, float]]
+GpuEnergy = Callable[[], Mapping[str, float]]
+GpuShares = Callable[[], Mapping[str, Mapping[str, float | None]]]
+
 _NS = 1_000_000_000
-TABLE = "carbon_intensity.csv"
-COLUMNS = ("region", "name", "gco2e_per_kwh", "date", "source")
-MAX_GCO2E_PER_KWH = 5000.0
+_MICRO = 1_000_000
+_UJ_PER_KWH = 3_600_000_000_000
 
-_MAX_BYTES = 1_048_576
-_HOW = 'set [energy] region = "FR" (a code of the table), or gco2e_per_kwh with factor_source and factor_date'
+
+class Energy(NamedTuple):
+    """Microjoules, or the reason why they are not known this time."""
+
+    uj: int | None
+    reason: str = ""
+
+
+class Method(enum.Enum):
+    """How the energy of a machine is found; the better ones first."""
+
+    PLATFORM = "psys"  # the counter of the whole platform
+    COMPONENTS = "components"  # packages, memory and GPUs added up
+    SENSORS = "hwmon"  # power sensors, integrated over time
+    GPUS = "gpus"  # GPUs alone, where nothing else can be read
+
+
+_PARTS = {Method.PLATFORM: (Part.PLATFORM,), Method.COMPONENTS: (Part.PACKAGE, Part.DRAM)}
+
+
+class NodeTotal:
+    """Adds up the machine's energy; used by the sampler's thread alone.
+
+    ``cpu_uj`` is that of processors and the rest of the machine, ``gpu_uj`` of each GPU that is added, in microjoules
+    since the node's start. ``reason`` says why the energy since the previous reading is not in them. The method is
+    chosen once, when there is one, so that a series never changes its meaning.
+    """
+
+    def __init__(
+        self, rapl: SourceReader, hwmon: SourceReader, *, sensors: tuple[str, ...], gpu_energy: GpuEnergy | None
+    ) -> None:
+        self._rapl, self._hwmon, self._named_sensors, self._gpu_energy = rapl, hwmon, sensors, gpu_energy
+        self._sensors: tuple[str, ...] = ()
+        self._gpus: dict[str, EnergyCounter] = {}
+        self._missing_gpus: frozenset[str] = frozenset()
+        self._sensor_uj: dict[str, int] = {}
+        self._chosen: float | None = None
+        self.cpu_uj = 0
+        self.gpu_uj: dict[str, int] = {}
+        self.reason = ""
+        self.method, self.no_method = self._choose()
+
+    def read(self, now: Instant) -> Energy:
+        """Read all that the method needs."""
+        if self.method is None and not self._is_found(now.mono):
+            return Energy(None, self.no_method)
+        if self.method is Method.SENSORS:
+            reasons = self._read_sensors(now)
+        else:
+            parts = _PARTS.get(self.method, ()) if self.method else ()
+            reasons = (
+                [each.reason or each.gap for each in self._rapl.read(now) if each.source.part in parts] if parts else []
+            )
+            self.cpu_uj = self._rapl.total_uj(parts)
+            if self.method is not Method.PLATFORM:
+                reasons += self._read_gpus(now)
+        self.reason = next(filter(None, reasons), "")
+        return Energy(None, self.reason) if self.reason else Energy(self.cpu_uj + sum(self.gpu_uj.values()))
+
+    def _is_found(self, mono: float) -> bool:
+        """Look for a method again when it is time to, or when GPUs have come."""
+        if self._has_gpus() or self._chosen is None or not 0 <= mono - self._chosen < LOOK_AGAIN_S:
+            self._chosen = mono
+            self.method, self.no_method = self._choose()
+        return self.method is not None
+
+    def _choose(self) -> tuple[Method | None, str]:
+        """Return the best method that can be read now, or None and why there is none."""
+        zones = self._rapl.probe()
+        readable = {zone.part for zone, reason in zones.items() if reason is None}
+        for method, parts in _PARTS.items():
+            if parts[0] in readable:
+                return method, ""
+        found = self._hwmon.probe()
+        chosen, problem = of_the_machine(list(found), self._named_sensors)
+        unreadable = next((reason for sensor in chosen if (reason := found[sensor]) is not None), "")
+        if chosen and not unreadable:
+            self._sensors = tuple(sorted(sensor.name for sensor in chosen))
+            return Method.SENSORS, ""
+        if self._has_gpus():
+            return Method.GPUS, ""
+        refused = next((reason for reason in zones.values() if reason is not None), None)
+        return None, refused or f"{NO_ZONES}; {unreadable or problem}"
+
+    def _has_gpus(self) -> bool:
+        try:
+            return self._gpu_energy is not None and bool(self._gpu_energy())
+        except CollectorUnavailableError:
+            return False
+
+    def _read_sensors(self, now: Instant) -> list[str]:
+        found = {reading.source.name: reading for reading in self._hwmon.read(now)}
+        reasons = []
+        for name in self._sensors:
+            reading = found.get(name)
+            if reading is None:
+                reasons.append(f"{Why.NOT_FOUND.value}: power sensor {name} is no longer there")
+                continue
+            if reading.total_uj is not None:
+                self._sensor_uj[name] = reading.total_uj
+            reasons.append(reading.reason or reading.gap)
+        self.cpu_uj = sum(self._sensor_uj.values())
+        return reasons
+
+    def _read_gpus(self, now: Instant) -> list[str]:
+        """Add the energy of each GPU; return the reasons of those that are not known.
+
+        A GPU that is no longer listed is missed once, and then gone.
+        """
+        if self._gpu_energy is None:
+            return []
+        try:
+            joules = self._gpu_energy()
+        except CollectorUnavailableError as error:
+            return [error.reason] if self._gpus else []
+        problems = []
+        for gpu, value in joules.items():
+            if not math.isfinite(value):
+                problems.append(f"{Why.FAILED.value}: GPU {gpu}: {value} is no energy")
+                continue
+            # The driver counts in 64 bits of millijoules, which do not wrap in a machine's life.
+            counter = self._gpus.setdefault(gpu, EnergyCounter(range_uj=None, max_watts=math.inf))
+            problems.append(counter.add(round(value * 1e6), now.mono))
+        missing = frozenset(self._gpus.keys() - joules.keys())
+        new = sorted(missing - self._missing_gpus)
+        problems += [f"{Why.NOT_FOUND.value}: GPU {gpu} gives no energy any more" for gpu in new]
+        self._missing_gpus = missing
+        self.gpu_uj = {gpu: counter.total_uj for gpu, counter in self._gpus.items()}
+        return problems
 
 
 class JobShares:
     """Hands out energy to jobs: that of the processors by CPU time, that of a GPU by the jobs' shares of it.
 
-    Whole numbers are rounded down, so that all jobs together, ended ones included, never get more than was there. What
-    nobody gets is that of the machine itself and of processes outside of any job.
+    Whole numbers are rounded down, so that all jobs together, ended ones included, never get more than was there. The
+    rest is that of the machine itself and of processes outside of any job.
     """
 
     def __init__(self) -> None:
@@ -58,9 +180,9 @@ class JobShares:
         gpu_uj: Mapping[str, int],
         busy_s: float,
         job_cpu_s: Mapping[str, float],
-        gpu_shares: Mapping[str, Mapping[str, float]],
+        gpu_shares: Mapping[str, Mapping[str, float | None]],
     ) -> None:
-        """Hand out what was drawn since the previous call; everything but ``gpu_shares`` counts up from some start.
+        """Hand out the energy since the previous call; everything but ``gpu_shares`` counts up from some start.
 
         ``cpu_uj`` is shared by CPU time, ``gpu_uj`` of each GPU by ``gpu_shares``: job, GPU, share from 0 to 1. A job
         gets its CPU time divided by the busy time of the machine, or by the CPU time of all jobs where that is more.
@@ -70,7 +192,10 @@ class JobShares:
         self._gpu_uj |= {gpu: max(uj, self._gpu_uj.get(gpu, 0)) for gpu, uj in gpu_uj.items()}
         busy_ns = round(busy_s * _NS)
         last_busy_ns, self._busy_ns = self._busy_ns, busy_ns
-        used_ns = self._used(job_cpu_s)
+        for name, job in self._jobs.items():
+            if name not in job_cpu_s and job.last_ns is not None:
+                job.last_ns, job.reason = None, f"{Why.NOT_FOUND.value}: job {name} has no CPU time any more"
+        used_ns = {name: self._jobs.setdefault(name, _Job()).used(seconds) for name, seconds in job_cpu_s.items()}
         if last_busy_ns is None:
             return
         if busy_ns < last_busy_ns:
@@ -82,32 +207,22 @@ class JobShares:
             if ns:
                 self._jobs[name].total_uj += cpu_drawn * ns // whole_ns
         for gpu, drawn in gpu_drawn.items():
-            self._hand_out_gpu(drawn, {name: gpu_shares.get(name, {}).get(gpu, 0.0) for name in used_ns})
+            shares = {name: gpu_shares.get(name, {}).get(gpu) or 0.0 for name in used_ns}
+            parts = {name: int(min(share, 1.0) * _NS) for name, share in shares.items() if share > 0}
+            whole = max(_NS, sum(parts.values()))
+            for name, part in parts.items():
+                self._jobs[name].total_uj += drawn * part // whole
 
-    def total_uj(self, name: str) -> tuple[int | None, str | None]:
-        """Return what a job has got since it was seen first, or the reason why that is not known this time."""
+    def of(self, name: str) -> Energy:
+        """Return the energy of a job since it was seen first."""
         job = self._jobs.get(name)
         if job is None:
-            return None, f"{Why.NOT_FOUND.value}: job {name} has no CPU time yet"
-        return (None, job.reason) if job.reason else (job.total_uj, None)
+            return Energy(None, f"{Why.NOT_FOUND.value}: job {name} has no CPU time yet")
+        return Energy(None, job.reason) if job.reason else Energy(job.total_uj)
 
     def keep(self, names: set[str]) -> None:
         """Forget every job that is neither named nor running."""
-        for name in [name for name, job in self._jobs.items() if job.last_ns is None and name not in names]:
-            del self._jobs[name]
-
-    def _used(self, job_cpu_s: Mapping[str, float]) -> dict[str, int]:
-        """Return the CPU time of each job since the previous call; 0, and a reason, where that is not known."""
-        for name, job in self._jobs.items():
-            if name not in job_cpu_s and job.last_ns is not None:
-                job.last_ns, job.reason = None, f"{Why.NOT_FOUND.value}: job {name} has no CPU time any more"
-        return {name: self._jobs.setdefault(name, _Job()).used(seconds) for name, seconds in job_cpu_s.items()}
-
-    def _hand_out_gpu(self, drawn: int, shares: Mapping[str, float]) -> None:
-        parts = {name: int(min(share, 1.0) * _NS) for name, share in shares.items() if share > 0}
-        whole = max(_NS, sum(parts.values()))
-        for name, part in parts.items():
-            self._jobs[name].total_uj += drawn * part // whole
+        self._jobs = {name: job for name, job in self._jobs.items() if job.last_ns is not None or name in names}
 
 
 class _Job:
@@ -116,23 +231,20 @@ class _Job:
     def __init__(self) -> None:
         self.total_uj = 0
         self.last_ns: int | None = None
-        self.reason: str | None = None
+        self.reason = ""
         self._is_known = False
 
     def used(self, cpu_s: float) -> int:
-        if not math.isfinite(cpu_s) or cpu_s < 0:
-            self.last_ns, self.reason = None, f"{Why.FAILED.value}: {cpu_s} is no CPU time"
-            return 0
+        """Return the nanoseconds since the previous call; 0, and a reason, where they are not known."""
         now_ns = round(cpu_s * _NS)
-        last_ns, self.last_ns = self.last_ns, now_ns
+        last_ns, self.last_ns, self.reason = self.last_ns, now_ns, ""
         if last_ns is None:
-            self.reason = f"{Why.FAILED.value}: no CPU time was read before" if self._is_known else None
+            self.reason = f"{Why.FAILED.value}: no CPU time was read before" if self._is_known else ""
             self._is_known = True
             return 0
         if now_ns < last_ns:
             self.reason = f"{Why.FAILED.value}: the job's CPU time went back from {last_ns / _NS:g} to {cpu_s:g} s"
             return 0
-        self.reason = None
         return now_ns - last_ns
 
 
@@ -143,35 +255,16 @@ class BusyCpuTime:
     """
 
     def __init__(self, proc: Path) -> None:
-        self._stat = ProcFile(proc / "stat", size_bytes=512)
+        self._stat = KernelFile(proc / "stat", size_bytes=512)
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
 
     def __call__(self) -> float:
         """Return busy seconds since the system started. Raises CollectorUnavailableError."""
-        fields = self._stat.head().partition(b"\n")[0].split()
         try:
-            if fields[0] != b"cpu":
-                raise ValueError
-            user, nice, system, _, _, irq, softirq = map(int, fields[1:8])
-        except (ValueError, IndexError):
-            raise CollectorUnavailableError(Why.FAILED, "the first line of stat is not that of all CPUs") from None
+            user, nice, system, _, _, irq, softirq = map(int, self._stat.head().split(None, 8)[1:8])
+        except ValueError:
+            raise CollectorUnavailableError(Why.FAILED, f"{self._stat.path} has no times of all CPUs") from None
         return (user + nice + system + irq + softirq) / self._ticks_per_s
-
-
-JobCpu = Callable[[], Mapping[str, float]]
-GpuShares = Callable[[], Mapping[str, Mapping[str, float | None]]]
-
-logger = logging.getLogger(__name__)
-
-_UJ_PER_KWH = 3_600_000_000_000
-_MICRO = 1_000_000
-
-
-class Energy(NamedTuple):
-    """Microjoules, or the reason why they are not known this time."""
-
-    uj: int | None
-    reason: str | None
 
 
 class EnergyMeter:
@@ -194,18 +287,15 @@ class EnergyMeter:
         gpu_energy: GpuEnergy | None = None,
         gpu_shares: GpuShares | None = None,
     ) -> None:
-        self.rapl = RaplReader(roots.sys, max_watts=settings.max_zone_watts)
-        self.hwmon = HwmonReader(roots.sys, max_watts=settings.max_zone_watts)
+        self.rapl = rapl_reader(roots.sys, max_watts=settings.max_zone_watts)
+        self.hwmon = hwmon_reader(roots.sys, max_watts=settings.max_zone_watts)
         self.total = NodeTotal(self.rapl, self.hwmon, sensors=settings.node_power_sensors, gpu_energy=gpu_energy)
         self._job_cpu, self._gpu_shares = job_cpu, gpu_shares
         self._busy_cpu = busy_cpu or BusyCpuTime(roots.proc)
         self._shares = JobShares()
         self._watched: set[str] = set()
-        self._read_at: Instant | None = None
-        self._node: NodeEnergy | None = None
-        self._settled_at: Instant | None = None
-        self._unsettled: str | None = None
-        self._pue = settings.pue
+        self._node: tuple[Instant, Energy] | None = None
+        self._settled: tuple[Instant, str] | None = None
         self._micrograms_per_kwh: int | None = None
         self.no_factor: str | None = None
         self._factor: dict[str, str | float] = {}
@@ -216,8 +306,8 @@ class EnergyMeter:
             if settings.region is not None:
                 logger.warning("no emissions are reported: %s", error.reason)
         else:
-            self._micrograms_per_kwh = round(factor.gco2e_per_kwh * self._pue * _MICRO)
-            self._factor = {name: getattr(factor, name) for name in factor.__struct_fields__} | {"pue": self._pue}
+            self._micrograms_per_kwh = round(factor.gco2e_per_kwh * settings.pue * _MICRO)
+            self._factor = {name: getattr(factor, name) for name in factor.__struct_fields__} | {"pue": settings.pue}
 
     @property
     def lane(self) -> Lane:
@@ -240,14 +330,12 @@ class EnergyMeter:
 
     def node(self, now: Instant) -> Energy:
         """Return the machine's energy since the node's start."""
-        if self._read_at != now:
-            self._node, self._read_at = self.total.read(now), now
-        if self._node is None:
-            return Energy(None, self.total.no_method)
-        return Energy(None, self._node.reason) if self._node.reason else Energy(self._node.total_uj, None)
+        if self._node is None or self._node[0] != now:
+            self._node = now, self.total.read(now)
+        return self._node[1]
 
     def watch(self, job_id: str) -> None:
-        """Keep what this job got until ``forget``, also while no CPU time of it is known."""
+        """Keep the account of this job until ``forget``, also while no CPU time of it is known."""
         self._watched.add(job_id)
 
     def forget(self, job_id: str) -> None:
@@ -256,60 +344,135 @@ class EnergyMeter:
 
     def job(self, now: Instant, job_id: str) -> Energy:
         """Return a job's share of the machine's energy since the job was seen first."""
-        if self._settled_at != now:
-            self._unsettled, self._settled_at = self._settle(now), now
-        return Energy(None, self._unsettled) if self._unsettled else Energy(*self._shares.total_uj(job_id))
-
-    @property
-    def no_shares_ever(self) -> bool:
-        """Whether jobs get no energy on this machine at all, so that nothing is missed at a single reading."""
-        return self.total.method is None or self._job_cpu is None
+        if self._settled is None or self._settled[0] != now:
+            self._settled = now, self._settle(now)
+        return Energy(None, self._settled[1]) if self._settled[1] else self._shares.of(job_id)
 
     def no_shares(self) -> str | None:
         """Return the reason why jobs get no energy; None where they do."""
         if self.total.method is None:
             return self.total.no_method
         if self._job_cpu is None:
-            return "unsupported: this node watches no jobs"
+            return f"{Why.UNSUPPORTED.value}: this node watches no jobs"
         try:
             self._busy_cpu()
         except CollectorUnavailableError as error:
             return error.reason
         return None
 
+    @property
+    def has_shares(self) -> bool:
+        """Whether jobs can get energy on this machine."""
+        return self.total.method is not None and self._job_cpu is not None
+
     def grams(self, uj: int) -> float | None:
-        """Return what an energy emits, in grams of CO2 equivalent; None without a factor."""
+        """Return the emissions of an energy, in grams of CO2 equivalent; None without a factor."""
         return None if self._micrograms_per_kwh is None else uj * self._micrograms_per_kwh / (_UJ_PER_KWH * _MICRO)
 
     def grams_of_a_job(self, uj: int) -> float | None:
-        """Return the same, rounded down so that the sum over jobs is not above what the machine emitted."""
+        """Return the same, rounded down so that the sum over jobs is not above that of the machine."""
         if self._micrograms_per_kwh is None:
             return None
         return _down(uj * self._micrograms_per_kwh, _UJ_PER_KWH * _MICRO, bits=32)
 
-    def _settle(self, now: Instant) -> str | None:
-        """Hand out what was drawn since the last time that all was known; return the reason why that is not now."""
+    def _settle(self, now: Instant) -> str:
+        """Hand out the energy since the last time that all was known; return the reason why that is not now."""
         energy = self.node(now)
-        if energy.reason is not None or self._node is None or self._job_cpu is None:
-            return energy.reason or self.no_shares()
+        if energy.reason or self._job_cpu is None:
+            return energy.reason or self.no_shares() or ""
+        gpu_uj = self.total.gpu_uj
         try:
             busy_s, job_cpu_s = self._busy_cpu(), self._job_cpu()
-            gpu_shares = self._gpu_shares() if self._gpu_shares is not None and self._node.gpu_uj else {}
+            gpu_shares = self._gpu_shares() if self._gpu_shares is not None and gpu_uj else {}
         except CollectorUnavailableError as error:
             return error.reason
         unknown = {gpu for shares in gpu_shares.values() for gpu, share in shares.items() if share is None}
         self._shares.settle(
-            cpu_uj=self._node.cpu_uj,
-            gpu_uj={gpu: uj for gpu, uj in self._node.gpu_uj.items() if gpu not in unknown},
+            cpu_uj=self.total.cpu_uj,
+            gpu_uj={gpu: uj for gpu, uj in gpu_uj.items() if gpu not in unknown},
             busy_s=busy_s,
             job_cpu_s=job_cpu_s,
-            gpu_shares={
-                job: {gpu: share for gpu, share in shares.items() if share is not None}
-                for job, shares in gpu_shares.items()
-            },
+            gpu_shares=gpu_shares,
         )
         self._shares.keep(self._watched)
-        return None
+        return ""
+
+
+class EnergyCollector:
+    """Reports the energy of the whole machine since the node's start, or of one job since it was seen first.
+
+    ``emissions`` reports it in kilowatt-hours, with its emissions where the owner has chosen a factor, instead of in
+    joules. Of the machine, the label ``method`` says how the energy was found. ``close`` ends a job's account.
+    """
+
+    def __init__(self, meter: EnergyMeter, job_id: str | None = None, *, emissions: bool = False) -> None:
+        self._meter, self._job_id, self._emissions = meter, job_id, emissions
+        self._of = "node" if job_id is None else "job"
+        self.name = f"{self._of}_emissions" if emissions else f"{self._of}_energy"
+        if job_id is not None:
+            meter.watch(job_id)
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often the meter can be read."""
+        return Lane.MEDIUM if self._emissions else self._meter.lane
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        meter, of = self._meter, self._of
+        energy = meter.node(now) if self._job_id is None else meter.job(now, self._job_id)
+        if meter.method is None or (self._job_id is not None and not meter.has_shares):
+            return Reading({})
+        uj = energy.uj or 0
+        found: dict[str, float | None] = {
+            f"{of}_energy_joules_total": joules(uj) if of == "node" else joules_of_a_job(uj)
+        }
+        if self._emissions:
+            found = {
+                f"{of}_energy_kilowatt_hours_total": kilowatt_hours(uj)
+                if of == "node"
+                else kilowatt_hours_of_a_job(uj),
+                f"{of}_emissions_grams_total": meter.grams(uj) if of == "node" else meter.grams_of_a_job(uj),
+            }
+        labels = {} if self._job_id is not None else {"method": meter.method}
+        values = {series(name, **labels): value for name, value in found.items() if value is not None}
+        if energy.uj is None:
+            return Reading(dict.fromkeys(values), dict.fromkeys(values, energy.reason))
+        return Reading(values)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether there is a way to find the energy, and a factor."""
+        meter, of = self._meter, self._of
+        reason = meter.no_shares() if self._job_id is not None else None if meter.method else meter.no_method
+        if not self._emissions:
+            return {f"{of}_energy_joules_total": reason}
+        report = {
+            f"{of}_energy_kilowatt_hours_total": reason,
+            f"{of}_emissions_grams_total": meter.no_factor or reason,
+        }
+        return report if self._job_id is not None else {**report, "node_emissions_factor_info": meter.no_factor}
+
+    def close(self) -> None:
+        """Let the meter forget the job."""
+        if self._job_id is not None:
+            self._meter.forget(self._job_id)
+
+
+class JobEnergyCollector(EnergyCollector):
+    """Reports a job's joules; ``joules`` is the newest value, None before the first, and ``read_at`` its Unix time."""
+
+    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
+        super().__init__(meter, job_id)
+        self.joules: float | None = None
+        self.read_at = 0.0
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the meter."""
+        reading = super().collect(now)
+        for value in reading.values.values():
+            if value is not None:
+                self.joules, self.read_at = value, now.t
+        return reading
 
 
 def joules(uj: int) -> float:
@@ -334,210 +497,3 @@ def kilowatt_hours_of_a_job(uj: int) -> float:
 
 def _down(numerator: int, denominator: int, *, bits: int) -> float:
     return ((numerator << bits) // denominator) / (1 << bits)
-
-
-class NodeEnergyCollector:
-    """Reports the energy of the whole machine since the node's start; the label says how it was found."""
-
-    name = "node_energy"
-
-    def __init__(self, meter: EnergyMeter) -> None:
-        self._meter = meter
-
-    @property
-    def lane(self) -> Lane:
-        """Return how often the meter can be read."""
-        return self._meter.lane
-
-    def collect(self, now: Instant) -> Reading:
-        """Read the meter."""
-        energy = self._meter.node(now)
-        if self._meter.method is None:
-            return Reading({})
-        key = series(NODE_JOULES, method=self._meter.method)
-        if energy.uj is None:
-            return Reading({key: None}, {key: energy.reason or ""})
-        return Reading({key: joules(energy.uj)})
-
-    def probe(self) -> dict[str, str | None]:
-        """Say whether there is a way to find the energy."""
-        return {NODE_JOULES: None if self._meter.method else self._meter.no_method}
-
-
-class NodeEmissionsCollector:
-    """Reports the same energy in kilowatt-hours, and what it emitted where the owner has chosen a factor."""
-
-    name = "node_emissions"
-    lane = Lane.MEDIUM
-
-    def __init__(self, meter: EnergyMeter) -> None:
-        self._meter = meter
-
-    def collect(self, now: Instant) -> Reading:
-        """Read the meter."""
-        energy, method = self._meter.node(now), self._meter.method
-        if method is None:
-            return Reading({})
-        keys = [series(NODE_KILOWATT_HOURS, method=method)]
-        if self._meter.no_factor is None:
-            keys.append(series(NODE_GRAMS, method=method))
-        if energy.uj is None:
-            return Reading(dict.fromkeys(keys), dict.fromkeys(keys, energy.reason or ""))
-        return Reading(dict(zip(keys, (kilowatt_hours(energy.uj), self._meter.grams(energy.uj)), strict=False)))
-
-    def probe(self) -> dict[str, str | None]:
-        """Say whether there is a way to find the energy, and a factor."""
-        reason, no_factor = None if self._meter.method else self._meter.no_method, self._meter.no_factor
-        return {NODE_KILOWATT_HOURS: reason, NODE_GRAMS: no_factor or reason, NODE_FACTOR: no_factor}
-
-
-class JobEnergyCollector:
-    """Reports a job's share of the machine's energy since the job was seen first; ``close`` ends its account.
-
-    ``joules`` is the newest value, None before the first, and ``read_at`` its Unix time.
-    """
-
-    name = "job_energy"
-
-    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
-        self._meter, self._job_id = meter, job_id
-        self.joules: float | None = None
-        self.read_at = 0.0
-        meter.watch(job_id)
-
-    @property
-    def lane(self) -> Lane:
-        """Return how often the meter can be read."""
-        return self._meter.lane
-
-    def collect(self, now: Instant) -> Reading:
-        """Read the meter."""
-        energy = self._meter.job(now, self._job_id)
-        if self._meter.no_shares_ever:
-            return Reading({})
-        if energy.uj is None:
-            return Reading({JOB_JOULES: None}, {JOB_JOULES: energy.reason or ""})
-        self.joules, self.read_at = joules_of_a_job(energy.uj), now.t
-        return Reading({JOB_JOULES: self.joules})
-
-    def probe(self) -> dict[str, str | None]:
-        """Say whether jobs get a share."""
-        return {JOB_JOULES: self._meter.no_shares()}
-
-    def close(self) -> None:
-        """Let the meter forget the job."""
-        self._meter.forget(self._job_id)
-
-
-class JobEmissionsCollector:
-    """Reports the same share in kilowatt-hours, and what it emitted where the owner has chosen a factor."""
-
-    name = "job_emissions"
-    lane = Lane.MEDIUM
-
-    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
-        self._meter, self._job_id = meter, job_id
-
-    def collect(self, now: Instant) -> Reading:
-        """Read the meter."""
-        energy = self._meter.job(now, self._job_id)
-        if self._meter.no_shares_ever:
-            return Reading({})
-        keys = [JOB_KILOWATT_HOURS] if self._meter.no_factor else [JOB_KILOWATT_HOURS, JOB_GRAMS]
-        if energy.uj is None:
-            return Reading(dict.fromkeys(keys), dict.fromkeys(keys, energy.reason or ""))
-        found = kilowatt_hours_of_a_job(energy.uj), self._meter.grams_of_a_job(energy.uj)
-        return Reading(dict(zip(keys, found, strict=False)))
-
-    def probe(self) -> dict[str, str | None]:
-        """Say whether jobs get a share, and whether there is a factor."""
-        reason = self._meter.no_shares()
-        return {JOB_KILOWATT_HOURS: reason, JOB_GRAMS: self._meter.no_factor or reason}
-
-
-class Factor(msgspec.Struct, frozen=True, kw_only=True):
-    """Grams of CO2 equivalent for one kilowatt-hour in a region; ``date`` is the year, month or day it holds for."""
-
-    region: str
-    name: str
-    gco2e_per_kwh: float
-    date: str
-    source: str
-    table: str
-
-
-def chosen_factor(settings: EnergySettings) -> Factor:
-    """Return the factor that the owner has chosen.
-
-    Raises CollectorUnavailableError saying how to choose one, or what is wrong with the table; there is no average of
-    the world to fall back on.
-    """
-    if settings.gco2e_per_kwh is not None:
-        return Factor(
-            region=settings.region or "own",
-            name="set by the owner",
-            gco2e_per_kwh=settings.gco2e_per_kwh,
-            date=settings.factor_date or "",
-            source=settings.factor_source or "",
-            table="settings",
-        )
-    if settings.region is None:
-        raise CollectorUnavailableError(Why.NOT_FOUND, f"no emission factor is chosen: {_HOW}")
-    own = settings.factors_file
-    table = factors(_lines(own), str(own)) if own else factors(_packaged(), TABLE)
-    factor = table.get(settings.region.upper())
-    if factor is None:
-        raise CollectorUnavailableError(
-            Why.NOT_FOUND, f"region {settings.region} is not in {own or TABLE}, which has {', '.join(sorted(table))}"
-        )
-    return factor
-
-
-def factors(lines: Iterable[str], table: str) -> dict[str, Factor]:
-    """Read a table: comma-separated with the columns of COLUMNS in its first line; lines that begin with # are remarks.
-
-    Raises CollectorUnavailableError naming the line that is wrong.
-    """
-    rows = csv.DictReader(line for line in lines if line.strip() and not line.startswith("#"))
-    if not set(COLUMNS) <= set(rows.fieldnames or ()):
-        raise CollectorUnavailableError(Why.FAILED, f"{table}: its first line must name {', '.join(COLUMNS)}")
-    found: dict[str, Factor] = {}
-    for row in rows:
-        region = (row["region"] or "").strip().upper()
-        value = _value(row["gco2e_per_kwh"])
-        texts = {column: (row[column] or "").strip() for column in ("name", "date", "source")}
-        if not region or region in found or value is None or not all(texts.values()):
-            raise CollectorUnavailableError(
-                Why.FAILED,
-                f"{table}: the row of region {region!r} must be the only one, hold 0 to {MAX_GCO2E_PER_KWH:g}"
-                " gco2e_per_kwh, and name, date and source",
-            )
-        found[region] = Factor(region=region, gco2e_per_kwh=value, table=table, **texts)
-    return found
-
-
-def _value(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0 <= value <= MAX_GCO2E_PER_KWH else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise CollectorUnavailableError(Why.FAILED, f"{path}: longer than {_MAX_BYTES} bytes")
-        return content.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise CollectorUnavailableError(Why.FAILED, f"{path}: is not text in UTF-8") from None
-    except OSError as error:
-        error.filename = str(path)
-        raise why(error) from None
-
-
-def _packaged() -> list[str]:
-    folder = importlib.resources.files("fedmon.node.collectors.energy") / "data"
-    return (folder / TABLE).read_text(encoding="utf-8").splitlines()

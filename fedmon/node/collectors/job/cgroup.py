@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
-from fedmon.node.collectors.sysfs import read_file, read_whole
+from fedmon.node.collectors.files import read_file, read_whole
 
 UNIFIED = "unified"
 """The hierarchy of version 2; every other key is a controller of version 1."""

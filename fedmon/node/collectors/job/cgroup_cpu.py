@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Why
+from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
 from fedmon.node.collectors.job.members import Excluded, parents_first
 from fedmon.node.collectors.job.process import Birth, Process, birth_of, stat_fields
-from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import read_file
 
 
 class OverheadCpu:
@@ -74,7 +73,7 @@ class CgroupCpu:
             choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat", cpuacct / "cpuacct.usage"]))
             choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat"]))
         for method, paths in choices:
-            self.method, self._files = method, [ProcFile(path, size_bytes=1024) for path in paths]
+            self.method, self._files = method, [KernelFile(path, size_bytes=1024) for path in paths]
             try:
                 used = self._read()
             except CollectorUnavailableError:

@@ -1,40 +1,24 @@
-"""Collectors of one job while it is watched, and what they share: its processes, CPU time, and whether it is over."""
+"""The collectors of a job's processes, which share one reading a tick."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.cpu import cpus_in
-from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
+from fedmon.node.collectors.cpu import OnlineCpus
+from fedmon.node.collectors.files import Reasons, Values, read_file
+from fedmon.node.collectors.job import process
+from fedmon.node.collectors.job.cgroup_collector import ONLY_CGROUP
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu
-from fedmon.node.collectors.job.cgroup_files import ONLY_CGROUP, CgroupFile, Understand, cgroup_files
-from fedmon.node.collectors.job.process import (
-    MAJOR,
-    MINOR,
-    READ_CHARS,
-    READS,
-    STORAGE_READ,
-    STORAGE_WRITTEN,
-    SYSTEM,
-    USER,
-    WRITES,
-    WRITTEN_CHARS,
-    Process,
-)
+from fedmon.node.collectors.job.process import SYSTEM, USER, Process
 from fedmon.node.collectors.job.tree import ProcessTree
-from fedmon.node.collectors.procfile import ProcFile
-from fedmon.node.collectors.sysfs import read_file
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-_FRESH_S = 0.05
-"""Who asks again so soon asks within the same tick."""
 USER_SECONDS = "job_cpu_user_seconds_total"
 SYSTEM_SECONDS = "job_cpu_system_seconds_total"
 CPUS_BUSY = "job_cpus_busy"
@@ -42,16 +26,16 @@ BUSY = "job_cpu_busy_ratio"
 PEAK = "job_memory_peak_bytes"
 _STATE = ("job_processes", "job_zombies", "job_threads", "job_memory_rss_bytes", "job_memory_vms_bytes")
 _FAULTS = {
-    series("job_page_faults_total", kind="minor"): MINOR,
-    series("job_page_faults_total", kind="major"): MAJOR,
+    series("job_page_faults_total", kind="minor"): process.MINOR,
+    series("job_page_faults_total", kind="major"): process.MAJOR,
 }
 _IO = {
-    "job_io_read_bytes_total": READ_CHARS,
-    "job_io_written_bytes_total": WRITTEN_CHARS,
-    "job_io_reads_total": READS,
-    "job_io_writes_total": WRITES,
-    "job_storage_read_bytes_total": STORAGE_READ,
-    "job_storage_written_bytes_total": STORAGE_WRITTEN,
+    "job_io_read_bytes_total": process.READ_CHARS,
+    "job_io_written_bytes_total": process.WRITTEN_CHARS,
+    "job_io_reads_total": process.READS,
+    "job_io_writes_total": process.WRITES,
+    "job_storage_read_bytes_total": process.STORAGE_READ,
+    "job_storage_written_bytes_total": process.STORAGE_WRITTEN,
 }
 SHARED = "job_memory_shared_bytes"
 DESCRIPTORS = "job_file_descriptors"
@@ -67,10 +51,18 @@ SWAP = "job_memory_swap_bytes"
 MAX_READING_S = 0.2
 """The kernel walks through every page for this; processes that are not read by then are left out, and counted."""
 
-_FILE_BYTES = 4096
+_SMAPS_BYTES = 4096
+METHOD = "job_method_info"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_FRESH_S = 0.05
+"""Who asks again so soon asks within the same tick."""
+
+_CHEAP_S = 0.002
+_Thread = tuple[int, int, bytes]
+"""A process, its start, and the number of the thread."""
 
 
-class Watched:
+class JobReading:
     """What the collectors of a job share, so that it is read once a tick.
 
     ``cpu_s`` is user and system time in seconds: from the cgroup where there is one to read, else of the processes; it
@@ -89,13 +81,8 @@ class Watched:
         self.is_last = self.is_over = False
         self.awaits_end = False
         self.switches: tuple[int, int] | None = None
-        self.totals: list[Callable[[], Mapping[str, float]]] = []
+        self.totals: list[Callable[[], Mapping[str, float | None]]] = []
         """Counters of slower lanes, for the last reading: there they would not be due."""
-
-    @property
-    def cpu_method(self) -> str:
-        """Return where the CPU time comes from."""
-        return "tree" if self._cpu is None else self._cpu.method
 
     def read(self, now: Instant) -> None:
         """Read everything for the tick ``now``, unless that happened in this tick already."""
@@ -152,10 +139,9 @@ class TreeCollector:
     name = "job-processes"
     lane = Lane.FAST
 
-    def __init__(self, watched: Watched, *, sys: Path = Path("/sys"), peak: bool = True) -> None:
+    def __init__(self, watched: JobReading, *, sys: Path = Path("/sys"), peak: bool = True) -> None:
         self._watched, self._peak = watched, peak
-        self._online = ProcFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
-        self._online_text, self._count = b"", 0
+        self._online = OnlineCpus(sys)
         self._earlier: tuple[float, float] | None = None
 
     def collect(self, now: Instant) -> Reading:
@@ -166,8 +152,8 @@ class TreeCollector:
             return Reading({})
         tree = watched.tree
         state = (len(tree.living), tree.zombies, tree.threads, tree.resident_bytes, tree.virtual_bytes)
-        values: dict[str, float | None] = dict(zip(_STATE, state, strict=True))
-        reasons: dict[str, str] = {}
+        values: Values = dict(zip(_STATE, state, strict=True))
+        reasons: Reasons = {}
         unreadable = tree.unreadable()
         if unreadable:
             reason = f"{Why.FAILED.value}: stat of {unreadable} of {len(tree.living)} processes cannot be understood"
@@ -198,7 +184,7 @@ class TreeCollector:
         self._online.close()
         self._watched.close()
 
-    def _cpu(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
+    def _cpu(self, now: Instant, values: Values, reasons: Reasons) -> None:
         user_s, system_s = self._watched.cpu_s
         problem = self._watched.cpu_problem
         if problem:
@@ -215,7 +201,7 @@ class TreeCollector:
             return
         busy = (user_s + system_s - earlier[1]) / (now.mono - earlier[0])
         try:
-            cpus = self._cpus()
+            cpus = self._online.count()
         except CollectorUnavailableError as error:
             values[CPUS_BUSY], values[BUSY], reasons[BUSY] = round(busy, 4), None, error.reason
             return
@@ -223,11 +209,11 @@ class TreeCollector:
         values[CPUS_BUSY] = round(min(busy, cpus), 4)
         values[BUSY] = round(min(busy / cpus, 1.0), 6)
 
-    def _io(self, values: dict[str, float | None], reasons: dict[str, str]) -> None:
+    def _io(self, values: Values, reasons: Reasons) -> None:
         counts = self._watched.tree.counts
         reason, unread = self._watched.tree.unread()
         text = self._partial(reason, unread) if unread else ""
-        is_nothing_known = unread >= len(self._watched.tree.living) and not any(counts[READ_CHARS:])
+        is_nothing_known = unread >= len(self._watched.tree.living) and not any(counts[process.READ_CHARS :])
         for key, index in _IO.items():
             values[key] = None if unread and is_nothing_known else counts[index]
             if unread:
@@ -236,27 +222,21 @@ class TreeCollector:
     def _partial(self, reason: str, unread: int) -> str:
         return f"{reason}: io of {unread} of {len(self._watched.tree.living)} processes cannot be read"
 
-    def _cpus(self) -> int:
-        text = self._online.head()
-        if text != self._online_text:
-            self._online_text, self._count = text, len(cpus_in(text, where=self._online.path))
-        return self._count
-
 
 class StatusCollector:
     """Reads ``status`` of each process, and of each thread of it, and how many files it has open.
 
-    The kernel keeps context switches by thread and shows those of living threads only: what a thread did is kept here
-    as of its last reading, until those of a whole command are told at its end.
+    The kernel keeps context switches by thread and shows those of living threads only: those of a thread that ended
+    are kept here as of its last reading, until those of a whole command are told at its end.
     """
 
     name = "job-status"
     lane = Lane.MEDIUM
 
-    def __init__(self, watched: Watched, *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, watched: JobReading, *, proc: Path = Path("/proc")) -> None:
         self._watched = watched
         self._counts_by_stat = descriptors_by_stat(proc)
-        self._switches: dict[tuple[int, int, bytes], tuple[int, int]] = {}
+        self._switches: dict[_Thread, tuple[int, int]] = {}
         self._ended = (0, 0)
         watched.totals.append(self._totals)
 
@@ -265,64 +245,40 @@ class StatusCollector:
         if self._watched.is_over:
             return Reading({})
         living = self._watched.tree.living
-        threads: dict[tuple[int, int, bytes], tuple[int, int]] = {}
+        threads: dict[_Thread, tuple[int, int]] = {}
         shared = descriptors = left_out = 0
-        unread: Counter[str] = Counter()
-        unlisted: Counter[str] = Counter()
-        for process in living:
-            try:
-                text = read_file(process.folder + b"/status", _STATUS_BYTES)
+        unread, unlisted = _Unread("status", len(living)), _Unread("fd", len(living))
+        for each in living:
+            with unread:
+                text = read_file(each.folder + b"/status", _STATUS_BYTES)
                 shared += (_number(text, b"\nRssFile:") + _number(text, b"\nRssShmem:")) * 1024
                 self._watched.tree.note_peak(_number(text, b"\nVmHWM:") * 1024)
-                left_out += self._read_threads(process, text, threads)
-            except (OSError, ValueError) as error:
-                unread[_why(error)] += 1
-            try:
-                descriptors += self._descriptors(process)
-            except OSError as error:
-                unlisted[_why(error)] += 1
+                left_out += _read_threads(each, text, threads)
+            with unlisted:
+                folder = each.folder + b"/fd"
+                descriptors += os.stat(folder).st_size if self._counts_by_stat else len(os.listdir(folder))  # noqa: PTH116, PTH208
         self._keep(threads)
-        values: dict[str, float | None] = {SHARED: shared, DESCRIPTORS: descriptors}
-        values.update(self._totals())
-        reasons: dict[str, str] = {}
-        _tell(values, reasons, (SHARED, VOLUNTARY, INVOLUNTARY), "status", unread, len(living))
-        _tell(values, reasons, (DESCRIPTORS,), "fd", unlisted, len(living))
+        values: Values = {SHARED: shared, DESCRIPTORS: descriptors, **self._totals()}
+        reasons: Reasons = {}
+        unread.tell(values, reasons, (SHARED,), partly=(VOLUNTARY, INVOLUNTARY))
+        unlisted.tell(values, reasons, (DESCRIPTORS,))
         if left_out:
-            text_ = f"{Why.UNSUPPORTED.value}: {left_out} threads are left out, only {MAX_THREADS} are read"
-            reasons.update(dict.fromkeys((VOLUNTARY, INVOLUNTARY), text_))
+            reason = f"{Why.UNSUPPORTED.value}: {left_out} threads are left out, only {MAX_THREADS} are read"
+            reasons.update(dict.fromkeys((VOLUNTARY, INVOLUNTARY), reason))
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
         """Say what can be read of the processes that there are now."""
-        reading = self.collect(Instant(t=0, mono=0))
-        return {key: reading.reasons.get(key) if value is None else None for key, value in reading.values.items()}
+        return _report(self.collect(Instant(t=0, mono=0)))
 
-    def _read_threads(
-        self, process: Process, text: bytes, threads: dict[tuple[int, int, bytes], tuple[int, int]]
-    ) -> int:
-        """Note the switches of each thread of a process; return how many threads were left out."""
-        first = b"%d" % process.pid
-        threads[process.pid, process.start, first] = _switches(text)
-        if process.gauges[0] <= 1:
-            return 0
-        names = [name for name in os.listdir(process.folder + b"/task") if name != first]  # noqa: PTH208 - see births
-        room = max(0, MAX_THREADS - len(threads))
-        for name in names[:room]:
-            try:
-                status = read_file(b"%s/task/%s/status" % (process.folder, name), _STATUS_BYTES)
-            except OSError:
-                continue  # a thread that has just ended
-            threads[process.pid, process.start, name] = _switches(status)
-        return max(0, len(names) - room)
-
-    def _keep(self, threads: dict[tuple[int, int, bytes], tuple[int, int]]) -> None:
+    def _keep(self, threads: dict[_Thread, tuple[int, int]]) -> None:
         for key, (voluntary, involuntary) in self._switches.items():
             # A number of a thread that was given again begins anew.
             if key not in threads or threads[key][0] < voluntary:
                 self._ended = (self._ended[0] + voluntary, self._ended[1] + involuntary)
         self._switches = threads
 
-    def _totals(self) -> dict[str, float]:
+    def _totals(self) -> dict[str, float | None]:
         living = self._switches.values()
         # What the kernel counted for a command that has ended is complete, but for orphans that others waited for.
         told = self._watched.switches or (0, 0)
@@ -331,9 +287,109 @@ class StatusCollector:
             for at, name in enumerate((VOLUNTARY, INVOLUNTARY))
         }
 
-    def _descriptors(self, process: Process) -> int:
-        folder = process.folder + b"/fd"
-        return os.stat(folder).st_size if self._counts_by_stat else len(os.listdir(folder))  # noqa: PTH116, PTH208
+
+class SmapsCollector:
+    """Reads ``smaps_rollup`` of each process; the job's last sample repeats the last reading.
+
+    Every 10 s while that is cheap, else every minute, since the kernel walks through every page for it. ``swap`` is
+    false where the job's cgroup tells of it. Source: Linux Documentation/filesystems/proc.rst, section 3.
+    """
+
+    name = "job-smaps"
+
+    def __init__(self, watched: JobReading, *, swap: bool = True) -> None:
+        self._watched, self._swap = watched, swap
+        self._took_s = 0.0
+        self._last: Values = {}
+        watched.totals.append(lambda: self._last)
+
+    @property
+    def lane(self) -> Lane:
+        """Return how often it is read."""
+        return Lane.MEDIUM if self._took_s < _CHEAP_S else Lane.SLOW
+
+    def collect(self, _now: Instant) -> Reading:
+        """Read every process; one that cannot be read is left out, and the reason says of how many."""
+        if self._watched.is_over or self._watched.is_last:
+            return Reading({})
+        living = self._watched.tree.living
+        began = time.monotonic()
+        sums = {b"Pss:": 0, b"Private_Clean:": 0, b"Private_Dirty:": 0, b"Private_Hugetlb:": 0, b"SwapPss:": 0}
+        unread = _Unread("smaps_rollup", len(living))
+        for each in living:
+            with unread:
+                if time.monotonic() > began + MAX_READING_S:
+                    raise TimeoutError
+                words = read_file(each.folder + b"/smaps_rollup", _SMAPS_BYTES).split()
+                for index, word in enumerate(words):
+                    if word in sums:
+                        sums[word] += int(words[index + 1])
+        self._took_s = time.monotonic() - began
+        private = sums[b"Private_Clean:"] + sums[b"Private_Dirty:"] + sums[b"Private_Hugetlb:"]
+        values: Values = {USS: private * 1024, PSS: sums[b"Pss:"] * 1024}
+        if self._swap:
+            values[SWAP] = sums[b"SwapPss:"] * 1024
+        reasons: Reasons = {}
+        unread.tell(values, reasons, tuple(values))
+        if None not in values.values():
+            self._last = values
+        return Reading(values, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say what can be read of the processes that there are now."""
+        return _report(self.collect(Instant(t=0, mono=0)))
+
+
+class _Unread:
+    """Counts the processes of which one file cannot be read; a context for reading it of one of them."""
+
+    def __init__(self, file: str, living: int) -> None:
+        self._file, self._living, self._why = file, living, Counter[str]()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if isinstance(error, TimeoutError):
+            self._why[f"{Why.FAILED.value}: no time left after {MAX_READING_S:g} s"] += 1
+        elif isinstance(error, PermissionError):
+            self._why[Why.NO_PERMISSION.value] += 1
+        elif isinstance(error, (OSError, ValueError, IndexError)):
+            is_gone = isinstance(error, (FileNotFoundError, ProcessLookupError))
+            self._why[(Why.NOT_FOUND if is_gone else Why.FAILED).value] += 1
+        else:
+            return False
+        return True
+
+    def tell(self, values: Values, reasons: Reasons, keys: tuple[str, ...], *, partly: tuple[str, ...] = ()) -> None:
+        """Say of how many processes it could not be read; the values of ``keys`` are None if it was none of them."""
+        count = self._why.total()
+        if count:
+            why = max(self._why, key=self._why.__getitem__)
+            reason = f"{why}: {self._file} of {count} of {self._living} processes cannot be read"
+            reasons.update(dict.fromkeys((*keys, *partly), reason))
+            if count == self._living:
+                values.update(dict.fromkeys(keys))
+
+
+def _report(reading: Reading) -> dict[str, str | None]:
+    return {key: reading.reasons.get(key) if value is None else None for key, value in reading.values.items()}
+
+
+def _read_threads(process: Process, text: bytes, threads: dict[_Thread, tuple[int, int]]) -> int:
+    """Note the switches of each thread of a process; return how many threads were left out."""
+    first = b"%d" % process.pid
+    threads[process.pid, process.start, first] = _switches(text)
+    if process.gauges[0] <= 1:
+        return 0
+    names = [name for name in os.listdir(process.folder + b"/task") if name != first]  # noqa: PTH208 - many names
+    room = max(0, MAX_THREADS - len(threads))
+    for name in names[:room]:
+        try:
+            status = read_file(b"%s/task/%s/status" % (process.folder, name), _STATUS_BYTES)
+        except OSError:
+            continue  # a thread that has just ended
+        threads[process.pid, process.start, name] = _switches(status)
+    return max(0, len(names) - room)
 
 
 def descriptors_by_stat(proc: Path) -> bool:
@@ -350,25 +406,6 @@ def descriptors_by_stat(proc: Path) -> bool:
         os.close(folder)
 
 
-def _tell(
-    values: dict[str, float | None],
-    reasons: dict[str, str],
-    keys: tuple[str, ...],
-    file: str,
-    unread: Counter[str],
-    living: int,
-) -> None:
-    """Say of how many processes a file could not be read; there is no value when it was none of them."""
-    count = unread.total()
-    if not count:
-        return
-    reason = f"{max(unread, key=unread.__getitem__)}: {file} of {count} of {living} processes cannot be read"
-    for key in keys:
-        reasons[key] = reason
-        if count == living and not key.startswith("job_context_switches_total"):
-            values[key] = None
-
-
 def _number(text: bytes, field: bytes) -> int:
     """Return the number of a line; 0 where this kernel has no such line, or the process no memory of its own."""
     start = text.find(field)
@@ -379,143 +416,22 @@ def _switches(text: bytes) -> tuple[int, int]:
     return _number(text, b"\nvoluntary_ctxt_switches:"), _number(text, b"\nnonvoluntary_ctxt_switches:")
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, PermissionError):
-        return Why.NO_PERMISSION.value
-    return Why.NOT_FOUND.value if isinstance(error, (FileNotFoundError, ProcessLookupError)) else Why.FAILED.value
+class MethodCollector:
+    """Says for CPU time, members, peak and swap whether they come from the processes or from the job's cgroup."""
 
-
-class SmapsCollector:
-    """Reads ``smaps_rollup`` of each process. ``swap`` is false where the job's cgroup tells of it.
-
-    Source: Linux Documentation/filesystems/proc.rst, section 3.
-    """
-
-    name = "job-smaps"
+    name = "job-method"
     lane = Lane.SLOW
 
-    def __init__(self, watched: Watched, *, swap: bool = True) -> None:
-        self._watched, self._swap = watched, swap
-
-    def collect(self, _now: Instant) -> Reading:
-        """Read every process; one that cannot be read is left out, and the reason says of how many."""
-        if self._watched.is_over:
-            return Reading({})
-        living = self._watched.tree.living
-        until = time.monotonic() + MAX_READING_S
-        sums = {b"Pss:": 0, b"Private_Clean:": 0, b"Private_Dirty:": 0, b"Private_Hugetlb:": 0, b"SwapPss:": 0}
-        unread: Counter[str] = Counter()
-        for process in living:
-            if time.monotonic() > until:
-                unread[f"{Why.FAILED.value}: no time left after {MAX_READING_S:g} s"] += 1
-                continue
-            try:
-                words = read_file(process.folder + b"/smaps_rollup", _FILE_BYTES).split()
-                for index, word in enumerate(words):
-                    if word in sums:
-                        sums[word] += int(words[index + 1])
-            except PermissionError:
-                unread[Why.NO_PERMISSION.value] += 1
-            except (OSError, ValueError, IndexError) as error:
-                unread[(Why.NOT_FOUND if isinstance(error, FileNotFoundError) else Why.FAILED).value] += 1
-        private = sums[b"Private_Clean:"] + sums[b"Private_Dirty:"] + sums[b"Private_Hugetlb:"]
-        values: dict[str, float | None] = {USS: private * 1024, PSS: sums[b"Pss:"] * 1024}
-        if self._swap:
-            values[SWAP] = sums[b"SwapPss:"] * 1024
-        if not unread:
-            return Reading(values)
-        count = unread.total()
-        reason = (
-            f"{max(unread, key=unread.__getitem__)}: smaps_rollup of {count} of {len(living)} processes cannot be read"
-        )
-        return Reading(values if count < len(living) else dict.fromkeys(values), dict.fromkeys(values, reason))
-
-    def probe(self) -> dict[str, str | None]:
-        """Say what can be read of the processes that there are now."""
-        reading = self.collect(Instant(t=0, mono=0))
-        return {key: reading.reasons.get(key) if value is None else None for key, value in reading.values.items()}
-
-
-class CgroupSources:
-    """The files of a cgroup that can be read; which version gives each metric, and why none does."""
-
-    def __init__(self, cgroup: JobCgroup, *, sys: Path) -> None:
-        self.files: list[CgroupFile] = []
-        self.methods: dict[str, str] = {}
-        held: dict[str, Path] = {}
-        reasons: dict[str, str] = {}
-        for file in cgroup_files(cgroup, sys=sys):
-            folder = file.path.parent
-            wanted = [metric for metric in file.metrics if held.get(metric, folder) == folder]
-            reason = _unusable(file)
-            if wanted and reason is None:
-                self.files.append(file)
-                held.update(dict.fromkeys(wanted, folder))
-            elif reason is not None:
-                reasons.update({metric: reason for metric in wanted if metric not in reasons})
-        unheld = f"{Why.UNSUPPORTED.value}: no controller of cgroup {cgroup.path} counts it"
-        self.missing = {metric: reasons.get(metric, unheld) for metric in ONLY_CGROUP if metric not in held}
-        unified = cgroup.folders.get(UNIFIED)
-        self.methods = {metric: "cgroup-v2" if folder == unified else "cgroup-v1" for metric, folder in held.items()}
-
-
-class CgroupCollector:
-    """Reads the files of one lane of a job's cgroup; that of the fast lane also says what cannot be read at all."""
-
-    def __init__(self, watched: Watched, sources: CgroupSources, *, lane: Lane) -> None:
-        self.lane = lane
-        self.name = "job-cgroup" if lane is Lane.FAST else "job-cgroup-detail"
+    def __init__(self, watched: JobReading, methods: Mapping[str, str], *, has_cgroup: bool) -> None:
         self._watched = watched
-        self._missing = sources.missing if lane is Lane.FAST else {}
-        self._metrics = [metric for file in sources.files if file.lane is lane for metric in file.metrics]
-        self._sources: Sequence[tuple[ProcFile, Understand]] = [
-            (ProcFile(file.path), file.understand) for file in sources.files if file.lane is lane
-        ]
-        self._gave: dict[ProcFile, tuple[str, ...]] = {}
+        without = f"{Why.UNSUPPORTED.value}: the job has no cgroup of its own"
+        self._missing = {} if has_cgroup else dict.fromkeys(ONLY_CGROUP, without)
+        self._values = {series(METHOD, of=of, method=method): 1.0 for of, method in methods.items()}
 
     def collect(self, _now: Instant) -> Reading:
-        """Read every file; what one of them gave before is None with a reason when it cannot be read."""
-        if self._watched.is_over:
-            return Reading({})
-        values: dict[str, float | None] = {}
-        reasons: dict[str, str] = {}
-        for file, understand in self._sources:
-            try:
-                found = understand(file.read())
-            except CollectorUnavailableError as error:
-                reason = error.reason
-            except (ValueError, IndexError) as error:
-                reason = f"{Why.FAILED.value}: {file.path}: {error}"[:200]
-            else:
-                self._gave[file] = tuple(found)
-                values.update(found)
-                continue
-            gave = self._gave.get(file, ())
-            values.update(dict.fromkeys(gave))
-            reasons.update(dict.fromkeys(gave, reason))
-        return Reading(values, reasons)
+        """Say it again."""
+        return Reading({} if self._watched.is_over else self._values)
 
     def probe(self) -> dict[str, str | None]:
-        """Say what this cgroup counts."""
-        return {**dict.fromkeys(self._metrics), **self._missing}
-
-    def close(self) -> None:
-        """Close the files."""
-        for file, _ in self._sources:
-            file.close()
-
-
-def _unusable(file: CgroupFile) -> str | None:
-    source = ProcFile(file.path)
-    try:
-        text = source.read()
-        file.understand(text)
-    except CollectorUnavailableError as error:
-        return error.reason
-    except (ValueError, IndexError) as error:
-        return f"{Why.FAILED.value}: {file.path}: {error}"[:200]
-    finally:
-        source.close()
-    if file.mark not in text:
-        return f"{Why.UNSUPPORTED.value}: {file.path} does not tell"
-    return None
+        """Say it, too, and what is not measured without a cgroup."""
+        return {**dict.fromkeys(self._values), **self._missing}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmon.node.collectors.base import THIS_MACHINE
+from fedmon.node.collectors.files import read_file, read_whole
 from fedmon.node.collectors.job.process import descended, stat_fields
-from fedmon.node.collectors.sysfs import read_file, read_whole
 
 _STAT_BYTES = 1024
 _STATUS_BYTES = 4096

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
-from fedmon.node.collectors.sysfs import READ_FLAGS, Descriptors, read_file
+from fedmon.node.collectors.files import READ_FLAGS, Descriptors, read_file
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
 """Where each number lies in ``Process.counts``: ticks, page faults, then the six of ``io``."""

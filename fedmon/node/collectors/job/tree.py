@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedmon.node.collectors.files import Descriptors
 from fedmon.node.collectors.job.members import Members, parents_first
 from fedmon.node.collectors.job.process import MINOR, NO_COUNTS, REAPED, Birth, Process, ProcessGoneError
-from fedmon.node.collectors.sysfs import Descriptors
 
 
 class _Owed(NamedTuple):

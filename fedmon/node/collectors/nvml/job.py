@@ -8,7 +8,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.nvml.processes import GpuUse
-from fedmon.node.collectors.nvml.session import NvmlSession
+from fedmon.node.collectors.nvml.reader import NvmlSession
 
 MEMORY, SM, PROCESSES = "job_gpu_memory_bytes", "job_gpu_sm_ratio", "job_gpu_processes"
 _METRICS = (MEMORY, SM, PROCESSES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from typing import Any, Protocol
+from typing import Any
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 
@@ -13,28 +13,12 @@ _NO_VALUE = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE_ulonglong of nvml.h: a number that the driver does not have."""
 
 
-class NvmlModule(Protocol):
-    """What we need of the module ``pynvml``, or of one that stands in for it, beside its functions and constants."""
-
-    NVMLError: type[Exception]
-
-    def nvmlInit(self) -> None:  # noqa: N802 - the name that the module gives it
-        """Start NVML; raises NVMLError."""
-        ...
-
-    def nvmlShutdown(self) -> None:  # noqa: N802 - the name that the module gives it
-        """End NVML; raises NVMLError."""
-        ...
-
-
 class Meaning(enum.Enum):
-    """What a refused call says about the calls to come."""
+    """The meaning of a refused call for the calls to come."""
 
-    NEVER = "this device will not answer it"
-    DOUBTFUL = "this device will not answer it, if it never did"
+    NEVER = "this device will not answer it, if it never did"
     ONCE = "it may answer next time"
-    LOST = "the device is gone"
-    ENDED = "NVML was ended under us"
+    LOST = "the device is gone, or NVML was ended under us"
 
 
 _MEANINGS = {
@@ -43,12 +27,11 @@ _MEANINGS = {
     "ARGUMENT_VERSION_MISMATCH": Meaning.NEVER,
     "DEPRECATED": Meaning.NEVER,
     "NO_PERMISSION": Meaning.NEVER,
-    # Said of a link or policy that a card does not have, and of a handle that has died.
-    "INVALID_ARGUMENT": Meaning.DOUBTFUL,
+    "INVALID_ARGUMENT": Meaning.NEVER,  # a link or policy that a card does not have
     "GPU_IS_LOST": Meaning.LOST,
     "GPU_NOT_FOUND": Meaning.LOST,
     "RESET_REQUIRED": Meaning.LOST,
-    "UNINITIALIZED": Meaning.ENDED,
+    "UNINITIALIZED": Meaning.LOST,
 }
 """Error names of nvml.h without their NVML_ERROR_; all others are ONCE."""
 
@@ -64,7 +47,7 @@ class RefusedError(CollectorUnavailableError):
     """NVML did not answer one call; ``error`` is its word for it, such as NOT_SUPPORTED."""
 
     def __init__(self, call: str, error: str, meaning: Meaning) -> None:
-        unsupported = meaning in (Meaning.NEVER, Meaning.DOUBTFUL)
+        unsupported = meaning is Meaning.NEVER
         why = _WHY.get(error, Why.UNSUPPORTED if unsupported else Why.FAILED)
         super().__init__(why, f"{call}: {error.lower().replace('_', ' ')}")
         self.error, self.meaning = error, meaning
@@ -77,7 +60,7 @@ class AbsentError(CollectorUnavailableError):
 class Nvml:
     """Calls a module's functions by name; safe from any thread, as NVML is."""
 
-    def __init__(self, module: NvmlModule) -> None:
+    def __init__(self, module: Any) -> None:
         self._module: Any = module
         self._error: type[Exception] = module.NVMLError
         # Raised by pynvml, as no NVMLError, where the driver is older than the module.
@@ -89,7 +72,7 @@ class Nvml:
             if name.startswith("NVML_ERROR_") and isinstance(value := getattr(module, name), int)
         }
 
-    def call(self, name: str, /, *arguments: object) -> object:
+    def call(self, name: str, /, *arguments: object) -> Any:
         """Call a function of NVML; an argument that begins with ``NVML_`` stands for the constant of that name.
 
         Raises RefusedError.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fedmon.node.collectors.nvml.library import RefusedError, number
-from fedmon.node.collectors.nvml.query import Gpu, Query, Value
+from fedmon.node.collectors.nvml.library import RefusedError
+from fedmon.node.collectors.nvml.queries import Gpu, Query, Value
 
 LISTS = {
     "compute": "nvmlDeviceGetComputeRunningProcesses",
@@ -83,32 +83,31 @@ class GpuProcesses:
 
         def read(gpu: Gpu) -> Iterator[Value]:
             try:
-                answer = gpu.nvml.call(call, gpu.handle)
+                answer = gpu.ask(call)
             except RefusedError as error:
                 self._refused[call] = error.reason
                 raise
-            entries = answer if isinstance(answer, list | tuple) else []
             self._lists[kind] = {
                 (entry.pid, getattr(entry, "gpuInstanceId", None), getattr(entry, "computeInstanceId", None)): _bytes(
                     entry.usedGpuMemory
                 )
-                for entry in entries
+                for entry in answer
             }
-            yield Value(metric, labels, len({entry.pid for entry in entries}))
+            yield Value(metric, labels, len({entry.pid for entry in answer}))
 
         return Query(call, ((metric, labels),), read)
 
     def _shares(self, gpu: Gpu) -> Iterator[Value]:
         """Read the shares since the last time. A process that the driver does not name was idle meanwhile."""
-        samples: object = []
+        samples: Any = []
         try:
-            samples = gpu.nvml.call(_SHARES, gpu.handle, self._last_seen)
+            samples = gpu.ask(_SHARES, self._last_seen)
         except RefusedError as error:
             self._refused[_SHARES] = error.reason
             if error.error not in _NOTHING_NEW:
                 raise
         newest: dict[int, tuple[int, float]] = {}
-        for sample in samples if isinstance(samples, list | tuple) else []:
+        for sample in samples:
             if sample.smUtil <= 100 and newest.get(sample.pid, (-1, 0.0))[0] < sample.timeStamp:
                 newest[sample.pid] = (sample.timeStamp, sample.smUtil / 100)
         if newest:
@@ -125,8 +124,7 @@ class GpuProcesses:
     def _is_idle(self, gpu: Gpu) -> bool:
         # No sample can mean that nobody computed, or that the driver's next sample is not there yet.
         try:
-            rates = gpu.nvml.call(_RATES, gpu.handle)
-            return number(getattr(rates, "gpu", None), call=_RATES) == 0
+            return bool(gpu.ask(_RATES).gpu == 0)
         except RefusedError:
             return False
 

@@ -1,22 +1,19 @@
-"""Everything that is asked of a GPU, by how often it changes.
+"""All questions to a GPU, by how often their answers change.
 
 Source of functions, units and constants: the NVML API reference (nvml.h) and the module ``pynvml``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from fedmon.node.collectors.nvml.library import Meaning, RefusedError, number, text
-from fedmon.node.collectors.nvml.query import Gpu, Part, Query, Value, ask, field
+from fedmon.node.collectors.nvml.library import Meaning, Nvml, RefusedError, number, text
 
-_WIDE = 2**64 - 2
-_PERCENT = 100
-_MEGAHERTZ = 1_000_000
-_HOTTEST = 500
-"""Degrees Celsius; NVML hands a negative or missing temperature out as an unsigned number far above it."""
-_UNKNOWN_STATE = 31
-"""NVML_PSTATE_UNKNOWN is 32."""
+Labels = tuple[tuple[str, str], ...]
+UINT_MOST, WIDE_MOST = 2**32 - 2, 2**64 - 2
+"""Above them a 32-bit or 64-bit answer is NVML_VALUE_NOT_AVAILABLE."""
 
 CLOCKS = {
     "graphics": "NVML_CLOCK_GRAPHICS",
@@ -54,21 +51,166 @@ RETIREMENT_CAUSES = {
     "single_bit": "NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS",
     "double_bit": "NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR",
 }
+LINK_ERRORS = {
+    "replay": "NVML_NVLINK_ERROR_DL_REPLAY",
+    "recovery": "NVML_NVLINK_ERROR_DL_RECOVERY",
+    "crc_flit": "NVML_NVLINK_ERROR_DL_CRC_FLIT",
+    "crc_data": "NVML_NVLINK_ERROR_DL_CRC_DATA",
+    "ecc_data": "NVML_NVLINK_ERROR_DL_ECC_DATA",
+}
+MAX_LINKS = 36
+"""NVML_NVLINK_MAX_LINKS of nvml.h 13; a card that has fewer refuses the rest once and is not asked for them again."""
+_ARCHITECTURES = "NVML_DEVICE_ARCH_"
+_NAMED = ("KEPLER", "MAXWELL", "PASCAL", "VOLTA", "TURING", "AMPERE", "ADA", "HOPPER", "BLACKWELL", "RUBIN")
+_PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
+_UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of nvmlValue_t in the order of NVML_VALUE_TYPE_*."""
 
 
-def _busy(call: str, metric: str) -> Query:
-    return ask(call, parts=(Part(metric, 0, per=_PERCENT, most=_PERCENT),))
+class Gpu(NamedTuple):
+    """A device, or a MIG instance of one, with the handle by which NVML knows it."""
+
+    nvml: Nvml
+    handle: object
+    labels: Labels
+
+    def ask(self, call: str, *arguments: object) -> Any:
+        """Call a function of NVML with the handle. Raises RefusedError."""
+        return self.nvml.call(call, self.handle, *arguments)
 
 
-def _memory(prefix: str, names: dict[str, str]) -> tuple[Part, ...]:
-    return tuple(Part(f"{prefix}_{name}_bytes", pick, most=_WIDE) for name, pick in names.items())
+class Value(NamedTuple):
+    """One value of a metric of one device; None where the driver says that it has no value."""
+
+    metric: str
+    labels: Labels
+    number: float | None
+
+
+class Query(NamedTuple):
+    """A question that a device may refuse for good; then ``otherwise`` is asked in its place.
+
+    ``name`` is unique within a device. ``gives`` names the metrics with their own labels, which are None where only
+    an answer tells them.
+    """
+
+    name: str
+    gives: tuple[tuple[str, Labels | None], ...]
+    read: Callable[[Gpu], Iterator[Value]]
+    otherwise: Query | None = None
+
+
+class NvmlUnit(NamedTuple):
+    """How a number of an answer becomes base units: ``* times / per``; one above ``most`` is none.
+
+    ``pick`` is an attribute or an index of the answer, None for the answer itself.
+    """
+
+    times: int = 1
+    per: int = 1
+    most: int = UINT_MOST
+    pick: str | int | None = None
+
+    def value(self, answer: Any, *, call: str) -> float | None:
+        """Return the number in base units. Raises RefusedError when it is none."""
+        picked = answer
+        if self.pick is not None:
+            picked = getattr(answer, self.pick) if isinstance(self.pick, str) else answer[self.pick]
+        found = number(picked, call=call)
+        if found is None or not 0 <= found <= self.most:
+            return None
+        return found * self.times if self.per == 1 else found * self.times / self.per
+
+    def of(self, pick: str | int) -> NvmlUnit:
+        """Return the unit of a part of the answer."""
+        return self._replace(pick=pick)
+
+
+ONE, WIDE = NvmlUnit(), NvmlUnit(most=WIDE_MOST)
+PERCENT, MILLI, MEGA, KILO = (
+    NvmlUnit(per=100, most=100),
+    NvmlUnit(per=1000),
+    NvmlUnit(times=1_000_000),
+    NvmlUnit(times=1000),
+)
+CELSIUS = NvmlUnit(most=500)
+"""NVML hands a negative or missing temperature out as an unsigned number far above it."""
+
+
+def ask(
+    call: str,
+    *arguments: str | int,
+    labels: Mapping[str, str] | None = None,
+    otherwise: Query | None = None,
+    **units: NvmlUnit,
+) -> Query:
+    """Make the query that calls a function with the device's handle and ``arguments``; ``units`` are by metric."""
+    return _ask(call, arguments, tuple((metric, _labels(labels), unit) for metric, unit in units.items()), otherwise)
+
+
+def _ask(
+    call: str,
+    arguments: tuple[str | int, ...],
+    parts: tuple[tuple[str, Labels, NvmlUnit], ...],
+    otherwise: Query | None = None,
+) -> Query:
+    shown = f"{call}({', '.join(map(str, arguments))})" if arguments else call
+
+    def read(gpu: Gpu) -> Iterator[Value]:
+        answer = gpu.ask(call, *arguments)
+        for metric, own, unit in parts:
+            yield Value(metric, own, unit.value(answer, call=shown))
+
+    return Query(shown, tuple((metric, own) for metric, own, _ in parts), read, otherwise)
+
+
+def field(
+    constant: str, metric: str, unit: NvmlUnit, *, link: int | None = None, otherwise: Query | None = None
+) -> Query:
+    """Make the query for one field value, of a link for fields that each link has.
+
+    A field has a return code of its own beside that of the call, and one number in the union that its type names.
+    """
+    scope = link or 0
+    shown, labels = f"{constant}[{scope}]", _labels({} if link is None else {"link": str(link)})
+
+    def read(gpu: Gpu) -> Iterator[Value]:
+        identity = gpu.nvml.constant(constant)
+        if identity is None:
+            raise RefusedError(shown, "FUNCTION_NOT_FOUND", Meaning.NEVER)
+        answer = gpu.ask("nvmlDeviceGetFieldValues", [(identity, scope)])[0]
+        if answer.nvmlReturn != 0:
+            raise gpu.nvml.refusal(int(answer.nvmlReturn), shown)
+        yield Value(metric, labels, unit.value(getattr(answer.value, _UNION[answer.valueType]), call=shown))
+
+    return Query(shown, ((metric, labels),), read, otherwise)
+
+
+def count(call: str, *arguments: str, metric: str, labels: Mapping[str, str]) -> Query:
+    """Make the query whose answer is a list, of which the length is told."""
+    own = _labels(labels)
+
+    def read(gpu: Gpu) -> Iterator[Value]:
+        yield Value(metric, own, len(gpu.ask(call, *arguments)))
+
+    return Query(f"{call}({', '.join(arguments)})", ((metric, own),), read)
+
+
+def _memory(prefix: str, *arguments: str, fields: tuple[str, ...], otherwise: Query | None = None) -> Query:
+    """Make the query for amounts of memory; the fields of the answer are named as those of the metrics."""
+    parts = tuple((f"{prefix}_{field}_bytes", (), WIDE.of(field)) for field in fields)
+    return _ask("nvmlDeviceGetMemoryInfo", arguments, parts, otherwise)
+
+
+def _labels(labels: Mapping[str, str] | None) -> Labels:
+    return tuple((labels or {}).items())
 
 
 def _throttle(call: str, supported_call: str, otherwise: Query | None = None) -> Query:
     metric = "gpu_throttle_active"
 
     def read(gpu: Gpu) -> Iterator[Value]:
-        active = number(gpu.nvml.call(call, gpu.handle), call=call)
+        active = number(gpu.ask(call), call=call)
         known = _mask(gpu, supported_call)
         for name, bit in THROTTLE_REASONS.items():
             if known is None or known & bit:
@@ -80,90 +222,182 @@ def _throttle(call: str, supported_call: str, otherwise: Query | None = None) ->
 def _mask(gpu: Gpu, call: str) -> int | None:
     """Return the reasons that this GPU can tell; None where it does not say which."""
     try:
-        known = number(gpu.nvml.call(call, gpu.handle), call=call)
+        known = number(gpu.ask(call), call=call)
     except RefusedError as error:
-        if error.meaning in (Meaning.LOST, Meaning.ENDED):
+        if error.meaning is Meaning.LOST:
             raise
         return None
     return None if known is None else int(known)
 
 
-def _retired(cause: str, constant: str) -> Query:
-    labels, call = (("cause", cause),), "nvmlDeviceGetRetiredPages"
+def _info(metric: str, *, driver: bool) -> Query:
+    def read(gpu: Gpu) -> Iterator[Value]:
+        labels = {"uuid": text(gpu.ask("nvmlDeviceGetUUID")), "name": text(gpu.ask("nvmlDeviceGetName"))}
+        if driver:
+            labels["driver"] = text(gpu.nvml.call("nvmlSystemGetDriverVersion"))
+        yield Value(metric, _labels(labels), 1.0)
+
+    return Query("nvmlDeviceGetName", ((metric, None),), read)
+
+
+def _link(link: int) -> Iterator[Query]:
+    """Ask for one NVLink: state and bytes."""
+    yield ask("nvmlDeviceGetNvLinkState", link, labels={"link": str(link)}, gpu_nvlink_active=ONE)
+    for word, kibibytes, counted in (
+        ("transmit", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES"),
+        ("receive", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES"),
+    ):
+        metric = f"gpu_nvlink_{word}_bytes_total"
+        other = field(counted, metric, WIDE, link=link)
+        yield field(kibibytes, metric, WIDE._replace(times=1024), link=link, otherwise=other)
+
+
+def _link_errors(name: str, constant: str) -> Query:
+    """Ask every link for one kind of error; a card with 18 links would else have 90 series that are nearly always 0."""
+    total, single, call = "gpu_nvlink_errors_total", "gpu_nvlink_link_errors_total", "nvmlDeviceGetNvLinkErrorCounter"
+    shown, kind = f"{call}({constant})", (("error", name),)
 
     def read(gpu: Gpu) -> Iterator[Value]:
-        pages = gpu.nvml.call(call, gpu.handle, constant)
-        yield Value("gpu_retired_pages", labels, len(pages) if isinstance(pages, list | tuple) else None)
+        counts: dict[int, float] = {}
+        refusal: RefusedError | None = None
+        for link in range(MAX_LINKS):
+            try:
+                found = number(gpu.ask(call, link, constant), call=shown)
+            except RefusedError as error:
+                if error.meaning is not Meaning.NEVER:
+                    raise
+                refusal = error
+                if error.error == "INVALID_ARGUMENT":
+                    break  # the card has no more links
+                continue
+            if found is None:
+                yield Value(total, kind, None)
+                return
+            counts[link] = found
+        if refusal is not None and not counts:
+            raise refusal
+        yield Value(total, kind, sum(counts.values()))
+        for link, count in counts.items():
+            if count:
+                yield Value(single, (("link", str(link)), *kind), count)
 
-    return Query(f"{call}({constant})", (("gpu_retired_pages", labels),), read)
+    return Query(shown, ((total, kind), (single, None)), read)
 
 
-def _info(gpu: Gpu) -> Iterator[Value]:
-    uuid = text(gpu.nvml.call("nvmlDeviceGetUUID", gpu.handle))
-    name = text(gpu.nvml.call("nvmlDeviceGetName", gpu.handle))
-    driver = text(gpu.nvml.call("nvmlSystemGetDriverVersion"))
-    yield Value("gpu_info", (("uuid", uuid), ("name", name), ("driver", driver)), 1.0)
+def _mig_processes(gpu: Gpu) -> Iterator[Value]:
+    yield Value("gpu_mig_processes", (), len({entry.pid for entry in gpu.ask(_PROCESSES)}))
 
 
-_MEMORY = {"total": "total", "used": "used", "free": "free"}
+def is_partitioned(gpu: Gpu) -> bool | None:
+    """Tell whether MIG is on; a GPU that does not know MIG has it off, and None is one that did not answer.
+
+    Raises RefusedError when the GPU is lost.
+    """
+    try:
+        modes = gpu.ask("nvmlDeviceGetMigMode")
+    except RefusedError as error:
+        if error.meaning is Meaning.LOST:
+            raise
+        return None if error.meaning is Meaning.ONCE else False
+    return bool(modes[0] == 1)
+
+
+def instances(gpu: Gpu) -> list[tuple[str, Gpu]]:
+    """Return the MIG instances of a GPU, each with its identity. Raises RefusedError."""
+    count = gpu.ask("nvmlDeviceGetMaxMigDeviceCount")
+    found = []
+    for index in range(count):
+        try:
+            handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
+            identity = text(gpu.nvml.call("nvmlDeviceGetUUID", handle))
+        except RefusedError as error:
+            if error.meaning is Meaning.LOST:
+                raise
+            continue  # no instance has this index
+        found.append((identity, Gpu(gpu.nvml, handle, (*gpu.labels, ("mig", str(index))))))
+    return found
+
+
+def describe(gpu: Gpu) -> dict[str, Any]:
+    """Return what this GPU tells of itself; what it does not tell is left out. The serial number is not asked for."""
+    asked: dict[str, Callable[[], object]] = {
+        "gpu": lambda: gpu.labels[0][1],
+        "model": lambda: text(gpu.ask("nvmlDeviceGetName")),
+        "uuid": lambda: text(gpu.ask("nvmlDeviceGetUUID")),
+        "architecture": lambda: _architecture(gpu),
+        "compute_capability": lambda: ".".join(map(str, gpu.ask("nvmlDeviceGetCudaComputeCapability"))),
+        "cores": lambda: gpu.ask("nvmlDeviceGetNumGpuCores"),
+        "memory_bytes": lambda: int(gpu.ask("nvmlDeviceGetMemoryInfo").total),
+        "memory_bus_bits": lambda: gpu.ask("nvmlDeviceGetMemoryBusWidth"),
+        "pci_bus": lambda: text(gpu.ask("nvmlDeviceGetPciInfo_v3").busId).lower(),
+        "pcie_generation": lambda: gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "pcie_lanes": lambda: gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        "mig": lambda: is_partitioned(gpu),
+        "driver_version": lambda: text(gpu.nvml.call("nvmlSystemGetDriverVersion")),
+        "nvml_version": lambda: text(gpu.nvml.call("nvmlSystemGetNVMLVersion")),
+        "cuda_version": lambda: _cuda(gpu),
+    }
+    found: dict[str, Any] = {}
+    for name, ask in asked.items():
+        with contextlib.suppress(RefusedError, AttributeError, TypeError, ValueError):
+            found[name] = ask()
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _architecture(gpu: Gpu) -> str | None:
+    number = gpu.ask("nvmlDeviceGetArchitecture")
+    names = (name for name in _NAMED if gpu.nvml.constant(_ARCHITECTURES + name) == number)
+    return next((name.lower() for name in names), None)
+
+
+def _cuda(gpu: Gpu) -> str:
+    # 12040 is 12.4: thousands are the major and tens the minor version (nvmlSystemGetCudaDriverVersion).
+    version: Any = gpu.nvml.call("nvmlSystemGetCudaDriverVersion_v2")
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+_AMOUNTS = ("total", "used", "free")
+_THROTTLE_OLD = _throttle("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetSupportedClocksThrottleReasons")
 
 FAST: tuple[Query, ...] = (
     ask(
         "nvmlDeviceGetUtilizationRates",
-        parts=(
-            Part("gpu_utilization_ratio", "gpu", per=_PERCENT, most=_PERCENT),
-            Part("gpu_memory_utilization_ratio", "memory", per=_PERCENT, most=_PERCENT),
-        ),
+        gpu_utilization_ratio=PERCENT.of("gpu"),
+        gpu_memory_utilization_ratio=PERCENT.of("memory"),
     ),
-    ask(
-        "nvmlDeviceGetMemoryInfo",
-        "nvmlMemory_v2",
-        parts=_memory("gpu_memory", {**_MEMORY, "reserved": "reserved"}),
-        # Drivers before 510 know no reserved memory and count it as used.
-        otherwise=ask("nvmlDeviceGetMemoryInfo", parts=_memory("gpu_memory", _MEMORY)),
+    # Drivers before 510 know no reserved memory and count it as used.
+    _memory(
+        "gpu_memory", "nvmlMemory_v2", fields=(*_AMOUNTS, "reserved"), otherwise=_memory("gpu_memory", fields=_AMOUNTS)
     ),
-    _busy("nvmlDeviceGetEncoderUtilization", "gpu_encoder_utilization_ratio"),
-    _busy("nvmlDeviceGetDecoderUtilization", "gpu_decoder_utilization_ratio"),
+    ask("nvmlDeviceGetEncoderUtilization", gpu_encoder_utilization_ratio=PERCENT.of(0)),
+    ask("nvmlDeviceGetDecoderUtilization", gpu_decoder_utilization_ratio=PERCENT.of(0)),
     *(
-        ask(
-            "nvmlDeviceGetClockInfo",
-            constant,
-            parts=(Part("gpu_clock_hertz", times=_MEGAHERTZ, labels=(("clock", name),)),),
-        )
-        for name, constant in CLOCKS.items()
+        ask("nvmlDeviceGetClockInfo", clock, labels={"clock": name}, gpu_clock_hertz=MEGA)
+        for name, clock in CLOCKS.items()
     ),
-    ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU", parts=(Part("gpu_temperature_celsius", most=_HOTTEST),)),
-    field("NVML_FI_DEV_MEMORY_TEMP", Part("gpu_memory_temperature_celsius", most=_HOTTEST)),
-    ask("nvmlDeviceGetFanSpeed", parts=(Part("gpu_fan_speed_ratio", per=_PERCENT, most=10 * _PERCENT),)),
-    ask("nvmlDeviceGetPowerUsage", parts=(Part("gpu_power_watts", per=1000),)),
-    ask("nvmlDeviceGetTotalEnergyConsumption", parts=(Part("gpu_energy_joules_total", per=1000, most=_WIDE),)),
-    ask("nvmlDeviceGetPerformanceState", parts=(Part("gpu_performance_state", most=_UNKNOWN_STATE),)),
-    _throttle(
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetSupportedClocksEventReasons",
-        otherwise=_throttle("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetSupportedClocksThrottleReasons"),
-    ),
+    ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU", gpu_temperature_celsius=CELSIUS),
+    field("NVML_FI_DEV_MEMORY_TEMP", "gpu_memory_temperature_celsius", CELSIUS),
+    ask("nvmlDeviceGetFanSpeed", gpu_fan_speed_ratio=NvmlUnit(per=100, most=1000)),
+    ask("nvmlDeviceGetPowerUsage", gpu_power_watts=MILLI),
+    ask("nvmlDeviceGetTotalEnergyConsumption", gpu_energy_joules_total=NvmlUnit(per=1000, most=WIDE_MOST)),
+    ask("nvmlDeviceGetPerformanceState", gpu_performance_state=NvmlUnit(most=31)),  # NVML_PSTATE_UNKNOWN is 32
+    _throttle("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSupportedClocksEventReasons", _THROTTLE_OLD),
 )
 """Asked at each tick."""
 
 MEDIUM: tuple[Query, ...] = (
     ask(
         "nvmlDeviceGetBAR1MemoryInfo",
-        parts=_memory("gpu_bar1", {"total": "bar1Total", "used": "bar1Used", "free": "bar1Free"}),
+        gpu_bar1_total_bytes=WIDE.of("bar1Total"),
+        gpu_bar1_used_bytes=WIDE.of("bar1Used"),
+        gpu_bar1_free_bytes=WIDE.of("bar1Free"),
     ),
     *(
         ask(
             "nvmlDeviceGetViolationStatus",
             constant,
-            parts=(
-                Part(
-                    "gpu_violation_seconds_total",
-                    "violationTime",
-                    per=1_000_000_000,
-                    most=_WIDE,
-                    labels=(("policy", name),),
-                ),
-            ),
+            labels={"policy": name},
+            gpu_violation_seconds_total=NvmlUnit(per=1_000_000_000, most=WIDE_MOST, pick="violationTime"),
         )
         for name, constant in POLICIES.items()
     ),
@@ -172,68 +406,71 @@ MEDIUM: tuple[Query, ...] = (
             "nvmlDeviceGetTotalEccErrors",
             kind_constant,
             counter_constant,
-            parts=(Part("gpu_ecc_errors_total", most=_WIDE, labels=(("counter", counter), ("type", kind))),),
+            labels={"counter": counter, "type": kind},
+            gpu_ecc_errors_total=WIDE,
         )
         for counter, counter_constant in ECC_COUNTERS.items()
         for kind, kind_constant in ECC_TYPES.items()
     ),
-    ask("nvmlDeviceGetCurrPcieLinkGeneration", parts=(Part("gpu_pcie_link_generation"),)),
-    ask("nvmlDeviceGetCurrPcieLinkWidth", parts=(Part("gpu_pcie_link_lanes"),)),
-    ask("nvmlDeviceGetPcieReplayCounter", parts=(Part("gpu_pcie_replays_total"),)),
+    ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu_pcie_link_generation=ONE),
+    ask("nvmlDeviceGetCurrPcieLinkWidth", gpu_pcie_link_lanes=ONE),
+    ask("nvmlDeviceGetPcieReplayCounter", gpu_pcie_replays_total=ONE),
+    *(query for link in range(MAX_LINKS) for query in _link(link)),
+    *(_link_errors(name, constant) for name, constant in LINK_ERRORS.items()),
 )
-"""Asked every 10 s: counters that may wait, and states of the bus."""
+"""Asked every 10 s: counters that may wait, states of the bus, and links."""
 
-
-PCIE: tuple[Query, ...] = tuple(
-    ask("nvmlDeviceGetPcieThroughput", constant, parts=(Part(f"gpu_pcie_{word}_bytes_per_second", times=1000),))
-    for word, constant in (("transmit", "NVML_PCIE_UTIL_TX_BYTES"), ("receive", "NVML_PCIE_UTIL_RX_BYTES"))
+PCIE: tuple[Query, ...] = (
+    ask("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES", gpu_pcie_transmit_bytes_per_second=KILO),
+    ask("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES", gpu_pcie_receive_bytes_per_second=KILO),
 )
-"""Asked every 10 s in a thread of their own, since NVML counts for 20 ms before it answers; in KB/s."""
+"""Asked every 10 s by themselves, since NVML counts for 20 ms before it answers; in KB/s."""
 
+_LIMITS = {
+    "set": "nvmlDeviceGetPowerManagementLimit",
+    "enforced": "nvmlDeviceGetEnforcedPowerLimit",
+    "default": "nvmlDeviceGetPowerManagementDefaultLimit",
+}
 SLOW: tuple[Query, ...] = (
-    Query("nvmlDeviceGetName", (("gpu_info", None),), _info),
+    _info("gpu_info", driver=True),
     *(
-        ask(
-            "nvmlDeviceGetMaxClockInfo",
-            constant,
-            parts=(Part("gpu_clock_max_hertz", times=_MEGAHERTZ, labels=(("clock", name),)),),
-        )
-        for name, constant in CLOCKS.items()
+        ask("nvmlDeviceGetMaxClockInfo", clock, labels={"clock": name}, gpu_clock_max_hertz=MEGA)
+        for name, clock in CLOCKS.items()
     ),
-    *(
-        ask(call, parts=(Part("gpu_power_limit_watts", per=1000, labels=(("limit", name),)),))
-        for name, call in (
-            ("set", "nvmlDeviceGetPowerManagementLimit"),
-            ("enforced", "nvmlDeviceGetEnforcedPowerLimit"),
-            ("default", "nvmlDeviceGetPowerManagementDefaultLimit"),
-        )
-    ),
-    ask(
+    *(ask(call, labels={"limit": name}, gpu_power_limit_watts=MILLI) for name, call in _LIMITS.items()),
+    _ask(
         "nvmlDeviceGetPowerManagementLimitConstraints",
-        parts=tuple(
-            Part("gpu_power_limit_watts", index, per=1000, labels=(("limit", name),))
-            for index, name in enumerate(("lowest", "highest"))
+        (),
+        (
+            ("gpu_power_limit_watts", (("limit", "lowest"),), MILLI.of(0)),
+            ("gpu_power_limit_watts", (("limit", "highest"),), MILLI.of(1)),
         ),
     ),
-    ask("nvmlDeviceGetMaxPcieLinkGeneration", parts=(Part("gpu_pcie_link_generation_max"),)),
-    ask("nvmlDeviceGetMaxPcieLinkWidth", parts=(Part("gpu_pcie_link_lanes_max"),)),
-    ask("nvmlDeviceGetEccMode", parts=(Part("gpu_ecc_enabled", 0),)),
-    *(_retired(cause, constant) for cause, constant in RETIREMENT_CAUSES.items()),
-    ask("nvmlDeviceGetRetiredPagesPendingStatus", parts=(Part("gpu_page_retirement_pending"),)),
-    ask(
+    ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu_pcie_link_generation_max=ONE),
+    ask("nvmlDeviceGetMaxPcieLinkWidth", gpu_pcie_link_lanes_max=ONE),
+    ask("nvmlDeviceGetEccMode", gpu_ecc_enabled=ONE.of(0)),
+    *(
+        count("nvmlDeviceGetRetiredPages", constant, metric="gpu_retired_pages", labels={"cause": cause})
+        for cause, constant in RETIREMENT_CAUSES.items()
+    ),
+    ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu_page_retirement_pending=ONE),
+    _ask(
         "nvmlDeviceGetRemappedRows",
-        parts=(
-            Part("gpu_remapped_rows", 0, labels=(("cause", "corrected"),)),
-            Part("gpu_remapped_rows", 1, labels=(("cause", "uncorrected"),)),
-            Part("gpu_row_remap_pending", 2),
-            Part("gpu_row_remap_failed", 3),
+        (),
+        (
+            ("gpu_remapped_rows", (("cause", "corrected"),), ONE.of(0)),
+            ("gpu_remapped_rows", (("cause", "uncorrected"),), ONE.of(1)),
+            ("gpu_row_remap_pending", (), ONE.of(2)),
+            ("gpu_row_remap_failed", (), ONE.of(3)),
         ),
     ),
 )
-"""Asked every minute: limits, and what is repaired in the memory."""
+"""Asked every minute: limits, and the repairs of the memory."""
 
 MIG: tuple[Query, ...] = (
-    ask("nvmlDeviceGetMemoryInfo", parts=_memory("gpu_mig_memory", _MEMORY)),
-    ask("nvmlDeviceGetAttributes_v2", parts=(Part("gpu_mig_multiprocessors", "multiprocessorCount"),)),
+    _info("gpu_mig_info", driver=False),
+    _memory("gpu_mig_memory", fields=_AMOUNTS),
+    ask("nvmlDeviceGetAttributes_v2", gpu_mig_multiprocessors=ONE.of("multiprocessorCount")),
+    Query(_PROCESSES, (("gpu_mig_processes", ()),), _mig_processes),
 )
 """Asked at each tick of each MIG instance."""

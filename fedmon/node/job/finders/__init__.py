@@ -1,6 +1,14 @@
-"""Finding the processes of a batch job on this host, and saying how sure that is."""
+"""Finding the processes of a batch job on this host, and how sure that is."""
 
-from fedmon.node.job.finders.found import Confidence, Found, JobNotFoundError, Tried, UnknownJobError
-from fedmon.node.job.finders.search import find
+from fedmon.node.job.finders.search import (
+    Confidence,
+    Found,
+    JobNotFoundError,
+    JobSearch,
+    Tried,
+    UnknownJobError,
+    find,
+    look_up,
+)
 
-__all__ = ["Confidence", "Found", "JobNotFoundError", "Tried", "UnknownJobError", "find"]
+__all__ = ["Confidence", "Found", "JobNotFoundError", "JobSearch", "Tried", "UnknownJobError", "find", "look_up"]

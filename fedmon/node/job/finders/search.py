@@ -1,62 +1,107 @@
-"""The search for a job's processes: each method in turn, until one does."""
+"""The search for a job's processes: each method in turn, until one finds some."""
 
 from __future__ import annotations
 
+import enum
+import functools
 import logging
 import os
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
-from fedmon.node.collectors.job.births import is_thread
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.collectors.job.process import birth_of
-from fedmon.node.collectors.sysfs import read_file
-from fedmon.node.job.commands import CommandError, Failure, Runner, StopRequest, runner
-from fedmon.node.job.finders import cgroups as job_cgroups
-from fedmon.node.job.finders.found import Confidence, Found, JobNotFoundError, MethodFailedError, Tried, UnknownJobError
-from fedmon.node.job.finders.oar import OarFinder
-from fedmon.node.job.finders.overhead import DAEMONS, is_overhead
-from fedmon.node.job.finders.pbs import PbsFinder
-from fedmon.node.job.finders.processes import Processes
-from fedmon.node.job.finders.scheduler import Look, MakeFinder, SchedulerFinder, UnscheduledFinder
-from fedmon.node.job.finders.slurm import SlurmFinder
-from fedmon.node.job.identity import JobIdentity
+from fedmon.node.collectors.job.members import is_thread
+from fedmon.node.job.commands import CommandError, Failure, Runner, StopRequest
+from fedmon.node.job.finders.schedulers import FINDERS, Finder, Look, MethodFailedError
+from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
+from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths, read_birth
 
 logger = logging.getLogger(__name__)
 
+CGROUPS_VARIABLE = "FEDMON_JOB_CGROUPS"
 _FIRST_WITHIN_S = 5.0
 _AGAIN_S = 2.0
 _AGAIN_WITHIN_S = 2.0
-"""A look again holds up nothing but the tool's own end, and of that a scheduler's command takes less than a second."""
-
+_PAUSE_S = 1.0
+"""SLURM shows the processes of a job half a second after it has begun."""
+_COMMAND_SHARE = 0.4
+"""The share of the time for a command: when it hangs, there is time for other methods and a second look."""
 _MAX_PID = 2**22
-
 _SERVICES = DAEMONS | {
     *("systemd", "init", "sshd", "sshd-session", "login", "cron", "crond", "atd", "tmux: server", "screen", "su"),
     *("sudo", "runuser", "dockerd", "containerd-shim", "conmon", "supervisord", "gdm-session-wor"),
 }
 """Programs below which a job begins."""
+_COMMANDS: Mapping[SchedulerName, str] = {"slurm": "scontrol", "pbs": "qstat", "oar": "oarstat"}
 
-CGROUP, SCHEDULER, ENVIRONMENT, ANCESTORS = "cgroup", "scheduler", "environment", "ancestors"
 
-CGROUPS_VARIABLE = "FEDMON_JOB_CGROUPS"
+class Confidence(enum.StrEnum):
+    """How sure it is that these are the job's processes, and all of them.
 
-_FINDERS: Mapping[str, MakeFinder] = {
-    "slurm": SlurmFinder,
-    "pbs": PbsFinder,
-    "oar": OarFinder,
-    "none": UnscheduledFinder,
-}
-_PAUSE_S = 1.0
-"""SLURM shows the processes of a job half a second after it has begun."""
-_COMMAND_SHARE = 0.4
-"""So much of the time a command may take: when it hangs, there is time to look elsewhere and for a second look."""
+    ``certain``: they were named, or the kernel keeps the list. ``high``: the scheduler names them, and each bears a
+    sign of the job. ``medium``: each was started with the job's variables. ``low``: they are relatives of the tool.
+    """
+
+    CERTAIN = "certain"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Tried(NamedTuple):
+    """A method, and why it found nothing."""
+
+    method: str
+    why: str
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes of a job on this host, oldest first, each once.
+
+    ``starts`` are their start times in clock ticks since the boot, which tell a reused number. ``cgroup`` is the job's
+    own path inside its hierarchies. ``marker`` is the ``NAME=value`` with which its processes are started. ``overhead``
+    are the scheduler's daemons and launchers beside them, which do not count; their children do. ``method`` is one of
+    ``pids``, ``cgroup``, ``scheduler``, ``environment`` and ``ancestors``.
+    """
+
+    pids: tuple[int, ...]
+    starts: Mapping[int, int]
+    method: str
+    confidence: Confidence
+    cgroup: str | None = None
+    marker: str | None = None
+    detail: str = ""
+    overhead: Mapping[int, int] = {}
+    tried: tuple[Tried, ...] = ()
+
+
+class JobNotFoundError(NotFoundError):
+    """No process of the job is on this host, or none yet; ``tried`` are the methods."""
+
+    def __init__(self, job: str, tried: Sequence[Tried]) -> None:
+        looked = "; ".join(f"{method}: {why}" for method, why in tried)
+        super().__init__(
+            f"no process of {job} is on this host: it has ended, has not begun, or runs elsewhere ({looked})"
+        )
+        self.tried = tuple(tried)
+
+
+class UnknownJobError(JobNotFoundError):
+    """The scheduler says that there is no such job, so that looking again is no use."""
+
+    def __init__(self, job: str, why: str) -> None:
+        text = f"there is no {job} ({why}): correct the variable that names it, name processes with --pid, or measure a"
+        NotFoundError.__init__(self, f"{text} command with 'fedmon job -- COMMAND'")
+        self.tried = (Tried("scheduler", why),)
 
 
 class _Hit(NamedTuple):
@@ -79,81 +124,132 @@ def find(
     retries: int = 5,
     stop: StopRequest | None = None,
 ) -> Found:
-    """Find a job's processes on this host: those named, else by cgroup, scheduler, environment, ancestors.
+    """Find a job's processes on this host; see JobSearch and `JobSearch.find`."""
+    search = JobSearch(
+        identity, environ=environ, run=run, roots=roots, pids=pids, exclude=exclude, cgroup_patterns=cgroup_patterns,
+        stop=stop,
+    )  # fmt: skip
+    return search.find(timeout_s, retries=retries)
+
+
+class JobSearch:
+    """Finds a job's processes on this host: those named, else by cgroup, scheduler, environment, ancestors.
 
     ``exclude`` are this tool's own processes, the asking one first; nothing below them is the job's.
-    ``cgroup_patterns``, and those in the variable FEDMON_JOB_CGROUPS with colons between them, come before those where
-    the scheduler is known to keep jobs; ``{id}`` is the job's id, ``*`` anything within a level. While nothing is found
-    all is looked at again, up to ``retries`` times within ``timeout_s``, or until ``stop`` is set; if any are allowed,
-    the first look also asks the scheduler whether there is such a job. A tool that runs before its job's programs may
-    search again later. Raises JobNotFoundError, of which UnknownJobError says that the scheduler knows no such job, and
-    for ``pids`` NotFoundError and InvalidInputError.
+    ``cgroup_patterns``, and those in the variable FEDMON_JOB_CGROUPS with colons between them, come before the
+    scheduler's usual places; ``{id}`` is the job's id, ``*`` anything within a level. ``stop`` ends a look at once. For
+    one thread.
     """
-    if pids:
-        return explicit(pids, roots, exclude)
-    patterns = [*cgroup_patterns, *filter(None, environ.get(CGROUPS_VARIABLE, "").split(":"))]
-    search = _Search(identity, environ, run, roots, exclude, patterns, timeout_s)
-    deadline = Deadline(timeout_s)
-    waiting = stop if stop is not None else threading.Event()
-    # Without a scheduler and a variable nothing else can appear later.
-    looks = retries + 1 if identity.scheduler != "none" or environ.get("FEDMON_JOB_ID") else 1
-    for left in reversed(range(looks)):
-        found = search.look(deadline.left_s(), asks_controller=left == retries > 0)
-        if found is not None:
-            return found
-        if not left or deadline.passed() or waiting.wait(min(_PAUSE_S, deadline.left_s() / (left + 1))):
-            break
-    found = search.last_resort()
-    if found is None:
-        raise JobNotFoundError(search.job, search.tried)
-    return found
-
-
-class _Search:
-    """One search; each look is at the processes of that moment."""
 
     def __init__(
         self,
         identity: JobIdentity,
+        *,
         environ: Mapping[str, str],
         run: Runner,
-        roots: Roots,
-        exclude: Sequence[int],
-        patterns: Sequence[str],
-        timeout_s: float,
+        roots: Roots = THIS_MACHINE,
+        pids: Sequence[int] = (),
+        exclude: Sequence[int] = (),
+        cgroup_patterns: Sequence[str] = (),
+        stop: StopRequest | None = None,
     ) -> None:
         self._identity, self._run, self._roots, self._exclude = identity, run, roots, exclude
-        self._finder = _FINDERS[identity.scheduler](identity, environ)
-        self._patterns = (*patterns, *self._finder.patterns)
-        self._command_s = timeout_s * _COMMAND_SHARE
+        self._pids, self._stop = pids, stop or threading.Event().wait
+        self._finder = FINDERS[identity.scheduler](identity, environ)
+        given = filter(None, environ.get(CGROUPS_VARIABLE, "").split(":"))
+        self._patterns = (*cgroup_patterns, *given, *self._finder.patterns)
+        # Without a scheduler and a variable nothing else can appear later.
+        self._may_appear = identity.scheduler != "none" or bool(environ.get("FEDMON_JOB_ID"))
+        self._command_s = 0.0
         self._given_up: CommandError | None = None
-        named = identity.scheduler if identity.scheduler != "none" else "this"
-        self.job = f"{named} job {identity.job_id}"
-        self.tried: list[Tried] = []
+        self._tried: list[Tried] = []
+        self._next = 0.0
+        self._is_known = True
 
-    def look(self, left_s: float, *, asks_controller: bool) -> Found | None:
-        """Try what does not guess; None when nothing did, and then ``tried`` says why. Raises UnknownJobError."""
-        self.tried = []
+    @functools.cached_property
+    def _is_kept(self) -> bool:
+        try:
+            processes = Processes(self._roots.proc)
+        except CollectorUnavailableError:
+            return False
+        return any(processes.is_overhead(pid) for pid in processes.ancestors(self._exclude[0]))
+
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether it is worth to look again: a scheduler or a launcher started the tool, and will end it.
+
+        On the second host of a job nothing runs before the first step.
+        """
+        return self._is_known and not self._pids and self._identity.scheduler != "none" and self._is_kept
+
+    def first(self) -> Found:
+        """Look for some seconds. Raises FedmonError."""
+        try:
+            return self.find(_FIRST_WITHIN_S, retries=5)
+        except UnknownJobError:
+            self._is_known = False
+            raise
+        finally:
+            self._next = time.monotonic() + _AGAIN_S
+
+    def again(self) -> Found | None:
+        """Look once more when it is time to; None when there is nothing, or nothing yet."""
+        if time.monotonic() < self._next:
+            return None
+        try:
+            return self.find(_AGAIN_WITHIN_S, retries=0)
+        except JobNotFoundError as error:
+            logger.debug("looked again: %s", error)
+            return None
+        finally:
+            self._next = time.monotonic() + _AGAIN_S
+
+    def find(self, timeout_s: float, *, retries: int) -> Found:
+        """Look until something is found, up to ``retries`` times more within ``timeout_s``.
+
+        With retries, the first look also asks the scheduler whether there is such a job. Raises JobNotFoundError, of
+        which UnknownJobError says that the scheduler knows no such job, and for named processes NotFoundError and
+        InvalidInputError.
+        """
+        if self._pids:
+            return explicit(self._pids, self._roots, self._exclude)
+        self._command_s, self._given_up = timeout_s * _COMMAND_SHARE, None
+        deadline = Deadline(timeout_s)
+        for left in reversed(range(retries + 1 if self._may_appear else 1)):
+            found = self._look(deadline.left_s(), asks_controller=left == retries > 0)
+            if found is not None:
+                return found
+            if not left or deadline.passed() or self._stop(min(_PAUSE_S, deadline.left_s() / (left + 1))):
+                break
+        look = self._now(0.0) if self._identity.inside and self._exclude else None
+        found = None if look is None else self._attempt("ancestors", self._by_ancestors, look)
+        if found is None:
+            raise JobNotFoundError(self._name, self._tried)
+        return found
+
+    @property
+    def _name(self) -> str:
+        scheduler = self._identity.scheduler
+        return f"{scheduler if scheduler != 'none' else 'this'} job {self._identity.job_id}"
+
+    def _look(self, left_s: float, *, asks_controller: bool) -> Found | None:
+        """Try each method that does not guess; None when none found any. Raises UnknownJobError."""
+        self._tried = []
         look = self._now(left_s, asks_controller=asks_controller)
         if look is None:
             return None
         methods: dict[str, Callable[[Look], _Hit]] = {
-            CGROUP: self._by_cgroup,
-            SCHEDULER: self._by_command,
-            ENVIRONMENT: self._by_environment,
+            "cgroup": self._by_cgroup,
+            "scheduler": self._by_command,
+            "environment": self._by_environment,
         }
         return next((found for name, method in methods.items() if (found := self._attempt(name, method, look))), None)
-
-    def last_resort(self) -> Found | None:
-        """Take the relatives of this tool, where it runs in the job."""
-        look = self._now(0.0) if self._identity.inside and self._exclude else None
-        return None if look is None else self._attempt(ANCESTORS, self._by_ancestors, look)
 
     def _now(self, left_s: float, *, asks_controller: bool = False) -> Look | None:
         try:
             processes = Processes(self._roots.proc)
         except CollectorUnavailableError as error:
-            self.tried.append(Tried("processes", error.reason))
+            self._tried.append(Tried("processes", error.reason))
             return None
         cgroups, timeout_s = Cgroups.found(self._roots.cgroup), min(left_s, self._command_s)
         return Look(processes, cgroups, self._run, timeout_s, asks_controller)
@@ -163,13 +259,13 @@ class _Search:
             hit = method(look)
             return self._found(name, hit, look.processes)
         except (MethodFailedError, CommandError) as error:
-            self.tried.append(Tried(name, str(error)))
+            self._tried.append(Tried(name, str(error)))
             return None
 
     def _found(self, method: str, hit: _Hit, processes: Processes) -> Found:
         excluded = processes.trees(self._exclude)
         there = processes.still_there(set(hit.pids) - excluded)
-        overhead = {birth.pid: birth.start for birth in there if is_overhead(processes, birth.pid)}
+        overhead = {birth.pid: birth.start for birth in there if processes.is_overhead(birth.pid)}
         births = [birth for birth in there if birth.pid not in overhead]
         if not births:
             beside = [*(["this tool"] if set(hit.pids) & excluded else []), *(["launchers"] if overhead else [])]
@@ -186,7 +282,7 @@ class _Search:
             marker=None if marker is None else os.fsdecode(marker),
             detail=hit.detail,
             overhead=overhead,
-            tried=tuple(self.tried),
+            tried=tuple(self._tried),
         )
 
     def _by_cgroup(self, look: Look) -> _Hit:
@@ -195,16 +291,17 @@ class _Search:
         raw_id = self._finder.resolve(look)
         paths: list[str] = []
         if self._identity.inside and self._exclude:
-            paths = job_cgroups.own_paths(look.processes.cgroups(self._exclude[0]), self._finder.level(raw_id))
-            paths = [path for path in paths if job_cgroups.exists(look.cgroups, path)]
+            paths = own_paths(look.processes.cgroups(self._exclude[0]), self._finder.level(raw_id))
+            paths = [path for path in paths if folders_of(look.cgroups, path)]
         if not paths:
-            paths = job_cgroups.matching(look.cgroups, self._patterns, **self._finder.names(raw_id))
+            names = {"id": raw_id, "number": raw_id.partition(".")[0]}
+            paths = matching(look.cgroups, self._patterns, names)
         if not paths:
             raise MethodFailedError(f"there is none of job {raw_id} below {self._roots.cgroup}")
         named = [path for path in paths if self._identity.host in path]
         if len(paths) > 1 and len(named) == 1:
             paths = named
-        pids = set().union(*(job_cgroups.members(look.cgroups, path) for path in paths))
+        pids = set().union(*(members(look.cgroups, path) for path in paths))
         # Several nodes of a scheduler on one machine: no single cgroup is the job's.
         return _Hit(pids, Confidence.CERTAIN, f"cgroup {' and '.join(paths)}", paths[0] if len(paths) == 1 else None)
 
@@ -216,12 +313,12 @@ class _Search:
             asked = self._finder.ask(look, raw_id)
         except CommandError as error:
             if error.failure is Failure.UNKNOWN_JOB:
-                raise UnknownJobError(self.job, str(error)) from None
+                raise UnknownJobError(self._name, str(error)) from None
             if error.failure not in {Failure.ENDED_BADLY, Failure.NOT_UNDERSTOOD}:  # absent, or it hangs
                 self._given_up = error
             raise
         if asked.cgroup is not None:
-            pids = job_cgroups.members(look.cgroups, asked.cgroup)
+            pids = members(look.cgroups, asked.cgroup)
             return _Hit(pids, Confidence.CERTAIN, f"{asked.command}: cgroup {asked.cgroup}", asked.cgroup)
         excluded = look.processes.trees(self._exclude)
         believed, doubts = with_sign(asked.pids, look.processes, self._finder, raw_id, excluded)
@@ -257,10 +354,10 @@ def beginning(identity: JobIdentity, processes: Processes, own_pid: int) -> int:
     is_below_scheduler = False
     for pid in processes.ancestors(own_pid):
         name = processes.name(pid)
-        is_below_scheduler = name in DAEMONS or (identity.scheduler == "oar" and is_overhead(processes, pid))
+        is_below_scheduler = name in DAEMONS or (identity.scheduler == "oar" and processes.is_overhead(pid))
         if name in _SERVICES or is_below_scheduler:
             break
-        if not is_overhead(processes, pid):
+        if not processes.is_overhead(pid):
             chain.append(pid)
     if not chain:
         raise MethodFailedError("no program of the job started this tool, or it has ended")
@@ -278,9 +375,8 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
             raise InvalidInputError(f"{pid} is no process id: those are from 1 to {_MAX_PID}")
         if pid in exclude:
             raise InvalidInputError(f"process {pid} is this tool itself; name the processes of the job")
-        folder = os.fsencode(roots.proc / str(pid))
         try:
-            birth = birth_of(pid, read_file(folder + b"/stat", 1024))
+            birth = read_birth(pid, roots.proc)
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
             raise NotFoundError(f"there is no process {pid} on this host") from None
         except (OSError, ValueError, IndexError) as error:
@@ -289,7 +385,7 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
             raise InvalidInputError(f"process {pid} is a thread of the kernel; a job is a program")
         if birth.is_zombie:
             raise NotFoundError(f"process {pid} has ended already, it only waits to be taken note of")
-        if is_thread(folder, pid):
+        if is_thread(os.fsencode(roots.proc / str(pid)), pid):
             raise InvalidInputError(f"{pid} is a thread of another process: name that process (its Tgid)")
         starts[pid] = birth.start
     return Found(
@@ -302,7 +398,7 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
 
 
 def with_sign(
-    pids: Collection[int], processes: Processes, finder: SchedulerFinder, raw_id: str, excluded: Collection[int]
+    pids: Collection[int], processes: Processes, finder: Finder, raw_id: str, excluded: Collection[int]
 ) -> tuple[set[int], str]:
     """Return who of the processes is the job's, and in words who is not: empty when all are.
 
@@ -336,7 +432,7 @@ def of_one_user(pids: Collection[int], processes: Processes) -> tuple[set[int], 
     return mine, f"{others} of another user left out" if others else ""
 
 
-def _has_sign(pid: int, processes: Processes, finder: SchedulerFinder, raw_id: str) -> bool:
+def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bool:
     if finder.mark_in(processes.environment(pid)):
         return True
     level = finder.level(raw_id)
@@ -348,60 +444,57 @@ def _has_sign(pid: int, processes: Processes, finder: SchedulerFinder, raw_id: s
     )
 
 
-class JobSearch:
-    """Finds the processes of the job that this tool runs in, or those that were named; for one thread.
+def look_up(
+    job_id: str,
+    *,
+    scheduler: str | None,
+    environ: Mapping[str, str],
+    hostname: str,
+    run: Runner,
+    roots: Roots = THIS_MACHINE,
+    exclude: Sequence[int] = (),
+    cgroup_patterns: Sequence[str] = (),
+    timeout_s: float = 5.0,
+) -> tuple[JobIdentity, Found]:
+    """Find a job from outside by its id, of one scheduler or of all that write such ids.
 
-    ``stop`` ends a look at once. ``goes_on`` tells whether it is worth to look again: a scheduler or a launcher started
-    the tool, and will end it with the job. On the second host of a job nothing of it runs before the first step, and
-    between two of them. It is not worth it where the scheduler knows no such job.
+    Raises InvalidInputError for an id that no scheduler writes, and JobNotFoundError with all that was tried.
     """
-
-    def __init__(
-        self, identity: JobIdentity, *, environ: Mapping[str, str], pids: Sequence[int], stop: StopRequest | None = None
-    ) -> None:
-        self._identity, self._environ, self._pids, self._stop = identity, environ, pids, stop
-        self._next = 0.0
-        self.goes_on = not pids and identity.scheduler != "none" and _is_kept()
-
-    def first(self) -> Found:
-        """Look for some seconds. Raises FedmonError."""
+    candidates = _candidates(job_id, scheduler, environ, hostname)
+    tried: list[Tried] = []
+    for identity in candidates:
         try:
-            return self._find(_FIRST_WITHIN_S, retries=5)
-        except UnknownJobError:
-            self.goes_on = False
-            raise
-        finally:
-            self._next = time.monotonic() + _AGAIN_S
-
-    def again(self) -> Found | None:
-        """Look once more when it is time to; None when there is nothing, or nothing yet."""
-        if time.monotonic() < self._next:
-            return None
-        try:
-            return self._find(_AGAIN_WITHIN_S, retries=0)
+            return identity, find(
+                identity,
+                environ=environ,
+                run=run,
+                roots=roots,
+                exclude=exclude,
+                cgroup_patterns=cgroup_patterns,
+                timeout_s=timeout_s / len(candidates),
+                retries=1,
+            )
         except JobNotFoundError as error:
-            logger.debug("looked again: %s", error)
-            return None
-        finally:
-            self._next = time.monotonic() + _AGAIN_S
+            prefix = f"{identity.scheduler} " if len(candidates) > 1 else ""
+            tried += [Tried(f"{prefix}{method}", why) for method, why in error.tried]
+    of = f"{candidates[0].scheduler} " if len(candidates) == 1 else ""
+    raise JobNotFoundError(f"{of}job {job_id}", tried)
 
-    def _find(self, timeout_s: float, *, retries: int) -> Found:
-        return find(
-            self._identity,
-            environ=self._environ,
-            roots=THIS_MACHINE,
-            run=runner(self._environ, stop=self._stop),
-            stop=self._stop,
-            pids=self._pids,
-            exclude=(os.getpid(),),
-            timeout_s=timeout_s,
-            retries=retries,
+
+def _candidates(job_id: str, scheduler: str | None, environ: Mapping[str, str], hostname: str) -> list[JobIdentity]:
+    if scheduler is not None:
+        return [named(job_id, scheduler, hostname=hostname)]
+    found = []
+    for each in SCHEDULERS:
+        try:
+            found.append(named(job_id, each, hostname=hostname))
+        except InvalidInputError:
+            continue
+    if not found:
+        raise InvalidInputError(
+            f"{job_id[:64]!r} is no id of a batch job, such as 4711, 4711_3 or 4711.server; of any other job name its"
+            " processes with --pid, or its --cgroup"
         )
-
-
-def _is_kept() -> bool:
-    try:
-        processes = Processes(THIS_MACHINE.proc)
-    except CollectorUnavailableError:
-        return False
-    return any(is_overhead(processes, pid) for pid in processes.ancestors(os.getpid()))
+    # Compute nodes often lack the commands of their scheduler, and a job can be found without.
+    present = [each for each in found if shutil.which(_COMMANDS[each.scheduler], path=environ.get("PATH", ""))]
+    return present or found

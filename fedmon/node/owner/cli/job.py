@@ -122,7 +122,7 @@ def add_scalar(
 def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[str, Any]:
     # Each verb of the owner reads this file, and none but one looks for a job: the finders are a fifth of its start.
     from fedmon.node.job.commands import runner
-    from fedmon.node.job.lookup import look_up
+    from fedmon.node.job.finders import look_up
 
     environ = dict(os.environ)
     identity, found = look_up(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, JobCgroup, members_of, paths_of
-from fedmon.node.job.own_cgroup import OwnCgroup
+from fedmon.node.job.cgroup import OwnCgroup
 from fedmon.node.runs.mark import mark_of
 from fedmon.node.runs.order import JobOrder
 

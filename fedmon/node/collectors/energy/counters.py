@@ -1,0 +1,250 @@
+"""Energy counters of processors (RAPL) and sensors of chips (hwmon): how they are read and added up."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.node.collectors.base import CollectorUnavailableError, Why
+from fedmon.node.collectors.files import KernelFile
+
+SHORTEST_WRAP_S = 60.0
+"""No counter wraps faster than this. Source: Intel SDM volume 3B, "RAPL Interfaces": around 60 s at high power."""
+IMPOSSIBLE_WATTS = 10_000.0
+"""A zone of one processor that seems to draw more did not count: its counter was set to another value."""
+LONGEST_GAP_S = 600.0
+"""Two readings of a power that lie further apart say nothing of the energy between them."""
+LOOK_AGAIN_S = 60.0
+"""How often new zones and sensors are looked for, in seconds; at once after one went away."""
+
+_LEAST_ELAPSED_S = 1.0  # a counter is refreshed in steps: two readings at once may lie some milliseconds of it apart
+
+
+class Part(enum.Enum):
+    """What a source measures."""
+
+    PLATFORM = "psys"
+    PACKAGE = "package"
+    DRAM = "dram"
+    INSIDE = "inside"  # a part of its package, such as core and uncore
+    CHIP = "chip"
+
+
+class Source(NamedTuple):
+    """A file with microjoules that count up, or with microwatts.
+
+    ``name`` is unique and stays the same. ``range_uj`` is the value at which the counter starts again from 0, None
+    where it does not or where that is unknown. ``driver`` is that of a sensor's chip.
+    """
+
+    path: Path
+    name: str
+    series: str
+    part: Part
+    range_uj: int | None = None
+    counts_energy: bool = True
+    driver: str = ""
+
+
+class SourceReading(NamedTuple):
+    """Microwatts (None for a counter) and microjoules since the node's start, None where they are not known.
+
+    ``reason`` says why this reading was missed, ``gap`` why the energy since the previous one is not known.
+    """
+
+    source: Source
+    power_uw: int | None
+    total_uj: int | None
+    reason: str = ""
+    gap: str = ""
+
+
+class EnergyCounter:
+    """The energy that one counter has shown since its first reading, in whole microjoules.
+
+    ``max_watts`` is the most that it can measure: whether a counter that went back has wrapped or was reset follows
+    from it, and so does the time after which it may have wrapped twice.
+    """
+
+    def __init__(self, *, range_uj: int | None, max_watts: float, impossible_watts: float | None = None) -> None:
+        self.range_uj = range_uj
+        self.total_uj = 0
+        self._max_watts, self._impossible_watts = max_watts, impossible_watts
+        self._last: tuple[int, float] | None = None
+        self._gap = ""
+
+    def add(self, raw_uj: int, mono: float) -> str:
+        """Add the energy since the previous reading; return the reason where it cannot be known.
+
+        ``mono`` is monotonic time in seconds. After a reason the counting goes on from this reading.
+        """
+        last, self._last = self._last, (raw_uj, mono)
+        if last is None:
+            gap, self._gap = self._gap, ""
+            return gap
+        elapsed_s = max(mono - last[1], _LEAST_ELAPSED_S)
+        counted = raw_uj - last[0]
+        if self.range_uj:
+            shortest_s = max(self.range_uj / 1e6 / self._max_watts, SHORTEST_WRAP_S)
+            if elapsed_s > shortest_s:
+                return (
+                    f"{Why.FAILED.value}: the counter may have wrapped more than once in {elapsed_s:.0f} s, which takes"
+                    f" it {shortest_s:.0f} s at {self._max_watts:g} W; sample more often"
+                )
+            across = counted + self.range_uj
+            if counted < 0 <= across <= min(self._max_watts * elapsed_s * 1e6, self.range_uj / 2):
+                counted = across
+        if counted < 0:
+            return (
+                f"{Why.FAILED.value}: the counter went back from {last[0]} to {raw_uj} uJ; it was reset, and the"
+                " energy since the previous reading is not known"
+            )
+        if self._impossible_watts is not None and counted > self._impossible_watts * elapsed_s * 1e6:
+            return (
+                f"{Why.FAILED.value}: the counter jumped by {counted / 1e6:.0f} J in {elapsed_s:.1f} s,"
+                " more than a machine draws; the energy since the previous reading is not known"
+            )
+        self.total_uj += counted
+        return ""
+
+    def missed(self) -> None:
+        """Note a failed reading: a counter goes on counting meanwhile."""
+
+    def restart(self, gap: str) -> None:
+        """Count from the next reading on, which gives the reason ``gap``."""
+        if self._last is not None:
+            self._last, self._gap = None, gap
+
+
+class PowerIntegral:
+    """The energy below the trapezoids between readings of a power, in whole microjoules."""
+
+    def __init__(self, name: str) -> None:
+        self.total_uj = 0
+        self._name, self._gap = name, ""
+        self._last: tuple[int, float] | None = None
+
+    def add(self, power_uw: int, mono: float) -> str:
+        """Add the trapezoid since the previous reading; return the reason where there is none."""
+        last, self._last = self._last, (power_uw, mono)
+        if last is None:
+            gap, self._gap = self._gap, ""
+            return gap
+        elapsed_s = mono - last[1]
+        if not 0 <= elapsed_s <= LONGEST_GAP_S:
+            return f"{Why.FAILED.value}: {elapsed_s:.0f} s lie between two readings of {self._name}"
+        # A supply that feeds back or a battery that is charged shows less than nothing: no energy is given back here.
+        self.total_uj += max(0, int((last[0] + power_uw) * elapsed_s / 2))
+        return ""
+
+    def missed(self) -> None:
+        """Note a failed reading, after which the energy is unknown."""
+        self.restart(f"{Why.FAILED.value}: {self._name} could not be read before")
+
+    def restart(self, gap: str) -> None:
+        """Integrate from the next reading on, which gives the reason ``gap``."""
+        if self._last is not None:
+            self._last, self._gap = None, gap
+
+
+class _Account:
+    """One source, its open file, and its energy so far."""
+
+    def __init__(self, source: Source, energy: EnergyCounter | PowerIntegral) -> None:
+        self.energy, self.is_gone = energy, False
+        self.move(source)
+
+    def move(self, source: Source) -> None:
+        """Read the source at another place from now on."""
+        self.source, self._file = source, KernelFile(source.path, size_bytes=64)
+        if isinstance(self.energy, EnergyCounter):
+            self.energy.range_uj = source.range_uj
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the reading before."""
+        self.energy.restart(f"{Why.FAILED.value}: {self.source.name} was away; the energy meanwhile is not known")
+
+    def read(self, mono: float, hint: str) -> SourceReading:
+        """Read the source once."""
+        try:
+            number = self._file.number()
+        except CollectorUnavailableError as error:
+            self.is_gone = error.why is Why.NOT_FOUND or error.reason.endswith("No such device")
+            self.energy.missed()
+            if self.is_gone:
+                self.restart()
+            return SourceReading(self.source, None, None, _hinted(error, hint))
+        gap = self.energy.add(number, mono)
+        power_uw = None if self.source.counts_energy else number
+        return SourceReading(self.source, power_uw, None if gap else self.energy.total_uj, "", gap)
+
+
+class SourceReader:
+    """Reads every source once for each instant; used by the sampler's thread alone.
+
+    ``find`` lists the sources. ``hint`` says how to get the right to read them.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], list[Source]],
+        *,
+        max_watts: float,
+        impossible_watts: float | None = None,
+        hint: str = "",
+    ) -> None:
+        self._find, self._hint = find, hint
+        self._max_watts, self._impossible_watts = max_watts, impossible_watts
+        self._accounts: dict[tuple[str, bool], _Account] = {}
+        self._watched: list[_Account] = []
+        self._looked: float | None = None
+        self._read: tuple[Instant, list[SourceReading]] | None = None
+
+    def read(self, now: Instant) -> list[SourceReading]:
+        """Read all sources; those that are gone are left out from the second reading on."""
+        if self._read is None or self._read[0] != now:
+            is_due = self._looked is None or not 0 <= now.mono - self._looked < LOOK_AGAIN_S
+            if is_due or any(account.is_gone for account in self._watched):
+                self._watched, self._looked = [self._account(source) for source in self._find()], now.mono
+            self._read = now, [account.read(now.mono, self._hint) for account in self._watched]
+        return self._read[1]
+
+    def total_uj(self, parts: Collection[Part]) -> int:
+        """Return the energy of these parts so far, sources that are gone included."""
+        return sum(account.energy.total_uj for account in self._accounts.values() if account.source.part in parts)
+
+    def probe(self) -> dict[Source, str | None]:
+        """Say of each source that there is now whether it can be read, without counting anything."""
+        found: dict[Source, str | None] = {}
+        for source in self._find():
+            try:
+                KernelFile(source.path, size_bytes=64).number()
+                found[source] = None
+            except CollectorUnavailableError as error:
+                found[source] = _hinted(error, self._hint)
+        return found
+
+    def _account(self, source: Source) -> _Account:
+        key = source.name, source.counts_energy
+        account = self._accounts.get(key)
+        if account is None:
+            energy: EnergyCounter | PowerIntegral = PowerIntegral(source.name)
+            if source.counts_energy:
+                energy = EnergyCounter(
+                    range_uj=source.range_uj, max_watts=self._max_watts, impossible_watts=self._impossible_watts
+                )
+            account = self._accounts[key] = _Account(source, energy)
+        elif account.source != source:
+            account.move(source)
+        elif account not in self._watched:
+            account.restart()
+        account.is_gone = False
+        return account
+
+
+def _hinted(error: CollectorUnavailableError, hint: str) -> str:
+    return f"{error.reason}: {hint}" if hint and error.why is Why.NO_PERMISSION else error.reason

@@ -1,0 +1,207 @@
+"""The energy counters of processors (powercap) and the power sensors of chips (hwmon) that a machine has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import series
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.energy.counters import IMPOSSIBLE_WATTS, Part, Source, SourceReader
+from fedmon.node.collectors.files import Reasons, Values, entries_or_none, natural, read_number, text_or
+
+RAPL = "rapl_energy_joules_total"
+WATTS, JOULES = "hwmon_power_watts", "hwmon_energy_joules_total"
+MAX_SOURCES = 128
+"""Zones and sensors beyond this number are left out, so that one sample always fits into a message."""
+SYSTEM_METER = "power_meter"
+"""The chip that measures the whole machine. Source: Linux Documentation/hwmon/acpi_power_meter.rst."""
+NO_ZONES = f"{Why.NOT_FOUND.value}: the kernel offers no energy counter in class/powercap; virtual machines have none"
+
+_DEPTH = 4
+_PLATFORM = re.compile(r"psys(?:-\d+)?")
+_SENSOR = re.compile(r"(power|energy)(\d+)_(input|average)")
+_OF_A_DEVICE = re.compile(
+    r"amdgpu|radeon|nouveau|nvidia|i915|xe|nvme|drivetemp|mlx\d.*|iwlwifi.*|ucsi.*|BAT.*|AC.*|hid.*", re.IGNORECASE
+)
+_PERMISSION = (
+    "only root may read it; give the node's user the right by a udev or tmpfiles rule (chmod g+r) or start the node"
+    " with CAP_DAC_READ_SEARCH"
+)
+
+
+def rapl_reader(sys: Path, *, max_watts: float) -> SourceReader:
+    """Return the reader of all zones."""
+    return SourceReader(
+        lambda: find_zones(sys), max_watts=max_watts, impossible_watts=IMPOSSIBLE_WATTS, hint=_PERMISSION
+    )
+
+
+def hwmon_reader(sys: Path, *, max_watts: float) -> SourceReader:
+    """Return the reader of all power and energy sensors."""
+    return SourceReader(lambda: find_sensors(sys), max_watts=max_watts)
+
+
+class SourceReport:
+    """Reports every source: joules since the node's start, wraps taken out, or watts."""
+
+    def __init__(self, name: str, lane: Lane, reader: SourceReader, metrics: dict[str, str]) -> None:
+        self.name, self.lane = name, lane
+        self._reader, self._metrics = reader, metrics
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the sources that are there."""
+        values: Values = {}
+        reasons: Reasons = {}
+        for source, power_uw, total_uj, reason, gap in self._reader.read(now):
+            micro = total_uj if source.counts_energy else power_uw
+            values[source.series] = None if micro is None else micro / 1e6
+            if micro is None:
+                reasons[source.series] = reason or gap
+        return Reading(values, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say of each source whether it can be read, or why there is none."""
+        found = self._reader.probe()
+        report: dict[str, str | None] = {}
+        for metric, none in self._metrics.items():
+            own = {source.series: reason for source, reason in found.items() if source.series.startswith(f"{metric}{{")}
+            report[metric] = none if not own else None if None in own.values() else next(iter(own.values()))
+            report |= own
+        return report
+
+
+def rapl_collector(reader: SourceReader) -> SourceReport:
+    """Return the collector of the zones."""
+    return SourceReport("rapl", Lane.FAST, reader, {RAPL: NO_ZONES})
+
+
+def hwmon_collector(reader: SourceReader) -> SourceReport:
+    """Return the collector of the sensors: every 10 s, since one behind a slow bus takes milliseconds to answer."""
+    none = f"{Why.NOT_FOUND.value}: no chip in class/hwmon has"
+    metrics = {WATTS: f"{none} a power sensor", JOULES: f"{none} an energy counter"}
+    return SourceReport("hwmon_power", Lane.MEDIUM, reader, metrics)
+
+
+def find_zones(sys: Path) -> list[Source]:
+    """Return every zone with an energy counter, of any name and number of sockets.
+
+    Processors with two interfaces list their zones twice, as ``intel-rapl`` and as ``intel-rapl-mmio``: the second is
+    left out where it is the same. Source: Linux Documentation/power/powercap/powercap.rst.
+    """
+    folders = dict(_zone_folders(sys / "class" / "powercap", _DEPTH))
+    labels: dict[str, str] = {}  # folder to label
+    owners: dict[str, str] = {}  # label to control type
+    zones = []
+    for name in sorted(folders, key=lambda name: ("mmio" in name, natural(name))):
+        path = folders[name]
+        if not (path / "energy_uj").exists():
+            continue
+        control, own, above = name.partition(":")[0], text_or(path / "name", name), name.rpartition(":")[0]
+        label = f"{labels[above]}-{own}" if above in labels else own
+        labels[name] = label
+        if owners.get(label, control) != control:
+            continue  # the same counter through another interface
+        if label in owners:  # zones of one name are told apart by the number of their folder
+            label = f"{label}-{name.partition(':')[2].replace(':', '-')}"
+        labels[name], owners[label] = label, control
+        part = Part.PLATFORM if _PLATFORM.fullmatch(own) else Part.PACKAGE
+        if above in labels or name.count(":") > 1:
+            part = Part.DRAM if own.startswith("dram") else Part.INSIDE
+        zones.append(Source(path / "energy_uj", label, series(RAPL, zone=label), part, _range_uj(path)))
+    return zones[:MAX_SOURCES]
+
+
+def _zone_folders(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
+    """Walk over zones; the kernel lists them all in one folder, and each below its parent again."""
+    for name in entries_or_none(folder):
+        if depth == _DEPTH or ":" in name:
+            yield name, folder / name
+            if depth:
+                yield from _zone_folders(folder / name, depth - 1)
+
+
+def _range_uj(zone: Path) -> int | None:
+    try:
+        return read_number(zone / "max_energy_range_uj") or None
+    except CollectorUnavailableError:
+        return None
+
+
+def find_sensors(sys: Path) -> list[Source]:
+    """Return every power and energy sensor of every chip.
+
+    A power sensor that has both is read as ``powerN_input``, else as ``powerN_average``.
+    Source: Linux Documentation/hwmon/sysfs-interface.rst, sections "Power" and "Energy".
+    """
+    hwmon = sys / "class" / "hwmon"
+    # Older drivers keep their files in the device's folder, not in that of the chip.
+    places = {
+        name: next((place for place in (hwmon / name, hwmon / name / "device") if _sensor_files(place)), None)
+        for name in entries_or_none(hwmon)
+    }
+    chips = [
+        (hwmon / name, place, text_or(place / "name") or text_or(hwmon / name / "name", name))
+        for name, place in places.items()
+        if place is not None
+    ]
+    drivers = [driver for _, _, driver in chips]
+    found: list[Source] = []
+    taken: set[str] = set()
+    for folder, place, driver in chips:
+        chip = driver if drivers.count(driver) == 1 else _with_address(driver, folder)
+        chip = chip if chip not in taken else f"{chip}-{folder.name}"
+        taken.add(chip)
+        found += _of_chip(place, chip, driver)
+    return found[:MAX_SOURCES]
+
+
+def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[Source], str]:
+    """Choose the sensors that together measure the whole machine, else say why none can be chosen.
+
+    ``named`` is the owner's choice. Without it, it is the one meter of the system, or the only power sensor that does
+    not belong to one device such as a GPU or a disk.
+    """
+    if named:
+        chosen = [sensor for sensor in sensors if sensor.name in named]
+        missing = sorted(set(named) - {sensor.name for sensor in chosen})
+        return ([], f"sensor {missing[0]} of [energy] node_power_sensors is not there") if missing else (chosen, "")
+    power = [sensor for sensor in sensors if not sensor.counts_energy and not _OF_A_DEVICE.fullmatch(sensor.driver)]
+    meters = [sensor for sensor in power if sensor.driver == SYSTEM_METER] or power
+    if len(meters) == 1:
+        return meters, ""
+    if not meters:
+        return [], "no power sensor measures the whole machine"
+    names = ", ".join(sensor.name for sensor in meters[:8])
+    return [], f"several power sensors ({names}); name those that add up to the machine: [energy] node_power_sensors"
+
+
+def _sensor_files(folder: Path) -> dict[tuple[str, int], str]:
+    """Map kind and number of each sensor to the name of its file."""
+    matches = [match for name in entries_or_none(folder) if (match := _SENSOR.fullmatch(name))]
+    # "input" sorts after "average" and so replaces it.
+    return {(match[1], int(match[2])): match[0] for match in matches}
+
+
+def _of_chip(folder: Path, chip: str, driver: str) -> Iterator[Source]:
+    files = _sensor_files(folder)
+    labels = {key: text_or(folder / f"{key[0]}{key[1]}_label") for key in files}
+    for key in sorted(files):
+        kind, number = key
+        label = labels[key] if list(labels.values()).count(labels[key]) == 1 else ""
+        name = label or f"{kind}{number}"
+        metric = JOULES if kind == "energy" else WATTS
+        yield Source(
+            folder / files[key], f"{chip}/{name}", series(metric, chip=chip, sensor=name), Part.CHIP,
+            counts_energy=kind == "energy", driver=driver,
+        )  # fmt: skip
+
+
+def _with_address(driver: str, folder: Path) -> str:
+    """Tell chips of one driver apart by the address of their device, which is the same after each start."""
+    try:
+        return f"{driver}-{(folder / 'device').readlink().name}"
+    except OSError:
+        return f"{driver}-{folder.name}"

@@ -1,0 +1,177 @@
+"""Everything that watches one job, made from its root processes or its cgroup."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots
+from fedmon.node.collectors.files import Descriptors, read_file
+from fedmon.node.collectors.job.cgroup import Cgroups, JobCgroup, members_of, named, own
+from fedmon.node.collectors.job.cgroup_collector import PEAK, SWAP, CgroupCollector, CgroupSources
+from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
+from fedmon.node.collectors.job.collectors import (
+    JobReading,
+    MethodCollector,
+    SmapsCollector,
+    StatusCollector,
+    TreeCollector,
+)
+from fedmon.node.collectors.job.members import Births, Descendants, Excluded, Members, is_thread
+from fedmon.node.collectors.job.process import Birth, birth_of
+from fedmon.node.collectors.job.tree import ProcessTree
+
+TREE, EVENTS, SIGNS = "tree", "fork-events", "signs"
+_MEASURED = ("cpu", "members", "peak", "swap")
+_MAX_PID = 2**22
+
+
+class Watching(NamedTuple):
+    """The parts that watch one job; ``methods`` says where what comes from."""
+
+    watched: JobReading
+    collectors: Sequence[Collector]
+    methods: Mapping[str, str]
+    cgroup: JobCgroup | None
+
+
+class JobMaker:
+    """Makes what watches a job; all jobs share the search for new processes and the number of open files."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self._births = Births(proc=roots.proc)
+        # In a tree of files an open file would outlive its folder.
+        self._descriptors = Descriptors(0 if roots.simulated else None)
+
+    def rest(self) -> None:
+        """Stop to look for new processes, until the next job is made."""
+        self._births.rest()
+
+    def make(
+        self,
+        *,
+        pids: Collection[int],
+        cgroup: str | JobCgroup | None,
+        marker: str,
+        mono: float,
+        starts: Mapping[int, int] | None = None,
+        exclude: Collection[int] = (),
+        overhead: Mapping[int, int] | None = None,
+        is_launcher: Callable[[int], bool] | None = None,
+    ) -> Watching:
+        """Find the job's processes and its cgroup, and read them once.
+
+        ``starts`` tells of some of the processes when they started, in clock ticks since the boot: a number that was
+        given to another process since then is refused; of several that were found so, some may have ended meanwhile.
+        Processes in ``exclude``, and what they start, are not the job's; those in ``overhead``, with their starts, are
+        not, but what they start is; nor are those that come later and of which ``is_launcher`` says so. A JobCgroup
+        was made for this job: it is taken as it is, empty or not. Raises InvalidInputError, NotFoundError and
+        ConflictError for processes and cgroups that cannot be watched.
+        """
+        if not self._roots.proc.is_dir():
+            raise ConflictError(f"jobs are watched on Linux only: there is no {self._roots.proc} here")
+        births = self._roots_of(pids, starts or {})
+        found = Cgroups.found(self._roots.cgroup)
+        excluded = Excluded(exclude, alone=overhead, is_launcher=is_launcher)
+        try:
+            if isinstance(cgroup, JobCgroup):
+                return self._of_cgroup(cgroup, excluded, mono)
+            if cgroup is not None:
+                job_cgroup = named(found, self._roots.cgroup, cgroup)
+                self._check_inside(job_cgroup, pids)
+                return self._of_cgroup(job_cgroup, excluded, mono)
+            marked = os.fsencode(marker)
+            tree = self._tree(
+                Descendants(births, self._births, proc=self._roots.proc, marker=marked, excluded=excluded), mono
+            )
+            own_cgroup = own(found, self._roots.proc, [birth.pid for birth in births], tree.pids)
+            if own_cgroup is not None:
+                tree.close()
+                return self._of_cgroup(own_cgroup, excluded, mono)
+            methods = {**dict.fromkeys(_MEASURED, TREE), "orphans": EVENTS if self._births.hears_forks else SIGNS}
+            watched = JobReading(tree, cpu=None)
+            return Watching(watched, self._collectors(watched, methods, has_cgroup=False), methods, None)
+        except CollectorUnavailableError as error:
+            raise NotFoundError(f"the processes of this machine cannot be read: {error.reason}") from None
+
+    def _of_cgroup(self, cgroup: JobCgroup, excluded: Excluded, mono: float) -> Watching:
+        sources = CgroupSources(cgroup, sys=self._roots.sys)
+        methods = {
+            "cpu": TREE,
+            "members": cgroup.members_method,
+            "orphans": cgroup.members_method,
+            "peak": sources.methods.get(PEAK, TREE),
+            "swap": sources.methods.get(SWAP, TREE),
+        }
+        cpu: CgroupCpu | None = None
+        with contextlib.suppress(CollectorUnavailableError):  # its controllers may count other things only
+            cpu = CgroupCpu(cgroup, excluded=excluded, proc=self._roots.proc)
+            methods["cpu"] = cpu.method
+        tree = self._tree(CgroupMembers(cgroup.members_folder, proc=self._roots.proc, excluded=excluded), mono)
+        watched = JobReading(tree, cpu=cpu)
+        collectors = [
+            *self._collectors(watched, methods, has_cgroup=True),
+            *(CgroupCollector(lambda: watched.is_over, sources, lane=lane) for lane in (Lane.FAST, Lane.MEDIUM)),
+        ]
+        return Watching(watched, collectors, methods, cgroup)
+
+    def _collectors(self, watched: JobReading, methods: Mapping[str, str], *, has_cgroup: bool) -> list[Collector]:
+        return [
+            TreeCollector(watched, sys=self._roots.sys, peak=methods["peak"] == TREE),
+            StatusCollector(watched, proc=self._roots.proc),
+            SmapsCollector(watched, swap=methods["swap"] == TREE),
+            MethodCollector(watched, methods, has_cgroup=has_cgroup),
+        ]
+
+    def _tree(self, members: Members, mono: float) -> ProcessTree:
+        tree = ProcessTree(members, proc=self._roots.proc, descriptors=self._descriptors)
+        tree.refresh(mono)
+        return tree
+
+    def _roots_of(self, pids: Collection[int], starts: Mapping[int, int]) -> list[Birth]:
+        births: list[Birth] = []
+        gone: FedmonError | None = None
+        for pid in dict.fromkeys(pids):
+            try:
+                births.append(self._root(pid, starts.get(pid)))
+            except (NotFoundError, ConflictError) as error:
+                if pid not in starts:
+                    raise
+                gone = error
+        if gone is not None and not births:
+            raise gone
+        return births
+
+    def _root(self, pid: int, start: int | None) -> Birth:
+        if not 0 < pid <= _MAX_PID:
+            raise InvalidInputError(f"{pid} is no process id: those are from 1 to {_MAX_PID}")
+        folder = os.fsencode(self._roots.proc / str(pid))
+        try:
+            birth = birth_of(pid, read_file(folder + b"/stat", 1024))
+        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            raise NotFoundError(f"there is no process {pid} on this node") from None
+        except (OSError, ValueError, IndexError) as error:
+            raise InvalidInputError(f"process {pid} cannot be read: {error}") from None
+        if birth.is_kernel_thread:
+            raise InvalidInputError(f"process {pid} is a thread of the kernel; a job is a program")
+        if is_thread(folder, pid):
+            raise InvalidInputError(f"{pid} is a thread of another process: name that process (its Tgid)")
+        if birth.is_zombie:
+            raise ConflictError(f"process {pid} has ended already, it only waits to be taken note of")
+        if start is not None and start != birth.start:
+            raise NotFoundError(f"process {pid} has ended, and another one got its number")
+        return birth
+
+    def _check_inside(self, cgroup: JobCgroup, pids: Collection[int]) -> None:
+        inside = members_of(cgroup.members_folder)
+        if not inside:
+            raise InvalidInputError(f"cgroup {cgroup.path} holds no process; watch it once the job has begun")
+        outside = [pid for pid in pids if pid not in inside]
+        if outside:
+            raise InvalidInputError(
+                f"process {outside[0]} is not in cgroup {cgroup.path}; give --pid or --cgroup, or processes inside it"
+            )

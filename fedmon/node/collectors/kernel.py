@@ -1,0 +1,254 @@
+"""Memory, load, activity, pressure, disks, network and NUMA nodes: one table per kernel file."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import series
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
+from fedmon.node.collectors.files import (
+    LONGEST_TEXT,
+    FileCollector,
+    KernelFile,
+    KeyedFile,
+    Reasons,
+    RowFile,
+    SourceCollector,
+    Values,
+    entries,
+    miss,
+    read_bytes,
+)
+
+_KIB = 1024
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SECTOR_BYTES = 512
+"""The kernel's unit of disk counters, whatever the disk's own sectors are."""
+
+MAX_DEVICES = 64
+"""Disks, interfaces and NUMA nodes beyond this number are left out, so that one sample always fits into a message."""
+
+_SWAP_FREE = "swap free"
+MEMORY = {
+    "host_memory_total_bytes": (b"MemTotal:", _KIB),
+    "host_memory_free_bytes": (b"MemFree:", _KIB),
+    "host_memory_available_bytes": (b"MemAvailable:", _KIB),
+    "host_memory_buffers_bytes": (b"Buffers:", _KIB),
+    "host_memory_cached_bytes": (b"Cached:", _KIB),
+    "host_swap_total_bytes": (b"SwapTotal:", _KIB),
+    _SWAP_FREE: (b"SwapFree:", _KIB),
+    "host_memory_dirty_bytes": (b"Dirty:", _KIB),
+    "host_memory_shared_bytes": (b"Shmem:", _KIB),
+    "host_memory_slab_bytes": (b"Slab:", _KIB),
+}
+MEMORY_METRICS = (
+    *(metric for metric in MEMORY if metric != _SWAP_FREE),
+    "host_memory_used_bytes",
+    "host_swap_used_bytes",
+)
+ACTIVITY = {
+    "host_interrupts_total": (b"intr ", 1),
+    "host_context_switches_total": (b"ctxt ", 1),
+    "host_processes_started_total": (b"processes ", 1),
+    "host_processes_running": (b"procs_running ", 1),
+    "host_processes_blocked": (b"procs_blocked ", 1),
+}
+PAGING = {
+    "host_swap_in_bytes_total": (b"pswpin ", _PAGE_BYTES),
+    "host_swap_out_bytes_total": (b"pswpout ", _PAGE_BYTES),
+    "host_page_faults_total": (b"pgfault ", 1),
+    "host_page_faults_major_total": (b"pgmajfault ", 1),
+    "host_oom_kills_total": (b"oom_kill ", 1),
+}
+LOADS = ("host_load1", "host_load5", "host_load15")
+UPTIME = "host_uptime_seconds"
+
+# Source: Linux Documentation/admin-guide/iostats.rst; the first three columns are numbers and name of the device.
+_DISK_COLUMNS = ((3, 1, 1), (5, SECTOR_BYTES, 1), (7, 1, 1), (9, SECTOR_BYTES, 1), (12, 1, 1000))
+DISK = (
+    *("host_disk_reads_total", "host_disk_read_bytes_total", "host_disk_writes_total", "host_disk_written_bytes_total"),
+    "host_disk_busy_seconds_total",
+)
+_NOT_A_DISK = re.compile(rb"(?:loop|z?ram|fd|sr)\d+(?:p\d+)?")
+_PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md)\d+)p\d+")
+
+_NETWORK_COLUMNS = tuple((column, 1, 1) for column in (1, 2, 3, 4, 9, 10, 11, 12))
+NETWORK = tuple(
+    f"host_network_{way}_{what}_total"
+    for way in ("receive", "transmit")
+    for what in ("bytes", "packets", "errors", "dropped")
+)
+_INSIDE_THE_HOST = re.compile(
+    rb"lo\d*|veth.*|cali.*|cni.*|flannel.*|docker\d+|br-[0-9a-f]{12}|virbr.*|vnet\d+|ifb\d+|dummy\d+"
+)
+
+PRESSURE = ("host_pressure_seconds_total", "host_pressure_ratio")
+NUMA_MEMORY = {
+    "host_numa_memory_total_bytes": "MemTotal",
+    "host_numa_memory_free_bytes": "MemFree",
+    "host_numa_memory_used_bytes": "MemUsed",
+    "host_numa_memory_cached_bytes": "FilePages",
+}
+NUMA_PAGES = {
+    "host_numa_hits_total": "numa_hit",
+    "host_numa_misses_total": "numa_miss",
+    "host_numa_foreign_total": "numa_foreign",
+    "host_numa_interleave_hits_total": "interleave_hit",
+    "host_numa_local_total": "local_node",
+    "host_numa_other_total": "other_node",
+}
+
+
+def proc_collectors(proc: Path) -> list[FileCollector]:
+    """Return the collectors of single files of /proc."""
+    fast, medium, threads = Lane.FAST, Lane.MEDIUM, ("host_threads", "host_threads_runnable")
+    return [
+        memory_collector(proc),
+        FileCollector("load", fast, proc / "loadavg", _load, (*LOADS, *threads), size_bytes=128),
+        disk_collector(proc),
+        network_collector(proc),
+        FileCollector("activity", medium, proc / "stat", KeyedFile(ACTIVITY), ACTIVITY, is_long=True),
+        FileCollector("paging", medium, proc / "vmstat", KeyedFile(PAGING), PAGING, is_long=True),
+        FileCollector("uptime", fast, proc / "uptime", _uptime, [UPTIME], size_bytes=128),
+    ]
+
+
+def memory_collector(proc: Path) -> FileCollector:
+    """Return the collector of ``meminfo``."""
+    read = KeyedFile(MEMORY)
+
+    def parse(text: bytes) -> Values:
+        values = read(text)
+        for used, whole, rest in (
+            ("host_memory_used_bytes", "host_memory_total_bytes", "host_memory_available_bytes"),
+            ("host_swap_used_bytes", "host_swap_total_bytes", _SWAP_FREE),
+        ):
+            total, free = values.get(whole), values.get(rest)
+            if total is not None and free is not None:
+                values[used] = total - free
+        values.pop(_SWAP_FREE, None)
+        return values
+
+    return FileCollector("memory", Lane.FAST, proc / "meminfo", parse, MEMORY_METRICS)
+
+
+def disk_collector(proc: Path) -> FileCollector:
+    """Return the collector of ``diskstats``: disks, volumes and arrays; no partitions, loop, RAM or optical devices."""
+    rows, none = RowFile(choose_disks, _DISK_COLUMNS, name=2), f"{Why.NOT_FOUND.value}: no disk is listed"
+    return FileCollector("disk", Lane.FAST, proc / "diskstats", rows, DISK, is_long=True, untold=none)
+
+
+def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
+    """Map each disk that is reported to its series; a name such as ``xvda1`` is a partition if ``xvda`` is there."""
+
+    def is_whole(name: bytes) -> bool:
+        match = _PARTITION.fullmatch(name)
+        return not _NOT_A_DISK.fullmatch(name) and (match is None or (match[1] or match[2]) not in names)
+
+    return _of_devices(filter(is_whole, names), DISK, "device")
+
+
+def network_collector(proc: Path) -> FileCollector:
+    """Return the collector of ``net/dev``; interfaces that only carry traffic inside the host are left out."""
+    rows = RowFile(choose_interfaces, _NETWORK_COLUMNS, name=0, header=2)
+    none = f"{Why.NOT_FOUND.value}: no interface that leaves this host is listed"
+    return FileCollector("network", Lane.FAST, proc / "net" / "dev", rows, NETWORK, is_long=True, untold=none)
+
+
+def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
+    """Map each interface that is reported to its series."""
+    return _of_devices((name for name in names if not _INSIDE_THE_HOST.fullmatch(name)), NETWORK, "interface")
+
+
+class PressureCollector(SourceCollector):
+    """Reads ``pressure/cpu``, ``memory`` and ``io``.
+
+    Source: Linux Documentation/accounting/psi.rst. Kernels before 5.13 have no line ``full`` for the CPU.
+    """
+
+    def __init__(self, *, proc: Path = Path("/proc")) -> None:
+        super().__init__("pressure", Lane.FAST, PRESSURE, where=proc / "pressure")
+        self._files = [
+            (KernelFile(proc / "pressure" / resource, size_bytes=512), {
+                stalled.encode(): tuple(series(metric, resource=resource, stalled=stalled) for metric in PRESSURE)
+                for stalled in ("some", "full")
+            })
+            for resource in ("cpu", "memory", "io")
+        ]  # fmt: skip
+
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        values: Values = {}
+        reasons: Reasons = {}
+        problem: CollectorUnavailableError | None = None
+        for file, keys in self._files:
+            try:
+                text = file.head()
+            except CollectorUnavailableError as error:
+                problem = problem or error
+                if not error.is_lack:
+                    miss(values, reasons, (key for pair in keys.values() for key in pair), error.reason)
+                continue
+            for line in text.splitlines():
+                kind, last_10_s, _, _, total = line.split()
+                seconds, ratio = keys[kind]
+                values[seconds] = int(total[6:]) / 1_000_000
+                # The kernel rounds, and may tell a little above 100 %.
+                values[ratio] = min(round(float(last_10_s[6:]) / 100, 4), 1.0)
+        if problem is not None and len(reasons) == len(values):
+            raise problem
+        return values, reasons
+
+
+class NumaCollector(SourceCollector):
+    """Reads ``meminfo`` and ``numastat`` of each NUMA node. Source: Linux Documentation/admin-guide/numastat.rst."""
+
+    def __init__(self, *, sys: Path = Path("/sys")) -> None:
+        self._nodes = sys / "devices" / "system" / "node"
+        super().__init__("numa", Lane.MEDIUM, (*NUMA_MEMORY, *NUMA_PAGES), where=self._nodes)
+
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        try:
+            names = entries(self._nodes, r"node\d+")[:MAX_DEVICES]
+        except CollectorUnavailableError as error:
+            if error.why is Why.NOT_FOUND:
+                raise CollectorUnavailableError(Why.UNSUPPORTED, f"this kernel has no {self._nodes}") from None
+            raise
+        values: Values = {}
+        reasons: Reasons = {}
+        for name in names:
+            for metrics, file, factor in ((NUMA_MEMORY, "meminfo", _KIB), (NUMA_PAGES, "numastat", 1)):
+                keys = {series(metric, node=name[4:]): word for metric, word in metrics.items()}
+                try:
+                    text = read_bytes(self._nodes / name / file).decode()
+                except CollectorUnavailableError as error:
+                    miss(values, reasons, keys, error.reason)
+                    continue
+                found = dict(re.findall(r"(\w+):? +(\d+)", text))
+                values.update({key: int(found[word]) * factor for key, word in keys.items() if word in found})
+        return values, reasons
+
+
+def _load(text: bytes) -> Values:
+    one, five, fifteen, threads, _ = text.split()
+    runnable, _, existing = threads.partition(b"/")
+    return {
+        **dict(zip(LOADS, (float(one), float(five), float(fifteen)), strict=True)),
+        "host_threads": int(existing),
+        "host_threads_runnable": int(runnable),
+    }
+
+
+def _uptime(text: bytes) -> Values:
+    return {UPTIME: float(text.split()[0])}
+
+
+def _of_devices(names: Iterable[bytes], metrics: tuple[str, ...], label: str) -> dict[bytes, tuple[str, ...]]:
+    return {
+        name: tuple(series(metric, **{label: name[:LONGEST_TEXT].decode(errors="replace")}) for metric in metrics)
+        for name in itertools.islice(names, MAX_DEVICES)
+    }

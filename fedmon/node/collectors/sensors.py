@@ -1,0 +1,152 @@
+"""Temperatures and fans: every sensor of every hwmon chip, else the thermal zones."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import metric_name, series
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
+from fedmon.node.collectors.files import (
+    Reasons,
+    SourceCollector,
+    Values,
+    entries,
+    entries_or_none,
+    miss,
+    read_number,
+    text_or,
+)
+
+TEMPERATURE, FAN = "host_temperature_celsius", "host_fan_rotation_hertz"
+SENSOR_METRICS = (TEMPERATURE, FAN)
+LOOK_AGAIN_S = 60.0
+"""How long another label may go unnoticed; chips that come or go are noticed at once."""
+MAX_SENSORS = 256
+"""Sensors beyond this number are left out, so that one sample always fits into a message."""
+
+_PER_UNIT = {TEMPERATURE: 1000, FAN: 60}
+_POSSIBLE = {TEMPERATURE: (-273.15, 1000.0), FAN: (0.0, 10_000.0)}
+
+
+class Sensor(NamedTuple):
+    """One sensor of a chip; ``fault`` is the file that holds 1 while it is broken, where the chip has one."""
+
+    chip: str
+    label: str
+    path: Path
+    fault: Path | None = None
+
+
+class Chips:
+    """Lists the sensors of all chips.
+
+    Chips of one name, such as those of two sockets, are told apart by their device. A chip keeps its label as long as
+    it is there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._labels: dict[tuple[str, str], str] = {}
+
+    def sensors(self, kind: str) -> list[Sensor]:
+        """Return the sensors with a file such as ``temp1_input``, for the kind ``temp``.
+
+        Raises CollectorUnavailableError when the chips cannot be listed.
+        """
+        # Old drivers keep their files in the folder of the chip's device.
+        return [
+            sensor
+            for entry, chip in self._named().items()
+            for sensor in _sensors_of(self.folder / entry, chip, kind)
+            or _sensors_of(self.folder / entry / "device", chip, kind)
+        ]
+
+    def _named(self) -> dict[str, str]:
+        """Map each chip's folder to its label."""
+        names = {entry: text_or(self.folder / entry / "name", entry) for entry in entries(self.folder)}
+        self._labels = {key: label for key, label in self._labels.items() if names.get(key[0]) == key[1]}
+        taken = Counter([*names.values(), *self._labels.values()])
+        for entry, name in names.items():
+            if (entry, name) not in self._labels:
+                device = self.folder / entry / "device"
+                label = name if taken[name] == 1 else f"{name}-{device.resolve().name if device.exists() else entry}"
+                self._labels[entry, name] = label if label not in self._labels.values() else f"{label}-{entry}"
+        return {entry: self._labels[entry, name] for entry, name in names.items()}
+
+
+def _sensors_of(folder: Path, chip: str, kind: str) -> list[Sensor]:
+    names = entries_or_none(folder, rf"{kind}\d+_(input|fault)")
+    found = [name.removesuffix("_input") for name in names if name.endswith("_input")]
+    labels = {sensor: text_or(folder / f"{sensor}_label", sensor) for sensor in found}
+    taken = Counter(labels.values())
+    return [
+        Sensor(
+            chip,
+            label if taken[label] == 1 or label == sensor else f"{label} {sensor}",
+            folder / f"{sensor}_input",
+            folder / f"{sensor}_fault" if f"{sensor}_fault" in names else None,
+        )
+        for sensor, label in labels.items()
+    ]
+
+
+class TemperatureCollector(SourceCollector):
+    """Reads ``tempN_input`` (millidegree Celsius) and ``fanN_input`` (turns a minute) of all chips.
+
+    Where no chip has a temperature, ``temp`` of each thermal zone stands in; zones repeat chips. Sources:
+    Linux Documentation/hwmon/sysfs-interface.rst and Documentation/driver-api/thermal/sysfs-api.rst.
+    """
+
+    def __init__(self, *, sys: Path = Path("/sys")) -> None:
+        self._chips, self._zones = Chips(sys / "class" / "hwmon"), sys / "class" / "thermal"
+        none = f"{Why.NOT_FOUND.value}: no chip in {self._chips.folder} has one"
+        super().__init__("temperature", Lane.MEDIUM, SENSOR_METRICS, where=self._chips.folder, untold=none)
+        self._found: dict[str, Sensor] = {}
+        self._looked_at: list[str] = []
+        self._look_again = -math.inf
+
+    def _read(self, now: Instant) -> tuple[Values, Reasons]:
+        folders = entries_or_none(self._chips.folder)
+        if folders != self._looked_at or not now.mono or now.mono >= self._look_again:
+            # Names and labels are many more files than temperatures, and stay as they are.
+            self._found = self._sensors()
+            self._looked_at, self._look_again = folders, now.mono + LOOK_AGAIN_S
+        values: Values = {}
+        reasons: Reasons = {}
+        for key, sensor in self._found.items():
+            try:
+                values[key] = _value(sensor, metric_name(key))
+            except CollectorUnavailableError as error:
+                miss(values, reasons, (key,), error.reason)
+                if error.why is Why.NOT_FOUND:
+                    self._look_again = -math.inf
+        return values, reasons
+
+    def _sensors(self) -> dict[str, Sensor]:
+        """Return the sensors by series. Raises CollectorUnavailableError when there is nothing to list."""
+        zones = [
+            Sensor(text_or(self._zones / name / "type", name), name, self._zones / name / "temp")
+            for name in entries_or_none(self._zones, r"thermal_zone\d+")
+        ]
+        try:
+            temperatures, fans = self._chips.sensors("temp") or zones, self._chips.sensors("fan")
+        except CollectorUnavailableError:
+            if not zones:
+                raise
+            temperatures, fans = zones, []
+        found = [(TEMPERATURE, sensor) for sensor in temperatures] + [(FAN, sensor) for sensor in fans]
+        return {series(metric, chip=sensor.chip, sensor=sensor.label): sensor for metric, sensor in found[:MAX_SENSORS]}
+
+
+def _value(sensor: Sensor, metric: str) -> float:
+    if sensor.fault is not None and read_number(sensor.fault) != 0:
+        raise CollectorUnavailableError(Why.FAILED, f"{sensor.fault} says that the sensor is broken")
+    value = round(read_number(sensor.path) / _PER_UNIT[metric], 3)
+    low, high = _POSSIBLE[metric]
+    if not low <= value <= high:  # a sensor without its probe shows its greatest or least number
+        raise CollectorUnavailableError(Why.FAILED, f"{sensor.path}: {value:g} is impossible")
+    return value

@@ -1,0 +1,112 @@
+"""A cgroup for one command, if this user may make one: none of its processes is missed then."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedmon.node.collectors.base import THIS_MACHINE
+from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, JobCgroup, members_of, paths_of
+
+logger = logging.getLogger(__name__)
+
+# Only where being in a group of its own changes nothing for the command: a group of the controllers `cpu`, `cpuset`,
+# `blkio` or `devices` would get another share of the machine, or none.
+_HARMLESS = (UNIFIED, "memory", "pids", "cpuacct")
+
+_MOST_TRIES = 20
+
+
+class OwnCgroup:
+    """The folders of one command's cgroup, below those that this process is in; empty where none could be made.
+
+    Source: Linux Documentation/admin-guide/cgroup-v2.rst, section "Delegation", and cgroup-v1/cgroups.rst.
+    """
+
+    def __init__(self, name: str, *, root: Path = THIS_MACHINE.cgroup, proc: Path = THIS_MACHINE.proc) -> None:
+        found, mine = Cgroups.found(root), paths_of(proc, "self")
+        self.folders: dict[str, Path] = {}
+        self.path = ""
+        for hierarchy, base in found.hierarchies.items():
+            inside = mine.get(hierarchy, "")
+            if hierarchy not in _HARMLESS or "," in base.name or not inside or ".." in Path(inside).parts:
+                continue
+            folder = base / inside.lstrip("/") / name
+            if _made(folder):
+                self.folders[hierarchy] = folder
+                self.path = self.path or str(Path(inside) / name)
+        if UNIFIED not in self.folders and "cpuacct" not in self.folders:
+            self.remove()  # without its CPU time a group tells less than the processes do
+
+    def enter(self) -> None:
+        """Move this process into it; for the child, before it becomes the command."""
+        for hierarchy, folder in list(self.folders.items()):
+            try:
+                with open(folder / "cgroup.procs", "wb", buffering=0) as file:
+                    file.write(b"0")
+            except OSError:
+                del self.folders[hierarchy]
+
+    def as_job(self) -> JobCgroup | None:
+        """Return it as what is measured; None where there is none."""
+        return JobCgroup(path=self.path, folders=self.folders) if self.folders else None
+
+    def remove(self) -> int:
+        """Remove it, and return how many processes were left in it: those live on in the cgroup above."""
+        folders, self.folders = self.folders, {}
+        return remove_cgroup(folders.values())
+
+
+def remove_cgroup(folders: Iterable[Path]) -> int:
+    """Remove the folders of a cgroup; see OwnCgroup.remove."""
+    left: set[int] = set()
+    for folder in folders:
+        problem: OSError | None = None
+        for _ in range(_MOST_TRIES):
+            left |= _emptied(folder)
+            problem = None
+            try:
+                _remove(folder)
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                problem = error  # a process that was moved may have started another one just before
+                continue
+            break
+        if problem is not None:
+            logger.warning("cgroup %s cannot be removed: %s", folder, problem.strerror)
+    return len(left)
+
+
+def _emptied(folder: Path) -> set[int]:
+    """Move the processes of a cgroup into the one above, and return which they were."""
+    moved: set[int] = set()
+    for pid in members_of(folder):
+        with contextlib.suppress(OSError):
+            (folder.parent / "cgroup.procs").write_text(str(pid))
+            moved.add(pid)
+    return moved
+
+
+def _made(folder: Path) -> bool:
+    """Make one folder that processes can be put into; False where that is not allowed."""
+    try:
+        folder.mkdir()
+    except OSError:
+        return False
+    if os.access(folder / "cgroup.procs", os.W_OK) and os.access(folder.parent / "cgroup.procs", os.W_OK):
+        return True
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    return False
+
+
+def _remove(folder: Path) -> None:
+    """Remove a cgroup with those that the command made in it."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            _remove(each)
+    folder.rmdir()

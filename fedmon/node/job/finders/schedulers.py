@@ -1,0 +1,346 @@
+"""Jobs of SLURM, PBS and OAR: their cgroups, the commands that list their processes, and their variables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from fedmon.node.collectors.job.cgroup import Cgroups
+from fedmon.node.job.commands import CommandError, Failure, Output, Runner
+from fedmon.node.job.identity import JobIdentity, own_name
+from fedmon.node.job.processes import Processes, matching
+
+
+class MethodFailedError(Exception):
+    """One method found nothing; the text says why."""
+
+
+class Asked(NamedTuple):
+    """The answer of a scheduler's command: processes, or the path of the job's cgroup."""
+
+    command: str
+    pids: frozenset[int] = frozenset()
+    cgroup: str | None = None
+
+
+class Look(NamedTuple):
+    """The processes and cgroups of one moment, and a runner of commands.
+
+    ``asks_controller`` allows a question to the scheduler's controller, which all hosts share.
+    """
+
+    processes: Processes
+    cgroups: Cgroups
+    run: Runner
+    timeout_s: float
+    asks_controller: bool = False
+
+
+class Finder:
+    """The signs of one job; this one of a job without a scheduler, whose owner set FEDMON_JOB_ID.
+
+    ``patterns`` are the places of its cgroup, see `processes.matching`.
+    """
+
+    names: tuple[bytes, ...] = (b"FEDMON_JOB_ID",)
+    """Variables that hold the job's id."""
+    patterns: Sequence[str] = ()
+
+    def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
+        self.identity = identity
+        given = next(filter(None, (environ.get(os.fsdecode(name), "") for name in self.names)), "")
+        known = "" if identity.scheduler == "none" else identity.raw_id or ""
+        self.id = os.fsencode((given if identity.inside else "") or known)
+
+    def resolve(self, _look: Look) -> str:
+        """Return the id for cgroups and commands. Raises MethodFailedError when there is none."""
+        if self.identity.scheduler == "none":
+            raise MethodFailedError("no scheduler started this job")
+        if self.identity.raw_id is None:
+            raise MethodFailedError(f"{self.identity.job_id!r} is no job id of {self.identity.scheduler}")
+        return self.identity.raw_id
+
+    def level(self, raw_id: str) -> re.Pattern[str]:
+        """Return the pattern of the last level of the job's cgroup."""
+        raise NotImplementedError
+
+    def ask(self, look: Look, raw_id: str) -> Asked:
+        """Ask the scheduler. Raises MethodFailedError and CommandError."""
+        raise NotImplementedError
+
+    def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
+        """Return the variable in a process's environment that makes it the job's; None if there is none."""
+        for name, value in sorted(_variables(environment, *self.names), reverse=True):
+            if self.id and self.is_id(value):
+                return b"%s=%s" % (name, value)
+        return None
+
+    def is_id(self, value: bytes) -> bool:
+        """Tell whether the value of such a variable is the job's id."""
+        return value == self.id
+
+    def keeps(self, _title: str) -> bool:
+        """Tell whether the command line of a daemon says that it keeps this job."""
+        return False
+
+
+class SlurmFinder(Finder):
+    """A job of SLURM. Sources: scontrol(1), cgroup.conf(5); SLURM src/plugins/cgroup/v1 and v2."""
+
+    names = (b"SLURM_JOB_ID", b"SLURM_JOBID")
+
+    def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
+        super().__init__(identity, environ)
+        self._node = os.fsencode(environ.get("SLURMD_NODENAME", "") if identity.inside else "")
+        self.patterns = (
+            # Several slurmd on one machine have cgroups under the names of their nodes.
+            f"slurm_{identity.host}/uid_*/job_{{id}}",
+            f"system.slice/{identity.host}_slurmstepd.scope/job_{{id}}",
+            "slurm/uid_*/job_{id}",
+            "slurm_*/uid_*/job_{id}",
+            "system.slice/slurmstepd.scope/job_{id}",
+            "system.slice/*_slurmstepd.scope/job_{id}",
+        )
+
+    def resolve(self, look: Look) -> str:
+        """Return the raw id; for a task of an array squeue is asked, and running processes are searched."""
+        if self.identity.raw_id is not None or self.identity.inside:
+            return super().resolve(look)
+        job_id = self.identity.job_id
+        try:
+            lines, why = _squeue(look, job_id).checked().split(), "squeue knows no such job"
+        except CommandError as error:
+            lines, why = [], str(error)
+        if len(set(lines)) == 1 and lines[0].isascii() and lines[0].isdigit():
+            self.id = os.fsencode(lines[0])
+            return lines[0]
+        for pid in look.processes.births:
+            environment = look.processes.environment(pid)
+            values = dict(_variables(environment, b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID", b"SLURM_JOB_ID"))
+            task = b"_".join(values.get(name, b"") for name in (b"SLURM_ARRAY_JOB_ID", b"SLURM_ARRAY_TASK_ID"))
+            if task == os.fsencode(job_id) and values.get(b"SLURM_JOB_ID", b"").isdigit():
+                self.id = values[b"SLURM_JOB_ID"]
+                return self.id.decode()
+        raise MethodFailedError(f"the raw id of {job_id} is not known: {why}")
+
+    def level(self, raw_id: str) -> re.Pattern[str]:
+        """Return the name of a job's cgroup."""
+        return re.compile(f"job_{raw_id}")
+
+    def ask(self, look: Look, raw_id: str) -> Asked:
+        """Have the slurmd of this host list the processes of all steps."""
+        argv = ["scontrol", "listpids", raw_id, *([os.fsdecode(self._node)] if self._node else [])]
+        output = look.run(argv, look.timeout_s)
+        try:
+            return Asked(" ".join(argv), frozenset(listed_pids(output, raw_id)))
+        except CommandError:
+            if look.asks_controller:
+                self._refuse_unknown(look, raw_id)
+            raise
+
+    def _refuse_unknown(self, look: Look, raw_id: str) -> None:
+        """Raise CommandError if the controller knows no such job: a slurmd says the same between two steps."""
+        try:
+            output = _squeue(look, raw_id)
+        except CommandError:
+            return
+        invalid = "Invalid job id specified"  # Source: slurm_errno.c
+        if output.rc and invalid in output.stderr:
+            raise CommandError(Failure.UNKNOWN_JOB, f"squeue: {invalid}")
+
+    def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
+        """Look for the id; the processes of another slurmd on this machine are another host's."""
+        environment = list(environment)
+        nodes = dict(_variables(environment, b"SLURMD_NODENAME"))
+        if self._node and nodes.get(b"SLURMD_NODENAME", self._node) != self._node:
+            return None
+        marks = {
+            mark.partition(b"=")[0]: mark for mark in environment if mark.partition(b"=")[2] == self.id and self.id
+        }
+        return next((marks[name] for name in self.names if name in marks), None)
+
+    def keeps(self, title: str) -> bool:
+        """Tell a slurmstepd of the job by its title, such as ``slurmstepd: [7.batch]``."""
+        found = re.match(r"slurmstepd: \[([0-9]+)\.[^\]]*\]", title)
+        return found is not None and os.fsencode(found[1]) == self.id
+
+
+class PbsFinder(Finder):
+    """A job of PBS Pro, OpenPBS or Torque.
+
+    Sources: OpenPBS src/hooks/cgroups/pbs_cgroups.PY; Torque src/resmom/trq_cgroups.c.
+    """
+
+    names = (b"PBS_JOBID",)
+    patterns = (
+        "*.service/jobid/{id}",
+        "*.service/jobs/{id}",
+        "pbspro/{id}",
+        "pbspro.slice/{id}",
+        "pbspro.slice/pbspro-{number}.*.slice",
+        "pbspro/pbspro-{number}.*.slice",
+        "sbp/{id}",
+        "torque/{id}",
+    )
+    """The newest version first; the first level is the prefix that a site can choose."""
+
+    def level(self, raw_id: str) -> re.Pattern[str]:
+        """Return the names of a job's cgroup."""
+        number = re.escape(raw_id.partition(".")[0])
+        return re.compile(rf"{re.escape(raw_id)}|[a-z_]+-{number}\..*\.slice")
+
+    def ask(self, look: Look, raw_id: str) -> Asked:
+        """Ask for the session of the job; PBS knows that of its first host."""
+        command = f"qstat -f {raw_id}"
+        try:
+            attributes = qstat_text(look.run(["qstat", "-f", raw_id], look.timeout_s), raw_id)
+        except CommandError as error:
+            # The last byte of PBSE_UNKJOBID. Source: OpenPBS, pbs_error.h
+            if re.search(r"ended with status 153\b|Unknown Job Id", str(error)):
+                raise CommandError(Failure.UNKNOWN_JOB, str(error)) from None
+            raise
+        first = re.split(r"[/+:(]", attributes.get("exec_host", "").lstrip("("))[0]
+        if first and own_name(self.identity.host, [first]) != first:
+            raise MethodFailedError(f"{command} tells of {first} alone, where the job began")
+        session = attributes.get("session_id", "").strip()
+        if not (session.isascii() and session.isdigit() and 1 < int(session) <= 2**22):
+            told = f"session_id = {session[:40]}" if session else "no session_id"
+            raise MethodFailedError(f"{command} tells {told}")
+        births = look.processes.births.values()
+        pids = frozenset(birth.pid for birth in births if birth.session == int(session))
+        if not pids:
+            raise MethodFailedError(f"{command} tells session {session}, in which no process is")
+        return Asked(f"{command}, session {session}", pids)
+
+    def is_id(self, value: bytes) -> bool:
+        """Compare ids whose server may be written with and without its domain."""
+        return is_same_job(os.fsdecode(value), os.fsdecode(self.id))
+
+    def keeps(self, title: str) -> bool:
+        """Tell a pbs_mom, whose children are jobs; its title does not name them."""
+        return title.split(" ", maxsplit=1)[0].rpartition("/")[2] == "pbs_mom"
+
+
+class OarFinder(Finder):
+    """A job of OAR. Source: OAR 2.5.9, job_resource_manager_cgroups.pl and oarstat."""
+
+    names = (b"OAR_JOB_ID", b"OAR_JOBID")
+
+    def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
+        super().__init__(identity, environ)
+        cpuset = environ.get("OAR_CPUSET", "") if identity.inside else ""
+        levels = cpuset.strip("/").split("/")
+        # A claim of the environment is only taken when it can be a path of this job.
+        is_own = levels[-1].endswith(f"_{identity.raw_id}") and not re.search(r"[*{}]|(^|/)\.\.?(/|$)", cpuset)
+        self.patterns = (*([cpuset] if is_own else []), "oar/*_{id}")
+
+    def level(self, raw_id: str) -> re.Pattern[str]:
+        """Return the name of a job's cgroup, which is made of user and id."""
+        return re.compile(f".+_{raw_id}")
+
+    def ask(self, look: Look, raw_id: str) -> Asked:
+        """Ask for the cpuset of the job, and look for it among the cgroups."""
+        argv = ["oarstat", "-fj", raw_id]
+        told = oarstat_text(look.run(argv, look.timeout_s), raw_id)
+        command, name, state = " ".join(argv), told.get("cpuset_name", ""), told.get("state", "unknown")
+        if not name:
+            raise MethodFailedError(f"{command} tells no cpuset_name; the job is {state}")
+        if "/" in name or not self.level(raw_id).fullmatch(name):
+            raise MethodFailedError(f"{command} tells a cpuset {name[:80]!r} that cannot be of job {raw_id}")
+        paths = matching(look.cgroups, ("oar/{cpuset}", "{cpuset}", "*/{cpuset}"), {"cpuset": name})
+        if not paths:
+            raise MethodFailedError(f"{command} tells cpuset {name}, which is not on this host; the job is {state}")
+        return Asked(command, cgroup=paths[0])
+
+    def keeps(self, title: str) -> bool:
+        """Tell an oarexec of the job by its arguments."""
+        program, *words = title.split(" ")
+        return program.endswith("perl") and words[-2:] == [os.fsdecode(self.id), "OAREXEC"]
+
+
+FINDERS: Mapping[str, Callable[[JobIdentity, Mapping[str, str]], Finder]] = {
+    "slurm": SlurmFinder,
+    "pbs": PbsFinder,
+    "oar": OarFinder,
+    "none": Finder,
+}
+
+
+def listed_pids(output: Output, raw_id: str) -> list[int]:
+    """Read the table of `scontrol listpids`. Raises CommandError when it is none, or the job is not known."""
+    header = ["PID", "JOBID", "STEPID", "LOCALID", "GLOBALID"]
+    lines = [line.split() for line in output.checked().splitlines() if line.strip()]
+    if not lines or lines[0] != header:
+        raise output.misunderstood(f"it does not begin with {' '.join(header)}")
+    found = []
+    for words in lines[1:]:
+        if words[0] == "-1":  # a task that its slurmstepd is about to start
+            continue
+        if len(words) != len(header) or not (words[0].isascii() and words[0].isdigit() and len(words[0]) < 10):
+            raise output.misunderstood(f"{' '.join(words)[:80]!r} is no process of a step")
+        if words[1] == raw_id:
+            found.append(int(words[0]))
+    return found
+
+
+def is_same_job(one: str, other: str) -> bool:
+    """Tell whether two ids of PBS name one job: the number is the same, and no server contradicts the other."""
+    number, _, server = one.partition(".")
+    other_number, _, other_server = other.partition(".")
+    shorter, longer = sorted((server, other_server), key=len)
+    return number == other_number and (not shorter or longer == shorter or longer.startswith(f"{shorter}."))
+
+
+def qstat_text(output: Output, raw_id: str) -> dict[str, str]:
+    """Read `qstat -f`. Raises CommandError when the job is not in it.
+
+    PBS Pro and Torque indent by four spaces, SLURM's wrapper by a tab; a long value continues after a newline and a
+    tab. Where attributes are indented by tabs, a folded value that looks like one cannot be told apart.
+    """
+    found: dict[str, str] = {}
+    name, is_wanted, is_known, by_tab = "", False, False, False
+    for line in output.checked().splitlines():
+        head = re.fullmatch(r"Job Id:\s*(\S+)", line.strip()) if not line.startswith((" ", "\t")) else None
+        if head is not None:
+            is_wanted, name = is_same_job(head[1], raw_id), ""
+            is_known |= is_wanted
+            by_tab = line.startswith("Job Id:\t")
+            continue
+        if not is_wanted:
+            continue
+        attribute = re.fullmatch(r"(?: {4}|\t)([A-Za-z_][A-Za-z0-9_.]*) = (.*)", line)
+        if attribute is not None and (by_tab or not line.startswith("\t")):
+            name = attribute[1]
+            found[name] = attribute[2]
+        elif line.startswith("\t") and name:
+            found[name] += line[1:]
+    if not is_known:
+        raise output.misunderstood(f"job {raw_id} is not in it")
+    return found
+
+
+def oarstat_text(output: Output, raw_id: str) -> dict[str, str]:
+    """Read `oarstat -fj`. Raises CommandError when the job is not in it."""
+    found: dict[str, str] = {}
+    is_wanted = is_known = False
+    for line in output.checked().splitlines():
+        if line.startswith("Job_Id:"):
+            is_wanted = line.partition(":")[2].strip() == raw_id
+            is_known |= is_wanted
+        elif is_wanted and (attribute := re.fullmatch(r"\s+([A-Za-z_]+) = (.*)", line)) is not None:
+            found[attribute[1]] = attribute[2].strip()
+    if not is_known:
+        raise output.misunderstood(f"job {raw_id} is not in it")
+    return found
+
+
+def _squeue(look: Look, job_id: str) -> Output:
+    return look.run(["squeue", "--noheader", f"--jobs={job_id}", "--format=%A"], look.timeout_s)
+
+
+def _variables(environment: Iterable[bytes], *names: bytes) -> list[tuple[bytes, bytes]]:
+    """Return those variables of an environment that have one of the names, with their values."""
+    split = (entry.partition(b"=") for entry in environment)
+    return [(name, value) for name, _, value in split if name in names]

@@ -1,0 +1,447 @@
+"""The measuring of one job and its host, from the first sample to the last."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmon import __version__
+from fedmon.common.clock import Deadline, utc_now
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.ids import JOB_PREFIX
+from fedmon.common.settings import (
+    BrokerSettings,
+    MetricsSettings,
+    NodeSettings,
+    PerfSettings,
+    RecordingSettings,
+    broker_from_url,
+)
+from fedmon.common.store.recording import Recording
+from fedmon.common.wire.envelope import Reply
+from fedmon.common.wire.messages import ErrorCode, Monitor
+from fedmon.common.wire.samples import MonitorReply
+from fedmon.node.collectors.job.cgroup import JobCgroup
+from fedmon.node.job.cgroup import remove_cgroup
+from fedmon.node.job.commands import StopRequest, runner
+from fedmon.node.job.end import End, TimeLimit
+from fedmon.node.job.hosts import Membership
+from fedmon.node.job.identity import JobIdentity
+from fedmon.node.job.options import JobOptions
+from fedmon.node.job.processes import is_launcher
+from fedmon.node.job.wrapper import Channel
+from fedmon.node.measure.pipeline import Pipeline
+from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, Recorder
+from fedmon.node.registers.jobs import WatchedJob
+
+if TYPE_CHECKING:
+    from fedmon.node.job.finders import Found, JobSearch
+
+HOST = "host"
+MAX_BYTES, MAX_AGE_S = 2**40, 315_360_000.0
+ALL_GONE = "all processes of the job have ended"
+_STOP_WITHIN_S = 10.0
+_DESCRIBE_AGAIN_S = 5.0
+_PERF_AFTER_S = 0.5
+"""Probing perf starts some processes, and no short command is to wait for them."""
+
+BACKLOG = 60
+"""Batches that wait for the broker; what finds no place is in the recording, and sent when it is asked for."""
+ENDED = "the run of the job ended"
+REFUSAL = "this is a job: it tells what it measures and sends samples again, and has nothing else"
+_MOST_PAUSED_S = 12.0
+_QUIET_S, _LINGER_S = 0.3, 0.8
+"""Whoever pulled samples when the run ended may pull the rest, but the job's end waits no longer than this."""
+_CLOSE_WITHIN_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class JobMonitor:
+    """Samples one host and one job on it into the recording of ``members``; for the main thread of the tool.
+
+    ``limit`` knows when the scheduler ends the job; ``stop`` ends a search for the job. ``early_end`` is set if
+    there is nothing to wait for, ``problem`` if the job is not measured.
+    """
+
+    def __init__(
+        self,
+        options: JobOptions,
+        identity: JobIdentity,
+        *,
+        members: Membership,
+        environ: Mapping[str, str],
+        channel: Channel | None,
+        stop: StopRequest | None = None,
+    ) -> None:
+        self._options, self._identity, self._environ = options, identity, environ
+        self._members, self._channel, self._stop = members, channel, stop
+        self._end_record: WatchedJob | None = None
+        self._search: JobSearch | None = None
+        self._is_watched = False
+        self._first_start: int | None = None
+        self._stream: JobStream | None = None
+        if options.broker is not None:
+            self._stream = JobStream(options.broker, members.node_id, members.boot)
+        self.counts_events = shutil.which("perf") is not None
+        self._pipeline = Pipeline(
+            NodeSettings(
+                id=members.node_id,
+                broker=options.broker or broker_from_url("mqtt://localhost"),
+                metrics=MetricsSettings(interval_s=options.interval),
+                recording=RecordingSettings(max_bytes=MAX_BYTES, max_age_s=MAX_AGE_S),
+                perf=PerfSettings(enabled=self.counts_events, interval_s=min(60.0, max(0.2, options.interval))),
+            ),
+            boot=members.boot,
+            recording_file=members.recording,
+            send=(lambda _payload: True) if self._stream is None else self._stream.send,
+            leaves=lambda _metric: self._stream is not None,
+            on_sent=lambda _names, _samples: None,
+            on_job_end=lambda job: setattr(self, "_end_record", job),
+            hold_s=options.hold_s,
+            perf_after_s=_PERF_AFTER_S,
+        )
+        self._job = _first_description(identity, options)
+        self._is_described, self._describe_at, self._problem = False, 0.0, ""
+        self.limit = TimeLimit(identity, environ, runner(environ, stop=stop))
+        self._cgroup: JobCgroup | None = None
+        self.early_end: End | None = None
+        self.problem: FedmonError | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that the job had first."""
+        return tuple(self._job.get("pids") or ())
+
+    def start(self) -> None:
+        """Take the first sample, of the job too."""
+        if self._channel is not None:
+            # The command runs already: the first tick is to have both.
+            self._watch_command(self._channel)
+            self._pipeline.start()
+        else:
+            from fedmon.node.job.finders import JobSearch
+
+            self._pipeline.start()
+            self._search = JobSearch(
+                self._identity, environ=self._environ, run=runner(self._environ, stop=self._stop),
+                pids=self._options.pids, exclude=(os.getpid(),), stop=self._stop,
+            )  # fmt: skip
+            self._find(self._search)
+            self._pipeline.sampler.sample_now()
+        if self._stream is not None:
+            self._stream.start(self._pipeline)
+        self._pipeline.follow(self._options.interval, live=True)
+        self.limit.ask(first_start=self._first_start)
+
+    def look_after(self) -> str | None:
+        """Do what is due about once a second; returns why to end when no process of the job is left, nor can come."""
+        self._pipeline.follow(self._options.interval, live=True)
+        if not self._is_described and time.monotonic() >= self._describe_at:
+            self.describe()
+            # Loaded while the job runs: its caller would wait for that at the end.
+            importlib.import_module("fedmon.node.job.merge")
+        if self._search is None:
+            return None
+        if self._end_record is not None:
+            if not self._search.goes_on:
+                return ALL_GONE
+            logger.info("%s, and it is looked for again until the run is ended", ALL_GONE)
+            self._end_record, self._is_watched = None, False
+        if not self._is_watched:
+            self._find_again(self._search)
+            return None
+        pids = self._pipeline.jobs.pids().get(self._identity.key, ())
+        if pids and not any(map(_is_there, pids)):
+            # The next sample tells whether there are new ones, and that may be far away.
+            self._pipeline.sampler.sample_now()
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """Write the present description into the recording, and return it."""
+        document = self._document()
+        self._is_described = self._write(document)
+        self._describe_at = time.monotonic() + _DESCRIBE_AGAIN_S
+        return document
+
+    def finish(self, end: End) -> int:
+        """Take the last sample and write everything; returns the number of lost samples."""
+        self._job |= {"ended": _moment(utc_now()), "exit_code": end.exit_code, "reason": end.reason}
+        document = self._document()
+        if self._stream is not None:
+            self._stream.pause()
+        self._pipeline.jobs.command_ended(self._identity.key, end.switches)
+        self._pipeline.stop(_STOP_WITHIN_S, last_sample=True)
+        if self._stream is not None:
+            self._stream.stop()
+        counts = self._pipeline.counts()
+        lost = int(counts.get(DROPPED_FULL, 0) + counts.get(BUFFERED, 0))
+        document["tool"] |= {"samples_lost": lost} if lost else {}
+        left = len(self._pipeline.jobs.pids().get(self._identity.key, ()))
+        if left and end.exit_code is not None:
+            # A shell does not wait for what a command left behind, nor do we.
+            logger.warning("%d processes that the command started go on without it, and are measured no longer", left)
+            self._job |= {"left_running": left}
+        if self._channel is not None and self._channel.is_closed and self._cgroup is not None:
+            remove_cgroup(self._cgroup.folders.values())  # its maker was killed
+        self._write(document, mark=f"the run ended: {end.reason}")
+        return lost
+
+    # --- the job -----------------------------------------------------------------------------------------------------
+
+    def _watch_command(self, channel: Channel) -> None:
+        told = channel.listen(None)
+        if told is None or told.kind != "started":
+            why, code = ("its starter was killed", None) if told is None else (told.text, told.code)
+            self.early_end = End(reason=f"the command could not be started: {why}", exit_code=code)
+            return
+        cgroup = JobCgroup(path=told.path, folders={name: Path(folder) for name, folder in told.folders.items()})
+        self._job |= {
+            "started": _moment(datetime.fromtimestamp(told.t, UTC)),
+            "method": "command",
+            "confidence": "certain",
+            "pids": [told.pid],
+            "cgroup": cgroup.path or None,
+        }
+        try:
+            if cgroup.folders:
+                self._cgroup = cgroup
+                self._pipeline.jobs.add(self._identity.key, cgroup=cgroup, is_command=True)
+            else:
+                pids, mine = [told.pid], (os.getpid(),)
+                self._pipeline.jobs.add(self._identity.key, pids=pids, exclude=mine, is_command=True)
+        except FedmonError as error:  # it was over before it could be read, which is no mistake
+            logger.warning("the command is not measured: %s", error)
+
+    def _find(self, search: JobSearch) -> None:
+        try:
+            self._watch(search.first())
+            self._is_watched = True
+        except FedmonError as error:
+            logger.warning("the job is not measured, only its host: %s", error)
+            self.problem = error
+            if search.goes_on:
+                logger.info("the job is looked for again until the run is ended")
+            else:
+                self.early_end = End(reason=str(error))
+
+    def _find_again(self, search: JobSearch) -> None:
+        found = search.again()
+        if found is None:
+            return
+        try:
+            self._watch(found)
+        except FedmonError as error:  # it has ended since it was found
+            logger.info("the job is not measured: %s", error)
+            return
+        self.problem, self._is_watched = None, True
+        self._pipeline.sampler.sample_now()
+        self.describe()
+
+    def _watch(self, found: Found) -> None:
+        for method, why in found.tried:
+            logger.info("the job was not found by %s: %s", method, why)
+        logger.info(
+            "the job was found by %s (confidence %s): %d processes %s",
+            found.method, found.confidence.value, len(found.pids), found.detail,
+        )  # fmt: skip
+        self._job |= {
+            "method": found.method,
+            "confidence": found.confidence.value,
+            "pids": list(found.pids),
+            "cgroup": found.cgroup,
+        }
+        if found.method != "pids" and self._first_start is None:
+            self._first_start = min(found.starts.values(), default=None)
+        add = functools.partial(
+            self._pipeline.jobs.add, self._identity.key, exclude=(os.getpid(),), overhead=found.overhead,
+            is_launcher=is_launcher,
+        )  # fmt: skip
+        if found.cgroup is not None:
+            try:
+                add(cgroup=found.cgroup)
+                return
+            except FedmonError as error:
+                logger.warning("the job's cgroup cannot be watched, its processes are: %s", error)
+        add(pids=found.pids, starts=found.starts, marker=found.marker)
+
+    # --- the description ---------------------------------------------------------------------------------------------
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "hostname": self._identity.host,
+            "labels": dict(self._options.labels),
+            "streams": self._pipeline.streams,
+            "metrics": self._pipeline.sampler.metrics(),
+            "capabilities": self._pipeline.sampler.capabilities(),
+            "hardware": self._pipeline.hardware(),
+            "jobs": {self._identity.key: self._job},
+            "tool": {
+                "version": __version__,
+                "interval_s": self._options.interval,
+                "check_point_s": self._options.check_point,
+                "clock_offset_s": self._members.clock_offset_s,
+                "options": self._options.told(),
+            },
+        }
+
+    def _write(self, document: Mapping[str, Any], *, mark: str = "") -> bool:
+        """Write a description, and a mark; False when that was not possible, which is logged once."""
+        node_id, boot = self._members.node_id, self._members.boot
+        try:
+            with Recording(self._members.recording) as recording:
+                recording.describe(node_id, boot, document)
+                if mark:
+                    recording.mark(node_id, boot, HOST, utc_now().timestamp(), mark)
+        except StorageError as error:
+            if not self._problem:
+                logger.error("the description of the job waits to be written: %s", error)  # noqa: TRY400
+            self._problem = str(error)
+            return False
+        self._problem = ""
+        return True
+
+
+def _first_description(identity: JobIdentity, options: JobOptions) -> dict[str, Any]:
+    told = ("job_id", "scheduler", "cluster", "user", "step", "array_job_id", "array_index", "time_limit_s",
+            "memory_limit_bytes", "cpus")  # fmt: skip
+    return {
+        **{name: getattr(identity, name) for name in told},
+        "name": identity.name or options.labels.get("name"),
+        "nodes": list(identity.nodes or (identity.host,)),
+        "launcher": options.launcher,
+        "command": options.told_command or None,
+        "started": _moment(utc_now()),
+        "ended": None,
+        "exit_code": None,
+        "reason": None,
+        "gpus": None if identity.gpus is None else list(identity.gpus),
+    }
+
+
+def _is_there(pid: int) -> bool:
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _moment(t: datetime) -> str:
+    return t.isoformat(timespec="milliseconds")
+
+
+# --- live ------------------------------------------------------------------------------------------------------------
+
+
+class JobStream:
+    """Streams the samples of one run to a broker, under an id that no other run has.
+
+    `start`, `pause` and `stop` belong to one thread, `send` is safe from any; only `stop` waits for the broker, for 2 s
+    at most. Samples, hardware and counts leave; nothing of the job's command does.
+    """
+
+    def __init__(self, broker: BrokerSettings, node_id: str, boot: int) -> None:
+        from fedmon.node.broker_link import BrokerLink  # loads MQTT
+
+        self._broker, self._node_id = broker, node_id
+        self._pipeline: Pipeline | None = None
+        self._hardware: dict[str, Any] = {}
+        self._may_read = threading.Event()
+        self._may_read.set()
+        self._reading = threading.Lock()
+        self._asked_at = float("-inf")
+        self._link = BrokerLink(
+            broker,
+            node_id=node_id,
+            boot=boot,
+            streams=lambda: [] if self._pipeline is None else self._pipeline.streams,
+            monitor=self._monitor,
+            refusal=REFUSAL,
+            backlog=BACKLOG,
+            # The access list of a broker with users makes "job-" and this its name in topics: all jobs may share one
+            # user, and none speaks for a node.
+            client_id=node_id.removeprefix(JOB_PREFIX) if broker.username else None,
+        )
+        self.send = self._link.send
+
+    def start(self, pipeline: Pipeline) -> None:
+        """Begin to connect, and answer for the pipeline; returns at once."""
+        self._pipeline, self._hardware = pipeline, pipeline.hardware()
+        self._link.start()
+        logger.info("samples are streamed to %s as node %s", self._broker.url, self._node_id)
+
+    def pause(self) -> None:
+        """Read nothing from the recording until `stop`: it is about to be closed."""
+        self._may_read.clear()
+        if self._reading.acquire(timeout=1.0):
+            self._reading.release()
+
+    def stop(self) -> None:
+        """Send the rest, and say farewell; the recording is complete, and has no other reader."""
+        self._may_read.set()
+        if self._pipeline is None:
+            return
+        deadline, tick = Deadline(_LINGER_S), threading.Event()
+        while (
+            self._link.is_connected and not deadline.passed() and time.monotonic() - self._asked_at < _QUIET_S
+        ):  # a researcher that pulled samples just now may pull the rest
+            tick.wait(0.02)
+        self._link.stop(_CLOSE_WITHIN_S, reason=ENDED)
+        if self._link.dropped:
+            logger.warning("%d batches did not reach the broker; all samples are recorded", self._link.dropped)
+        if self._pipeline.recorder is not None:
+            self._pipeline.recorder.stop(0.0)  # closes the reader of a resend
+
+    # --- on the link's thread ----------------------------------------------------------------------------------------
+
+    def _monitor(self, request: Monitor) -> Reply | None:
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.recorder is None:
+            return None
+        if request.action == "resend":
+            return self._resend(request, pipeline.recorder)
+        from fedmon.node.requests.dialect import echo
+        from fedmon.node.requests.monitor import OPENING
+
+        capabilities = pipeline.sampler.capabilities()
+        is_ready = pipeline.recorder.ready
+        return MonitorReply(
+            action=request.action,
+            interval_s=pipeline.sampler.interval_s,
+            streams=pipeline.streams,
+            capabilities=capabilities,
+            metrics=pipeline.sampler.metrics(),
+            hardware=self._hardware,
+            counts=pipeline.counts(),
+            reason="" if is_ready else OPENING,
+            extents=pipeline.recorder.extents(request.researcher_id) if is_ready else [],
+            **echo(request, self._node_id),
+        )
+
+    def _resend(self, request: Monitor, recorder: Recorder) -> Reply:
+        from fedmon.node.requests.dialect import error
+        from fedmon.node.requests.monitor import page
+
+        if not self._may_read.wait(_MOST_PAUSED_S):
+            return error(request, self._node_id, ErrorCode.BUSY, "the run ends, and its recording is being closed")
+        with self._reading:
+            self._asked_at = time.monotonic()
+            return page(
+                request,
+                recorder,
+                node_id=self._node_id,
+                leaves=lambda _metric: True,
+                on_sent=lambda _metrics, _samples: None,
+            )

@@ -1,0 +1,197 @@
+"""One look at the processes and cgroups of a machine, to tell which are a job's; daemons and launchers beside them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from fedmon.node.collectors.files import read_file, read_whole
+from fedmon.node.collectors.job.cgroup import Cgroups, is_cgroup, members_of, paths_of
+from fedmon.node.collectors.job.members import Births
+from fedmon.node.collectors.job.process import Birth, birth_of
+
+DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})
+"""Programs of a scheduler for each job or step on each host."""
+LAUNCHERS = frozenset(
+    {
+        *("srun", "pbsdsh", "pbs_tmrsh", "pbs_attach", "oarsh", "aprun", "jsrun", "taktuk"),
+        *("mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi", "orterun", "prterun", "orted", "prted"),
+        *("mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_proxy", "pmi_proxy"),
+    }
+)
+"""Programs that start the ranks of a parallel program, and wait for them."""
+_OVERHEAD = frozenset(name[:15] for name in DAEMONS | LAUNCHERS)
+_MAX_DEPTH = 128
+_COMMAND_BYTES = 4096
+
+
+class Processes:
+    """The programs that ran at one moment, without kernel threads and zombies.
+
+    Raises CollectorUnavailableError when they cannot be listed. An unreadable file of one of them is empty.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        everything = Births(proc=proc).everything()
+        self.births = {birth.pid: birth for birth in everything if not (birth.is_kernel_thread or birth.is_zombie)}
+        self._environments: dict[int, frozenset[bytes]] = {}
+
+    def __contains__(self, pid: object) -> bool:
+        return pid in self.births
+
+    def environment(self, pid: int) -> frozenset[bytes]:
+        """Return the ``NAME=value`` with which a process was started; only its user and root may read that."""
+        if pid not in self._environments:
+            self._environments[pid] = frozenset(self._read(pid, b"environ").split(b"\0"))
+        return self._environments[pid]
+
+    def command(self, pid: int) -> list[str]:
+        """Return the words of its command line; daemons put a title there."""
+        text = self._read(pid, b"cmdline", _COMMAND_BYTES)
+        return text.decode(errors="replace").rstrip("\0").split("\0")
+
+    def name(self, pid: int) -> str:
+        """Return the name of its program, which the kernel cuts at 15 letters."""
+        return self._read(pid, b"comm", 64).decode(errors="replace").rstrip("\n")
+
+    def cgroups(self, pid: int) -> set[str]:
+        """Return the paths of its cgroups."""
+        return set(paths_of(self._proc, str(pid)).values()) - {"/"}
+
+    def user(self, pid: int) -> int | None:
+        """Return its user."""
+        try:
+            return (self._proc / str(pid)).stat().st_uid
+        except OSError:
+            return None
+
+    def ancestors(self, pid: int) -> Iterator[int]:
+        """Yield its parent, the parent of that, and so on, up to but not including process 1."""
+        for _ in range(_MAX_DEPTH):
+            birth = self.births.get(pid)
+            if birth is None or birth.parent <= 1 or birth.parent not in self.births:
+                return
+            pid = birth.parent
+            yield pid
+
+    def trees(self, roots: Iterable[int]) -> set[int]:
+        """Return processes with all their descendants."""
+        children: dict[int, list[int]] = {}
+        for birth in self.births.values():
+            children.setdefault(birth.parent, []).append(birth.pid)
+        found: set[int] = set()
+        queue = list(roots)
+        while queue:
+            pid = queue.pop()
+            if pid not in found:
+                found.add(pid)
+                queue += children.get(pid, ())
+        return found
+
+    def still_there(self, pids: Collection[int]) -> list[Birth]:
+        """Return those that live on and are the same process, oldest first."""
+        found = []
+        for pid in pids:
+            try:
+                now = read_birth(pid, self._proc)
+            except (OSError, ValueError, IndexError):
+                continue
+            before = self.births.get(pid)
+            if before is not None and now.start == before.start and not now.is_zombie:
+                found.append(now)
+        return sorted(found, key=lambda birth: (birth.start, birth.pid))
+
+    def is_overhead(self, pid: int) -> bool:
+        """Tell whether a process of a job is its scheduler's or its launcher's.
+
+        OAR's oarexec is a perl program with the job's id and the word OAREXEC; it starts another perl as the job's
+        user, which starts the job's command. Source: OAR 2.5.9, bipbip and oarexec.
+        """
+        if self.name(pid) in _OVERHEAD:
+            return True
+        if not _is_perl(command := self.command(pid)):
+            return False
+        if command[-1] == "OAREXEC":
+            return True
+        parent = self.births[pid].parent if pid in self else 0
+        above = self.command(parent)
+        is_started_by_oar = self.name(parent) in {"oardodo", "oarexec"} or (_is_perl(above) and above[-1] == "OAREXEC")
+        return len(command) > 1 and command[1] == "-e" and is_started_by_oar
+
+    def _read(self, pid: int, name: bytes, size: int = 0) -> bytes:
+        path = b"%s/%d/%s" % (os.fsencode(self._proc), pid, name)
+        try:
+            return read_file(path, size) if size else read_whole(path)
+        except OSError:
+            return b""
+
+
+def read_birth(pid: int, proc: Path = Path("/proc")) -> Birth:
+    """Return the birth of one process. Raises OSError, ValueError and IndexError."""
+    return birth_of(pid, read_file(b"%s/%d/stat" % (os.fsencode(proc), pid), 1024))
+
+
+def name_of(pid: int) -> str:
+    """Return the name of a program of this machine. Raises OSError."""
+    return read_file(b"/proc/%d/comm" % pid, 64).decode(errors="replace").rstrip("\n")
+
+
+def is_launcher(pid: int) -> bool:
+    """Tell by its name whether a process of this machine is a scheduler's or a launcher's at this moment."""
+    try:
+        return name_of(pid) in _OVERHEAD
+    except OSError:
+        return False
+
+
+def _is_perl(command: list[str]) -> bool:
+    return command[0].rpartition("/")[2].startswith("perl")
+
+
+# --- cgroups of jobs -------------------------------------------------------------------------------------------------
+
+
+def matching(cgroups: Cgroups, patterns: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Return the paths of cgroups that match a pattern, in any hierarchy, in the order of the patterns.
+
+    In a pattern ``{id}`` and the like stand for ``names``, taken as they are, and ``*`` for any letters of one level.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        # Split first: the job's name must not add a star or a level.
+        pieces = re.split(r"(\*+|\{[a-z]+\})", pattern.strip("/"))
+        words = (names.get(piece[1:-1], piece) if piece.startswith("{") else piece for piece in pieces)
+        text = "".join("*" if word.startswith("*") and word in pieces else glob.escape(word) for word in words)
+        if not text or ".." in text.split("/"):
+            continue
+        for base in dict.fromkeys(cgroups.hierarchies.values()):
+            found.update(
+                dict.fromkeys(f"/{folder.relative_to(base)}" for folder in sorted(base.glob(text)) if is_cgroup(folder))
+            )
+    return list(found)
+
+
+def own_paths(paths: Collection[str], name: re.Pattern[str]) -> list[str]:
+    """Return, of the cgroups of a process, the parts of their paths up to the level with a name."""
+    found: dict[str, None] = {}
+    for path in paths:
+        parts = PurePosixPath(path).parts
+        index = next((at for at, part in enumerate(parts) if name.fullmatch(part)), None)
+        if index is not None and ".." not in parts:
+            found[str(PurePosixPath(*parts[: index + 1]))] = None
+    return list(found)
+
+
+def folders_of(cgroups: Cgroups, path: str) -> list[Path]:
+    """Return the folders of a cgroup in all hierarchies."""
+    folders = {base / path.lstrip("/") for base in cgroups.hierarchies.values()}
+    return [folder for folder in folders if is_cgroup(folder)]
+
+
+def members(cgroups: Cgroups, path: str) -> set[int]:
+    """Return the processes of a cgroup, in all hierarchies."""
+    return set().union(*map(members_of, folders_of(cgroups, path)))

@@ -1,0 +1,174 @@
+"""The options of `fedmon job`, its help and its messages, and the time limit of a scheduler."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.node.job.end import TimeLimit, margin_s
+from fedmon.node.job.identity import identify
+from fedmon.node.job.options import JobOptions, checked, read
+from tests.node.job.machine import Commands, said
+from tests.node.job.tool_runs import FEDMON, environment, recordings
+
+HERE = Path("/tmp")
+
+
+def test_words_become_options(tmp_path: Path) -> None:
+    words = ["-d", str(tmp_path), "-i", "0.5", "-e", "csv", "orc", "--name", "a run", "-rq", "--", "true", "-v"]
+
+    assert read(words, {}) == JobOptions(
+        save_dir=tmp_path, interval=0.5, export=("csv", "orc"), labels={"name": "a run"}, gen_report=True, quiet=True,
+        command=("true", "-v"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [["-i", "2"], ["-i2"], ["--interval", "2"], ["--interval=2"], ["--sampling_freq", "2"]]
+)
+def test_the_interval_has_perfmons_name_too(words: list[str]) -> None:
+    assert read(words, {}).interval == 2.0
+
+
+def test_a_run_loads_nothing_for_shells_reports_or_other_schedulers() -> None:
+    heavy = {"typer", "click", "rich", "hashlib", "tomllib", "asyncio", "fedmon.report", "psutil"}
+    code = (
+        "import sys\nimport fedmon.cli\nfrom fedmon.node.job import cli, monitor\n"
+        f"cli.read(['--', 'true'], {{}})\nprint(sorted({heavy!r} & set(sys.modules)))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"interval": 0.1}, {"interval": float("nan")}, {"interval": float("inf")}, {"check_point": -1.0},
+        {"launcher": ""}, {"labels": {"system": "a\nb"}}, {"labels": {"name": "\udcff"}}, {"pids": (0,)},
+        {"pids": (1,), "command": ("true",)}, {"export": ("xls",)},
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_kept_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError):
+        checked(JobOptions(save_dir=HERE, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("interval", "check_point", "most"), [(1, 900, 10), (1, 2, 2), (30, 2, 0), (30, 900, 0)])
+def test_samples_wait_no_longer_than_the_check_point_and_ten_seconds(
+    interval: float, check_point: float, most: float
+) -> None:
+    assert 0 <= checked(JobOptions(save_dir=HERE, interval=interval, check_point=check_point)).hold_s <= most
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["-e"], "expected at least one argument"),
+        (["-e", "-v"], "expected at least one argument"),
+        (["-d"], "expected one argument"),
+        (["-c", "--", "true"], "expected one argument"),
+        (["-i", "x"], "invalid float value"),
+        (["--colour"], "no such option: --colour"),
+        (["--"], "no command after"),
+        (["sleep", "3"], "comes after '--'"),
+        (["-i", "0", "--", "true"], "from 0.2"),
+        (["-e", "csv", "sleep", "--", "true"], "'sleep'"),
+        (["-d", "/proc/none", "--", "true"], "/proc/none"),
+        (["-p", "../x", "--", "true"], "prefix"),
+        (["merge"], "FOLDER"),
+    ],
+)
+def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> None:
+    done = subprocess.run([FEDMON, "job", *words], capture_output=True, text=True, env=environment(), timeout=30)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert hint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_is_gone_is_told_before_anything_runs(tmp_path: Path) -> None:
+    script = f'cd "{tmp_path}" && rmdir "{tmp_path}" && "{FEDMON}" job -- echo ran'
+
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment(), timeout=30)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the folder . cannot be used: No such file or directory" in done.stderr
+
+
+def test_without_words_a_terminal_gets_the_help() -> None:
+    ours, theirs = pty.openpty()
+    done = subprocess.run([FEDMON, "job"], stdout=theirs, stderr=subprocess.PIPE, env=environment(), timeout=30)
+    os.close(theirs)
+
+    assert (done.returncode, done.stderr) == (2, b"")
+    assert os.read(ours, 65_536).startswith(b"Usage: fedmon job [OPTIONS]")
+    os.close(ours)
+
+
+def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "-i", "1", "--", "sh", "-c", "echo out; echo told >&2"],
+        capture_output=True, text=True, env=environment(FEDMON_JOB_ID="fit"), timeout=30,
+    )  # fmt: skip
+
+    first, told, last = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, told) == (0, "out\n", "told")
+    assert (
+        first
+        == f"fedmon: measuring `sh -c 'echo out; echo told >&2'` on {os.uname().nodename} every 1 s into {tmp_path}/run"
+    )
+    assert last == f"fedmon: results in {tmp_path}/run"
+
+
+def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(tmp_path: Path) -> None:
+    words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "--json"]
+    command = subprocess.run([*words, "--", "echo", "--json"], capture_output=True, env=environment(), timeout=30)
+    with subprocess.Popen(["sleep", "6"]) as program:
+        beside = subprocess.run(
+            [*words, "-i", "0.2", "--pid", str(program.pid)], capture_output=True, env=environment(), timeout=30
+        )
+    merge = subprocess.run(
+        [FEDMON, "job", "merge", str(tmp_path / "run"), "--json"], capture_output=True, env=environment(), timeout=60
+    )
+
+    assert command.stdout == b"--json\n"
+    found = json.loads(command.stderr)
+    assert (found["exit_code"], found["folder"]) == (0, str(tmp_path / "run"))
+    assert Path(found["recording"]) in recordings(tmp_path)
+    assert json.loads(beside.stdout)["reason"] == "all processes of the job have ended"
+    assert beside.stderr == b""
+    assert {json.loads(beside.stdout)["merged"], found["merged"]} == set(json.loads(merge.stdout)["merged"])
+
+
+@pytest.mark.parametrize(("limit_s", "margin"), [(10, 5), (60, 5), (600, 30), (86_400, 60)])
+def test_the_margin_before_the_time_limit_grows_with_it(limit_s: float, margin: float) -> None:
+    assert margin == margin_s(limit_s)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "moved_by_s", "is_near"),
+    [(4, None, True), (4, 0, True), (3600, None, False), (4, 3600, False), (-1000, None, False)],
+    ids=["near", "not moved", "far", "moved", "a job that runs has not ended"],
+)
+def test_a_run_ends_when_the_limit_is_near_and_was_not_moved(
+    left_s: float, moved_by_s: float | None, *, is_near: bool
+) -> None:
+    ends_at = int(time.time() + left_s)
+    environ = {"SLURM_JOB_ID": "4711", "SLURM_JOB_END_TIME": str(ends_at)}
+    commands = Commands()
+    if moved_by_s is not None:
+        text = datetime.datetime.fromtimestamp(ends_at + moved_by_s).isoformat()  # noqa: DTZ006 - as squeue prints it
+        commands = Commands(said("squeue --noheader --jobs=4711 --format=%e", f"{text}\n"))
+    limit = TimeLimit(identify(environ, hostname="n", pid=1), environ, commands)
+    limit.ask(first_start=None)
+
+    assert (limit.check() is not None) == is_near

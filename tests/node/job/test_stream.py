@@ -1,0 +1,225 @@
+"""A job streamed to a broker: researchers get every sample, and the job never waits for a broker."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from fedmon.broker.engine import MosquittoEngine
+from fedmon.broker.users import hashed_password
+from fedmon.common.settings import (
+    BrokerHost,
+    BrokerSettings,
+    MetricsSettings,
+    NodeSettings,
+    RecordingSettings,
+    ResearcherSettings,
+    broker_from_url,
+)
+from fedmon.common.store.recording import Recording
+from fedmon.node.job.monitor import JobStream
+from fedmon.node.measure.pipeline import Pipeline
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.samples.watch import LiveSample
+from tests.support.brokers import Broker
+from tests.support.listener import Listener
+from tests.support.stubborn import frozen_line, silent_peer
+from tests.support.waiting import wait_until
+
+NODE = "job-4711-n1"
+PERIOD_S = 0.2
+
+
+class Run:
+    """One run of the tool as far as it measures and streams; a context manager."""
+
+    def __init__(self, broker: BrokerSettings, folder: Path) -> None:
+        self.recording = folder / "n1.fmr"
+        self.stream = JobStream(broker, NODE, 1_700_000_000)
+        self.measuring = Pipeline(
+            NodeSettings(
+                id=NODE,
+                broker=broker,
+                metrics=MetricsSettings(interval_s=PERIOD_S),
+                recording=RecordingSettings(max_bytes=2**40, max_age_s=1e8),
+            ),
+            boot=1_700_000_000,
+            recording_file=self.recording,
+            send=self.stream.send,
+            leaves=lambda _name: True,
+            on_sent=lambda _names, _samples: None,
+            on_job_end=lambda _job: None,
+        )
+        self.stop_s: float | None = None
+
+    def __enter__(self) -> Self:
+        self.measuring.start()
+        self.stream.start(self.measuring)
+        self.measuring.follow(PERIOD_S, live=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def taken(self) -> int:
+        return self.measuring.publisher.taken
+
+    def stop(self) -> None:
+        """End as the tool does; the time that the broker cost is in ``stop_s``."""
+        if self.stop_s is None:
+            self.stream.pause()
+            self.measuring.stop(10.0, last_sample=True)
+            begin = time.monotonic()
+            self.stream.stop()
+            self.stop_s = time.monotonic() - begin
+
+    def recorded(self) -> list[int]:
+        return numbers(self.recording)
+
+
+def numbers(path: Path) -> list[int]:
+    """Return the numbers of the samples of the host that a recording holds."""
+    with Recording(path, read_only=True) as recording:
+        return [seq for one in recording.read(NODE, stream="host") for seq in range(one.seq, one.last_seq + 1)]
+
+
+@contextlib.contextmanager
+def researcher(broker: Broker, folder: Path) -> Iterator[Federation]:
+    with Federation(settings=ResearcherSettings(id="alice", broker=broker.settings, folder=folder / "alice")) as one:
+        yield one
+
+
+def test_a_researcher_watches_and_records_a_job_also_when_the_broker_was_killed_in_between(tmp_path: Path) -> None:
+    broker = Broker("mosquitto", tmp_path)
+    seen: list[LiveSample] = []
+    try:
+        with Run(broker.settings, tmp_path) as run, researcher(broker, tmp_path) as federation:
+            record = federation.record(tmp_path / "store.fmr")
+            with federation.monitor(seen.append, ordered=True, nodes=[NODE]):
+                wait_until(lambda: len(seen) >= 3, what="live samples")
+                assert federation.ping(nodes=[NODE])[NODE].ok
+                broker.kill()
+                count = run.taken
+                wait_until(lambda: run.taken >= count + 5, what="samples while the broker is away")
+                broker.start()
+                back = len(seen)
+                wait_until(lambda: len(seen) >= back + 7, what="samples after the broker came back")
+                run.stop()
+                last = run.recorded()[-1]
+                wait_until(lambda: seen[-1].seq == last, what="the last sample")
+                wait_until(lambda: federation.nodes()[NODE].state.value == "offline", what="the farewell")
+                wait_until(lambda: record.counts.stored > last, what="the record of every sample")
+                assert federation.nodes()[NODE].reason == "the run of the job ended"
+            record.stop()
+    finally:
+        broker.stop()
+    assert run.recorded() == list(range(last + 1))
+    found = [sample.seq for sample in seen]
+    assert found == list(range(found[0], last + 1))
+    assert numbers(tmp_path / "store.fmr") == run.recorded()
+    assert run.stop_s is not None
+    assert run.stop_s < 7
+
+
+def test_who_comes_late_gets_what_was_measured_before(mosquitto: Broker, tmp_path: Path) -> None:
+    with Run(mosquitto.settings, tmp_path) as run:
+        wait_until(lambda: run.taken >= 4, what="samples before anybody came")
+        with researcher(mosquitto, tmp_path) as federation:
+            record = federation.record(tmp_path / "store.fmr")
+            wait_until(lambda: record.counts.stored >= 5, what="the samples of before")
+            record.stop()
+    found = numbers(tmp_path / "store.fmr")
+    assert found == list(range(len(found)))
+
+
+def test_only_samples_and_what_is_measured_leave(mosquitto: Broker, tmp_path: Path) -> None:
+    secret = "s3cret-argument"
+    with subprocess.Popen([sys.executable, "-c", "input()", secret], stdin=subprocess.PIPE) as process:
+        with Listener(mosquitto) as listener, Run(mosquitto.settings, tmp_path) as run:
+            run.measuring.jobs.add("4711", pids=[process.pid])
+            wait_until(lambda: len(listener.batches("job-4711")) >= 2, what="samples of the job")
+            run.stop()
+            wait_until(lambda: listener.presences(NODE)[-1]["state"] == "offline", what="the farewell")
+            run.measuring.jobs.remove("4711")
+        process.kill()
+    ours = [each for each in listener.heard if NODE in each.topic]
+    assert {each.topic for each in ours} == {f"general/status/{NODE}", f"general/monitoring/{NODE}"}
+    assert not any(secret in str(each.message) for each in ours)
+
+
+@pytest.mark.parametrize("broker", ["refuses", "silent", "unknown host", "frozen"])
+def test_a_broker_that_does_not_work_costs_the_job_no_time(mosquitto: Broker, tmp_path: Path, broker: str) -> None:
+    with contextlib.ExitStack() as peers:
+        host, line = "127.0.0.1", None
+        match broker:
+            case "refuses":
+                with socket.socket() as closed:
+                    closed.bind(("127.0.0.1", 0))
+                    port = closed.getsockname()[1]
+            case "silent":
+                port = peers.enter_context(silent_peer())
+            case "unknown host":
+                host, port = "no-such-host.invalid", 1883
+            case _:
+                line = peers.enter_context(frozen_line(mosquitto.port))
+                port = line.port
+        begin = time.monotonic()
+        run = Run(BrokerSettings(hosts=(BrokerHost(host=host, port=port),)), tmp_path)
+        with run:
+            assert time.monotonic() - begin < 6
+            if line is not None:
+                with Listener(mosquitto) as listener:
+                    wait_until(lambda: listener.batches("host"), what="samples through the line")
+                line.freeze()
+            count = run.taken
+            wait_until(lambda: run.taken >= count + 3, what="samples without a broker")
+        assert run.stop_s is not None
+        assert run.stop_s < 7
+    found = run.recorded()
+    assert found == list(range(len(found)))
+    assert len(found) >= 3
+
+
+def test_wrong_credentials_are_told_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    secret = tmp_path / "password"
+    secret.touch(mode=0o600)
+    secret.write_text("wrong\n")
+    with _broker_with_users(tmp_path) as port:
+        broker = broker_from_url(f"mqtt://alice@127.0.0.1:{port}", password_file=secret)
+        with Run(broker, tmp_path) as run:
+            wait_until(lambda: "user or password" in caplog.text or "alice" in caplog.text, what="a word in the log")
+    assert run.recorded()
+    assert f"127.0.0.1:{port}" in caplog.text
+
+
+@contextlib.contextmanager
+def _broker_with_users(folder: Path) -> Iterator[int]:
+    (folder / "users").write_text(f"alice:{hashed_password('right')}\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    program = MosquittoEngine.program()
+    assert program is not None
+    configuration = folder / "users.conf"
+    configuration.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {folder / 'users'}\nuser root\n"
+    )
+    (folder / "users").chmod(0o600)
+    process = subprocess.Popen([program, "-c", str(configuration)], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, what="the broker")
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
