@@ -63,7 +63,8 @@ def test_the_table_of_what_is_wanted_is_how_it_is_judged() -> None:
 
 
 def test_the_page_has_every_type_of_a_federation() -> None:
-    own = {rtype for rtype in ResourceFactory.get_resource_types() if rtype.startswith(("fedmon::", "local::"))}
+    ours = ("fedmon::", "local::", "python::")
+    own = {rtype for rtype in ResourceFactory.get_resource_types() if rtype.startswith(ours)}
 
     assert {row[0].strip("`") for row in table(section("The types"))} == own
 

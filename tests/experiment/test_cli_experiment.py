@@ -203,6 +203,8 @@ def test_a_check_leaves_nothing_behind_and_runs_nothing(shell: Shell, tmp_path: 
 
     assert shell("check", file).code == 0
     assert shell("graph", file, "--format", "dot", "-o", "-").out.startswith('digraph "trial"')
+    refused = shell("graph", file, "-o", "one.pdf")
+    assert (refused.code, "cannot be written as .pdf" in refused.err) == (2, True)
 
     assert {path.name for path in tmp_path.iterdir()} == {"one.toml"}
 
@@ -226,15 +228,6 @@ def test_the_example_over_the_demo_plans_two_rounds(shell: Shell) -> None:
     assert "start 3 texture when 2 radius STOPPED" in done.out
 
 
-def test_a_drawing_is_what_its_name_says(shell: Shell, tmp_path: Path) -> None:
-    file = written(tmp_path / "one.toml", process("only", ["true"]))
-
-    refused = shell("graph", file, "-o", "one.pdf")
-
-    assert (refused.code, "cannot be written as .pdf" in refused.err) == (2, True)
-    assert {path.name for path in tmp_path.iterdir()} == {"one.toml"}
-
-
 def test_whoever_names_the_folder_of_an_experiment_is_told_of_its_latest_run(shell: Shell, tmp_path: Path) -> None:
     for run_id in ("2", "10", "20261121"):
         (tmp_path / "runs" / "trial" / run_id).mkdir(parents=True)
@@ -252,11 +245,6 @@ def test_a_failure_is_reported_once_and_without_a_traceback(shell: Shell, tmp_pa
     assert (done.out + done.err).count("cannot run no-such-program") == 1
     assert "Traceback" not in done.err
     assert "1 of 1 over, 1 failed" in done.out
-
-
-def test_a_table_in_a_pipe_has_no_blanks_at_its_right(shell: Shell, tmp_path: Path) -> None:
-    done = shell("run", written(tmp_path / "one.toml", process("only", ["true"])), "--timeout", "20")
-
     assert [line for line in done.out.splitlines() if line.endswith(" ")] == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedmon.experiment.cli.reports import MAX_POINTS, Series, recordings_in, reported_in, traces_in
+from fedmon.experiment.cli.reports import MAX_POINTS, recordings_in, reported_in, series_of, traces_in
 from fedmon.report.curves import Curve
 from fedmon.report.curves import drawn as draw_curves
 from fedmon.report.timeline import Bar, Timeline, drawn
@@ -61,6 +61,6 @@ def test_what_plans_reported_is_drawn_as_lines_over_time(tmp_path: Path) -> None
 
 
 def test_of_very_many_numbers_some_are_drawn() -> None:
-    series = Series.of(1, "", "loss", [(float(at), float(at)) for at in range(100_001)])
+    (series,) = series_of({(1, "", "loss"): [(float(at), float(at)) for at in range(100_001)]})
 
     assert (series.count, series.last, len(series.points) <= MAX_POINTS) == (100_001, 100_000.0, True)

@@ -9,7 +9,7 @@ from fedmon.experiment.errors import InvalidExperimentError
 
 PACKAGE = "fedmon.experiment"
 _PARTS: Mapping[str, tuple[str, ...]] = {
-    "experimentcontroller": ("controller", "doing", "engine", "failure", "journal", "life", "pool", "tasks"),
+    "experimentcontroller": ("controller", "engine", "failure", "journal"),
     "experimentrunner": ("runner",),
     "parallelrun": ("parallel",),
     "resourcefactory": ("factory",),

@@ -291,30 +291,17 @@ class NetGraph:
 
 def describe(netgraph: NetGraph) -> Topology:
     """Return a topology as documents hold it. Raises TopologyError."""
-    return Topology(
-        kind=netgraph.topo_type.value,
-        nodes=tuple(
-            TopologyNode(
-                nid=nid,
-                is_source=netgraph.is_source(nid),
-                is_target=netgraph.is_target(nid),
-                ips=tuple(netgraph.node_ip_annotations(nid)),
-                annotations={n: _plain(n, value) for n, value in notes.items() if n not in OWN_NODE_NOTES},
-            )
-            for nid, notes in netgraph.topology.nodes(data=True)
-        ),
-        edges=tuple(
-            TopologyEdge(
-                nid1=nid1,
-                nid2=nid2,
-                net=msgspec.convert(dict(zip(_NET, netgraph.get_p2p_info(nid1, nid2), strict=True)), Net)
-                if "net" in notes
-                else None,
-                annotations={n: _plain(n, value) for n, value in notes.items() if n not in OWN_EDGE_NOTES},
-            )
-            for nid1, nid2, notes in netgraph.topology.edges(data=True)
-        ),
-    )
+    nodes, edges = [], []
+    for nid, notes in netgraph.topology.nodes(data=True):
+        own = {name: _plain(name, value) for name, value in notes.items() if name not in OWN_NODE_NOTES}
+        marks = {f"is_{name}": bool(notes.get(name)) for name in ("source", "target")}
+        nodes.append(TopologyNode(nid=nid, ips=tuple(notes.get("ips", ())), annotations=own, **marks))
+    for nid1, nid2, notes in netgraph.topology.edges(data=True):
+        own = {name: _plain(name, value) for name, value in notes.items() if name not in OWN_EDGE_NOTES}
+        info = dict(zip(_NET, netgraph.get_p2p_info(nid1, nid2), strict=True)) if "net" in notes else None
+        net = None if info is None else msgspec.convert(info, Net)
+        edges.append(TopologyEdge(nid1=nid1, nid2=nid2, net=net, annotations=own))
+    return Topology(kind=netgraph.topo_type.value, nodes=tuple(nodes), edges=tuple(edges))
 
 
 def build(topology: Topology) -> NetGraph:

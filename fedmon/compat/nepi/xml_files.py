@@ -12,9 +12,9 @@ import msgspec
 from defusedxml import ElementTree as SafeTree
 from defusedxml.common import DefusedXmlException
 
-from fedmon.experiment.document.conditions import seconds_of
+from fedmon.experiment.document.conditions import condition_table, seconds_of
 from fedmon.experiment.document.description import Description, ResourceDescription, Topology, even
-from fedmon.experiment.document.tables import condition_table, from_tables
+from fedmon.experiment.document.tables import from_tables
 from fedmon.experiment.durations import is_moment, moment
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.states import ResourceAction, ResourceState

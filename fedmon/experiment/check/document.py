@@ -16,7 +16,7 @@ from fedmon.common.errors import StorageError
 from fedmon.experiment.check.plan import Checks, ExperimentPlan, plan
 from fedmon.experiment.check.problems import Facts, Problem, called
 from fedmon.experiment.describing import Foreseeing
-from fedmon.experiment.document import Description, ResourceDescription, as_state, attributes_of, names_of, read
+from fedmon.experiment.document import Description, ResourceDescription, as_state, names_of, read
 from fedmon.experiment.document.experiment import is_given
 from fedmon.experiment.errors import (
     ExperimentError,
@@ -93,7 +93,7 @@ def check(
     problems = (*_attribute_problems(description, state), *_failure_problems(description))
     facts = Facts(
         rtypes=ResourceFactory.get_resource_types(),
-        attributes=attributes_of(description),
+        attributes={each.guid: each.attributes for each in description.resources},
         names=names,
         problems=problems,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fedmon.common.text import joined
+from fedmon.common.text import duration, joined
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.errors import UnknownGuidError
 from fedmon.experiment.natures import Natures, lasts, natures, needed
@@ -55,10 +55,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.chain) > 2:
             lines.append(f"  held up by: {' <- '.join(map(str, self.chain))}")
         return "\n".join(lines)
-
-    def text(self) -> str:
-        """Return it as text."""
-        return str(self)
 
 
 def explain(state: State, guid: int, now: float, nature: Natures | None = None) -> Explanation:
@@ -138,10 +134,10 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
         gives_up_in_s = None if condition.timeout_s is None else max(0.0, want.since + condition.timeout_s - now)
         guids = tuple(guid for guid in condition.group if _is_missing(state, condition, guid, now)) or condition.group
         quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
-        text = f"{action} waits, for {span(now - want.since)}, for {quorum}{_who(state, guids)}"
+        text = f"{action} waits, for {duration(now - want.since)}, for {quorum}{_who(state, guids)}"
         text += f" to {'be' if isinstance(condition, StateCondition) else 'report'} {condition}"
-        text += "" if left_s is None else f"; {span(left_s)} left"
-        text += "" if gives_up_in_s is None else f"; gives up in {span(gives_up_in_s)}"
+        text += "" if left_s is None else f"; {duration(left_s)} left"
+        text += "" if gives_up_in_s is None else f"; gives up in {duration(gives_up_in_s)}"
         yield Waiting(
             action=action, guids=guids, text=text, since=want.since, left_s=left_s, gives_up_in_s=gives_up_in_s
         )
@@ -156,7 +152,7 @@ def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]
         guid for guid in group.members if guid in state.resources and state.resources[guid].state < ResourceState.READY
     )
     since = resource.since(ResourceState.READY) or now
-    text = f"start waits, for {span(now - since)}, for its group to be READY: {_who(state, guids)}"
+    text = f"start waits, for {duration(now - since)}, for its group to be READY: {_who(state, guids)}"
     yield Waiting(action="start", guids=guids, text=text, since=since)
 
 
@@ -184,10 +180,12 @@ def _of_verb(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
     left_s = resource.alarm_at - now
     if resource.retrying is not None and not state.is_aborted:
         verb = resource.retrying
-        yield Waiting(action=verb, guids=(), text=f"{verb} is tried again in {span(left_s)}", since=now, left_s=left_s)
+        yield Waiting(
+            action=verb, guids=(), text=f"{verb} is tried again in {duration(left_s)}", since=now, left_s=left_s
+        )
     elif resource.calling is not None and resource.calling in resource.timeouts:
         began = resource.alarm_at - resource.timeouts[resource.calling]
-        text = f"{resource.calling} runs, for {span(max(0.0, now - began))}; gives up in {span(left_s)}"
+        text = f"{resource.calling} runs, for {duration(max(0.0, now - began))}; gives up in {duration(left_s)}"
         yield Waiting(action=resource.calling, guids=(), text=text, since=began, gives_up_in_s=left_s)
 
 
@@ -222,12 +220,3 @@ def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, .
         if following in chain[:-1]:
             break
     return tuple(chain)
-
-
-def span(seconds: float) -> str:
-    """Return a duration as text."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

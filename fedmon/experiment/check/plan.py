@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from fedmon.common.text import joined, plural
 from fedmon.experiment.check.graph import DONE, Dependencies, Step, refuse_circles
 from fedmon.experiment.check.problems import (
     SEVERITIES,
@@ -24,7 +24,7 @@ from fedmon.experiment.check.problems import (
 )
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, VERB_OF
-from fedmon.experiment.natures import Need, is_kind, lasts, needed
+from fedmon.experiment.natures import lasts, needed
 from fedmon.experiment.situation import Resource, State, Want
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.verdicts import Doomed, has_held, verdict_on_condition
@@ -34,7 +34,6 @@ _MEASURED = ("fedmon::Node", "fedmon::Monitor")
 _DERIVED = "host_memory_used_ratio"
 """Computed by a Monitor from two metrics of the table."""
 _MANY = 12
-_T = TypeVar("_T")
 
 
 class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,29 +64,8 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it has no errors."""
         return not self.errors
 
-    def check(self) -> None:
-        """Raise ImpossiblePlanError if there are errors."""
-        if self.errors:
-            raise ImpossiblePlanError(self.errors)
-
     def __str__(self) -> str:
         return "\n".join(_lines(self))
-
-    def text(self) -> str:
-        """Return the plan as text."""
-        return str(self)
-
-    def dot(self) -> str:
-        """Return the plan as a graph in the DOT language of Graphviz."""
-        from fedmon.experiment.check.diagram import dot_of, picture_of
-
-        return dot_of(picture_of(self.state, names=self.facts.names, problems=self.problems))
-
-    def svg(self) -> str:
-        """Return the plan as a drawing. Raises MissingExtraError without the extra `report`."""
-        from fedmon.experiment.check.diagram import content_of, picture_of
-
-        return content_of(picture_of(self.state, names=self.facts.names, problems=self.problems), "svg").decode()
 
 
 def plan(
@@ -116,7 +94,7 @@ def plan(
         *_possible_circles(state, facts, deploying, circles, wait_all_ready=wait_all_ready),
         *facts.problems,
     ]
-    stopping = {guid for guid, one in state.resources.items() if _has_stop(one)}
+    stopping = {guid for guid, one in state.resources.items() if _has(ResourceAction.STOP, one)}
     waves = [
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
         for wave in (() if state.is_aborted else graph.waves)
@@ -155,15 +133,17 @@ def refuse_impossible(
         refuse_circles(state, facts, deploying=deploying, group=group, wait_all_ready=wait_all_ready)
 
 
-def _has_stop(resource: Resource) -> bool:
-    return any(action is ResourceAction.STOP for action, _ in resource.conditions)
+def _has(action: ResourceAction, resource: Resource) -> bool:
+    return any(mine is action for mine, _ in resource.conditions)
 
 
 def _possible_circles(
     state: State, facts: Facts, deploying: Collection[int] | None, known: Collection[Problem], *, wait_all_ready: bool
 ) -> Iterator[Problem]:
     """Return the circles that exist unless a resource whose type has code of its own ends by itself."""
-    if not any(_has_stop(one) and facts.nature(one.rtype).ending == "maybe" for one in state.resources.values()):
+    if not any(
+        _has(ResourceAction.STOP, one) and facts.nature(one.rtype).ending == "maybe" for one in state.resources.values()
+    ):
         return
     graph = Dependencies(state, facts.nature, deploying=deploying, wait_all_ready=wait_all_ready, none_may_end=True)
     paths = {problem.guids for problem in known}
@@ -176,13 +156,17 @@ def _possible_circles(
 # --- single checks ----------------------------------------------------------------------------------------------------
 
 
-class PlannedWait(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class _Wait(msgspec.Struct, frozen=True, gc=False):
     """One condition of something still to be done: by the name of its want, and in words."""
 
     guid: int
     name: str
     what: str
     condition: AnyCondition
+
+
+def _problem(kind: ProblemKind, text: str, *guids: int, severity: Severity = "error") -> Problem:
+    return Problem(kind=kind, severity=severity, guids=guids, text=text)
 
 
 class Checks:
@@ -195,30 +179,32 @@ class Checks:
     def all(self) -> Iterator[Problem]:
         """Return all problems but circles."""
         if self._state.is_aborted:
-            text = f"the experiment was aborted, and starts nothing more: {self._state.level_reason}"
-            yield Problem(kind="aborted", text=text)
+            yield _problem(
+                "aborted", f"the experiment was aborted, and starts nothing more: {self._state.level_reason}"
+            )
         for resource in self._resources.values():
             yield from self._of_type(resource)
         yield from self.connections()
-        yield from self._once(self._waits(), self._of_wait)
+        waits = [wait for resource in self._resources.values() for wait in self._waits_of(resource)]
+        for want in self._state.wants.values():
+            if want.attribute is not None:
+                what = f"setting {want.attribute[0]} of {self._called(want.guid)}"
+                waits += [_Wait(want.guid, want.name, what, condition) for condition in want.conditions]
+        yield from self._once(waits, self._of_wait)
         for resource in self._resources.values():
-            if resource.state < ResourceState.FAILED and self._is_coming(resource):
-                yield from self._needs(resource)
-            yield from self._inputs(resource)
+            yield from self._needs(resource)
             yield from self._quorums(resource)
 
     def in_vain(self, resources: Iterable[Resource]) -> Iterator[Problem]:
         """Return why a deployment of resources must fail, as far as that is cheap to tell."""
-        waiting: list[PlannedWait] = []
+        waits: list[_Wait] = []
         for resource in resources:
             found = self._missing_parts(resource, resource.attributes)
             yield from (problem for problem in found if problem.severity == "error")
-            waiting += self._waits_of(resource) if resource.conditions else ()
-        yield from self._once(waiting, self._losses)
+            waits += self._waits_of(resource) if resource.conditions else ()
+        yield from self._once(waits, self._losses)
 
-    def _once(
-        self, waits: Iterable[PlannedWait], check: Callable[[PlannedWait], Iterator[Problem]]
-    ) -> Iterator[Problem]:
+    def _once(self, waits: Iterable[_Wait], check: Callable[[_Wait], Iterator[Problem]]) -> Iterator[Problem]:
         """Check waits, but each condition that many share only once if nothing is wrong with it."""
         fine: set[tuple[int, str]] = set()
         for wait in waits:
@@ -230,32 +216,29 @@ class Checks:
 
     def connections(self) -> Iterator[Problem]:
         """Return the connections that one side does not have, or would refuse."""
+        accepts = self._facts.accepts
         for resource in self._resources.values():
             for guid in sorted(resource.connections):
                 pair, other = (resource.guid, guid), self._resources.get(guid)
                 who, whom = map(self._called, pair)
                 if other is None:
-                    yield Problem(
-                        kind="unknown-resource", guids=pair, text=f"{who} is connected to {whom}, which does not exist"
-                    )
+                    yield _problem("unknown-resource", f"{who} is connected to {whom}, which does not exist", *pair)
                 elif resource.guid not in other.connections:
-                    text = f"{who} is connected to {whom}, but {whom} not to {who}"
-                    yield Problem(kind="one-sided-connection", guids=pair, text=text)
-                elif self._facts.accepts is not None and resource.guid < guid:
-                    yield from self._accepted(self._facts.accepts, pair)
+                    yield _problem(
+                        "one-sided-connection", f"{who} is connected to {whom}, but {whom} not to {who}", *pair
+                    )
+                elif accepts is not None and resource.guid < guid:
+                    takes = accepts(*pair), accepts(*pair[::-1])
+                    if not any(takes):
+                        text = f"neither {who} nor {whom} takes a connection to the other"
+                        yield _problem("refused-connection", text, *pair)
+                    elif not all(takes):
+                        one, two = (who, whom) if takes[0] else (whom, who)
+                        text = f"{one} takes a connection to {two}, but {two} takes none to {one}"
+                        yield _problem("one-sided-connection", text, *pair)
 
     def _called(self, guid: int) -> str:
         return called(guid, self._facts.names, self._state)
-
-    def _accepted(self, accepts: Callable[[int, int], bool], pair: tuple[int, int]) -> Iterator[Problem]:
-        takes, names = (accepts(*pair), accepts(*pair[::-1])), tuple(map(self._called, pair))
-        if not any(takes):
-            text = f"neither {names[0]} nor {names[1]} takes a connection to the other"
-            yield Problem(kind="refused-connection", guids=pair, text=text)
-        elif not all(takes):
-            willing, refusing = names if takes[0] else names[::-1]
-            text = f"{willing} takes a connection to {refusing}, but {refusing} takes none to {willing}"
-            yield Problem(kind="one-sided-connection", guids=pair, text=text)
 
     # --- what a resource lacks ----------------------------------------------------------------------------------------
 
@@ -263,7 +246,7 @@ class Checks:
         rtypes, attributes = self._facts.rtypes, self._facts.attributes
         if rtypes is not None and resource.rtype not in rtypes:
             text = f"the type of {self._called(resource.guid)} is not registered; known: {', '.join(sorted(rtypes))}"
-            yield Problem(kind="unknown-type", guids=(resource.guid,), text=text)
+            yield _problem("unknown-type", text, resource.guid)
         if attributes is not None:
             given = attributes.get(resource.guid, {})
             yield from self._missing_parts(resource, given)
@@ -274,63 +257,60 @@ class Checks:
         mine = self._nature(resource.rtype)
         if resource.state >= ResourceState.READY or not (mine.attributes or mine.connections):
             return
-        is_held = any(action is ResourceAction.DEPLOY for action, _ in resource.conditions)
-        severity: Severity = "warning" if is_held else "error"
-        who, guids = self._called(resource.guid), (resource.guid,)
+        severity: Severity = "warning" if _has(ResourceAction.DEPLOY, resource) else "error"
+        who = self._called(resource.guid)
         for name in mine.attributes:
             if given.get(name) in (None, "") and resource.attributes.get(name) in (None, ""):
                 is_trace = name == "traceName" and any(each.endswith("Collector") for each in mine.rtypes)
                 kind: ProblemKind = "collector-without-trace" if is_trace else "missing-part"
-                yield Problem(kind=kind, severity=severity, guids=guids, text=f"{who} has no {name}: set the attribute")
-        others = [self._resources[guid] for guid in resource.connections if guid in self._resources]
+                yield _problem(kind, f"{who} has no {name}: set the attribute", resource.guid, severity=severity)
+        others = [self._resources[guid].rtype for guid in resource.connections if guid in self._resources]
         for rtypes in mine.connections:
-            if not any(is_kind(other.rtype, rtype, self._nature) for other in others for rtype in rtypes):
+            if not self._is_any(others, rtypes):
                 text = f"{who} has no {' or '.join(rtypes)}: connect it to one"
-                yield Problem(kind="missing-part", severity=severity, guids=guids, text=text)
+                yield _problem("missing-part", text, resource.guid, severity=severity)
+
+    def _is_any(self, rtypes: Iterable[str], of: Iterable[str]) -> bool:
+        """Tell whether one of several types is, or derives from, one of others."""
+        return any(self._nature(rtype).rtypes.intersection(of) for rtype in rtypes)
 
     def _patterns(self, resource: Resource, given: Mapping[str, Any]) -> Iterator[Problem]:
         """Return the patterns of a Monitor that match no metric."""
         patterns = given.get("metrics") or resource.attributes.get("metrics")
-        if not is_kind(resource.rtype, "fedmon::Monitor", self._nature) or not isinstance(patterns, list | tuple):
+        if not self._is_any([resource.rtype], ["fedmon::Monitor"]) or not isinstance(patterns, list | tuple):
             return
         if any(one.kind == "wrong-attribute" and resource.guid in one.guids for one in self._facts.problems):
             return  # refused already, with the name that was meant
         for pattern in patterns:
             if isinstance(pattern, str) and (near := unknown_metric(pattern)) is not None:
                 text = f"{self._called(resource.guid)} records {pattern!r}, which is not in the table of metrics{near}"
-                yield Problem(kind="unknown-metric", severity="warning", guids=(resource.guid,), text=text)
+                yield _problem("unknown-metric", text, resource.guid, severity="warning")
 
     # --- what a resource waits for by its type ------------------------------------------------------------------------
 
-    def _to_come(self, resource: Resource) -> Iterator[tuple[str, Need, Resource]]:
-        """Return which others the verbs still to come need."""
-        if self._nature(resource.rtype).needs:
-            for action in ResourceAction:
-                verb = VERB_OF[action]
-                if resource.state < COMES_TO[verb]:
-                    for need, other in needed(resource, verb, self._resources, self._nature):
-                        yield verb, need, other
-
     def _needs(self, resource: Resource) -> Iterator[Problem]:
-        """Return resources that it needs, and that are lost or not deployed."""
-        for verb, _, other in self._to_come(resource):
-            what, guids = f"{verb} of {self._called(resource.guid)}", (resource.guid, other.guid)
-            if other.state is ResourceState.NEW and not self._is_coming(other):
-                yield self._not_deployed(what, *guids)
-            elif other.state >= ResourceState.FAILED and other.critical and verb != "stop":
-                text = f"{what} needs {self._called(other.guid)}, which is {other.state.name}"
-                yield Problem(kind="failed-resource", severity="warning", guids=guids, text=text)
-
-    def _inputs(self, resource: Resource) -> Iterator[Problem]:
-        """Return inputs from a resource that no condition waits for, directly or through others."""
-        for verb, need, other in self._to_come(resource):
-            if need.attribute and other.state < need.state and other.guid not in self._awaited(resource):
-                who, whom = map(self._called, (resource.guid, other.guid))
-                text = f"{verb} of {who} needs {whom} to be {need.state.name} ({need.attribute})"
-                text += ", but no condition waits for that"
-                yield Problem(kind="missing-part", severity="warning", guids=(resource.guid, other.guid), text=text)
+        """Return resources that the verbs still to come need: lost, not deployed, or inputs that nothing waits for."""
+        is_coming = resource.state < ResourceState.FAILED and self._is_coming(resource)
+        who = self._called(resource.guid)
+        for action in ResourceAction if self._nature(resource.rtype).needs else ():
+            verb = VERB_OF[action]
+            if resource.state >= COMES_TO[verb]:
+                continue
+            for need, other in needed(resource, verb, self._resources, self._nature):
+                whom, pair = self._called(other.guid), (resource.guid, other.guid)
+                is_lost = other.state >= ResourceState.FAILED and other.critical and verb != "stop"
+                if is_coming and other.state is ResourceState.NEW and not self._is_coming(other):
+                    yield self._not_deployed(f"{verb} of {who}", *pair)
+                elif is_coming and is_lost:
+                    text = f"{verb} of {who} needs {whom}, which is {other.state.name}"
+                    yield _problem("failed-resource", text, *pair, severity="warning")
+                if need.attribute and other.state < need.state and other.guid not in self._awaited(resource):
+                    text = f"{verb} of {who} needs {whom} to be {need.state.name} ({need.attribute})"
+                    text += ", but no condition waits for that"
+                    yield _problem("missing-part", text, *pair, severity="warning")
 
     def _awaited(self, resource: Resource) -> set[int]:
+        """Return the guids that a resource waits for, directly or through others."""
         found: set[int] = set()
         waiting = [resource]
         while waiting:
@@ -345,7 +325,7 @@ class Checks:
 
     def _quorums(self, resource: Resource) -> Iterator[Problem]:
         """Return quorums on the start of an Aggregator, which all the same ends only with all of its jobs."""
-        if not is_kind(resource.rtype, "fedmon::Aggregator", self._nature) or resource.attributes.get("atLeast"):
+        if not self._is_any([resource.rtype], ["fedmon::Aggregator"]) or resource.attributes.get("atLeast"):
             return
         awaited = {other.guid for _, other in needed(resource, "stop", self._resources, self._nature)}
         for action, condition in resource.conditions:
@@ -354,43 +334,33 @@ class Checks:
                     f"start of {self._called(resource.guid)} waits for {condition.needed} of {len(condition.group)} "
                     f"jobs, but it ends only after all of them: set atLeast={condition.needed} on it"
                 )
-                yield Problem(kind="unused-quorum", severity="warning", guids=(resource.guid,), text=text)
+                yield _problem("unused-quorum", text, resource.guid, severity="warning")
 
     # --- conditions ---------------------------------------------------------------------------------------------------
 
-    def _waits(self) -> Iterator[PlannedWait]:
-        for resource in self._resources.values():
-            yield from self._waits_of(resource)
-        for want in self._state.wants.values():
-            if want.attribute is not None:
-                what = f"setting {want.attribute[0]} of {self._called(want.guid)}"
-                for condition in want.conditions:
-                    yield PlannedWait(guid=want.guid, name=want.name, what=what, condition=condition)
-
-    def _waits_of(self, resource: Resource) -> Iterator[PlannedWait]:
+    def _waits_of(self, resource: Resource) -> Iterator[_Wait]:
         for action, condition in resource.conditions:
             verb = VERB_OF[action]
             if resource.state < COMES_TO[verb]:
-                what = f"{verb} of {self._called(resource.guid)}"
-                yield PlannedWait(guid=resource.guid, name=verb, what=what, condition=condition)
+                yield _Wait(resource.guid, verb, f"{verb} of {self._called(resource.guid)}", condition)
 
-    def _of_wait(self, wait: PlannedWait) -> Iterator[Problem]:
+    def _of_wait(self, wait: _Wait) -> Iterator[Problem]:
         yield from self._losses(wait)
         for guid in wait.condition.group:
             other = self._resources.get(guid)
             if other is None:
                 if not self._facts.are_removed:
                     text = f"{wait.what} waits for {self._called(guid)}, which does not exist"
-                    yield Problem(kind="unknown-resource", guids=(wait.guid, guid), text=text)
+                    yield _problem("unknown-resource", text, wait.guid, guid)
             elif other.state is ResourceState.NEW and not self._is_coming(other):
                 yield self._not_deployed(wait.what, wait.guid, guid)
-            elif isinstance(wait.condition, StateCondition):
-                yield from self._state_of(wait, wait.condition.state, other)
             else:
-                yield from self._metric_of(wait, wait.condition, other)
+                is_state = isinstance(wait.condition, StateCondition)
+                for kind, severity, text in (self._of_state if is_state else self._of_metric)(wait, other):
+                    yield _problem(kind, f"{wait.what} waits for {text}", wait.guid, guid, severity=severity)
         yield from self._endings(wait)
 
-    def _losses(self, wait: PlannedWait) -> Iterator[Problem]:
+    def _losses(self, wait: _Wait) -> Iterator[Problem]:
         """Return why a condition can never hold any more."""
         condition = wait.condition
         if condition.at_least is None and isinstance(condition, StateCondition):
@@ -399,80 +369,65 @@ class Checks:
                 member = self._resources.get(guid)
                 if member is not None and member.state is ResourceState.FAILED and member.critical:
                     text = f"{wait.what} waits for {self._called(guid)}, which is critical and failed"
-                    yield Problem(kind="failed-resource", guids=(wait.guid, guid), text=text)
+                    yield _problem("failed-resource", text, wait.guid, guid)
             return
         want = Want(key=(wait.guid, wait.name), since=0.0, conditions=(condition,))
         found = verdict_on_condition(condition, want, self._resources, 0.0)
         are_known = self._facts.are_removed or all(guid in self._resources for guid in condition.group)
         if isinstance(found, Doomed) and are_known:
             kind: ProblemKind = "impossible-quorum" if condition.at_least is not None else "may-not-come"
-            guids = (wait.guid, *condition.group)
-            yield Problem(kind=kind, guids=guids, text=f"{wait.what} can never come: {found.reason}")
+            yield _problem(kind, f"{wait.what} can never come: {found.reason}", wait.guid, *condition.group)
 
     def _not_deployed(self, what: str, guid: int, other: int) -> Problem:
         text = f"{what} waits for {self._called(other)}, which is not deployed yet"
-        return Problem(kind="not-deployed", severity="warning", guids=(guid, other), text=text)
+        return _problem("not-deployed", text, guid, other, severity="warning")
 
-    def _about(
-        self, kind: ProblemKind, severity: Literal["warning", "hint"], wait: PlannedWait, other: Resource, text: str
-    ) -> Problem:
-        return Problem(
-            kind=kind, severity=severity, guids=(wait.guid, other.guid), text=f"{wait.what} waits for {text}"
-        )
-
-    def _state_of(self, wait: PlannedWait, wanted: ResourceState, other: Resource) -> Iterator[Problem]:
+    def _of_state(self, wait: _Wait, other: Resource) -> Iterator[tuple[ProblemKind, Severity, str]]:
+        wanted = wait.condition.state  # type: ignore[union-attr] # a condition of states
+        text = f"{self._called(other.guid)} to be {wanted.name}"
         if other.state >= wanted:
             return
-        text = f"{self._called(other.guid)} to be {wanted.name}"
         if wanted in self._nature(other.rtype).skips:
-            text += ", which its type skips: the next state counts"
-            yield self._about("skipped-state", "warning", wait, other, text)
+            yield "skipped-state", "warning", f"{text}, which its type skips: the next state counts"
         elif wanted is ResourceState.FAILED:
-            yield self._about("not-failed", "hint", wait, other, f"{text}, which never comes if it succeeds")
+            yield "not-failed", "hint", f"{text}, which never comes if it succeeds"
 
-    def _metric_of(self, wait: PlannedWait, condition: MetricCondition, other: Resource) -> Iterator[Problem]:
-        if has_held(condition, other) or other.state >= ResourceState.STOPPED:
+    def _of_metric(self, wait: _Wait, other: Resource) -> Iterator[tuple[ProblemKind, Severity, str]]:
+        condition, nature = wait.condition, self._nature(other.rtype)
+        if not isinstance(condition, MetricCondition) or other.state >= ResourceState.STOPPED:
             return
-        nature, name = self._nature(other.rtype), condition.metric.name
+        if has_held(condition, other):
+            return
+        name, by = condition.metric.name, nature.measured_by
         text = f"{name} of {self._called(other.guid)}"
-        if any(is_kind(other.rtype, rtype, self._nature) for rtype in _MEASURED):
-            near = unknown_metric(name)
-            if near is not None:
-                yield self._about(
-                    "unknown-metric", "warning", wait, other, f"{text}, which is not in the table of metrics{near}"
-                )
-        near_by = [self._resources[guid].rtype for guid in other.connections if guid in self._resources]
-        measured_by = nature.measured_by
-        if measured_by is not None and not any(
-            is_kind(each, by, self._nature) for each in near_by for by in measured_by
-        ):
-            if measured_by:
-                text += f", which is not measured: connect it to a {' or a '.join(measured_by)}"
-                yield self._about("not-measured", "warning", wait, other, text)
+        if nature.rtypes.intersection(_MEASURED) and (near := unknown_metric(name)) is not None:
+            yield "unknown-metric", "warning", f"{text}, which is not in the table of metrics{near}"
+        near_by = (self._resources[guid].rtype for guid in other.connections if guid in self._resources)
+        if by is not None and not self._is_any(near_by, by):
+            if by:
+                yield "not-measured", "warning", f"{text}, which is not measured: connect it to a {' or a '.join(by)}"
             else:
-                text += ", whose type tells no numbers: call ec.measured for it"
-                yield self._about("not-measured", "hint", wait, other, text)
+                yield "not-measured", "hint", f"{text}, whose type tells no numbers: call ec.measured for it"
         elif nature.ending == "always" and wait.name != "stop":
-            text += ", which may end without it; the wait fails then"
-            yield self._about("may-not-come", "hint", wait, other, text)
+            yield "may-not-come", "hint", f"{text}, which may end without it; the wait fails then"
 
-    def _endings(self, wait: PlannedWait) -> Iterator[Problem]:
+    def _endings(self, wait: _Wait) -> Iterator[Problem]:
         """Return members that must be STOPPED, and that nothing known stops; a call still may."""
         condition = wait.condition
         if not isinstance(condition, StateCondition) or condition.state is not ResourceState.STOPPED:
             return
         members = [self._resources[guid] for guid in condition.group if guid in self._resources]
-        lasting = [member for member in members if self._lasts(member)]
+        lasting = [
+            one
+            for one in members
+            if one.state < ResourceState.STOPPED
+            and not _has(ResourceAction.STOP, one)
+            and lasts(one, self._resources, self._nature)
+        ]
         if len(condition.group) - len(lasting) < condition.needed:
-            for member in lasting:
-                text = f"{self._called(member.guid)} to be STOPPED, but its type runs until a stop or its release"
-                yield self._about("not-stopped", "warning", wait, member, text)
-
-    def _lasts(self, resource: Resource) -> bool:
-        is_stopped = any(action is ResourceAction.STOP for action, _ in resource.conditions)
-        if resource.state >= ResourceState.STOPPED or is_stopped:
-            return False
-        return lasts(resource, self._resources, self._nature)
+            for one in lasting:
+                text = f"{self._called(one.guid)} to be STOPPED, but its type runs until a stop or its release"
+                yield _problem("not-stopped", f"{wait.what} waits for {text}", wait.guid, one.guid, severity="warning")
 
 
 def unknown_metric(name: str) -> str | None:
@@ -494,59 +449,44 @@ def unknown_metric(name: str) -> str | None:
 def _lines(plan: ExperimentPlan) -> Iterator[str]:
     resources = plan.state.resources
     conditions = sum(len(resource.conditions) for resource in resources.values())
-    yield f"{_counted(len(resources), 'resource')}, {_counted(conditions, 'condition')}"
-    tell = partial(_told, plan)
+    yield f"{plural(len(resources), 'resource')}, {plural(conditions, 'condition')}"
     for number, wave in enumerate(plan.waves, 1):
-        kinds = dict.fromkeys(kind for kind in DONE if any(step.kind == kind for step in wave))
-        parts = (f"{kind} {_few([step for step in wave if step.kind == kind], tell)}" for kind in kinds)
+        parts = [
+            f"{kind} {_few([_told(plan, step) for step in wave if step.kind == kind])}"
+            for kind in DONE
+            if any(step.kind == kind for step in wave)
+        ]
         yield f"{number:4}. {'; '.join(parts)}"
     if plan.stuck:
-        yield f"never comes to its end: {_few(plan.stuck, partial(_name, plan))}"
+        yield f"never comes to its end: {_few([_name(plan, guid) for guid in plan.stuck])}"
     yield from map(str, plan.problems)
     counts = ((severity, sum(one.severity == severity for one in plan.problems)) for severity in SEVERITIES)
-    counted = ", ".join(_counted(count, severity) for severity, count in counts if count)
-    yield (
-        f"{counted}: the experiment cannot work"
-        if plan.errors
-        else f"no errors, {counted}"
-        if counted
-        else "no problems found"
-    )
+    counted = ", ".join(plural(count, severity) for severity, count in counts if count)
+    if plan.errors:
+        yield f"{counted}: the experiment cannot work"
+    else:
+        yield f"no errors, {counted}" if counted else "no problems found"
 
 
-def _few(those: Sequence[_T], word: Callable[[_T], str]) -> str:
-    """Return words with commas; of very many only the first, and the number of the others."""
-    shown = those if len(those) <= _MANY + 1 else those[:_MANY]
-    more = f" and {len(those) - _MANY} more" if len(shown) < len(those) else ""
-    return ", ".join(map(word, shown)) + more
+def _few(words: Sequence[str]) -> str:
+    return joined(words, most=_MANY, last=", ")
 
 
 def _told(plan: ExperimentPlan, step: Step) -> str:
     resource = plan.state.resources[step.guid]
-    waits = [
-        _wait(plan, condition, group)
-        for action, condition in resource.conditions
-        if action.name.lower() == step.kind and (group := _asked(plan, condition))
-    ]
+    conditions = [condition for action, condition in resource.conditions if action.name.lower() == step.kind]
+    waits = " and ".join(filter(None, (_wait(plan, condition) for condition in conditions)))
     who = _name(plan, step.guid) if plan.facts.names.get(step.guid) else f"{step.guid} {resource.rtype}"
-    return f"{who} when {' and '.join(waits)}" if waits else who
+    return f"{who} when {waits}" if waits else who
 
 
-def _asked(plan: ExperimentPlan, condition: AnyCondition) -> tuple[int, ...]:
-    """Return the members of a condition, without removed ones, for which nothing waits."""
-    is_asked = plan.state.resources.__contains__
-    return tuple(filter(is_asked, condition.group)) if plan.facts.are_removed else condition.group
-
-
-def _wait(plan: ExperimentPlan, condition: AnyCondition, group: tuple[int, ...]) -> str:
+def _wait(plan: ExperimentPlan, condition: AnyCondition) -> str:
+    """Return a condition in words, without removed members, for which nothing waits; "" if all were removed."""
+    group = [guid for guid in condition.group if guid in plan.state.resources or not plan.facts.are_removed]
     quorum = "" if condition.at_least is None else f"{condition.at_least} of "
     colon = ":" if isinstance(condition, MetricCondition) else ""
-    return f"{quorum}{_few(group, partial(_name, plan))}{colon} {condition}"
+    return f"{quorum}{_few([_name(plan, guid) for guid in group])}{colon} {condition}" if group else ""
 
 
 def _name(plan: ExperimentPlan, guid: int) -> str:
     return f"{guid} {plan.facts.names.get(guid, '')}".rstrip()
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

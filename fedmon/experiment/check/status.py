@@ -13,7 +13,7 @@ from fedmon.common.log import escape_control
 from fedmon.experiment.check.explain import Explanation, explain
 from fedmon.experiment.check.problems import called
 from fedmon.experiment.journal import Follower
-from fedmon.experiment.natures import lasts, natures
+from fedmon.experiment.natures import natures
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import FailureLevel, ResourceState
 
@@ -118,22 +118,6 @@ def blocker(state: State, names: Mapping[int, str], now: float) -> str:
     return f"{text}, which is {found.state.name}: {_waiting(explain(state, guid, now))}"
 
 
-def is_over(state: State) -> bool:
-    """Tell whether nothing more happens by itself: all ended, except resources that run until they are stopped."""
-    if state.is_aborted:
-        return True
-    nature = natures()
-    return all(
-        resource.state >= ResourceState.STOPPED
-        or (
-            resource.state is ResourceState.STARTED
-            and (resource.guid, "stop") not in state.wants
-            and lasts(resource, state.resources, nature)
-        )
-        for resource in state.resources.values()
-    )
-
-
 def as_reached(state: State) -> State:
     """Return a state in which released resources are as before their release, as drawings show them."""
     resources = state.resources.mutate()
@@ -143,55 +127,31 @@ def as_reached(state: State) -> State:
     return replace(state, resources=resources.finish())
 
 
-def overview_of(
-    state: State,
-    names: Mapping[int, str],
-    *,
-    folder: tuple[str, str, str],
-    process: int | None,
-    times: tuple[float, float, float],
-    is_live: bool,
-) -> Overview:
-    """Return the status of a run. ``folder`` is its experiment, run and folder, ``times`` its begin, end and now.
-
-    ``is_live`` tells whether a process runs it.
-    """
-    (exp_id, run_id, run_dir), (began, until, now) = folder, times
+def followed(follower: Follower, now: float) -> Overview:
+    """Return the status of a run at ``now``, of this process or another one. Raises StorageError."""
+    process = follower.process
+    follower.look()  # after the look for the process, so that its last events are not missed
+    if process is not None and follower.process is None:
+        return followed(follower, now)
+    is_live, state, names, folder = process is not None, follower.state, follower.names(), follower.folder
+    now = max(now, follower.until) if is_live else follower.until
     counts = Counter(resource.state for resource in state.resources.values())
     resources = standings(state, names, now, is_live=is_live)
     released = all(each.state is ResourceState.RELEASED for each in state.resources.values())
     failed = state.is_aborted or any(each.failed and each.critical for each in resources)
-    status: Status = "running" if is_live else "left" if not released else "failed" if failed else "ended"
     return Overview(
-        exp_id=exp_id,
-        run_id=run_id,
-        run_dir=run_dir,
-        status=status,
+        exp_id=folder.parent.name,
+        run_id=folder.name,
+        run_dir=str(folder),
+        status="running" if is_live else "left" if not released else "failed" if failed else "ended",
         process=process,
-        began=began,
-        until=until,
+        began=follower.began,
+        until=now,
         level=state.level.name,
         level_reason=state.level_reason,
         counts={each.name: count for each, count in sorted(counts.items())},
         blocker=blocker(state, names, now) if is_live else "",
         resources=resources,
-    )
-
-
-def followed(follower: Follower, names: Mapping[int, str], now: float) -> Overview:
-    """Return the status of another process's run at ``now``. Raises StorageError."""
-    process = follower.process
-    follower.look()  # after the look for the process, so that its last events are not missed
-    if process is not None and follower.process is None:
-        return followed(follower, names, now)
-    folder = follower.folder
-    return overview_of(
-        follower.state,
-        names,
-        folder=(folder.parent.name, folder.name, str(folder)),
-        process=process,
-        times=(follower.began, follower.until, max(now, follower.until) if process is not None else follower.until),
-        is_live=process is not None,
     )
 
 

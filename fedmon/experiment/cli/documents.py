@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,24 +63,11 @@ def check_file(
     """Plan an experiment without running it: the order of steps, and each problem with its place."""
     with connected(*((broker, settings, researcher) if ask else (None, None, None))) as federation:
         found = check(file, wait_all_ready=not each, asks=ask, federation=federation)
-    emit(plan_document(found), text=_fitted(escape_control(plan_text(found), keep="\n")), as_json=json)
+    placed = [replace(one, text=f"{one.text} ({found.place(one)})") for one in found.plan.problems]
+    text = str(replace(found.plan, problems=tuple(placed)))
+    emit(plan_document(found), text=escape_control(text, keep="\n"), as_json=json)
     if not found.plan.is_possible:
         raise typer.Exit(IMPOSSIBLE)
-
-
-def _fitted(text: str) -> str:
-    """Wrap lines between words for a terminal; a pipe gets them as they are."""
-    if not sys.stdout.isatty():
-        return text
-    width = shutil.get_terminal_size().columns
-    wrap = textwrap.TextWrapper(width, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(map(wrap.fill, text.splitlines()))
-
-
-def plan_text(found: Checked) -> str:
-    """Return the plan for people, each problem with its place in the file."""
-    placed = [replace(one, text=f"{one.text} ({found.place(one)})") for one in found.plan.problems]
-    return str(replace(found.plan, problems=tuple(placed)))
 
 
 def plan_document(found: Checked) -> dict[str, Any]:
@@ -143,14 +128,11 @@ def graph(
 
 
 def _format(named: str | None, output: Path | None) -> str:
-    ending = output.suffix.lstrip(".").lower() if output is not None else ""
-    if named is None and ending and ending not in _FORMATS:
-        raise InvalidInputError(
-            f"a drawing cannot be written as .{ending}: end --output in .{', .'.join(_FORMATS)}, or give --format"
-        )
-    kind = named or ending or "png"
+    kind = named or (output.suffix.lstrip(".").lower() if output is not None else "") or "png"
     if kind not in _FORMATS:
-        raise InvalidInputError(f"--format {kind!r} is not one of {', '.join(_FORMATS)}")
+        raise InvalidInputError(
+            f"a drawing cannot be written as .{kind}: end --output in .{', .'.join(_FORMATS)}, or give --format"
+        )
     return kind
 
 

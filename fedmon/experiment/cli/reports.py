@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import shutil
 import stat
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -19,10 +20,9 @@ import typer
 from fedmon.common.errors import FedmonError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.common.text import moment, shorten, size, table
+from fedmon.common.text import duration, moment, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.check.diagram import COLOURS, content_of, picture_of
-from fedmon.experiment.check.explain import span
 from fedmon.experiment.check.status import Overview, as_reached, followed, heading
 from fedmon.experiment.cli.documents import JsonOption, RunArgument
 from fedmon.experiment.errors import UnknownTypeError
@@ -33,9 +33,6 @@ from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table
 from fedmon.researcher.cli.shell import emit
-
-if TYPE_CHECKING:
-    from fedmon.report.source import Source
 
 REPORTED, MEASURED, RESOURCES = "Values that plans reported", "Values that conditions used", "Resources"
 MAX_CURVES = 20
@@ -78,23 +75,6 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     points: tuple[tuple[float, float], ...] = ()
 
-    @classmethod
-    def of(cls, guid: int, node: str, name: str, points: Sequence[tuple[float, float]]) -> Series:
-        """Sum up numbers with their times; there is one at least."""
-        kept = [value for _, value in points]
-        step = -(-len(points) // MAX_POINTS)
-        return cls(
-            guid=guid,
-            node=node,
-            name=name,
-            count=len(kept),
-            first=kept[0],
-            last=kept[-1],
-            low=min(kept),
-            high=max(kept),
-            points=tuple(points[::step]),
-        )
-
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """What a recording tells, energy among it; ``problem`` says why it tells nothing."""
@@ -106,32 +86,79 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a run. ``values`` are attributes that resources set, such as outcomes.
+
+    ``measured`` has the values that conditions used, ``reported`` those that plans reported.
+    """
+
+    overview: Overview
+    values: dict[int, dict[str, Any]]
+    measured: tuple[Series, ...]
+    reported: tuple[Series, ...]
+    recordings: tuple[Recorded, ...]
+    traces: tuple[TraceFile, ...]
+
+
+_Numbers = dict[tuple[int, str, str], list[tuple[float, float]]]
+"""By resource, node and name: when each number came, and the number."""
+
+
 def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
     """Return what the resources of a run wrote, and what was collected of them, at most `MAX_FILES`."""
-    known = set(guids)
-    found = []
-    for path, size_bytes in _files(folder):
+    known, found = set(guids), []
+    for path in sorted(folder.rglob("*")):
         within = path.relative_to(folder)
-        if within.parts[0].isdigit() and int(within.parts[0]) in known and len(within.parts) > 1:
-            found.append(TraceFile(guid=int(within.parts[0]), path=str(within), size_bytes=size_bytes))
-        elif (head := within.name.partition(".")[0]).isdigit() and int(head) in known:
-            found.append(TraceFile(guid=int(head), path=str(within), size_bytes=size_bytes, collected=True))
+        if path.name.startswith(".") or path.name.endswith(_OF_SQLITE) or str(within) in _NO_TRACES:
+            continue
+        is_collected = len(within.parts) == 1 or within.parts[0] not in map(str, known)
+        owner = path.name.partition(".")[0] if is_collected else within.parts[0]
+        with contextlib.suppress(OSError):
+            about = path.lstat()
+            if owner.isdigit() and int(owner) in known and stat.S_ISREG(about.st_mode):
+                found.append(
+                    TraceFile(guid=int(owner), path=str(within), size_bytes=about.st_size, collected=is_collected)
+                )
         if len(found) == MAX_FILES:
             break
     return sorted(found, key=lambda each: (each.guid, each.collected, each.path))
 
 
-def reported_in(folder: Path, traces: Iterable[TraceFile]) -> list[Series]:
+def series_of(numbers: _Numbers) -> tuple[Series, ...]:
+    """Sum up numbers, of which there is one at least for each name."""
+    found = []
+    for (guid, node, name), points in sorted(numbers.items()):
+        kept = [value for _, value in points]
+        some = tuple(points[:: -(-len(points) // MAX_POINTS)])
+        series = Series(
+            guid=guid, node=node, name=name, count=len(kept), first=kept[0], last=kept[-1], low=min(kept),
+            high=max(kept), points=some,
+        )  # fmt: skip
+        found.append(series)
+    return tuple(found)
+
+
+def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]:
     """Return what plans reported, by job, node and name. Lines that are none of ours are passed over."""
-    found: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
+    found: _Numbers = {}
     for trace in traces:
-        if trace.collected or Path(trace.path).name != "scalars":
-            continue
-        for node, t, values in _scalars(folder / trace.path):
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    found.setdefault((trace.guid, node, name), []).append((t, float(value)))
-    return [Series.of(guid, node, name, values) for (guid, node, name), values in sorted(found.items())]
+        if not trace.collected and Path(trace.path).name == "scalars":
+            with contextlib.suppress(OSError), (folder / trace.path).open("rb") as file:
+                for line in file:
+                    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                        one = msgspec.json.decode(line, type=_Scalars)
+                        for name, value in one.values.items():
+                            if isinstance(value, int | float):
+                                found.setdefault((trace.guid, one.node, name), []).append((one.t, float(value)))
+    return series_of(found)
+
+
+class _Scalars(msgspec.Struct):
+    """A line of the numbers that a plan reported."""
+
+    values: dict[str, Any]
+    node: str = ""
+    t: float = 0.0
 
 
 def recordings_in(folder: Path, traces: Iterable[TraceFile], began: Mapping[int, float]) -> list[Recorded]:
@@ -153,66 +180,17 @@ def _recorded(folder: Path, trace: TraceFile, began: float | None) -> Recorded:
             from fedmon.report.subject import choose
 
             with Source([folder / trace.path]) as source:
+                last = dict.fromkeys((host.node_id for host in source.hosts), 0.0)
+                for stream in source.streams:
+                    last[stream.node_id] = max(last.get(stream.node_id, 0.0), stream.last_t)
                 # A recording begins with the last sample before, taken at another pace: no part of what was watched.
                 # Where the clock of a node is far off, all of its samples are.
-                is_within = began is not None and all(_last(source, host.node_id) > began for host in source.hosts)
+                is_within = began is not None and all(last[host.node_id] > began for host in source.hosts)
                 case = choose(source, since_t=began if is_within else None).read()
     except FedmonError as error:
         return Recorded(guid=trace.guid, path=trace.path, problem=str(error))
-    return Recorded(
-        guid=trace.guid,
-        path=trace.path,
-        nodes=tuple(node.name for node in case.nodes),
-        findings=tuple(find(case)),
-    )
-
-
-def _last(source: Source, node_id: str) -> float:
-    return max((one.last_t for one in source.streams if one.node_id == node_id), default=0.0)
-
-
-def _scalars(path: Path) -> Iterator[tuple[str, float, Mapping[str, Any]]]:
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    one = msgspec.json.decode(line)
-                except (msgspec.DecodeError, RecursionError):
-                    continue
-                t = one.get("t", 0.0) if isinstance(one, dict) else None
-                if isinstance(t, int | float) and isinstance(one.get("values"), dict):
-                    yield str(one.get("node", "")), t, one["values"]
-    except OSError:
-        return
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    for where, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(where) / name
-            if name.startswith(".") or name.endswith(_OF_SQLITE) or (where == str(folder) and name in _NO_TRACES):
-                continue
-            try:
-                about = path.lstat()
-            except OSError:
-                continue
-            if stat.S_ISREG(about.st_mode):
-                yield path, about.st_size
-
-
-class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a run. ``values`` are attributes that resources set, such as outcomes.
-
-    ``measured`` has the values that conditions used, ``reported`` those that plans reported.
-    """
-
-    overview: Overview
-    values: dict[int, dict[str, Any]]
-    measured: tuple[Series, ...]
-    reported: tuple[Series, ...]
-    recordings: tuple[Recorded, ...]
-    traces: tuple[TraceFile, ...]
+    nodes = tuple(node.name for node in case.nodes)
+    return Recorded(guid=trace.guid, path=trace.path, nodes=nodes, findings=tuple(find(case)))
 
 
 def report(
@@ -237,37 +215,36 @@ def report(
 
 def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
     """Return the report of a run, which may still be running, and its state. Raises NotFoundError and StorageError."""
-    values: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    numbers: _Numbers = {}
 
     def take(event: AnyEvent) -> None:
         if isinstance(event, Measured) and event.value is not None:
-            values.setdefault((event.guid, event.name), []).append((event.t, event.value))
+            numbers.setdefault((event.guid, "", event.name), []).append((event.t, event.value))
 
     with Follower(run_dir, on_event=take) as follower:
-        shown = followed(follower, follower.names(), time.time())
+        shown = followed(follower, time.time())
         state, folder = follower.state, follower.folder
     traces = traces_in(folder, state.resources)
     began = {each.guid: t for each in shown.resources if (t := each.times.get(ResourceState.STARTED.name)) is not None}
     return RunReport(
         overview=shown,
-        values={guid: found for guid, one in sorted(state.resources.items()) if (found := dict(_own_values(one)))},
-        measured=tuple(Series.of(guid, "", name, numbers) for (guid, name), numbers in sorted(values.items())),
-        reported=tuple(reported_in(folder, traces)),
+        values={guid: found for guid, one in sorted(state.resources.items()) if (found := _own_values(one))},
+        measured=series_of(numbers),
+        reported=reported_in(folder, traces),
         recordings=tuple(recordings_in(folder, traces, began)),
         traces=tuple(traces),
     ), state
 
 
-def _own_values(resource: Resource) -> Iterator[tuple[str, Any]]:
+def _own_values(resource: Resource) -> dict[str, Any]:
     """Return the attributes that a resource set itself; none if its type is unknown here."""
     try:
         attributes = ResourceFactory.get_resource_type(resource.rtype).get_attributes()
     except UnknownTypeError:
-        return
-    for each in attributes:
-        value = each.from_note(resource.attributes.get(each.name))
-        if each.has_flag(Flags.NoWrite) and not each.is_masked and value not in (None, "", MASK):
-            yield each.name, value
+        return {}
+    own = [one for one in attributes if one.has_flag(Flags.NoWrite) and not one.is_masked]
+    values = {one.name: one.from_note(resource.attributes.get(one.name)) for one in own}
+    return {name: value for name, value in values.items() if value not in (None, "", MASK)}
 
 
 def sections_of(found: RunReport) -> list[Section]:
@@ -327,7 +304,7 @@ def _run(shown: Overview) -> tuple[Part, ...]:
     is_released = bool(released) and released == len(shown.resources)
     facts = [
         ("began", moment(shown.began) if shown.began else ""),
-        ("took" if is_released else "so far", span(shown.until - shown.began) if shown.began else ""),
+        ("took" if is_released else "so far", duration(shown.until - shown.began) if shown.began else ""),
         ("resources", str(len(shown.resources))),
         ("reached", counts + (", then released" if is_released else "")),
         ("level", "" if shown.failed or not shown.level_reason else f"{shown.level}: {shown.level_reason}"),
@@ -340,7 +317,7 @@ def _run(shown: Overview) -> tuple[Part, ...]:
 def _resources(shown: Overview, names: dict[int, str]) -> tuple[Table, ...]:
     rows = []
     for each in shown.resources:
-        moments = [f"+{span(t - shown.began)}" if (t := each.times.get(name)) else "" for name in _SHOWN_STATES]
+        moments = [f"+{duration(t - shown.began)}" if (t := each.times.get(name)) else "" for name in _SHOWN_STATES]
         rows.append((names[each.guid], each.rtype, each.reached, *moments))
     headers = ("resource", "type", "reached", *(name.lower() for name in _SHOWN_STATES))
     return _rows(headers, rows, set(range(3, 8)))
@@ -407,11 +384,7 @@ def _write_page(path: Path, found: RunReport, sections: list[Section], state: St
 
 
 def _pictures(title: str, meaning: str, png: bytes | None) -> list[Section]:
-    return [] if png is None else [Section(title=title, parts=(_picture(meaning, png),))]
-
-
-def _picture(title: str, png: bytes) -> Picture:
-    return Picture(title=title, png=lambda: png)
+    return [] if png is None else [Section(title=title, parts=(Picture(title=meaning, png=lambda: png),))]
 
 
 def _curves(found: RunReport, series: Sequence[Series]) -> list[Picture]:
@@ -427,7 +400,7 @@ def _curves(found: RunReport, series: Sequence[Series]) -> list[Picture]:
     for name, of_name in list(lines.items())[:MAX_CURVES]:
         if any(len(points) > 1 for points in of_name.values()):
             png = drawn(name, [Curve(label=label, points=tuple(sorted(of_name[label]))) for label in sorted(of_name)])
-            pictures.append(_picture(f"{name} over time", png))
+            pictures.append(Picture(title=f"{name} over time", png=partial(bytes, png)))
     return pictures
 
 

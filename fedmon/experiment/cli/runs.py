@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +20,15 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.experiment.check.document import check
-from fedmon.experiment.check.status import Overview, followed, heading, is_over, overview_of
+from fedmon.experiment.check.problems import ImpossiblePlanError
+from fedmon.experiment.check.status import Overview, followed, heading
 from fedmon.experiment.cli.documents import EachOption, FileArgument, JsonOption, RunArgument, connected
 from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.document.files import write
-from fedmon.experiment.journal import DOCUMENT, NAME, FileChanges, Follower
-from fedmon.experiment.situation import State
+from fedmon.experiment.journal import DOCUMENT, Follower
+from fedmon.experiment.natures import lasts, natures
+from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.cli.shell import NO_ANSWER, BrokerOption, IdOption, SettingsOption, emit, logs_above
 
@@ -65,7 +67,8 @@ def run(
 ) -> None:
     """Run an experiment and show its states and blockers; at its end and at Ctrl-C everything is released."""
     found = check(file, wait_all_ready=not each)
-    found.plan.check()
+    if found.plan.errors:
+        raise ImpossiblePlanError(found.plan.errors)
     where = directory or found.description.local_dir or FOLDER
     description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
     with (
@@ -73,12 +76,12 @@ def run(
         _failures_told_once(),
         ExperimentController.from_description(description, federation=federation) as ec,
     ):
-        # For later readers of the run: its journal has no names.
+        # A later process sees by it that everything was registered.
         write(ec.describe(), Path(ec.run_dir) / DOCUMENT)
         if any(ec.get_resource(guid).asks_federation for guid in ec.resources):
             _ = ec.federation  # nothing begins without a connection
         ec.deploy(wait_all_ready=not each)
-        _finish(ec, found.plan.facts.names, timeout_s=timeout, keep=keep, as_json=json)
+        _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
 
 
 def reconnect(
@@ -93,8 +96,7 @@ def reconnect(
 ) -> None:
     """Resume a run whose process died: nothing runs twice, and jobs that still run are adopted."""
     with Follower(run_dir) as follower:
-        names = follower.names()
-        shown = followed(follower, names, time.time())
+        shown = followed(follower, time.time())
     if shown.resources and shown.status in ("ended", "failed"):
         sys.stderr.write("fedmon: it is over, and everything was released: nothing is left to be taken up\n")
         _print(shown, as_json=json)
@@ -114,13 +116,13 @@ def reconnect(
         if left_out := _undeployed(ec.snapshot):
             guids = ", ".join(map(str, left_out))
             sys.stderr.write(f"fedmon: resource {guids} was never deployed, and is not waited for\n")
-        _finish(ec, names, timeout_s=timeout, keep=keep, as_json=json)
+        _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
 
 
 def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
     """Show the state of a run, also of another process, from its journal; nothing is changed."""
     with Follower(run_dir) as follower:
-        shown = followed(follower, follower.names(), time.time())
+        shown = followed(follower, time.time())
     _print(shown, as_json=json)
 
 
@@ -133,8 +135,7 @@ def watch(
     """Follow a run of another process until it is over."""
     deadline = Deadline(10**9 if timeout is None else timeout)
     with Follower(run_dir) as follower:
-        names = follower.names()
-        shown = followed(follower, names, time.time())
+        shown = followed(follower, time.time())
         try:
             is_over_already = shown.status != "running" and not json
             with showing(lambda: shown, silent=is_over_already, as_json=json) as on_change:
@@ -142,7 +143,7 @@ def watch(
                 while shown.status == "running" and not deadline.passed():
                     is_counted_down = sys.stdout.isatty() and len(shown.resources) <= MANY
                     follower.wait(min(REDRAW_S if is_counted_down else LOOK_S, deadline.left_s()))
-                    shown = followed(follower, names, time.time())
+                    shown = followed(follower, time.time())
                     on_change(shown)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
@@ -224,39 +225,28 @@ def _on_terminal(look: Callable[[], Overview]) -> Iterator[None]:
         yield
 
 
-def _finish(
-    ec: ExperimentController, names: Mapping[int, str], *, timeout_s: float | None, keep: bool, as_json: bool
-) -> None:
+def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as_json: bool) -> None:
     """Show a run of this process until it is over, release it, and exit with the code of its outcome."""
-    began = time.time()
-
-    def look() -> Overview:
-        now = time.time()
-        return overview_of(
-            ec.snapshot,
-            names,
-            folder=(ec.exp_id, ec.run_id, ec.run_dir),
-            process=None,
-            times=(began, now, now),
-            is_live=True,
-        )
-
     code = 0
-    with showing(look, silent=as_json) as on_change, _heard_signals() as told:
-        try:
-            if not _until_over(ec, lambda: on_change(look()), timeout_s, told):
-                code = NO_ANSWER
-            elif keep:
-                sys.stderr.write("fedmon: it is over; everything is kept until Ctrl-C\n")
-                told.wait()
-                raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            code = INTERRUPTED if not (keep and _is_over(ec.snapshot)) else 0
-        finally:
-            ec.shutdown()
-            on_change(look())
     with Follower(ec.run_dir) as follower:
-        shown = followed(follower, names, time.time())
+
+        def look() -> Overview:
+            return followed(follower, time.time())
+
+        with showing(look, silent=as_json) as on_change, _heard_signals() as told:
+            try:
+                if not _until_over(ec, follower, lambda: on_change(look()), timeout_s, told):
+                    code = NO_ANSWER
+                elif keep:
+                    sys.stderr.write("fedmon: it is over; everything is kept until Ctrl-C\n")
+                    told.wait()
+                    raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                code = INTERRUPTED if not (keep and _is_over(ec.snapshot)) else 0
+            finally:
+                ec.shutdown()
+                on_change(look())
+        shown = look()
     _print(shown, as_json=as_json)
     if code == NO_ANSWER:
         sys.stderr.write(f"fedmon: not over within {timeout_s:g} s; everything was released\n")
@@ -266,36 +256,48 @@ def _finish(
 
 
 def _until_over(
-    ec: ExperimentController, on_change: Callable[[], None], timeout_s: float | None, told: threading.Event
+    ec: ExperimentController,
+    follower: Follower,
+    on_change: Callable[[], None],
+    timeout_s: float | None,
+    told: threading.Event,
 ) -> bool:
     deadline = Deadline(10**9 if timeout_s is None else timeout_s)
-    with FileChanges(Path(ec.run_dir) / NAME) as changes:
-        while not _is_over(ec.snapshot):
-            if told.is_set():
-                raise KeyboardInterrupt
-            if deadline.passed():
-                return False
-            changes.wait(min(LOOK_S, deadline.left_s()))
-            if not _is_over(ec.snapshot):
-                on_change()
-                # To show each of a thousand changes would delay them.
-                ec.wait_finished(ec.resources, timeout=min(PACE_S, deadline.left_s()))
+    while not _is_over(ec.snapshot):
+        if told.is_set():
+            raise KeyboardInterrupt
+        if deadline.passed():
+            return False
+        follower.wait(min(LOOK_S, deadline.left_s()))
+        if not _is_over(ec.snapshot):
+            on_change()
+            # To show each of a thousand changes would delay them.
+            ec.wait_finished(ec.resources, timeout=min(PACE_S, deadline.left_s()))
     return True
 
 
 def _undeployed(state: State) -> list[int]:
     """Return the guids of the resources that were never deployed."""
-    return [
-        guid for guid, one in sorted(state.resources.items()) if one.state is ResourceState.NEW and one.group is None
-    ]
+    return [guid for guid, one in sorted(state.resources.items()) if _is_left_out(one)]
+
+
+def _is_left_out(resource: Resource) -> bool:
+    return resource.state is ResourceState.NEW and resource.group is None
 
 
 def _is_over(state: State) -> bool:
-    """Tell whether all deployed resources are over."""
-    resources = state.resources.mutate()
-    for guid in _undeployed(state):
-        del resources[guid]
-    return is_over(replace(state, resources=resources.finish()))
+    """Tell whether all that was deployed ended, except resources that run until they are stopped."""
+    nature = natures()
+    return state.is_aborted or all(
+        one.state >= ResourceState.STOPPED
+        or _is_left_out(one)
+        or (
+            one.state is ResourceState.STARTED
+            and (one.guid, "stop") not in state.wants
+            and lasts(one, state.resources, nature)
+        )
+        for one in state.resources.values()
+    )
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedmon.common.log import escape_control
-from fedmon.common.text import rich_table
-from fedmon.experiment.check.explain import span
+from fedmon.common.text import duration, rich_table
 from fedmon.experiment.check.status import RUNS, Overview, Standing
 from fedmon.experiment.states import ResourceState
 
@@ -65,7 +64,7 @@ def closing(shown: Overview, now: float) -> list[str]:
     over = sum(_is_over(each) for each in shown.resources)
     failed = sum(each.failed for each in shown.resources)
     lines = [
-        f"{span(end - shown.began) if shown.began else '0 s'}: {counts}; {over} of {len(shown.resources)} over"
+        f"{duration(end - shown.began) if shown.began else '0 s'}: {counts}; {over} of {len(shown.resources)} over"
         + (f", {failed} failed" if failed else "")
     ]
     if shown.blocker:
@@ -118,8 +117,8 @@ def _for(each: Standing, now: float) -> str:
     began, ended = each.times.get("STARTED"), each.times.get("STOPPED", each.times.get("FAILED"))
     if each.state in ("STOPPED", "FAILED", "RELEASED"):
         ended = each.times.get("RELEASED") if ended is None else ended
-        return span(ended - began) if began is not None and ended is not None and ended >= began else ""
-    return span(now - each.since) if each.since is not None else ""
+        return duration(ended - began) if began is not None and ended is not None and ended >= began else ""
+    return duration(now - each.since) if each.since is not None else ""
 
 
 def _why(each: Standing, who: Mapping[int, Standing]) -> str:
@@ -129,7 +128,7 @@ def _why(each: Standing, who: Mapping[int, Standing]) -> str:
     if not each.action:
         return each.waiting.removeprefix(RUNS)
     if each.left_s is not None:
-        return f"{each.action} in {span(each.left_s)}"
+        return f"{each.action} in {duration(each.left_s)}"
     others = [who[guid] for guid in each.waits_for if guid in who]
     listed = ", ".join(f"{other.guid} {other.name}".rstrip() + f" ({other.state})" for other in others[:4])
     return f"{each.action} waits for {listed}{' ...' if len(others) > 4 else ''}"

@@ -7,7 +7,6 @@ from fedmon.experiment.document.description import (
     ResourceDescription,
     SetDescription,
     as_state,
-    attributes_of,
     even,
     names_of,
 )
@@ -23,7 +22,6 @@ __all__ = [
     "SFormats",
     "SetDescription",
     "as_state",
-    "attributes_of",
     "even",
     "from_toml",
     "from_xml",

@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.errors import FedmonError
-from fedmon.experiment.conditions import COMPARE, AnyCondition, Comparison, Metric, MetricCondition, StateCondition
+from fedmon.experiment.conditions import (
+    AnyCondition,
+    Comparison,
+    Metric,
+    MetricCondition,
+    StateCondition,
+    check_condition,
+    state_of,
+)
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.errors import DescriptionError
+from fedmon.experiment.errors import DescriptionError, InvalidConditionError
 from fedmon.experiment.states import ResourceState
 
 FORMS = (
@@ -35,24 +44,64 @@ _METRIC = re.compile(
 )
 
 
+class ConditionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A condition as a table."""
+
+    group: list[str | int]
+    state: str | None = None
+    delay_s: float = 0.0
+    at_least: int | None = None
+    timeout_s: float | None = None
+    metric: str | None = None
+    comparison: str = ">"
+    value: float | None = None
+    samples: int = 1
+
+
 def checked_condition(condition: AnyCondition, *, where: str) -> AnyCondition:
     """Return a condition with each member of its group once. Raises DescriptionError, naming ``where``."""
-    group = tuple(dict.fromkeys(condition.group))
-    if not group:
-        raise DescriptionError(f"{where}: the condition names no resource; name one or more")
-    if condition.at_least is not None and not 1 <= condition.at_least <= len(group):
-        raise DescriptionError(f"{where}: {condition.at_least} of {len(group)} resources; take 1 to {len(group)}")
-    for name in ("timeout_s", "delay_s"):
-        value = getattr(condition, name, None)
-        if value is not None and not 0 <= value < math.inf:
-            raise DescriptionError(f"{where}: {name} of the condition is {value}, and must be 0 or more seconds")
-    if isinstance(condition, MetricCondition):
+    condition = replace(condition, group=tuple(dict.fromkeys(condition.group)))
+    try:
+        if not condition.group:
+            raise InvalidConditionError("the condition names no resource; name one or more")
+        if isinstance(condition, StateCondition) and not 0 <= condition.delay_s < math.inf:
+            raise InvalidConditionError(f"a delay is 0 s or more, not {condition.delay_s!r}")
+        check_condition(condition)
+    except InvalidConditionError as error:
+        raise DescriptionError(f"{where}: {error}") from error
+    return condition
+
+
+def condition_of(table: ConditionTable, names: Mapping[str, int], *, number: int, where: str) -> AnyCondition:
+    """Return the condition that a table means; members are names or guids. Raises DescriptionError."""
+    group = tuple(member_named(member, names, where) for member in table.group)
+    shared: dict[str, Any] = {"group": group, "at_least": table.at_least, "timeout_s": table.timeout_s}
+    made: AnyCondition
+    if table.state is not None and table.metric is None:
+        state = state_named(table.state, where)
+        made = StateCondition(number=number, state=state, delay_s=table.delay_s, **shared)
+    elif table.metric is not None and table.state is None and table.value is not None:
+        comparison = cast("Comparison", table.comparison)
+        metric = Metric(name=table.metric, comparison=comparison, value=table.value, samples=table.samples)
+        made = MetricCondition(number=number, metric=metric, **shared)
+    else:
+        raise DescriptionError(f"{where}: a condition needs either a state, or a metric with a value")
+    return checked_condition(made, where=where)
+
+
+def condition_table(condition: AnyCondition, names: Mapping[int, str] | None = None) -> dict[str, Any]:
+    """Return a condition as the plain values of its table."""
+    group: list[str | int] = [(names or {}).get(guid, guid) for guid in condition.group]
+    about: dict[str, Any] = {"group": group, "at_least": condition.at_least, "timeout_s": condition.timeout_s}
+    if isinstance(condition, StateCondition):
+        about["state"] = condition.state.name
+        about |= {"delay_s": float(condition.delay_s)} if condition.delay_s else {}
+    else:
         metric = condition.metric
-        if metric.comparison not in COMPARE:
-            raise DescriptionError(f"{where}: unknown comparison {metric.comparison!r:.60}; use {' '.join(COMPARE)}")
-        if not math.isfinite(metric.value) or metric.samples < 1:
-            raise DescriptionError(f"{where}: a metric needs a finite value and 1 sample or more, not {metric}")
-    return replace(condition, group=group)
+        about |= {"metric": metric.name, "comparison": metric.comparison, "value": float(metric.value)}
+        about["samples"] = metric.samples
+    found: dict[str, Any] = msgspec.to_builtins(ConditionTable(**about))
+    return found
 
 
 def condition_from(text: str, names: Mapping[str, int], *, number: int, where: str) -> AnyCondition:
@@ -64,31 +113,21 @@ def condition_from(text: str, names: Mapping[str, int], *, number: int, where: s
     if subject is None or len(text) > _MAX_CHARACTERS:
         raise unclear
     members = subject["group"] if subject["member"] is None else subject["member"]
-    group = tuple(
-        dict.fromkeys(member_named(each.strip(), names, where) for each in members.split(",") if members.strip())
-    )
-    timeout_s = seconds_of(within["within"], where) if within else None
-    at_least = {"": None, "all": None, "any": 1}.get((subject["quorum"] or "").lower(), -1)
-    if at_least == -1:
-        at_least = int(subject["quorum"])
-    rest = subject["rest"].rstrip()
-    made: AnyCondition
+    quorum, rest = (subject["quorum"] or "all").lower(), subject["rest"].rstrip()
+    about: dict[str, Any] = {"timeout_s": seconds_of(within["within"], where) if within else None}
+    about["at_least"] = {"all": None, "any": 1}[quorum] if quorum in ("all", "any") else int(quorum)
     if found := _STATE.fullmatch(rest):
-        state, delay_s = state_named(found["state"], where), seconds_of(found["delay"] or "", where)
-        made = StateCondition(
-            number=number, group=group, at_least=at_least, timeout_s=timeout_s, state=state, delay_s=delay_s
-        )
+        about |= {"state": found["state"], "delay_s": seconds_of(found["delay"] or "", where)}
     elif found := _METRIC.fullmatch(rest):
         try:
-            value = float(found["value"]) / (100 if found["percent"] else 1)
+            about["value"] = float(found["value"]) / (100 if found["percent"] else 1)
         except ValueError as error:
             raise unclear from error
-        comparison = cast("Comparison", found["comparison"])
-        metric = Metric(name=found["metric"], comparison=comparison, value=value, samples=int(found["samples"] or 1))
-        made = MetricCondition(number=number, group=group, at_least=at_least, timeout_s=timeout_s, metric=metric)
+        about |= {"metric": found["metric"], "comparison": found["comparison"], "samples": int(found["samples"] or 1)}
     else:
         raise unclear
-    return checked_condition(made, where=where)
+    group = [member.strip() for member in members.split(",")] if members.strip() else []
+    return condition_of(ConditionTable(group=group, **about), names, number=number, where=where)
 
 
 def text_of(condition: AnyCondition, names: Mapping[int, str]) -> str | None:
@@ -128,11 +167,10 @@ def member_named(name: str | int, names: Mapping[str, int], where: str) -> int:
 
 def state_named(name: str, where: str) -> ResourceState:
     """Return a state by its name. Raises DescriptionError."""
-    if name.upper() not in ResourceState.__members__:
-        raise DescriptionError(
-            f"{where}: unknown state {name[:60]!r}; use one of {', '.join(ResourceState.__members__)}"
-        )
-    return ResourceState[name.upper()]
+    try:
+        return state_of(name)
+    except InvalidConditionError as error:
+        raise DescriptionError(f"{where}: {error}") from error
 
 
 def seconds_of(text: str, where: str) -> float:

@@ -262,11 +262,6 @@ def as_state(description: Description) -> State:
     return State(resources=Map(resources), wants=Map(wants), numbers=next(numbers) - 1)
 
 
-def attributes_of(description: Description) -> dict[int, dict[str, Any]]:
-    """Return the attributes of each resource by its guid."""
-    return {each.guid: each.attributes for each in description.resources}
-
-
 def names_of(description: Description) -> dict[int, str]:
     """Return the names of the resources that have one, by their guids."""
     return {guid: name for name, guid in description.names.items()}

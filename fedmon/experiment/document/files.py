@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -17,11 +16,11 @@ from msgspec.structs import replace
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.files import write_whole
-from fedmon.experiment import nepi
+from fedmon.experiment import nepi as compat
 from fedmon.experiment.conditions import AnyCondition
-from fedmon.experiment.document.conditions import text_of
+from fedmon.experiment.document.conditions import condition_table, text_of
 from fedmon.experiment.document.description import Description, ResourceDescription, even, names_of
-from fedmon.experiment.document.tables import condition_table, from_tables
+from fedmon.experiment.document.tables import from_tables
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.states import ResourceAction, ResourceState
 
@@ -95,18 +94,14 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
 
     Raises DescriptionError.
     """
-    found: Description = _xml().from_xml(source, nepi=nepi)
+    found: Description = compat("xml_files").from_xml(source, nepi=nepi)
     return found
 
 
 def to_xml(description: Description) -> str:
     """Return an experiment as XML. Raises DescriptionError."""
-    text: str = _xml().to_xml(description)
+    text: str = compat("xml_files").to_xml(description)
     return text
-
-
-def _xml() -> ModuleType:
-    return nepi("xml_files")
 
 
 def from_toml(source: bytes | str) -> Description:

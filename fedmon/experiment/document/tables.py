@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, cast, get_args
+from typing import Any
 
 import msgspec
 
-from fedmon.experiment.conditions import AnyCondition, Comparison, Metric, MetricCondition, StateCondition
-from fedmon.experiment.document.conditions import FORMS, checked_condition, condition_from, member_named, state_named
+from fedmon.experiment.conditions import AnyCondition
+from fedmon.experiment.document.conditions import (
+    FORMS,
+    ConditionTable,
+    condition_from,
+    condition_of,
+    member_named,
+    state_named,
+)
 from fedmon.experiment.document.description import (
     Description,
     FailurePolicy,
@@ -59,7 +66,15 @@ class FailuresTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     at_least: int | None = None
     of: list[str | int] = []
     rtype: str | None = None
-    quorums: list[dict[str, Any]] = []
+    quorums: list[QuorumTable] = []
+
+
+class SetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An attribute that is set when a condition holds."""
+
+    attribute: str
+    value: Any
+    when: Any = None
 
 
 class ResourceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,32 +90,10 @@ class ResourceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     traces: list[str] = []
     state: str = "NEW"
     times: dict[str, float] = {}
-    timeouts: dict[str, float] = {}
-    retry: dict[str, dict[str, Any]] = {}
+    timeouts: dict[Verb, float] = {}
+    retry: dict[Verb, Retry] = {}
     attributes: dict[str, Any] = {}
-    set: list[dict[str, Any]] = []
-
-
-class SetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An attribute that is set when a condition holds."""
-
-    attribute: str
-    value: Any
-    when: Any = None
-
-
-class ConditionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A condition as a table."""
-
-    group: list[str | int]
-    state: str | None = None
-    delay_s: float = 0.0
-    at_least: int | None = None
-    timeout_s: float | None = None
-    metric: str | None = None
-    comparison: str = ">"
-    value: float | None = None
-    samples: int = 1
+    set: list[SetTable] = []
 
 
 def from_tables(raw: Mapping[str, Any], *, strict: bool = True) -> Description:
@@ -154,8 +147,8 @@ class _Reader:
             conditions=tuple(self._conditions(table, where)),
             sets=tuple(self._set(each, where) for each in table.set),
             traces=tuple(table.traces),
-            retry={_verb(verb, where): self._table(Retry, each, where) for verb, each in table.retry.items()},
-            timeouts={_verb(verb, where): timeout_s for verb, timeout_s in table.timeouts.items()},
+            retry=table.retry,
+            timeouts=table.timeouts,
             state=state_named(table.state, where),
             times=tuple((state_named(name, where), moment) for name, moment in table.times.items()),
         )
@@ -172,26 +165,9 @@ class _Reader:
         if not isinstance(raw, dict):
             raise DescriptionError(f"{where}: {raw!r:.60} is neither text nor a table; write it like {FORMS}")
         table: ConditionTable = self._table(ConditionTable, raw, where)
-        group = tuple(member_named(member, self._names, where) for member in table.group)
-        made: AnyCondition
-        if table.state is not None and table.metric is None:
-            state = state_named(table.state, where)
-            made = StateCondition(
-                number=number, group=group, at_least=table.at_least, timeout_s=table.timeout_s, state=state,
-                delay_s=table.delay_s,
-            )  # fmt: skip
-        elif table.metric is not None and table.state is None and table.value is not None:
-            comparison = cast("Comparison", table.comparison)
-            metric = Metric(name=table.metric, comparison=comparison, value=table.value, samples=table.samples)
-            made = MetricCondition(
-                number=number, group=group, at_least=table.at_least, timeout_s=table.timeout_s, metric=metric
-            )
-        else:
-            raise DescriptionError(f"{where}: a condition needs either a state, or a metric with a value")
-        return checked_condition(made, where=where)
+        return condition_of(table, self._names, number=number, where=where)
 
-    def _set(self, raw: Mapping[str, Any], where: str) -> SetDescription:
-        table: SetTable = self._table(SetTable, raw, where)
+    def _set(self, table: SetTable, where: str) -> SetDescription:
         where = f"{where}: set {table.attribute}"
         condition = None if table.when is None else self._condition(table.when, 1, where)
         return SetDescription(attribute=table.attribute, value=_value(table.value, where), condition=condition)
@@ -199,35 +175,16 @@ class _Reader:
     def _failures(self, raw: Mapping[str, Any]) -> FailurePolicy:
         where = "[failures]"
         table: FailuresTable = self._table(FailuresTable, raw, where)
-        quorums = [self._table(QuorumTable, each, f"{where}: quorums") for each in table.quorums]
+        quorums = list(table.quorums)
         if table.at_least is not None:
             quorums.insert(0, QuorumTable(at_least=table.at_least, of=table.of, rtype=table.rtype))
         elif table.of or table.rtype is not None:
             raise DescriptionError(f"{where}: of and rtype name a quorum: say with at_least how many it takes")
-        made = tuple(
-            QuorumDescription(
-                at_least=each.at_least,
-                group=tuple(member_named(member, self._names, where) for member in each.of),
-                rtype=each.rtype,
-            )
-            for each in quorums
-        )
-        return FailurePolicy(policy=table.policy, quorums=made)
-
-
-def condition_table(condition: AnyCondition, names: Mapping[int, str] | None = None) -> dict[str, Any]:
-    """Return a condition as the plain values of its table."""
-    group: list[str | int] = [(names or {}).get(guid, guid) for guid in condition.group]
-    about: dict[str, Any] = {"group": group, "at_least": condition.at_least, "timeout_s": condition.timeout_s}
-    if isinstance(condition, StateCondition):
-        about["state"] = condition.state.name
-        about |= {"delay_s": float(condition.delay_s)} if condition.delay_s else {}
-    else:
-        metric = condition.metric
-        about |= {"metric": metric.name, "comparison": metric.comparison, "value": float(metric.value)}
-        about["samples"] = metric.samples
-    found: dict[str, Any] = msgspec.to_builtins(ConditionTable(**about))
-    return found
+        made = []
+        for each in quorums:
+            group = tuple(member_named(member, self._names, where) for member in each.of)
+            made.append(QuorumDescription(at_least=each.at_least, group=group, rtype=each.rtype))
+        return FailurePolicy(policy=table.policy, quorums=tuple(made))
 
 
 def _value(value: Any, where: str) -> Any:
@@ -238,9 +195,3 @@ def _value(value: Any, where: str) -> Any:
         except (ValueError, RecursionError) as error:
             raise DescriptionError(f"{where}: {value['json'][:60]} is not JSON") from error
     return value
-
-
-def _verb(name: str, where: str) -> Verb:
-    if name not in get_args(Verb):
-        raise DescriptionError(f"{where}: unknown verb {name[:60]!r}; use one of {', '.join(get_args(Verb))}")
-    return cast("Verb", name)

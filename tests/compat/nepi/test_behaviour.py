@@ -23,7 +23,6 @@ from fedmon.experiment import (
     clsinit_copy,
 )
 from fedmon.experiment.durations import MOMENT
-from fedmon.experiment.errors import InvalidTimeError
 from tests.support.waiting import wait_until
 
 START, STOP = ResourceAction.START, ResourceAction.STOP
@@ -127,23 +126,6 @@ def test_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> None:
     wait_until(lambda: second.status is TaskStatus.DONE)
     assert first.result < second.result
     assert second.result >= second.due
-
-
-def test_a_bad_delay_is_refused_at_every_call_and_the_experiment_goes_on(ec: ExperimentController) -> None:
-    one, two = ec.register_resource("test::Simple"), ec.register_resource("test::Simple")
-
-    for text in ("soon", "5", "1 s", "-1s", "1m30", "s", "1e9999s"):
-        with pytest.raises(InvalidTimeError):
-            ec.register_condition(two, START, one, STARTED, text)
-        with pytest.raises(InvalidTimeError):
-            ec.set_with_conditions("critical", False, two, one, STARTED, text)
-        with pytest.raises(InvalidTimeError):
-            ec.schedule(text, lambda: None)
-
-    ec.deploy()
-    assert ec.wait_started([one, two], timeout=10)
-    ec.shutdown()
-    assert ec.ecstate is ECState.TERMINATED
 
 
 def test_a_delay_after_a_failure_counts_from_the_failure(ec: ExperimentController) -> None:

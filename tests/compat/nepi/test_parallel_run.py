@@ -30,13 +30,16 @@ def threads() -> list[str]:
 def test_all_calls_run_before_it_is_destroyed() -> None:
     runner = ParallelRun(maxthreads=4)
     ran: list[int] = []
-    runner.start()
+    runner.put(ran.append, 10)
+    assert ran == []
+    runner.join()  # which starts it
+    assert ran == [10]
     for number in range(10):
         runner.put(ran.append, number)
     runner.destroy()
     runner.destroy()
 
-    assert sorted(ran) == list(range(10))
+    assert sorted(ran) == list(range(11))
     wait_until(lambda: not threads())
 
 
@@ -108,17 +111,6 @@ def test_results_come_by_iterating_and_once() -> None:
     assert list(runner) == []
     runner.destroy()
     assert list(runner) == []
-
-
-def test_join_starts_what_was_put() -> None:
-    runner = ParallelRun(maxthreads=2)
-    ran: list[int] = []
-    runner.put(ran.append, 1)
-    assert ran == []
-
-    runner.join()
-
-    assert ran == [1]
 
 
 def test_a_full_queue_makes_put_wait_and_put_nowait_raise(gate: threading.Event) -> None:

@@ -44,7 +44,7 @@ def test_all_that_is_wrong_in_a_file_is_found_with_its_line(file: Path) -> None:
         "condition-cycle": ((1, 2, 1), 4),
         "missing-part": ((1,), 4),
     }
-    assert "start of resource 1 (train) waits for resource 2 (collect) to be STARTED" in found.plan.text()
+    assert "start of resource 1 (train) waits for resource 2 (collect) to be STARTED" in str(found.plan)
     drawn = dot_of(picture_of(found.plan.state, names=found.plan.facts.names))
     assert '2 -> 1 [label="set critical: STOPPED"' in drawn
     assert "1 -> 2 [dir=none" in drawn

@@ -25,7 +25,6 @@ from fedmon.experiment.check.diagram import (
     plot,
 )
 from fedmon.experiment.check.plan import plan
-from fedmon.experiment.check.problems import Facts
 from fedmon.experiment.conditions import Metric, MetricCondition, StateCondition
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceAction, ResourceState
@@ -103,10 +102,10 @@ def test_errors_are_red() -> None:
     circle = StateCondition(number=4, group=(1,), state=ResourceState.STARTED)
     state = after(furnished(), events.ConditionAdded(t=0, guids=(1,), action=ResourceAction.START, condition=circle))
 
-    found = plan(state, Facts(names={1: "one"}))
+    picture = picture_of(state, problems=plan(state).problems)
 
-    assert '1 -> 1 [label="start: STARTED", color="#d00000"' in found.dot()
-    assert "#d00000" in found.svg()
+    assert '1 -> 1 [label="start: STARTED", color="#d00000"' in dot_of(picture)
+    assert "#d00000" in content_of(picture, "svg").decode()
 
 
 @pytest.mark.parametrize(

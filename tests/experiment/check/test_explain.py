@@ -12,7 +12,6 @@ from fedmon.experiment import (
     ResourceFactory,
     ResourceManager,
     Retry,
-    clsinit_copy,
     events,
 )
 from fedmon.experiment.check.explain import explain
@@ -22,6 +21,7 @@ from fedmon.experiment.errors import ExperimentError, UnknownGuidError
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from tests.experiment.check.planned import after, experiment
+from tests.experiment.own_types import own
 from tests.support.waiting import wait_until
 
 READY, STARTED, STOPPED, FAILED = (
@@ -68,7 +68,7 @@ def test_it_follows_the_waits_to_their_end() -> None:
     )
 
     assert explain(state, 1, 12).chain == (1, 2, 3)
-    assert "held up by: 1 <- 2 <- 3" in explain(state, 1, 12).text()
+    assert "held up by: 1 <- 2 <- 3" in str(explain(state, 1, 12))
     assert explain(state, 3, 12).reason == "its start is running"
     assert explain(circle, 1, 12).chain == (1, 2, 1)
 
@@ -97,9 +97,9 @@ def test_it_names_quorums_metrics_and_attributes() -> None:
     rate = StateCondition(number=3, group=(2,), state=STOPPED)
     state = after(state, events.SetWanted(t=12, guids=(3,), name="rate", value=2, condition=rate))
 
-    assert "for 1 of 2: resource 2 (app, READY), resource 3 (app, READY) to be STOPPED" in explain(state, 1, 12).text()
-    assert "resource 3 (app, READY) to report loss < 0.5 for 3 samples" in explain(state, 2, 12).text()
-    assert "setting of rate waits" in explain(state, 3, 13).text()
+    assert "for 1 of 2: resource 2 (app, READY), resource 3 (app, READY) to be STOPPED" in str(explain(state, 1, 12))
+    assert "resource 3 (app, READY) to report loss < 0.5 for 3 samples" in str(explain(state, 2, 12))
+    assert "setting of rate waits" in str(explain(state, 3, 13))
 
 
 def test_it_gives_the_reason_of_each_state() -> None:
@@ -136,24 +136,12 @@ def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> 
 # --- of a controller --------------------------------------------------------------------------------------------------
 
 
-@clsinit_copy
-class Broken(ResourceManager):
-    """Never starts."""
-
-    _rtype = "explained::Broken"
-
-    def do_start(self) -> None:
-        raise ExperimentError("no power")
+def fails(_self: ResourceManager) -> None:
+    raise ExperimentError("no power")
 
 
-@clsinit_copy
-class Pending(ResourceManager):
-    """Is never READY."""
-
-    _rtype = "explained::Pending"
-
-    def do_deploy(self) -> None:
-        self.set_reserved()
+Broken = own("explained::Broken", do_start=fails)
+Pending = own("explained::Pending", do_deploy=lambda self: self.set_reserved())
 
 
 @pytest.fixture

@@ -47,8 +47,7 @@ def test_a_circle_is_found_and_refused_with_its_path(count: int, wishes: list[Wi
     with pytest.raises(ImpossiblePlanError) as raised:
         refuse_circles(planned.state, deploying=path, wait_all_ready=False)
     assert raised.value.problems == planned.errors
-    with pytest.raises(ImpossiblePlanError, match=f"resource {path[0]}"):
-        planned.check()
+    assert f"resource {path[0]}" in str(raised.value)
 
 
 def test_a_circle_is_told_in_words() -> None:
@@ -280,7 +279,7 @@ def test_an_attribute_that_waits_for_such_an_end_is_a_warning_and_a_circle_is_to
 def test_the_text_tells_the_order_and_its_last_line_the_verdict() -> None:
     state = experiment(3, (2, START, 1, STOPPED), (1, STOP, 3, STARTED))
 
-    assert plan(state, Facts(names={1: "first"})).text().splitlines() == [
+    assert str(plan(state, Facts(names={1: "first"}))).splitlines() == [
         "3 resources, 2 conditions",
         "   1. deploy 1 first, 2 t, 3 t",
         "   2. start 1 first, 3 t",
@@ -308,7 +307,7 @@ def test_a_plan_with_warnings_does_not_say_that_there_are_no_problems(
 
 
 def test_of_very_many_resources_the_text_names_some() -> None:
-    lines = plan(experiment(100)).text().splitlines()
+    lines = str(plan(experiment(100))).splitlines()
 
     assert lines[1].endswith("12 t and 88 more")
 

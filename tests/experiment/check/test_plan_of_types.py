@@ -19,6 +19,7 @@ from fedmon.experiment.natures import Need
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.local_process import LocalProcess
 from tests.experiment.check.planned import found
+from tests.experiment.own_types import own
 from tests.support.ports import free_port
 
 DEPLOY, START, STOP = ResourceAction
@@ -28,56 +29,22 @@ READY, STARTED, STOPPED, FAILED = (
 BUSY = Metric(name="host_cpu_busy_ratio", comparison=">", value=0.9)
 
 
-@clsinit_copy
-class Plain(ResourceManager):
-    """Has no code of its own."""
-
-    _rtype = "planned::Plain"
+def fails(_self: ResourceManager) -> None:
+    raise ExperimentError("no power")
 
 
-@clsinit_copy
-class Own(ResourceManager):
-    """May end at any time."""
-
-    _rtype = "planned::Own"
-
-    def do_deploy(self) -> None:
-        super().do_deploy()
-
-    def do_start(self) -> None:
-        super().do_start()
+Plain = own("planned::Plain")
+Own = own("planned::Own", do_deploy=lambda self: self.set_ready(), do_start=lambda self: self.set_started())
+Broken = own("planned::Broken", do_start=fails)
+Server = own("planned::Server")
+Client = own("planned::Client", _needs=(Need(verb="deploy", of="planned::Server", state=STARTED),))
 
 
 @clsinit_copy
-class Broken(ResourceManager):
-    """Never starts."""
-
-    _rtype = "planned::Broken"
-
-    def do_start(self) -> None:
-        raise ExperimentError("no power")
-
-
-@clsinit_copy
-class Server(ResourceManager):
-    """Needs no other."""
-
-    _rtype = "planned::Server"
-
-
-@clsinit_copy
-class SubServer(Server):
+class SubServer(Server):  # type: ignore[misc,valid-type] # made above
     """Is a server, too."""
 
     _rtype = "planned::SubServer"
-
-
-@clsinit_copy
-class Client(ResourceManager):
-    """Is deployed when its server is STARTED."""
-
-    _rtype = "planned::Client"
-    _needs = (Need(verb="deploy", of="planned::Server", state=STARTED),)
 
 
 @clsinit_copy
@@ -424,7 +391,7 @@ def test_a_removed_resource_is_not_waited_for(ec: ExperimentController) -> None:
 
     planned = ec.plan()
     assert planned.problems == ()
-    assert f"   2. start {waiting} planned::Plain\n" in planned.text()
+    assert f"   2. start {waiting} planned::Plain\n" in str(planned)
     ec.deploy()
     assert ec.wait_started(waiting, timeout=10)
 

@@ -52,35 +52,20 @@ plan = "mean.py"
 NAMES = {"train": 1, "a": 2, "b": 3, "c": 4}
 
 
-def test_names_stand_for_guids_and_one_side_says_a_connection() -> None:
-    site, train = from_toml(TEXT).resources
-
-    assert (site.guid, train.guid) == (1, 2)
-    assert (site.connections, train.connections) == ((2,), (1,))
-    assert train.attributes == {"plan": "mean.py"}
-    assert train.retry["start"].times == 2
-    assert train.conditions == (
-        (ResourceAction.START, StateCondition(number=1, group=(1,), state=ResourceState.READY, delay_s=2.0)),
-        (
-            ResourceAction.START,
-            MetricCondition(
-                number=2,
-                group=(1,),
-                timeout_s=60.0,
-                metric=Metric(name="host_memory_used_ratio", comparison="<", value=0.9, samples=3),
-            ),
-        ),
-        (ResourceAction.STOP, StateCondition(number=3, group=(1,), state=ResourceState.FAILED)),
-    )
-
-
 def test_what_is_written_reads_like_what_a_person_wrote() -> None:
+    site, train = from_toml(TEXT).resources
     text = to_toml(from_toml(TEXT))
 
-    assert '"after site is READY for 2s"' in text
-    assert '"when site.host_memory_used_ratio < 0.9 for 3 samples within 60s"' in text
-    assert '"after site is FAILED"' in text
-    assert 'connect = ["site"]' in text
+    assert (site.guid, site.connections, train.connections) == (1, (2,), (1,))
+    assert train.attributes == {"plan": "mean.py"}
+    assert train.retry["start"].times == 2
+    for condition in (
+        '"after site is READY for 2s"',
+        '"when site.host_memory_used_ratio < 0.9 for 3 samples within 60s"',
+        '"after site is FAILED"',
+        'connect = ["site"]',
+    ):
+        assert condition in text
     assert from_toml(text) == from_toml(TEXT)
 
 
@@ -231,13 +216,6 @@ def test_nothing_is_lost_in_either_format() -> None:
     assert from_xml(to_xml(from_toml(to_toml(from_xml(to_xml(WHOLE)))))) == WHOLE
 
 
-def test_states_and_actions_are_kept_by_name() -> None:
-    text = to_xml(WHOLE)
-
-    assert 'state="STOPPED"' in text
-    assert 'action="STOP"' in text
-
-
 @pytest.mark.parametrize("suffix", [".xml", ".toml"])
 def test_a_file_gives_what_was_written(tmp_path: Path, suffix: str) -> None:
     path = write(WHOLE, tmp_path / "new" / f"exp{suffix}")
@@ -275,13 +253,3 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     # What a program says relative to where it runs is the same for whoever reads the file elsewhere.
     again = read(write(from_toml(PATHS), tmp_path / "site" / "written.xml"))
     assert again.resources[0].attributes == {"plan": str(tmp_path / "../plans/mean.py")}
-
-
-@pytest.mark.parametrize("seconds", [0.008932394977904306, 1e-7, 1e6, 0.1])
-def test_no_digit_of_a_delay_is_lost(seconds: float) -> None:
-    condition = StateCondition(number=1, group=(1,), state=ResourceState.STARTED, delay_s=seconds, timeout_s=seconds)
-    waiting = ResourceDescription(guid=2, rtype="a", conditions=((ResourceAction.START, condition),))
-    description = Description(exp_id="e", resources=(ResourceDescription(guid=1, rtype="a"), waiting))
-
-    assert from_xml(to_xml(description)) == description
-    assert from_toml(to_toml(description)) == description

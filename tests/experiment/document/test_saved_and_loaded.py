@@ -10,7 +10,6 @@ import pytest
 from fedmon.common.errors import InvalidInputError
 from fedmon.experiment import (
     ExperimentController,
-    OptionalFailures,
     QuorumFailures,
     ResourceAction,
     ResourceFactory,
@@ -143,14 +142,3 @@ def test_what_failures_mean_is_saved_loaded_and_known_to_who_takes_the_run_up(tm
         with ExperimentController.reconnect(run_dir) as taken:
             assert isinstance(taken.fm, QuorumFailures)
             assert taken.fm.quorums == manager.quorums
-
-
-def test_failures_that_end_nothing_end_nothing_after_loading(tmp_path: Path) -> None:
-    with ExperimentController("saved", tmp_path, fm=OptionalFailures()) as ec:
-        ec.register_resource("saved::Plain")
-        path = ec.save(format=SFormats.TOML)
-
-    with ExperimentController.load(path) as again:
-        again.deploy()
-        again.get_resource(1).fail("on purpose")
-        assert (type(again.fm), again.abort) == (OptionalFailures, False)
