@@ -15,14 +15,14 @@ from fedmon.common.files import write_whole
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
 from fedmon.experiment.attributes import Attribute, Flags, Types
-from fedmon.experiment.errors import ExperimentError, TraceNotReadableError
+from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.events import AttributeSet, Measured
 from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
@@ -37,12 +37,6 @@ _STOP_TIMEOUT_S = 5.0
 _END_PATIENCE = "10s"
 """How long a release waits for nodes to report how the run ended."""
 _OBJECT = 'a JSON object, such as {"rounds": 3}'
-
-
-class JobFailedError(ExperimentError):
-    """No node took a job, or it cannot be found again."""
-
-    exit_code = 1
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +286,7 @@ class Job(LinkedResource):
     def _run_as(self, job_id: str) -> None:
         nodes, needed = self._nodes(), self.get("atLeast")
         if needed is not None and nodes is not None and len(nodes) < needed:
-            raise JobFailedError(f"atLeast is {needed}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
+            raise ResourceFailedError(f"atLeast is {needed}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
         plan = self.linked(TrainingPlanResource)[0]
         datasets = self.linked(Dataset)
         dataset_id = datasets[0].get("datasetId") if datasets else None
@@ -316,7 +310,7 @@ class Job(LinkedResource):
             return
         if all(part.job is None and part.is_over for part in handle.states().values()):
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in handle.states().items())
-            raise JobFailedError(f"no node took it: {said}")
+            raise ResourceFailedError(f"no node took it: {said}")
         self.set_started()
         self._follow(handle)
 
@@ -349,7 +343,7 @@ class Job(LinkedResource):
             self._start_when_online()
         elif verb in (None, "stop") and self.state is ResourceState.STARTED:
             if not self.adopt():
-                raise JobFailedError(f"no node that answers knows job {self.get('jobId')}")
+                raise ResourceFailedError(f"no node that answers knows job {self.get('jobId')}")
             super().do_reconnect(verb)
         else:
             super().do_reconnect(verb)

@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.check.problems import Problem
-from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
 
 if TYPE_CHECKING:
     from fedmon.common.wire.messages import SearchReply
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.roster import Node as SeenNode
-
-
-class NotOfferedError(ExperimentError):
-    """A node does not offer the dataset, or more than one that fits."""
-
-    exit_code = 3
 
 
 @clsinit_copy
@@ -229,7 +222,7 @@ class Dataset(LinkedResource):
         if missing and self.waits_for_silent(outcomes, nodes):
             return
         if missing or not found:
-            raise NotOfferedError(self._why_not(outcomes, missing))
+            raise ResourceFailedError(self._why_not(outcomes, missing))
         self.note("foundOn", ",".join(found))
         self.set_discovered()
         self.set_ready()
@@ -244,7 +237,7 @@ class Dataset(LinkedResource):
         outcomes = self.federation.search(tags, nodes=present or None)
         try:
             found = self._offering(outcomes)
-        except NotOfferedError as error:
+        except ResourceFailedError as error:
             return [Problem(kind="missing-dataset", guids=(self.guid,), text=str(error))]
         missing = [node_id for node_id in present if node_id not in found]
         if found and not missing:
@@ -258,7 +251,9 @@ class Dataset(LinkedResource):
             fitting = [one for one in reply.datasets if wanted is None or one.dataset_id == wanted]
             if len(fitting) > 1:
                 ids = ", ".join(f"{one.dataset_id} ({one.name})" for one in fitting)
-                raise NotOfferedError(f"node {node_id} offers more than one dataset that fits; set datasetId: {ids}")
+                raise ResourceFailedError(
+                    f"node {node_id} offers more than one dataset that fits; set datasetId: {ids}"
+                )
             found += [NodeId(node_id)] if fitting else []
         return found
 
