@@ -155,17 +155,12 @@ class Aggregator(LinkedResource):
         self._is_done = False
 
     own_attributes = (
-        CheckedAttribute(
-            "function",
-            "What is done with the results of each node: collect, sum, mean, weighted-mean, or one's own.",
-            checked,
-            "a function, or the name of one that was registered",
-            flags=Flags.Design,
-            default="collect",
-        ),
+        CheckedAttribute("function", "What is done with the results of each node: collect, sum, mean, weighted-mean, "
+                         "or one's own.", checked, "a function, or the name of one that was registered",
+                         flags=Flags.Design, default="collect"),
         at_least("How many of its jobs must end well; None: all that are critical."),
         own("result", "Its result as JSON; only the names if it is large."),
-    )
+    )  # fmt: skip
 
     own_traces = (Trace("result", "Its result as JSON; arrays by type, shape and, if few, elements."),)
 

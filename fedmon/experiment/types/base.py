@@ -280,11 +280,11 @@ class LinkedResource(ResourceManager):
     def do_fail(self) -> None:
         """Set FAILED, and end what runs elsewhere."""
         super().do_fail()
-        self._quietly(self.end_work)
+        self._end_quietly()
 
     def do_release(self) -> None:
         """End what runs elsewhere, have the traces collected, and set RELEASED."""
-        self._quietly(self.end_work)
+        self._end_quietly()
         self.finish_release()
 
     def finish_release(self) -> None:
@@ -295,9 +295,9 @@ class LinkedResource(ResourceManager):
                 self.ec.get_resource(guid).neighbour_releases(self)
         self.set_released()
 
-    def _quietly(self, work: Callable[[], None]) -> None:
+    def _end_quietly(self) -> None:
         try:
-            work()
+            self.end_work()
         except FedmonError as error:
             self.warning(f"could not end what runs elsewhere: {error}")
 

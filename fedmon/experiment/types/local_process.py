@@ -33,7 +33,7 @@ class SupervisedCommand:
     since is never taken for the command.
     """
 
-    _asking = threading.Lock()
+    _preparing = threading.Lock()
     _server: ClassVar[socket.socket | None] = None
     """What forks supervisors for this process; it ends with that."""
 
@@ -49,7 +49,11 @@ class SupervisedCommand:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 lock.write(b" " * _RECORD_BYTES)
                 streams = [opened.enter_context(record.with_name(name).open("ab")) for name in ("stdout", "stderr")]
-                cls._hand_over([file.fileno() for file in (lock, theirs, *streams)])
+                descriptors = [lock.fileno(), theirs.fileno(), *(stream.fileno() for stream in streams)]
+                try:
+                    socket.send_fds(cls.prepare(), [b"+"], descriptors)
+                except ConnectionError:  # it was killed
+                    socket.send_fds(cls.prepare(anew=True), [b"+"], descriptors)
             answer = b""
             with contextlib.suppress(ConnectionError):  # it was killed
                 ours.sendall(marshal.dumps((words, str(cwd), env)))
@@ -60,18 +64,16 @@ class SupervisedCommand:
         return cls(record, pid)
 
     @classmethod
-    def _hand_over(cls, descriptors: list[int]) -> None:
-        with cls._asking:
-            if cls._server is not None:
-                with contextlib.suppress(ConnectionError):  # it was killed
-                    socket.send_fds(cls._server, [b"+"], descriptors)
-                    return
-            cls._server, theirs = socket.socketpair()
-            with theirs:
-                null = ((os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (1, 2))
-                files = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), *null]
-                os.posix_spawn(sys.executable, _SUPERVISOR, os.environ, file_actions=files)
-            socket.send_fds(cls._server, [b"+"], descriptors)
+    def prepare(cls, *, anew: bool = False) -> socket.socket:
+        """Return the connection to the process that forks supervisors; begin it if there is none."""
+        with cls._preparing:
+            if cls._server is None or anew:
+                cls._server, theirs = socket.socketpair()
+                with theirs:
+                    null = ((os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (1, 2))
+                    files = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), *null]
+                    os.posix_spawn(sys.executable, _SUPERVISOR, os.environ, file_actions=files)
+            return cls._server
 
     @classmethod
     def left(cls, record: Path) -> Self | None:
@@ -168,6 +170,7 @@ class LocalProcess(LinkedResource):
             raise MissingPartError(self.name, "command", 'set it to a list of words, such as ["ls", "-l"]')
         if self.get("cwd"):
             self.fixed_path("cwd")
+        SupervisedCommand.prepare()
         super().do_deploy()
 
     def do_start(self) -> None:

@@ -40,23 +40,13 @@ class Node(LinkedResource):
     _before_loss: ResourceState | None = None
 
     own_attributes = (
-        CheckedAttribute(
-            "nodeId",
-            "The id of the node.",
-            lambda value: checked_id(str(value), what="node id"),
-            "the id of a node",
-            flags=Flags.Design,
-        ),
-        CheckedAttribute(
-            "grace",
-            "How long a lost node may take to come back before it counts as FAILED.",
-            duration,
-            'a duration, such as "30s"',
-            default="30s",
-        ),
+        CheckedAttribute("nodeId", "The id of the node.", lambda value: checked_id(str(value), what="node id"),
+                         "the id of a node", flags=Flags.Design),
+        CheckedAttribute("grace", "How long a lost node may take to come back before it counts as FAILED.", duration,
+                         'a duration, such as "30s"', default="30s"),
         own("present", "Whether the node is online now.", type=Types.Bool, default=False),
         own("agentVersion", "The version of its agent."),
-    )
+    )  # fmt: skip
 
     @property
     def node_id(self) -> NodeId:
@@ -189,16 +179,11 @@ class Dataset(LinkedResource):
     _measured_by = ()
 
     own_attributes = (
-        CheckedAttribute(
-            "tags",
-            "The tags that it has; nodes may give it more.",
-            words,
-            'a list of texts, such as ["mri", "2024"], or "mri, 2024"',
-            flags=Flags.Design,
-        ),
+        CheckedAttribute("tags", "The tags that it has; nodes may give it more.", words,
+                         'a list of texts, such as ["mri", "2024"], or "mri, 2024"', flags=Flags.Design),
         Attribute("datasetId", "Its id, if the tags fit more than one dataset of a node.", flags=Flags.Design),
         own("foundOn", "The nodes that offer it, with commas."),
-    )
+    )  # fmt: skip
 
     @property
     def found_on(self) -> list[NodeId]:

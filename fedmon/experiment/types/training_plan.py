@@ -65,18 +65,13 @@ class TrainingPlanResource(LinkedResource):
         self._decided: dict[NodeId, Decided] = {}
 
     own_attributes = (
-        CheckedAttribute(
-            "plan",
-            "The file of the plan, or its class, which is kept as source.",
-            _plan,
-            "the path of a Python file, or a class or instance of TrainingPlan",
-            flags=Flags.Design,
-        ),
+        CheckedAttribute("plan", "The file of the plan, or its class, which is kept as source.", _plan,
+                         "the path of a Python file, or a class or instance of TrainingPlan", flags=Flags.Design),
         Attribute("description", "What owners are told of it.", default="", flags=Flags.Design),
         at_least("How many owners must approve it for it to be READY; None: all."),
         own("sha256", "The digest of what was handed in."),
         own("approvedBy", "The nodes whose owners approved it, with commas."),
-    )
+    )  # fmt: skip
 
     @property
     def approved_by(self) -> list[NodeId]:
