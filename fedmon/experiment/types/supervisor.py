@@ -26,8 +26,10 @@ def _serve() -> None:
         while descriptors := socket.recv_fds(server, 1, 4)[1]:
             if os.fork() == 0:
                 server.close()
-                _supervise(*descriptors)
-                return
+                try:
+                    _supervise(*descriptors)
+                finally:
+                    os._exit(0)  # what Python does at its end takes longer than all of this
             for descriptor in descriptors:
                 os.close(descriptor)
 
@@ -43,14 +45,13 @@ def _supervise(record: int, connection: int, *streams: int) -> None:
         asker.set_inheritable(False)
         with asker.makefile("rb") as file:
             words, folder, environment = marshal.load(file)  # noqa: S302 - from the process that began this one
-        os.environ.clear()
-        os.environ.update(environment)  # with the PATH that the program is looked for in
+        os.environ["PATH"] = environment.get("PATH", os.defpath)  # where the program is looked for
         pid, code, about = 0, 0, folder
         try:
             os.chdir(folder)
             about = words[0]
             ignored = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and so by its children
-            pid = os.posix_spawnp(about, words, os.environ, setpgroup=0, setsigmask=(), setsigdef=ignored)
+            pid = os.posix_spawnp(about, words, environment, setpgroup=0, setsigmask=(), setsigdef=ignored)
         except OSError as error:
             code = error.errno or 0
         else:
