@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import marshal
+import json
 import os
 import signal
 import socket
@@ -56,9 +56,9 @@ class SupervisedCommand:
                     socket.send_fds(cls.prepare(anew=True), [b"+"], descriptors)
             answer = b""
             with contextlib.suppress(ConnectionError):  # it was killed
-                ours.sendall(marshal.dumps((words, str(cwd), env)))
+                ours.sendall(json.dumps([words, str(cwd), env]).encode() + b"\n")
                 answer = ours.makefile("rb").read()
-        pid, code, about = marshal.loads(answer) if answer else (0, errno.ECHILD, words[0])  # noqa: S302 - our script's
+        pid, code, about = json.loads(answer) if answer else (0, errno.ECHILD, words[0])
         if code:
             raise OSError(code, os.strerror(code), about)
         return cls(record, pid)

@@ -2,8 +2,8 @@
 
 Run as a script, once in a process that starts commands: it forks a supervisor for each, because a start of Python would
 take ten times as long. Each message on its standard input, a socket, brings the descriptors of one command: its record,
-the connection that asks for it, and what it prints to. Asked is for a marshalled tuple: words, folder, environment. The
-answer is a marshalled tuple: the number of the process, errno, and the file that errno is about.
+the connection that asks for it, and what it prints to. Asked is by a line of JSON, a list: words, folder, environment.
+The answer is one too: the number of the process, errno, and the file that errno is about.
 
 The record is a file whose lock the supervisor holds as long as it runs: "PID" once the command runs, "PID CODE" once it
 has ended (a signal is a negative code). The command leads a process group, and what is left of that ends with it.
@@ -12,7 +12,7 @@ has ended (a signal is a negative code). The command leads a process group, and 
 from __future__ import annotations
 
 import contextlib
-import marshal
+import json
 import os
 import signal
 import socket
@@ -44,7 +44,7 @@ def _supervise(record: int, connection: int, *streams: int) -> None:
     with socket.socket(fileno=connection) as asker:
         asker.set_inheritable(False)
         with asker.makefile("rb") as file:
-            words, folder, environment = marshal.load(file)  # noqa: S302 - from the process that began this one
+            words, folder, environment = json.loads(file.readline())
         os.environ["PATH"] = environment.get("PATH", os.defpath)  # where the program is looked for
         pid, code, about = 0, 0, folder
         try:
@@ -57,7 +57,7 @@ def _supervise(record: int, connection: int, *streams: int) -> None:
         else:
             _write(record, str(pid))
         with contextlib.suppress(OSError):  # the experiment's process has ended meanwhile
-            asker.sendall(marshal.dumps((pid, code, about)))
+            asker.sendall(json.dumps([pid, code, about]).encode())
     if pid:
         _follow(record, pid)
 
