@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.experiment import ExperimentController
 from fedmon.researcher.federation import Federation
 from tests.docs.conftest import approve
 from tests.docs.examples import EXAMPLES
@@ -29,7 +28,6 @@ def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path) -> None:
     assert run("crash_and_reconnect.py", tmp_path) == ["first", "second", "third"]
 
 
-@pytest.mark.skipif(not hasattr(ExperimentController, "call"), reason="the controller calls no functions yet")
 def test_a_dag_of_functions_gives_the_total(tmp_path: Path) -> None:
     assert run("function_dag.py", tmp_path) == ["240"]
 

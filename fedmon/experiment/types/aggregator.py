@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedmon.experiment.attributes import Flags
-from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types.base import LinkedResource, MissingPartError, NeighbourLostError
+from fedmon.experiment.types.base import LinkedResource, MissingPartError, ResourceFailedError, loss_of
 from fedmon.experiment.types.job import Job, saved_values, write_shown
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own
 from fedmon.researcher.cli import run_values
@@ -36,10 +35,6 @@ _lock = threading.Lock()
 _known: dict[str, Aggregation] = {}
 
 
-class UnknownAggregationError(ExperimentError, ValueError):
-    """An Aggregator names a function that is not registered."""
-
-
 def register_aggregation(function: _A, name: str | None = None) -> _A:
     """Register a function for Aggregators, by default under its own name; return it."""
     with _lock:
@@ -48,10 +43,10 @@ def register_aggregation(function: _A, name: str | None = None) -> _A:
 
 
 def aggregation(name: str) -> Aggregation:
-    """Return a function by its name. Raises UnknownAggregationError naming those that are registered."""
+    """Return a function by its name. Raises ResourceFailedError naming those that are registered."""
     found = _known.get(name)
     if found is None:
-        raise UnknownAggregationError(
+        raise ResourceFailedError(
             f"aggregation {name!r} is not registered: choose from {', '.join(sorted(_known))}, or register your own by "
             "register_aggregation(function, name)"
         )
@@ -64,7 +59,7 @@ def checked(value: Any) -> str:
         aggregation(value)
         return value
     if not callable(value):
-        raise UnknownAggregationError(f"it is of type {type(value).__name__}")
+        raise ResourceFailedError(f"it is of type {type(value).__name__}")
     with _lock:
         # All lambdas have the same name, so a number is added if another function has it.
         names = (f"{_name_of(value)}{f'#{number}' if number > 1 else ''}" for number in itertools.count(1))
@@ -160,17 +155,12 @@ class Aggregator(LinkedResource):
         self._is_done = False
 
     own_attributes = (
-        CheckedAttribute(
-            "function",
-            "What is done with the results of each node: collect, sum, mean, weighted-mean, or one's own.",
-            checked,
-            "a function, or the name of one that was registered",
-            flags=Flags.Design,
-            default="collect",
-        ),
+        CheckedAttribute("function", "What is done with the results of each node: collect, sum, mean, weighted-mean, "
+                         "or one's own.", checked, "a function, or the name of one that was registered",
+                         flags=Flags.Design, default="collect"),
         at_least("How many of its jobs must end well; None: all that are critical."),
         own("result", "Its result as JSON; only the names if it is large."),
-    )
+    )  # fmt: skip
 
     own_traces = (Trace("result", "Its result as JSON; arrays by type, shape and, if few, elements."),)
 
@@ -224,7 +214,7 @@ class Aggregator(LinkedResource):
                 return
             self._is_done = True
         if is_hopeless or (lost and (not done or (needed is None and any(job.get("critical") for job in lost)))):
-            raise NeighbourLostError(self.name, lost[0])
+            raise loss_of(self.name, lost[0])
         found = aggregation(self.get("function"))(_results(done))
         self._keep(dict(found) if isinstance(found, Mapping) else {"value": found})
         self.set_stopped()

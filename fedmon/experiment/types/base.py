@@ -44,13 +44,10 @@ _GONE = (NodeState.OFFLINE, NodeState.STALE)
 _L = TypeVar("_L", bound="LinkedResource")
 
 
-class NeighbourLostError(ExperimentError):
-    """A resource cannot go on without another that it is connected to, which failed or was released."""
+class ResourceFailedError(ExperimentError):
+    """A resource cannot do what it is for; the message is its reason to be FAILED."""
 
     exit_code = 1
-
-    def __init__(self, who: str, lost: ResourceManager) -> None:
-        super().__init__(f"{who} needs {lost.name}, which is {lost.state.name}{lost.reason and f': {lost.reason}'}")
 
 
 class MissingPartError(ExperimentError):
@@ -58,6 +55,12 @@ class MissingPartError(ExperimentError):
 
     def __init__(self, who: str, what: str, advice: str) -> None:
         super().__init__(f"{who} has no {what}: {advice}")
+
+
+def loss_of(who: str, other: ResourceManager) -> ResourceFailedError:
+    """Return the error of a resource that cannot go on without another, which failed or was released."""
+    why = other.reason and f": {other.reason}"
+    return ResourceFailedError(f"{who} needs {other.name}, which is {other.state.name}{why}")
 
 
 def is_gone(node: SeenNode | None) -> bool:
@@ -194,13 +197,13 @@ class LinkedResource(ResourceManager):
         """Return which of these resources are READY or further; None while it has to wait for one.
 
         `do_deploy`, which then returns, is called again when a neighbour moves. With ``at_least`` so many suffice, and
-        those that wait themselves are left out. Raises NeighbourLostError if a critical one failed, or all did.
+        those that wait themselves are left out. Raises ResourceFailedError if a critical one failed, or all did.
         """
         self._deploy_again = True  # before the look, so that no move in between is missed
         lost = [each for each in found if each.state >= ResourceState.FAILED]
         ready = [each for each in found if ResourceState.READY <= each.state < ResourceState.FAILED]
         if lost and (len(lost) == len(found) or (at_least is None and any(each.get("critical") for each in lost))):
-            raise NeighbourLostError(self.name, lost[0])
+            raise loss_of(self.name, lost[0])
         waiting = [each for each in found if each.state < ResourceState.READY]
         if at_least is not None and len(ready) >= at_least:
             waiting = [each for each in waiting if not each.waits_for]
@@ -277,11 +280,11 @@ class LinkedResource(ResourceManager):
     def do_fail(self) -> None:
         """Set FAILED, and end what runs elsewhere."""
         super().do_fail()
-        self._quietly(self.end_work)
+        self._end_quietly()
 
     def do_release(self) -> None:
         """End what runs elsewhere, have the traces collected, and set RELEASED."""
-        self._quietly(self.end_work)
+        self._end_quietly()
         self.finish_release()
 
     def finish_release(self) -> None:
@@ -292,9 +295,9 @@ class LinkedResource(ResourceManager):
                 self.ec.get_resource(guid).neighbour_releases(self)
         self.set_released()
 
-    def _quietly(self, work: Callable[[], None]) -> None:
+    def _end_quietly(self) -> None:
         try:
-            work()
+            self.end_work()
         except FedmonError as error:
             self.warning(f"could not end what runs elsewhere: {error}")
 

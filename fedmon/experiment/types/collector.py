@@ -41,35 +41,24 @@ class Collector(ResourceManager):
         self._collected: dict[int, str] = {}
         self._missing: dict[int, str] = {}
 
+    own_attributes = (
+        CheckedAttribute("traceName", "The trace that is collected.", inner_path, "the name of a trace",
+                         flags=Flags.Design),
+        CheckedAttribute("subDir", "A folder within that of the run.", inner_path, "the name of a folder",
+                         flags=Flags.Design),
+        CheckedAttribute("rename", "The name of the files, after the guid.", file_name, "the name of a file",
+                         flags=Flags.Design),
+        CheckedAttribute("storeDir", "The folder that it writes to; None: that of the run.", path_text,
+                         "the path of a folder", flags=Flags.Design),
+        Attribute("useRunId", "Whether to write to a folder within storeDir that is named after the run.", Types.Bool,
+                  Flags.Design, default=False),
+        own("collected", "The files that it wrote, with commas; within the folder of the run relative to that."),
+        own("missing", "Which traces could not be read, and why."),
+    )  # fmt: skip
+
     @classmethod
     def _register_attributes(cls) -> None:
-        for attribute in (
-            CheckedAttribute(
-                "traceName", "The trace that is collected.", inner_path, "the name of a trace", flags=Flags.Design
-            ),
-            CheckedAttribute(
-                "subDir", "A folder within that of the run.", inner_path, "the name of a folder", flags=Flags.Design
-            ),
-            CheckedAttribute(
-                "rename", "The name of the files, after the guid.", file_name, "the name of a file", flags=Flags.Design
-            ),
-            CheckedAttribute(
-                "storeDir",
-                "The folder that it writes to; None: that of the run.",
-                path_text,
-                "the path of a folder",
-                flags=Flags.Design,
-            ),
-            Attribute(
-                "useRunId",
-                "Whether to write to a folder within storeDir that is named after the run.",
-                type=Types.Bool,
-                default=False,
-                flags=Flags.Design,
-            ),
-            own("collected", "The files that it wrote, with commas; within the folder of the run relative to that."),
-            own("missing", "Which traces could not be read, and why."),
-        ):
+        for attribute in cls.own_attributes:
             cls._register_attribute(attribute)
 
     @property

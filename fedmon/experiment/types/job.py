@@ -15,14 +15,14 @@ from fedmon.common.files import write_whole
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
 from fedmon.experiment.attributes import Attribute, Flags, Types
-from fedmon.experiment.errors import ExperimentError, TraceNotReadableError
+from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.events import AttributeSet, Measured
 from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
@@ -36,118 +36,21 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT_S = 5.0
 _END_PATIENCE = "10s"
 """How long a release waits for nodes to report how the run ended."""
+_EVERYWHERE = "succeeded on every node"
 _OBJECT = 'a JSON object, such as {"rounds": 3}'
 
 
-class JobFailedError(ExperimentError):
-    """No node took a job, or it cannot be found again."""
-
-    exit_code = 1
-
-
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended; ``failed`` is "" if it succeeded on every node."""
-
-    is_well: bool
-    outcome: str
-    failed: str = ""
-
-
 def ending_of(
-    succeeded: Collection[str], failed: dict[str, str], stopped: Collection[str], *, at_least: int | None
-) -> Ending:
-    """Judge a run by the nodes where it succeeded, failed for a reason, or stopped because it was told to."""
-    said = "; ".join(f"{node_id}: {reason}" for node_id, reason in sorted(failed.items()))
+    succeeded: Collection[str], failed: Mapping[str, str], stopped: Collection[str], *, at_least: int | None
+) -> tuple[bool, str]:
+    """Tell whether a run ended well, and how, of the nodes where it succeeded, failed, or was told to stop."""
     is_well = len(succeeded) >= at_least if at_least is not None else not failed
     if not failed:
-        short = "" if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
-        return Ending(is_well=is_well, outcome=short or "succeeded on every node", failed=short)
+        return is_well, _EVERYWHERE if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
+    said = "; ".join(f"{node_id}: {reason}" for node_id, reason in sorted(failed.items()))
     if all(node_id in stopped for node_id in failed):
-        return Ending(is_well=True, outcome=said)
-    return Ending(
-        is_well=is_well,
-        outcome=f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well else said,
-        failed=said,
-    )
-
-
-class FollowedRun:
-    """Follows a run on all nodes that are not lost, and calls back when nothing more will come. Safe from any thread.
-
-    ``tell`` gets the node, number and values of each report, once; values in ``before`` were told by another process.
-    """
-
-    def __init__(
-        self,
-        handle: RunHandle,
-        tell: Callable[[str, int, dict[str, float]], None],
-        on_over: Callable[[], object],
-        *,
-        before: Collection[tuple[str, int, str]] = (),
-    ) -> None:
-        self.handle = handle
-        self._tell, self._on_over, self._before = tell, on_over, frozenset(before)
-        self._lost: frozenset[NodeId] = frozenset()
-        self._taken: set[tuple[str, int]] = set()
-        self._taking = threading.Lock()
-        self._subscriptions: tuple[Subscription, ...] = ()
-
-    def begin(self) -> None:
-        """Begin to listen; calls back at once for what is there already."""
-        self._subscriptions = (
-            self.handle.on_scalar(lambda one: self._take(one.node_id, one.number, one.values)),
-            self.handle.on_over(self._on_over),
-        )
-
-    def end(self) -> None:
-        """Stop listening."""
-        for subscription in self._subscriptions:
-            subscription.remove()
-
-    def lose(self, node_id: NodeId) -> None:
-        """Wait no longer for a node."""
-        self._lost |= {node_id}
-        self._subscriptions += (self.when_over(self._on_over),)
-
-    def when_over(self, callback: Callable[[], object]) -> Subscription:
-        """Call back once, when nothing more will come except from lost nodes."""
-        return self.handle.on_over(callback, without=sorted(self._lost))
-
-    @property
-    def waits_for(self) -> list[NodeId]:
-        """The nodes where it runs, except lost ones."""
-        return sorted(node_id for node_id in self._running() if node_id not in self._lost)
-
-    def _running(self) -> list[NodeId]:
-        return [node_id for node_id, part in self.handle.states().items() if not part.is_over]
-
-    def tell_rest(self) -> None:
-        """Tell all reports that are here; when this returns, conditions know of them."""
-        for node_id, scalars in self.handle.scalars.items():
-            for one in scalars:
-                self._take(node_id, one.number, one.values)
-
-    def _take(self, node_id: str, number: int, values: Mapping[str, float | None]) -> None:
-        with self._taking:  # held while they are told, so that `tell_rest` returns after it
-            if (node_id, number) in self._taken:
-                return
-            self._taken.add((node_id, number))
-            told = {
-                name: value
-                for name, value in values.items()
-                if value is not None and (node_id, number, name) not in self._before
-            }
-            self._tell(node_id, number, told)
-
-    def ending(self, *, at_least: int | None, is_stopping: bool, forgives_lost: bool) -> Ending:
-        """Judge how it ended; with ``forgives_lost`` a lost node counts as one where it stopped."""
-        parts = self.handle.states().items()
-        lost = {str(node_id): "the node was lost while it ran there" for node_id in self._running()}
-        failed = self.handle.failures() | lost
-        succeeded = [node_id for node_id in self.handle.nodes if node_id not in failed]
-        stopped = [str(node_id) for node_id, part in parts if part.job and part.job.state is JobState.STOPPED]
-        stopped = [*stopped, *(lost if forgives_lost else ())] if is_stopping else []
-        return ending_of(succeeded, failed, stopped, at_least=at_least)
+        return True, said
+    return is_well, f"succeeded on {', '.join(sorted(succeeded))}; {said}" if is_well else said
 
 
 def _limits(value: Any) -> dict[str, Any]:
@@ -187,37 +90,27 @@ class Job(LinkedResource):
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
-        self._followed: FollowedRun | None = None
-        self._is_stopping = self._is_given_back = self._awaits_end = self._hears = False
+        self.handle: RunHandle | None = None  # its run; None before it was started or adopted
+        self._lost: frozenset[NodeId] = frozenset()
+        self._told: set[tuple[str, int, str]] = set()
+        self._telling = threading.Lock()
+        self._is_stopping = self._is_given_back = self._awaits_end = False
         self._starting, self._may_have_begun = "", False
 
     own_attributes = (
         CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
-        CheckedAttribute(
-            "inputs",
-            "What the plan finds in context.inputs.",
-            inputs,
-            f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays",
-        ),
+        CheckedAttribute("inputs", "What the plan finds in context.inputs.", inputs,
+                         f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays"),
         Attribute("inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer),
-        CheckedAttribute(
-            "limits",
-            "What it may take at most; nodes lower that to their own limits.",
-            _limits,
-            'a JSON object, such as {"wall_s": 60}',
-        ),
-        CheckedAttribute(
-            "tags",
-            "The tags of the dataset, if no fedmon::Dataset is connected.",
-            words,
-            "a list of texts",
-            flags=Flags.Design,
-        ),
+        CheckedAttribute("limits", "What it may take at most; nodes lower that to their own limits.", _limits,
+                         'a JSON object, such as {"wall_s": 60}'),
+        CheckedAttribute("tags", "The tags of the dataset, if no fedmon::Dataset is connected.", words,
+                         "a list of texts", flags=Flags.Design),
         at_least("On how many of its nodes it must end well for it to be STOPPED; None: on all."),
         own("jobId", "The id under which nodes know it, once it was started."),
         own("ranOn", "The nodes that were asked to run it, with commas."),
         own("outcome", "How it ended, node by node."),
-    )
+    )  # fmt: skip
 
     own_traces = (
         Trace("stdout", "What the plan printed, where the owners let that leave."),
@@ -292,7 +185,7 @@ class Job(LinkedResource):
     def _run_as(self, job_id: str) -> None:
         nodes, needed = self._nodes(), self.get("atLeast")
         if needed is not None and nodes is not None and len(nodes) < needed:
-            raise JobFailedError(f"atLeast is {needed}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
+            raise ResourceFailedError(f"atLeast is {needed}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
         plan = self.linked(TrainingPlanResource)[0]
         datasets = self.linked(Dataset)
         dataset_id = datasets[0].get("datasetId") if datasets else None
@@ -316,7 +209,7 @@ class Job(LinkedResource):
             return
         if all(part.job is None and part.is_over for part in handle.states().values()):
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in handle.states().items())
-            raise JobFailedError(f"no node took it: {said}")
+            raise ResourceFailedError(f"no node took it: {said}")
         self.set_started()
         self._follow(handle)
 
@@ -349,7 +242,7 @@ class Job(LinkedResource):
             self._start_when_online()
         elif verb in (None, "stop") and self.state is ResourceState.STARTED:
             if not self.adopt():
-                raise JobFailedError(f"no node that answers knows job {self.get('jobId')}")
+                raise ResourceFailedError(f"no node that answers knows job {self.get('jobId')}")
             super().do_reconnect(verb)
         else:
             super().do_reconnect(verb)
@@ -360,8 +253,7 @@ class Job(LinkedResource):
 
     def _start_when_online(self) -> None:
         """Run it unless a node is away that is expected to come back, or that may have begun it."""
-        if not self._hears:
-            self._hears = True
+        if not self._subscriptions:
             self.listen("presence", self._heard)  # before the look, so that none is missed
         away = self._away()
         with self.lock:
@@ -384,63 +276,78 @@ class Job(LinkedResource):
         ]
 
     def _follow(self, handle: RunHandle, before: Collection[tuple[str, int, str]] = ()) -> None:
-        def tell(node_id: str, nth: int, values: dict[str, float]) -> None:
-            self.tell_metrics(self.guid, values, source=node_id, nth=nth)
-
-        if self._followed is not None:
-            self._followed.end()
-        self._followed = FollowedRun(handle, tell, lambda: self.later(self._over), before=before)
-        self._followed.begin()
+        """Follow a run on all nodes that are not lost; values in ``before`` were told by another process."""
+        self.handle, self._lost, self._told = handle, frozenset(), set(before)
+        self._subscriptions += [
+            handle.on_scalar(lambda one: self._tell(one.node_id, one.number, one.values)),
+            self._when_over(handle, self._over),
+        ]
         for node in self._nodes_around():  # that failed before anything was followed
             self._look_at(node)
 
-    def deafen(self) -> None:
-        """Remove all callbacks, those of the run too."""
-        super().deafen()
-        if self._followed is not None:
-            self._followed.end()
+    def _when_over(self, handle: RunHandle, work: Callable[[], object]) -> Subscription:
+        """Do something once, when nothing more will come except from lost nodes."""
+        return handle.on_over(lambda: self.later(work), without=sorted(self._lost))
 
     def _look_at(self, node: Node) -> None:
         """Wait no longer for a node that failed; the job goes on where there are others."""
-        run = self._followed
-        if run is not None and node.state is ResourceState.FAILED and node.get("nodeId") in self.ran_on:
-            run.lose(node.node_id)
+        handle = self.handle
+        if handle is not None and node.state is ResourceState.FAILED and node.get("nodeId") in self.ran_on:
+            self._lost |= {node.node_id}
+            self._subscriptions.append(self._when_over(handle, self._over))
         if self._starting and node.state is ResourceState.FAILED:
             self._start_when_online()
 
+    def _tell(self, node_id: str, nth: int, values: Mapping[str, float | None]) -> None:
+        """Tell a report to conditions, once."""
+        with self._telling:  # until they know of it, so that `_over` goes on after that
+            news = {
+                name: value
+                for name, value in values.items()
+                if value is not None and (node_id, nth, name) not in self._told
+            }
+            self._told.update((node_id, nth, name) for name in news)
+            self.tell_metrics(self.guid, news, source=node_id, nth=nth)
+
     def _over(self) -> None:
         """Keep the results and set how it ended, once nothing more will come."""
-        run = self._followed
-        if run is None or self.state is not ResourceState.STARTED:
+        handle = self.handle
+        if handle is None or self.state is not ResourceState.STARTED:
             return
-        if run.waits_for:
-            if run.handle.closed:
-                self.fail(f"{run.handle.closed} while it ran on {', '.join(run.waits_for)} (job {run.handle.job_id})")
+        parts = handle.states()
+        running = [node_id for node_id, part in parts.items() if not part.is_over]
+        if awaited := sorted(set(running) - self._lost):
+            if handle.closed:
+                self.fail(f"{handle.closed} while it ran on {', '.join(awaited)} (job {handle.job_id})")
             return
-        run.tell_rest()  # a resource that is STOPPED tells nothing more
-        ending = run.ending(
-            at_least=self.get("atLeast"), is_stopping=self._is_stopping, forgives_lost=self._is_given_back
+        for reporter, reported in handle.scalars.items():
+            for one in reported:  # a resource that is STOPPED tells nothing more
+                self._tell(reporter, one.number, one.values)
+        lost = {str(node_id): "the node was lost while it ran there" for node_id in running}
+        failed = handle.failures() | lost
+        stopped = {str(node_id) for node_id, part in parts.items() if part.job and part.job.state is JobState.STOPPED}
+        stopped |= lost.keys() if self._is_given_back else set()
+        is_well, outcome = ending_of(
+            [node_id for node_id in handle.nodes if node_id not in failed],
+            failed,
+            stopped if self._is_stopping else (),
+            at_least=self.get("atLeast"),
         )
-        self._write_result(run.handle)
-        self._write_scalars(run.handle)
+        self._write_result(handle)
+        self._write_scalars(handle)
         self._keep_logs()
         with self.lock:
-            if self._followed is not run or self.state is not ResourceState.STARTED:
+            if self.handle is not handle or self.state is not ResourceState.STARTED:
                 return
-            self.note("outcome", ending.outcome)
-            if ending.is_well:
+            self.note("outcome", outcome)
+            if is_well:
                 self.set_stopped()
-        if not ending.is_well:
-            self.fail(ending.failed)
-        elif ending.failed:
-            self.warning(f"ended well, but not everywhere: {ending.failed}")
+        if not is_well:
+            self.fail(outcome)
+        elif outcome != _EVERYWHERE:
+            self.warning(f"ended well, but not everywhere: {outcome}")
 
     # --- results ------------------------------------------------------------------------------------------------------
-
-    @property
-    def handle(self) -> RunHandle | None:
-        """Its run; None before it was started or adopted."""
-        return None if self._followed is None else self._followed.handle
 
     @property
     def ran_on(self) -> list[NodeId]:
@@ -459,7 +366,8 @@ class Job(LinkedResource):
         path, handle = super().written(name), self.handle
         if handle is not None and (not path.exists() or self.state is ResourceState.STARTED):
             if name in ("stdout", "stderr"):
-                write_whole(path, log_text(handle, name).encode("utf-8", "replace"), folder_mode=0o700)
+                text = log_text(handle, cast("Literal['stdout', 'stderr']", name))
+                write_whole(path, text.encode("utf-8", "replace"), folder_mode=0o700)
             elif name == "scalars":
                 self._write_scalars(handle)
             elif handle.results():
@@ -499,13 +407,13 @@ class Job(LinkedResource):
     def do_release(self) -> None:
         """End what runs; it is RELEASED when nodes report how it ended, or after a while."""
         self._awaits_end = self._is_given_back = True
-        run, is_running = self._followed, self.state is ResourceState.STARTED
-        self._quietly(self.end_work)
-        if run is None or not is_running:
+        handle = self.handle if self.state is ResourceState.STARTED else None
+        self._end_quietly()
+        if handle is not None:
+            self._when_over(handle, self.finish_release)
+            self.later(self.finish_release, after=_END_PATIENCE)
+        else:
             self.finish_release()
-            return
-        run.when_over(lambda: self.later(self.finish_release))
-        self.later(self.finish_release, after=_END_PATIENCE)
 
     def finish_release(self) -> None:
         """Take the results and release the job, once."""
@@ -552,7 +460,7 @@ def saved_values(folder: Path) -> dict[str, dict[str, Any]]:
     return {path.stem: run_values.read_inputs(path) for path in paths}
 
 
-def log_text(handle: RunHandle, stream: str) -> str:
+def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:
     """Return what a plan printed, under a heading for each node if there are several.
 
     Raises TraceNotReadableError if no owner lets it leave, or no node answers.
@@ -560,16 +468,13 @@ def log_text(handle: RunHandle, stream: str) -> str:
     said: dict[str, str] = {}
     missing: dict[str, str] = {}
     for node_id, part in handle.states().items():
-        if part.job is None:
-            missing[node_id] = part.sentence()
-            continue
         try:
-            log = handle.logs(node_id, cast("Literal['stdout', 'stderr']", stream))
+            log = handle.logs(node_id, stream) if part.job is not None else None
         except FedmonError as error:
             missing[node_id] = str(error)
             continue
-        if log.withheld:
-            missing[node_id] = f"withheld: {log.withheld}"
+        if log is None or log.withheld:
+            missing[node_id] = part.sentence() if log is None else f"withheld: {log.withheld}"
         else:
             said[node_id] = log.text
     if not said:
@@ -577,5 +482,5 @@ def log_text(handle: RunHandle, stream: str) -> str:
         raise TraceNotReadableError(f"{stream} of job {handle.job_id} cannot be had: {reasons}")
     if len(said) == 1 and not missing:
         return next(iter(said.values()))
-    parts = {**said, **{node_id: f"({reason})\n" for node_id, reason in missing.items()}}
-    return "".join(f"==> {node_id} <==\n{parts[node_id]}\n" for node_id in sorted(parts))
+    parts = said | {node_id: f"({reason})\n" for node_id, reason in missing.items()}
+    return "".join(f"==> {node_id} <==\n{text}\n" for node_id, text in sorted(parts.items()))

@@ -5,32 +5,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
-import subprocess
+import socket
 import sys
 import threading
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, ClassVar, Self
 
 from fedmon.experiment.attributes import Types
-from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types.base import LinkedResource, MissingPartError
+from fedmon.experiment.types.base import LinkedResource, MissingPartError, ResourceFailedError
 from fedmon.experiment.types.values import CheckedAttribute, command, duration, environment, own, path_text
 
 _SUPERVISOR = (sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py")))
-_IGNORED_BY_PYTHON = f"{signal.SIGPIPE:d},{signal.SIGXFSZ:d}"
 _RECORD_BYTES = 63
 _TAIL_BYTES = 500
-
-
-class ProcessFailedError(ExperimentError):
-    """A command cannot be run, or its process group cannot be ended."""
-
-    exit_code = 1
 
 
 class SupervisedCommand:
@@ -40,36 +33,47 @@ class SupervisedCommand:
     since is never taken for the command.
     """
 
-    def __init__(self, record: Path, pid: int, supervisor: subprocess.Popen[bytes] | None = None) -> None:
-        self.pid, self._record, self._supervisor = pid, record, supervisor
+    _preparing = threading.Lock()
+    _server: ClassVar[socket.socket | None] = None
+    """What forks supervisors for this process; it ends with that."""
+
+    def __init__(self, record: Path, pid: int) -> None:
+        self.pid, self._record = pid, record
 
     @classmethod
     def begin(cls, record: Path, words: list[str], *, cwd: Path, env: dict[str, str]) -> Self:
-        """Run a command that appends to ``stdout`` and ``stderr`` beside the record. Raises OSError, ValueError."""
-        with contextlib.ExitStack() as opened:
-            lock = opened.enter_context(open(os.open(record, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.write(b" " * _RECORD_BYTES)
-            streams = [opened.enter_context(record.with_name(name).open("ab")) for name in ("stdout", "stderr")]
-            read, write = os.pipe()
-            pipe = opened.enter_context(open(read, "rb"))
-            with open(write, "wb") as told:
-                supervisor = subprocess.Popen(
-                    [*_SUPERVISOR, str(lock.fileno()), str(told.fileno()), _IGNORED_BY_PYTHON, *words],
-                    cwd=cwd,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=streams[0],
-                    stderr=streams[1],
-                    pass_fds=(lock.fileno(), told.fileno()),
-                    start_new_session=True,
-                )
-            first, _, number = pipe.read().decode().partition(" ")
-        if not first.isdigit():
-            supervisor.wait()
-            code = int(number or errno.ECHILD)
-            raise OSError(code, os.strerror(code), words[0])
-        return cls(record, int(first), supervisor)
+        """Run a command that appends to ``stdout`` and ``stderr`` beside the record. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        with ours, contextlib.ExitStack() as opened:
+            with theirs, open(os.open(record, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock.write(b" " * _RECORD_BYTES)
+                streams = [opened.enter_context(record.with_name(name).open("ab")) for name in ("stdout", "stderr")]
+                descriptors = [lock.fileno(), theirs.fileno(), *(stream.fileno() for stream in streams)]
+                try:
+                    socket.send_fds(cls.prepare(), [b"+"], descriptors)
+                except ConnectionError:  # it was killed
+                    socket.send_fds(cls.prepare(anew=True), [b"+"], descriptors)
+            answer = b""
+            with contextlib.suppress(ConnectionError):  # it was killed
+                ours.sendall(json.dumps([words, str(cwd), env]).encode() + b"\n")
+                answer = ours.makefile("rb").read()
+        pid, code, about = json.loads(answer) if answer else (0, errno.ECHILD, words[0])
+        if code:
+            raise OSError(code, os.strerror(code), about)
+        return cls(record, pid)
+
+    @classmethod
+    def prepare(cls, *, anew: bool = False) -> socket.socket:
+        """Return the connection to the process that forks supervisors; begin it if there is none."""
+        with cls._preparing:
+            if cls._server is None or anew:
+                cls._server, theirs = socket.socketpair()
+                with theirs:
+                    null = ((os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (1, 2))
+                    files = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), *null]
+                    os.posix_spawn(sys.executable, _SUPERVISOR, os.environ, file_actions=files)
+            return cls._server
 
     @classmethod
     def left(cls, record: Path) -> Self | None:
@@ -96,22 +100,20 @@ class SupervisedCommand:
 
     def wait(self) -> int | None:
         """Wait for the end; return the exit code, or None if the supervisor was killed before it could keep it."""
-        if self._supervisor is not None:
-            self._supervisor.wait()
         with self._record.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             words = file.read(_RECORD_BYTES).split()
         return int(words[1]) if len(words) > 1 else None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to its process group; do nothing if it has ended. Raises ProcessFailedError."""
+        """Send a signal to its process group; do nothing if it has ended. Raises ResourceFailedError."""
         if self.is_running:
             try:
                 os.killpg(self.pid, number)
             except ProcessLookupError:
                 return
             except PermissionError as error:
-                raise ProcessFailedError(f"process group {self.pid} cannot be ended: {error.strerror}") from error
+                raise ResourceFailedError(f"process group {self.pid} cannot be ended: {error.strerror}") from error
 
 
 def _is_held(file: BinaryIO) -> bool:
@@ -168,6 +170,7 @@ class LocalProcess(LinkedResource):
             raise MissingPartError(self.name, "command", 'set it to a list of words, such as ["ls", "-l"]')
         if self.get("cwd"):
             self.fixed_path("cwd")
+        SupervisedCommand.prepare()
         super().do_deploy()
 
     def do_start(self) -> None:
@@ -179,9 +182,9 @@ class LocalProcess(LinkedResource):
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 process = SupervisedCommand.begin(self._record, words, cwd=cwd, env=env)
-            except (OSError, ValueError) as error:
-                said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-                raise ProcessFailedError(f"cannot run {words[0]} in {cwd}: {said}") from error
+            except OSError as error:
+                said = f"cannot run {words[0]} in {cwd}: {error.strerror}: {error.filename}"
+                raise ResourceFailedError(said) from error
             self._follow(process)
 
     @property

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmon.common.clock import Deadline
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
 from fedmon.experiment.attributes import Attribute, Flags, Types
@@ -26,6 +28,7 @@ MEMORY_SHARE = "host_memory_used_ratio"
 """Made here for conditions, of the two metrics that nodes send."""
 _NEAR = 0.85
 """Names that are less alike than this are those of plug-ins and users."""
+_PATIENCE_S, _LOOK_EVERY_S = 2.0, 0.02
 _USED, _TOTAL = "host_memory_used_bytes", "host_memory_total_bytes"
 
 
@@ -61,24 +64,16 @@ class Monitor(LinkedResource):
         super().__init__(ec, guid)
         self._record: Record | None = None
         self._watch: Watch | None = None
+        self._ending = threading.Lock()
+        self._is_ending = False
 
     own_attributes = (
-        CheckedAttribute(
-            "metrics",
-            "What is recorded, with * and ?; None: everything.",
-            _metrics,
-            'a list of texts, such as ["host_memory_*"]',
-            flags=Flags.Construct,
-        ),
-        Attribute(
-            "interval",
-            "The seconds between samples that nodes are asked for; None: each owner's own pace.",
-            Types.Double,
-            Flags.Construct,
-            range=(0.1, 3600.0),
-        ),
+        CheckedAttribute("metrics", "What is recorded, with * and ?; None: everything.", _metrics,
+                         'a list of texts, such as ["host_memory_*"]', flags=Flags.Construct),
+        Attribute("interval", "The seconds between samples that nodes are asked for; None: each owner's own pace.",
+                  Types.Double, Flags.Construct, range=(0.1, 3600.0)),
         own("samples", "How many samples were recorded.", type=Types.Integer, default=0),
-    )
+    )  # fmt: skip
 
     own_traces = (Trace("recording", "The recording, a SQLite file that `fedmon report` reads.", enabled=True),)
 
@@ -91,6 +86,7 @@ class Monitor(LinkedResource):
 
     def do_start(self) -> None:
         """Begin, or wait for the first job to start."""
+        self._is_ending = False
         self.set_started()
         self._look()
 
@@ -109,13 +105,14 @@ class Monitor(LinkedResource):
 
     def _look(self) -> None:
         states = [job.state for job in self.linked(Job)]
+        if states and all(state >= ResourceState.STOPPED for state in states):
+            self.end_work()
         with self.lock:
             if self.state is not ResourceState.STARTED:
                 return
             if states and all(state >= ResourceState.STOPPED for state in states):
-                self.end_work()
                 self.set_stopped()
-            elif self._record is None and (not states or ResourceState.STARTED in states):
+            elif self._record is None and not self._is_ending and (not states or ResourceState.STARTED in states):
                 self._begin()
 
     def _begin(self) -> None:
@@ -152,16 +149,22 @@ class Monitor(LinkedResource):
 
     def do_stop(self) -> None:
         """End the recording."""
-        with self.lock:
-            self.end_work()
-            super().do_stop()
+        self.end_work()
+        super().do_stop()
 
     def end_work(self) -> None:
-        """End the recording and the watch; what came is written."""
-        record, watch = self._record, self._watch
-        self._record = self._watch = None
-        if watch is not None:
-            watch.close()
-        if record is not None:
-            record.close()
-            self.note("samples", record.counts.stored)
+        """End the recording and the watch; samples that are known to exist have a moment to come."""
+        with self._ending:  # whoever comes second waits for the end
+            with self.lock:
+                self._is_ending = True
+                record, watch = self._record, self._watch
+                self._record = self._watch = None
+            if watch is not None:
+                watch.close()
+            if record is not None:
+                # A stream is written in order, so nothing of it before the node told where it begins.
+                deadline = Deadline(_PATIENCE_S)
+                while record.counts.pending and not deadline.passed():
+                    threading.Event().wait(_LOOK_EVERY_S)
+                record.close()
+                self.note("samples", record.counts.stored)

@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.check.problems import Problem
-from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
 
 if TYPE_CHECKING:
     from fedmon.common.wire.messages import SearchReply
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.roster import Node as SeenNode
-
-
-class NotOfferedError(ExperimentError):
-    """A node does not offer the dataset, or more than one that fits."""
-
-    exit_code = 3
 
 
 @clsinit_copy
@@ -47,23 +40,13 @@ class Node(LinkedResource):
     _before_loss: ResourceState | None = None
 
     own_attributes = (
-        CheckedAttribute(
-            "nodeId",
-            "The id of the node.",
-            lambda value: checked_id(str(value), what="node id"),
-            "the id of a node",
-            flags=Flags.Design,
-        ),
-        CheckedAttribute(
-            "grace",
-            "How long a lost node may take to come back before it counts as FAILED.",
-            duration,
-            'a duration, such as "30s"',
-            default="30s",
-        ),
+        CheckedAttribute("nodeId", "The id of the node.", lambda value: checked_id(str(value), what="node id"),
+                         "the id of a node", flags=Flags.Design),
+        CheckedAttribute("grace", "How long a lost node may take to come back before it counts as FAILED.", duration,
+                         'a duration, such as "30s"', default="30s"),
         own("present", "Whether the node is online now.", type=Types.Bool, default=False),
         own("agentVersion", "The version of its agent."),
-    )
+    )  # fmt: skip
 
     @property
     def node_id(self) -> NodeId:
@@ -196,16 +179,11 @@ class Dataset(LinkedResource):
     _measured_by = ()
 
     own_attributes = (
-        CheckedAttribute(
-            "tags",
-            "The tags that it has; nodes may give it more.",
-            words,
-            'a list of texts, such as ["mri", "2024"], or "mri, 2024"',
-            flags=Flags.Design,
-        ),
+        CheckedAttribute("tags", "The tags that it has; nodes may give it more.", words,
+                         'a list of texts, such as ["mri", "2024"], or "mri, 2024"', flags=Flags.Design),
         Attribute("datasetId", "Its id, if the tags fit more than one dataset of a node.", flags=Flags.Design),
         own("foundOn", "The nodes that offer it, with commas."),
-    )
+    )  # fmt: skip
 
     @property
     def found_on(self) -> list[NodeId]:
@@ -229,7 +207,7 @@ class Dataset(LinkedResource):
         if missing and self.waits_for_silent(outcomes, nodes):
             return
         if missing or not found:
-            raise NotOfferedError(self._why_not(outcomes, missing))
+            raise ResourceFailedError(self._why_not(outcomes, missing))
         self.note("foundOn", ",".join(found))
         self.set_discovered()
         self.set_ready()
@@ -244,7 +222,7 @@ class Dataset(LinkedResource):
         outcomes = self.federation.search(tags, nodes=present or None)
         try:
             found = self._offering(outcomes)
-        except NotOfferedError as error:
+        except ResourceFailedError as error:
             return [Problem(kind="missing-dataset", guids=(self.guid,), text=str(error))]
         missing = [node_id for node_id in present if node_id not in found]
         if found and not missing:
@@ -258,7 +236,9 @@ class Dataset(LinkedResource):
             fitting = [one for one in reply.datasets if wanted is None or one.dataset_id == wanted]
             if len(fitting) > 1:
                 ids = ", ".join(f"{one.dataset_id} ({one.name})" for one in fitting)
-                raise NotOfferedError(f"node {node_id} offers more than one dataset that fits; set datasetId: {ids}")
+                raise ResourceFailedError(
+                    f"node {node_id} offers more than one dataset that fits; set datasetId: {ids}"
+                )
             found += [NodeId(node_id)] if fitting else []
         return found
 

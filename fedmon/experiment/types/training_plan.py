@@ -13,11 +13,10 @@ from fedmon.common.plan_source import load_source, parsed
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.experiment.attributes import Attribute, Flags
 from fedmon.experiment.check.problems import Problem, Severity
-from fedmon.experiment.errors import ExperimentError
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own
 
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
 
 Decided = tuple[PlanStatus, str]
 """What the owner of a node decided, and the note to it."""
-
-
-class NotApprovedError(ExperimentError):
-    """Too few owners can approve a plan: it could not be handed in at their nodes."""
-
-    exit_code = 4
 
 
 def _plan(value: Any) -> str:
@@ -72,18 +65,13 @@ class TrainingPlanResource(LinkedResource):
         self._decided: dict[NodeId, Decided] = {}
 
     own_attributes = (
-        CheckedAttribute(
-            "plan",
-            "The file of the plan, or its class, which is kept as source.",
-            _plan,
-            "the path of a Python file, or a class or instance of TrainingPlan",
-            flags=Flags.Design,
-        ),
+        CheckedAttribute("plan", "The file of the plan, or its class, which is kept as source.", _plan,
+                         "the path of a Python file, or a class or instance of TrainingPlan", flags=Flags.Design),
         Attribute("description", "What owners are told of it.", default="", flags=Flags.Design),
         at_least("How many owners must approve it for it to be READY; None: all."),
         own("sha256", "The digest of what was handed in."),
         own("approvedBy", "The nodes whose owners approved it, with commas."),
-    )
+    )  # fmt: skip
 
     @property
     def approved_by(self) -> list[NodeId]:
@@ -166,7 +154,7 @@ class TrainingPlanResource(LinkedResource):
             said = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.failed.items())
             if nodes and not said:
                 said = f"atLeast is {self.get('atLeast')}, and it has {len(nodes)} nodes"
-            raise NotApprovedError(f"the plan could not be handed in: {said or outcomes.explanation()}")
+            raise ResourceFailedError(f"the plan could not be handed in: {said or outcomes.explanation()}")
         for node_id, outcome in outcomes.failed.items():
             self.warning(f"goes on without node {node_id}, where it could not be handed in: {outcome.reason}")
         with self.lock:

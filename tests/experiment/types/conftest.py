@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,9 +56,39 @@ class TwoNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan_of(self, sha256: str) -> Path:
         """Return the file of a plan that was handed in."""
-        from hashlib import sha256 as digest
+        files = self.folder.rglob("*.py")
+        return next(path for path in files if hashlib.sha256(path.read_bytes()).hexdigest() == sha256)
 
-        return next(path for path in self.folder.rglob("*.py") if digest(path.read_bytes()).hexdigest() == sha256)
+    def plan_named(self, name: str) -> Path:
+        """Write a plan that nobody has seen."""
+        path = self.folder / f"{name.lower()}.py"
+        path.write_text(PLAN.format(name=name))
+        return path
+
+
+def python(code: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", code, *words]
+
+
+def process(ec: ExperimentController, words: object, **attributes: Any) -> int:
+    return ec.register_resource("local::Process", command=words, **attributes)
+
+
+def wired(ec: ExperimentController, plan: Path | type, *node_ids: str, **attributes: Any) -> tuple[list[int], int]:
+    """Register nodes, and a plan that is connected to them."""
+    nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in node_ids]
+    return nodes, ec.register_resource("fedmon::TrainingPlan", plan=plan, connectedTo=nodes, **attributes)
+
+
+def job_on(ec: ExperimentController, plan: int, nodes: list[int], **attributes: Any) -> int:
+    return ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], **attributes)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[ExperimentController]:
+    """An experiment without a federation."""
+    with ExperimentController("local", tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(scope="package")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +21,8 @@ from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types.aggregator import aggregation
 from fedmon.experiment.types.collector import Collector
+from tests.experiment.types.conftest import process, python
 from tests.support.waiting import wait_until
-
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
-
-
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with ExperimentController("local", tmp_path) as made:
-        yield made
-
-
-def process(ec: ExperimentController, words: object, **attributes: Any) -> int:
-    return ec.register_resource("local::Process", command=words, **attributes)
 
 
 @clsinit_copy
@@ -50,29 +35,31 @@ class Teller(ResourceManager):
         return "a tale" if name == "stdout" and attr == TraceAttr.ALL else None
 
 
-def test_a_collector_writes_what_there_is_and_marks_what_there_is_not(ec: ExperimentController) -> None:
+def test_a_collector_writes_what_there_is_and_marks_what_there_is_not(local: ExperimentController) -> None:
     ResourceFactory.register_type(Teller)
     good, teller, silent = (
-        process(ec, python("print('rows')")),
-        ec.register_resource("test::Teller"),
-        process(ec, ["true"]),
+        process(local, python("print('rows')")),
+        local.register_resource("test::Teller"),
+        process(local, ["true"]),
     )
-    plain = ec.register_resource("fedmon::Collector", traceName="stdout", connectedTo=[good, teller])
-    moved = ec.register_resource("Collector", traceName="no-such", subDir="a/b", rename="log.txt", connectedTo=[silent])
-    ec.deploy()
-    assert ec.wait_finished(good, timeout=10)
+    plain = local.register_resource("fedmon::Collector", traceName="stdout", connectedTo=[good, teller])
+    moved = local.register_resource(
+        "Collector", traceName="no-such", subDir="a/b", rename="log.txt", connectedTo=[silent]
+    )
+    local.deploy()
+    assert local.wait_finished(good, timeout=10)
 
-    assert ec.release()
+    assert local.release()
 
-    run = Path(ec.run_dir)
+    run = Path(local.run_dir)
     assert (run / f"{good}.stdout").read_text() == "rows\n"
     assert (run / f"{teller}.stdout").read_text() == "a tale"
     mark = run / "a" / "b" / f"{silent}.log.txt.missing"
     assert "no-such" in mark.read_text()
-    assert ec.get(moved, "missing").startswith(f"{silent}.no-such: ")
+    assert local.get(moved, "missing").startswith(f"{silent}.no-such: ")
     assert not mark.with_suffix("").exists()
-    assert ec.get(plain, "collected") == f"{good}.stdout, {teller}.stdout"
-    assert ec.get(plain, "missing") is None
+    assert local.get(plain, "collected") == f"{good}.stdout, {teller}.stdout"
+    assert local.get(plain, "missing") is None
 
 
 @clsinit_copy
@@ -89,18 +76,18 @@ class Remote(ResourceManager):
         raise RuntimeError("no connection")
 
 
-def test_a_collector_takes_no_file_of_this_machine_for_one_of_another(ec: ExperimentController) -> None:
+def test_a_collector_takes_no_file_of_this_machine_for_one_of_another(local: ExperimentController) -> None:
     ResourceFactory.register_type(Remote)
-    remote = ec.register_resource("test::Remote")
+    remote = local.register_resource("test::Remote")
     for name in ("stdout", "stderr"):
-        ec.register_resource("fedmon::Collector", traceName=name, connectedTo=remote)
-    ec.deploy()
-    assert ec.wait_started(remote, timeout=10)
+        local.register_resource("fedmon::Collector", traceName=name, connectedTo=remote)
+    local.deploy()
+    assert local.wait_started(remote, timeout=10)
 
-    assert ec.release()
+    assert local.release()
 
-    assert Path(ec.run_dir, f"{remote}.stdout").read_bytes() == b"\xff there"
-    assert Path(ec.run_dir, f"{remote}.stderr").read_text() == "errors there"
+    assert Path(local.run_dir, f"{remote}.stdout").read_bytes() == b"\xff there"
+    assert Path(local.run_dir, f"{remote}.stderr").read_text() == "errors there"
 
 
 @clsinit_copy
@@ -123,133 +110,121 @@ class Link(ResourceManager):
 @pytest.mark.parametrize("is_source_first", [True, False])
 @pytest.mark.parametrize("releases", ["all", "the source", "the source for good"])
 def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
-    ec: ExperimentController, is_source_first: bool, releases: str
+    local: ExperimentController, is_source_first: bool, releases: str
 ) -> None:
     ResourceFactory.register_type(Link)
     rtypes = ["test::Link"] * 5 + ["fedmon::Collector"]
-    made = [ec.register_resource(rtype) for rtype in (rtypes if is_source_first else rtypes[::-1])]
+    made = [local.register_resource(rtype) for rtype in (rtypes if is_source_first else rtypes[::-1])]
     collector = made[-1] if is_source_first else made[0]
     sources = [guid for guid in made if guid != collector]
-    ec.set(collector, "traceName", "out")
+    local.set(collector, "traceName", "out")
     for guid in sources:
-        ec.register_connection(guid, collector)
-        ec.set(guid, "hardRelease", releases == "the source for good")
-    ec.deploy()
-    assert ec.wait_started(made, timeout=10)
+        local.register_connection(guid, collector)
+        local.set(guid, "hardRelease", releases == "the source for good")
+    local.deploy()
+    assert local.wait_started(made, timeout=10)
 
     if releases != "all":
-        assert ec.release(sources)
-        assert ec.state(collector) is ResourceState.STARTED
-    assert ec.release()
+        assert local.release(sources)
+        assert local.state(collector) is ResourceState.STARTED
+    assert local.release()
 
-    assert {guid: Path(ec.run_dir, f"{guid}.out").read_text() for guid in sources} == dict.fromkeys(sources, "rows")
-    assert ec.get(collector, "missing") is None
-    assert not list(Path(ec.run_dir).glob("*.missing"))
+    assert {guid: Path(local.run_dir, f"{guid}.out").read_text() for guid in sources} == dict.fromkeys(sources, "rows")
+    assert local.get(collector, "missing") is None
+    assert not list(Path(local.run_dir).glob("*.missing"))
 
 
-def test_a_collector_takes_what_is_written_until_the_release(ec: ExperimentController) -> None:
+def test_a_collector_takes_what_is_written_until_the_release(local: ExperimentController) -> None:
     code = "import signal, sys\ndef end(*_):\n print('last words', flush=True); sys.exit()\n"
-    guid = process(ec, python(f"{code}signal.signal(signal.SIGTERM, end); print('up', flush=True); signal.pause()"))
-    ec.register_resource("fedmon::Collector", traceName="stdout", connectedTo=guid)
-    ec.deploy()
-    wait_until(lambda: Path(ec.run_dir, str(guid), "stdout").exists() and ec.trace(guid, "stdout") == "up\n")
+    guid = process(local, python(f"{code}signal.signal(signal.SIGTERM, end); print('up', flush=True); signal.pause()"))
+    local.register_resource("fedmon::Collector", traceName="stdout", connectedTo=guid)
+    local.deploy()
+    wait_until(lambda: Path(local.run_dir, str(guid), "stdout").exists() and local.trace(guid, "stdout") == "up\n")
 
-    ec.shutdown()
+    local.shutdown()
 
-    assert Path(ec.run_dir, f"{guid}.stdout").read_text() == "up\nlast words\n"
+    assert Path(local.run_dir, f"{guid}.stdout").read_text() == "up\nlast words\n"
 
 
 @pytest.mark.parametrize("rtype", ["Collector", "fedmon::Collector"])
 def test_a_collector_writes_where_scripts_of_nepi_3_have_it(
-    ec: ExperimentController, rtype: str, tmp_path: Path
+    local: ExperimentController, rtype: str, tmp_path: Path
 ) -> None:
-    guid = process(ec, python("print('rows')"))
+    guid = process(local, python("print('rows')"))
     options: tuple[dict[str, Any], ...] = (
         {},
         {"useRunId": True},
         {"useRunId": True, "subDir": "a/b", "rename": "log.txt"},
     )
     collectors = [
-        ec.register_resource(rtype, traceName="stdout", storeDir=str(tmp_path / "store"), connectedTo=guid, **each)
+        local.register_resource(rtype, traceName="stdout", storeDir=str(tmp_path / "store"), connectedTo=guid, **each)
         for each in options
     ]
-    beside = ec.register_resource(rtype, traceName="stdout", useRunId=True, subDir="own", connectedTo=guid)
-    gone = ec.register_resource(rtype, traceName="no-such", storeDir=str(tmp_path / "store"), connectedTo=guid)
-    ec.deploy()
-    assert ec.wait_finished(guid, timeout=10)
+    beside = local.register_resource(rtype, traceName="stdout", useRunId=True, subDir="own", connectedTo=guid)
+    gone = local.register_resource(rtype, traceName="no-such", storeDir=str(tmp_path / "store"), connectedTo=guid)
+    local.deploy()
+    assert local.wait_finished(guid, timeout=10)
 
-    assert ec.release()
+    assert local.release()
 
-    of_run = tmp_path / "store" / ec.run_id
+    of_run = tmp_path / "store" / local.run_id
     files = [tmp_path / "store" / f"{guid}.stdout", of_run / f"{guid}.stdout", of_run / "a" / "b" / f"{guid}.log.txt"]
     assert [path.read_text() for path in files] == ["rows\n"] * 3
-    assert [ec.get(each, "collected") for each in collectors] == [str(path) for path in files]
-    made = [ec.get_resource(each) for each in collectors]
+    assert [local.get(each, "collected") for each in collectors] == [str(path) for path in files]
+    made = [local.get_resource(each) for each in collectors]
     assert [each.store_path for each in made if isinstance(each, Collector)] == [str(path.parent) for path in files]
-    assert ec.get(beside, "collected") == f"own/{guid}.stdout"
-    assert Path(ec.run_dir, "own", f"{guid}.stdout").read_text() == "rows\n"
-    assert ec.get(gone, "missing").startswith(f"{guid}.no-such: ")
+    assert local.get(beside, "collected") == f"own/{guid}.stdout"
+    assert Path(local.run_dir, "own", f"{guid}.stdout").read_text() == "rows\n"
+    assert local.get(gone, "missing").startswith(f"{guid}.no-such: ")
     assert "no-such" in (tmp_path / "store" / f"{guid}.no-such.missing").read_text()
 
 
-def test_a_collector_is_refused_a_folder_that_cannot_be_made(ec: ExperimentController, tmp_path: Path) -> None:
+def test_a_collector_is_refused_a_folder_that_cannot_be_made(local: ExperimentController, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    guid = ec.register_resource("Collector", traceName="stdout", storeDir=tmp_path / "file" / "below")
+    guid = local.register_resource("Collector", traceName="stdout", storeDir=tmp_path / "file" / "below")
     with pytest.raises(InvalidAttributeValueError, match="the path of a folder"):
-        ec.set(guid, "storeDir", "~nobody-of-that-name/traces")
+        local.set(guid, "storeDir", "~nobody-of-that-name/traces")
 
-    ec.deploy()
+    local.deploy()
 
-    assert ec.wait_started(guid, timeout=10).failed == (guid,)
-    assert f"cannot make the folder {tmp_path / 'file' / 'below'}" in ec.snapshot.resources[guid].reason
+    assert local.wait_started(guid, timeout=10).failed == (guid,)
+    assert f"cannot make the folder {tmp_path / 'file' / 'below'}" in local.snapshot.resources[guid].reason
 
 
-def test_a_collector_without_a_trace_name_is_refused(ec: ExperimentController) -> None:
-    guid = ec.register_resource("fedmon::Collector", connectedTo=process(ec, ["true"]))
+def test_a_collector_without_a_trace_name_is_refused(local: ExperimentController) -> None:
+    guid = local.register_resource("fedmon::Collector", connectedTo=process(local, ["true"]))
     for wrong in ("../up", "/etc/passwd", "a/../../b", ""):
         with pytest.raises(InvalidAttributeValueError):
-            ec.set(guid, "subDir", wrong)
+            local.set(guid, "subDir", wrong)
     with pytest.raises(InvalidAttributeValueError, match="parts of a path"):
-        ec.set(guid, "rename", "a/b")
+        local.set(guid, "rename", "a/b")
 
     with pytest.raises(ImpossiblePlanError, match="has no traceName"):
-        ec.deploy()
+        local.deploy()
 
-    assert ec.state(guid) is ResourceState.NEW
-    ec.set(guid, "traceName", "stdout")
-    ec.deploy()
-    assert ec.wait_started(guid, timeout=10)
+    assert local.state(guid) is ResourceState.NEW
+    local.set(guid, "traceName", "stdout")
+    local.deploy()
+    assert local.wait_started(guid, timeout=10)
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_type_is_found_has_help_and_the_two_base_attributes() -> None:
-    found = ResourceFactory.get_resource_types()
-
-    names = ("Node", "Dataset", "TrainingPlan", "Job", "Monitor", "Collector", "Aggregator")
-    for rtype in [*(f"fedmon::{name}" for name in names), "local::Process", "Collector"]:
-        rclass = found[rtype]
-        assert rclass.get_help()
-        assert all(attribute.help for attribute in rclass.get_attributes())
-        assert all(trace.help for trace in rclass.get_traces())
-        assert {"critical", "hardRelease"} <= {attribute.name for attribute in rclass.get_attributes()}
-
-
-def test_types_refuse_what_they_cannot_be_connected_to(ec: ExperimentController) -> None:
-    job, monitor = ec.register_resource("fedmon::Job"), ec.register_resource("fedmon::Monitor")
-    plans = [ec.register_resource("fedmon::TrainingPlan") for _ in range(2)]
-    command = process(ec, ["true"])
-    ec.register_connection(job, plans[0])
+def test_types_refuse_what_they_cannot_be_connected_to(local: ExperimentController) -> None:
+    job, monitor = local.register_resource("fedmon::Job"), local.register_resource("fedmon::Monitor")
+    plans = [local.register_resource("fedmon::TrainingPlan") for _ in range(2)]
+    command = process(local, ["true"])
+    local.register_connection(job, plans[0])
 
     for one, other in ((job, plans[1]), (job, command), (monitor, command)):
         with pytest.raises(InvalidConnectionError):
-            ec.register_connection(one, other)
+            local.register_connection(one, other)
 
-    assert ec.get_resource(job).connections == {plans[0]}
-    assert ec.get_resource(command).connections == frozenset()
-    assert ec.get_resource(job).valid_connection(plans[0])  # a dry run asks again of what is connected
-    ec.register_connection(job, plans[0])
+    assert local.get_resource(job).connections == {plans[0]}
+    assert local.get_resource(command).connections == frozenset()
+    assert local.get_resource(job).valid_connection(plans[0])  # a dry run asks again of what is connected
+    local.register_connection(job, plans[0])
 
 
 @pytest.mark.parametrize(
@@ -267,38 +242,38 @@ def test_types_refuse_what_they_cannot_be_connected_to(ec: ExperimentController)
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused_when_they_are_set(
-    ec: ExperimentController, rtype: str, name: str, value: object
+    local: ExperimentController, rtype: str, name: str, value: object
 ) -> None:
-    guid = ec.register_resource(rtype)
+    guid = local.register_resource(rtype)
 
     with pytest.raises((InvalidAttributeValueError, AttributeAccessError), match=name):
-        ec.set(guid, name, value)
+        local.set(guid, name, value)
 
-    assert ec.get(guid, name) == ec.get_attribute(guid, name).default
+    assert local.get(guid, name) == local.get_attribute(guid, name).default
 
 
-def test_a_mistyped_metric_is_refused_with_the_name_that_is_near(ec: ExperimentController) -> None:
+def test_a_mistyped_metric_is_refused_with_the_name_that_is_near(local: ExperimentController) -> None:
     with pytest.raises(InvalidAttributeValueError, match=r"no metric 'gpu_power_wats'; did you mean 'gpu_power_watts'"):
-        ec.register_resource("fedmon::Monitor", metrics=["host_*", 'gpu_power_wats{gpu="0"}'])
+        local.register_resource("fedmon::Monitor", metrics=["host_*", 'gpu_power_wats{gpu="0"}'])
 
-    own = ec.register_resource("fedmon::Monitor", metrics=["sample_temperature", "host_memory_*", "gpu_power_watts"])
+    own = local.register_resource("fedmon::Monitor", metrics=["sample_temperature", "host_memory_*", "gpu_power_watts"])
 
-    assert ec.get(own, "metrics") == ["sample_temperature", "host_memory_*", "gpu_power_watts"]
+    assert local.get(own, "metrics") == ["sample_temperature", "host_memory_*", "gpu_power_watts"]
 
 
-def test_functions_of_the_same_name_are_told_apart(ec: ExperimentController) -> None:
+def test_functions_of_the_same_name_are_told_apart(local: ExperimentController) -> None:
     functions = [lambda results, number=number: {"number": number, "nodes": len(results)} for number in (1, 2)]
 
-    guids = [ec.register_resource("fedmon::Aggregator", function=each) for each in (*functions, functions[0])]
+    guids = [local.register_resource("fedmon::Aggregator", function=each) for each in (*functions, functions[0])]
 
-    names = [ec.get(guid, "function") for guid in guids]
+    names = [local.get(guid, "function") for guid in guids]
     assert names[0] == names[2] != names[1]
     assert [aggregation(name)({})["number"] for name in names] == [1, 2, 1]
 
 
-def test_json_attributes_are_kept_as_documents_hold_them(ec: ExperimentController) -> None:
-    guid = ec.register_resource("fedmon::Job", args='{"rounds": 3}', inputs={"w": [1.5]}, limits={"wall_s": 5})
+def test_json_attributes_are_kept_as_documents_hold_them(local: ExperimentController) -> None:
+    guid = local.register_resource("fedmon::Job", args='{"rounds": 3}', inputs={"w": [1.5]}, limits={"wall_s": 5})
 
-    assert (ec.get(guid, "args"), ec.get(guid, "inputs")) == ({"rounds": 3}, {"w": [1.5]})
+    assert (local.get(guid, "args"), local.get(guid, "inputs")) == ({"rounds": 3}, {"w": [1.5]})
     with pytest.raises(UnknownTraceError):
-        ec.trace(guid, "stdin")
+        local.trace(guid, "stdin")

@@ -22,29 +22,13 @@ from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.job import Job
-from tests.experiment.types.conftest import PLAN, TwoNodes
+from tests.experiment.types.conftest import PLAN, TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import wait_until
 
 START, STOP = ResourceAction.START, ResourceAction.STOP
-NEW, DISCOVERED, RESERVED, READY, STARTED, STOPPED, FAILED, RELEASED = (
-    ResourceState.NEW,
-    ResourceState.DISCOVERED,
-    ResourceState.RESERVED,
-    ResourceState.READY,
-    ResourceState.STARTED,
-    ResourceState.STOPPED,
-    ResourceState.FAILED,
-    ResourceState.RELEASED,
-)
-
-
-def nodes_of(ec: ExperimentController, *ids: str) -> list[int]:
-    return [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in ids]
-
-
-def job_on(ec: ExperimentController, plan: int, nodes: list[int], **attributes: Any) -> int:
-    return ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], **attributes)
+NEW, DISCOVERED, RESERVED, READY = (ResourceState[name] for name in ("NEW", "DISCOVERED", "RESERVED", "READY"))
+STARTED, STOPPED, FAILED, RELEASED = (ResourceState[name] for name in ("STARTED", "STOPPED", "FAILED", "RELEASED"))
 
 
 def foreseen(ec: ExperimentController) -> list[Problem]:
@@ -64,11 +48,8 @@ def weighted(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, ec: ExperimentController) -> None:
-    nodes = nodes_of(ec, "a", "b")
+    nodes, plan = wired(ec, two.plan_named("Fresh"), "a", "b", description="How many rows?")
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
-    source = two.folder / "fresh.py"
-    source.write_text(PLAN.format(name="Fresh"))
-    plan = ec.register_resource("fedmon::TrainingPlan", plan=source, description="How many rows?", connectedTo=nodes)
     assert [(one.kind, one.severity) for one in foreseen(ec)] == [("approval-needed", "warning")] * 2
     first = job_on(ec, plan, [*nodes, dataset], args={"reports": 20})
     ec.enable_trace(first, "stdout")
@@ -111,8 +92,7 @@ def test_a_plan_that_an_owner_rejects_fails_and_what_needs_it(
         def code(self) -> str:
             return PLAN.format(name="Refused")
 
-    nodes = nodes_of(ec, "a")
-    plan = ec.register_resource("fedmon::TrainingPlan", plan=Refused, connectedTo=nodes)
+    nodes, plan = wired(ec, Refused, "a")
     job = job_on(ec, plan, nodes)
     ec.deploy()
     wait_until(lambda: ec.state(plan) is RESERVED)
@@ -129,13 +109,9 @@ def test_a_plan_that_an_owner_rejects_fails_and_what_needs_it(
 def test_enough_approvals_and_jobs_suffice_and_an_owner_who_is_silent_holds_up_nothing(
     two: TwoNodes, ec: ExperimentController
 ) -> None:
-    nodes = nodes_of(ec, "a", "b")
-    source, unseen = two.folder / "quorum.py", two.folder / "undecided.py"
-    source.write_text(PLAN.format(name="Quorum"))
-    unseen.write_text(PLAN.format(name="Undecided"))
+    nodes, plan = wired(ec, two.plan_named("Quorum"), "a", "b", atLeast=1)
     data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes)
-    plan = ec.register_resource("fedmon::TrainingPlan", plan=source, atLeast=1, connectedTo=nodes)
-    silent = ec.register_resource("fedmon::TrainingPlan", plan=unseen, connectedTo=nodes[1])
+    silent = ec.register_resource("fedmon::TrainingPlan", plan=two.plan_named("Undecided"), connectedTo=nodes[1])
     first, never = job_on(ec, plan, [data]), job_on(ec, silent, nodes[1:])
     pooled = ec.register_resource("fedmon::Aggregator", function="sum", atLeast=1, connectedTo=[first, never])
     whole = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=[first, never])
@@ -157,11 +133,8 @@ def test_enough_approvals_and_jobs_suffice_and_an_owner_who_is_silent_holds_up_n
 def test_a_plan_fails_when_too_few_owners_are_left_and_an_aggregator_asks_for_no_more_jobs_than_it_has(
     two: TwoNodes, why: Callable[[int], str]
 ) -> None:
-    source = two.folder / "unwanted.py"
-    source.write_text(PLAN.format(name="Unwanted"))
     with ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed) as ec:
-        nodes = nodes_of(ec, "a", "b")
-        plan = ec.register_resource("fedmon::TrainingPlan", plan=source, atLeast=2, connectedTo=nodes)
+        nodes, plan = wired(ec, two.plan_named("Unwanted"), "a", "b", atLeast=2)
         many = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, atLeast=3, connectedTo=nodes)
         pooled = ec.register_resource("fedmon::Aggregator", atLeast=2, connectedTo=job_on(ec, plan, nodes))
         ec.deploy()
@@ -179,8 +152,7 @@ def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(
     two: TwoNodes, why: Callable[[int], str]
 ) -> None:
     with ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed) as ec:
-        nodes = nodes_of(ec, "a", "b")
-        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
+        nodes, plan = wired(ec, two.plan, "a", "b")
         bad = job_on(ec, plan, nodes, args={"fails": "b"}, critical=False)
         good = job_on(ec, plan, nodes[:1])
         aggregate = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=[bad, good])
@@ -201,8 +173,7 @@ def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(
 def test_a_job_is_stopped_by_a_condition_and_a_monitor_records_while_it_runs(
     two: TwoNodes, ec: ExperimentController
 ) -> None:
-    nodes = nodes_of(ec, "b")
-    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
+    nodes, plan = wired(ec, two.plan, "b")
     job = job_on(ec, plan, nodes, args={"reports": 3, "spin": True})
     monitor = ec.register_resource("fedmon::Monitor", metrics="host_memory_*", interval=0.2, connectedTo=[*nodes, job])
     memory = Metric(name="host_memory_used_ratio", comparison=">", value=0.0, samples=2)
@@ -224,7 +195,7 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
     two: TwoNodes, ec: ExperimentController
 ) -> None:
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan)
-    job = job_on(ec, plan, nodes_of(ec, "a"), args={"reports": 1, "spin": True})
+    job = job_on(ec, plan, [ec.register_resource("fedmon::Node", nodeId="a")], args={"reports": 1, "spin": True})
     ec.deploy()
     assert ec.wait_started(job, timeout=20)
     running = ec.get_resource(job)
@@ -247,7 +218,7 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
 
 
 def test_what_is_not_offered_is_named(two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]) -> None:
-    nodes = nodes_of(ec, "a", "b")
+    nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in "ab"]
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells", "a"], connectedTo=nodes)
     absent = ec.register_resource("fedmon::Node", nodeId="nobody")
     assert [(one.kind, one.guids, one.text) for one in foreseen(ec)] == [
@@ -274,10 +245,8 @@ def test_a_node_that_was_never_heard_of_is_named_when_its_deploy_times_out(
 
 def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: ExperimentController) -> None:
     away = ec.register_resource("fedmon::Node", nodeId="nobody")
-    ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=away)
-    source = two.folder / "unseen.py"
-    source.write_text(PLAN.format(name="Unseen"))
-    ec.register_resource("fedmon::TrainingPlan", plan=source, connectedTo=away)
+    for plan in (two.plan, two.plan_named("Unseen")):
+        ec.register_resource("fedmon::TrainingPlan", plan=plan, connectedTo=away)
 
     assert [(one.kind, one.guids) for one in ec.plan().problems] == [("offline-node", (away,))]
 

@@ -16,7 +16,7 @@ from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.base import LinkedResource
-from tests.experiment.types.conftest import PLAN, TwoNodes
+from tests.experiment.types.conftest import TwoNodes, wired
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import wait_until
 
@@ -94,12 +94,10 @@ def test_runs_are_adopted_and_what_waited_for_them_goes_on(
 def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no_more(
     two: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = two.folder / "pending.py"
-    source.write_text(PLAN.format(name="Pending"))
+    source = two.plan_named("Pending")
     monkeypatch.chdir(two.folder)
     with ExperimentController("killed", "runs", federation=two.fed) as ec:
-        node = ec.register_resource("fedmon::Node", nodeId="a")
-        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        [node], plan = wired(ec, two.plan, "a")
         pending = ec.register_resource("fedmon::TrainingPlan", plan="pending.py", connectedTo=node)
         job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], args={"reports": 3, "spin": True})
         short, long = (ec.register_resource("local::Process", command=["true"], critical=False) for _ in "12")
@@ -126,8 +124,7 @@ def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no
 
 def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: TwoNodes) -> None:
     with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
-        node = ec.register_resource("fedmon::Node", nodeId="a")
-        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        [node], plan = wired(ec, two.plan, "a")
         job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"])
         done, late = (
             ec.register_resource("fedmon::Aggregator", function=lambda parts: parts["a"], connectedTo=job) for _ in "12"
@@ -157,8 +154,7 @@ def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(
 ) -> None:
     run_dir = two.folder / "runs/killed/while-asked"
     with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
-        node = ec.register_resource("fedmon::Node", nodeId="b")
-        plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
+        [node], plan = wired(ec, two.plan, "b")
         job, fresh = (ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"]) for _ in "12")
         data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=node)
         ec.deploy([node, plan])

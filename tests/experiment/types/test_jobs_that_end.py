@@ -10,15 +10,14 @@ import pytest
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.states import FailureLevel, ResourceState
 from fedmon.experiment.types.job import Job, ending_of
-from tests.experiment.types.conftest import TwoNodes
+from tests.experiment.types.conftest import TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import wait_until
 
 
 def running_job(two: TwoNodes, ec: ExperimentController, *node_ids: str, **attributes: Any) -> int:
-    nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in node_ids]
-    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=nodes)
-    job = ec.register_resource("fedmon::Job", connectedTo=[plan, *nodes], **attributes)
+    nodes, plan = wired(ec, two.plan, *node_ids)
+    job = job_on(ec, plan, nodes, **attributes)
     ec.deploy()
     assert ec.wait_started(job, timeout=20)
     return job
@@ -43,20 +42,6 @@ def test_an_experiment_that_is_released_while_a_job_runs_did_not_fail(two: TwoNo
     assert "a: stopped (" in ec.get(job, "outcome")
 
 
-def test_a_job_ends_well_where_enough_nodes_did_and_its_results_are_put_together(
-    two: TwoNodes, ec: ExperimentController
-) -> None:
-    job = running_job(two, ec, "a", "b", args={"fails": "b"}, atLeast=1)
-    total = ec.register_resource("fedmon::Aggregator", function="sum", connectedTo=job)
-    ec.deploy()
-
-    assert ec.wait_finished([job, total], timeout=20), ec.explain(total)
-
-    assert ec.state(job) is ResourceState.STOPPED
-    assert ec.get(job, "outcome").startswith("succeeded on a; b: failed (ValueError: no column radius")
-    assert json.loads(ec.get(total, "result")) == {"rows": 0, "mean": 2.0}
-
-
 def test_a_job_that_ended_is_not_sent_again(two: TwoNodes, ec: ExperimentController) -> None:
     job = running_job(two, ec, "a", tags=["cells"])
     assert ec.wait_finished(job, timeout=20), ec.explain(job)
@@ -71,9 +56,8 @@ def test_a_job_that_ended_is_not_sent_again(two: TwoNodes, ec: ExperimentControl
 
 
 def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNodes, ec: ExperimentController) -> None:
-    node = ec.register_resource("fedmon::Node", nodeId="a")
-    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=node)
-    job = ec.register_resource("fedmon::Job", connectedTo=[plan, node], atLeast=2)
+    nodes, plan = wired(ec, two.plan, "a")
+    job = job_on(ec, plan, nodes, atLeast=2)
     ec.deploy()
 
     ec.wait(job, ResourceState.FAILED, timeout=20)
@@ -147,6 +131,4 @@ def test_a_broker_that_dies_holds_up_what_runs_and_what_is_deployed_and_loses_ne
 def test_a_run_is_judged_by_how_many_nodes_it_ended_well_on(
     succeeded: str, failed: dict[str, str], stopped: str, at_least: int | None, is_well: bool, outcome: str
 ) -> None:
-    ending = ending_of(list(succeeded), failed, list(stopped), at_least=at_least)
-
-    assert (ending.is_well, ending.outcome) == (is_well, outcome)
+    assert ending_of(list(succeeded), failed, list(stopped), at_least=at_least) == (is_well, outcome)

@@ -6,9 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +19,7 @@ from fedmon.experiment.errors import (
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr
+from tests.experiment.types.conftest import process, python
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -29,59 +28,45 @@ SLEEPER = "import signal, sys, time; {}print('up', flush=True); signal.pause()"
 STUBBORN = SLEEPER.format("signal.signal(signal.SIGTERM, signal.SIG_IGN); ")
 
 
-def python(code: str, *words: str) -> list[str]:
-    return [sys.executable, "-c", code, *words]
-
-
-@pytest.fixture
-def ec(tmp_path: Path) -> Iterator[ExperimentController]:
-    with ExperimentController("local", tmp_path) as made:
-        yield made
-
-
-def process(ec: ExperimentController, words: object, **attributes: Any) -> int:
-    return ec.register_resource("local::Process", command=words, **attributes)
-
-
-def reason(ec: ExperimentController, guid: int) -> str:
-    return ec.snapshot.resources[guid].reason
+def reason(local: ExperimentController, guid: int) -> str:
+    return local.snapshot.resources[guid].reason
 
 
 def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
-    ec: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: ExperimentController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
-    guid, hold = process(ec, python("import os; print(os.getcwd())"), cwd="work"), process(ec, ["true"])
-    ec.register_condition(guid, ResourceAction.START, hold, STOPPED)
-    ec.deploy(guid, wait_all_ready=False)
-    wait_until(lambda: ec.state(guid) is ResourceState.READY)
+    guid, hold = process(local, python("import os; print(os.getcwd())"), cwd="work"), process(local, ["true"])
+    local.register_condition(guid, ResourceAction.START, hold, STOPPED)
+    local.deploy(guid, wait_all_ready=False)
+    wait_until(lambda: local.state(guid) is ResourceState.READY)
     monkeypatch.chdir("/")
-    ec.deploy(hold)
+    local.deploy(hold)
 
-    assert ec.wait_finished(guid, timeout=10)
-    assert ec.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
-    assert ec.get(guid, "cwd") == str(tmp_path / "work")
+    assert local.wait_finished(guid, timeout=10)
+    assert local.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
+    assert local.get(guid, "cwd") == str(tmp_path / "work")
 
 
-def test_an_end_comes_to_the_experiment_though_the_disk_is_full(ec: ExperimentController) -> None:
+def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: ExperimentController) -> None:
     require(Path("/dev/full").exists(), "no /dev/full")
     code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('up', flush=True)"
-    guid = process(ec, python(f"{code}; signal.pause()"))
-    ec.deploy()
-    assert ec.wait_started(guid, timeout=10)
-    wait_until(lambda: ec.trace(guid, "stdout") == "up\n")
-    journal = str(Path(ec.run_dir, NAME))
+    guid = process(local, python(f"{code}; signal.pause()"))
+    local.deploy()
+    assert local.wait_started(guid, timeout=10)
+    wait_until(lambda: local.trace(guid, "stdout") == "up\n")
+    journal = str(Path(local.run_dir, NAME))
     (mine,) = (
         int(each.name) for each in Path("/proc/self/fd").iterdir() if each.is_symlink() and link(each) == journal
     )
     with open("/dev/full", "r+b", buffering=0) as full:
         os.dup2(full.fileno(), mine)
 
-    os.kill(ec.get(guid, "pid"), signal.SIGTERM)
+    os.kill(local.get(guid, "pid"), signal.SIGTERM)
 
-    wait_until(lambda: ec.state(guid) is STOPPED)
-    assert (ec.get(guid, "exitCode"), ec.ecstate) == (0, ECState.FAILED)
+    wait_until(lambda: local.state(guid) is STOPPED)
+    assert (local.get(guid, "exitCode"), local.ecstate) == (0, ECState.FAILED)
 
 
 def link(path: Path) -> str:
@@ -91,19 +76,19 @@ def link(path: Path) -> str:
         return ""
 
 
-def test_a_command_runs_with_its_words_folder_and_variables(ec: ExperimentController, tmp_path: Path) -> None:
+def test_a_command_runs_with_its_words_folder_and_variables(local: ExperimentController, tmp_path: Path) -> None:
     code = "import os, sys; print(sys.argv[1:], os.environ['GREETING'], os.getcwd()); print('oops', file=sys.stderr)"
-    guid = process(ec, python(code, "$HOME; ls", "*"), cwd=tmp_path, env={"GREETING": "hi"})
+    guid = process(local, python(code, "$HOME; ls", "*"), cwd=tmp_path, env={"GREETING": "hi"})
 
-    ec.deploy()
+    local.deploy()
 
-    assert ec.wait_finished(guid, timeout=10)
-    assert ec.state(guid) is STOPPED
-    assert ec.trace(guid, "stdout") == f"['$HOME; ls', '*'] hi {tmp_path}\n"
-    assert (ec.trace(guid, "stderr"), ec.trace(guid, "stderr", TraceAttr.SIZE)) == ("oops\n", 5)
-    assert ec.get(guid, "exitCode") == 0
+    assert local.wait_finished(guid, timeout=10)
+    assert local.state(guid) is STOPPED
+    assert local.trace(guid, "stdout") == f"['$HOME; ls', '*'] hi {tmp_path}\n"
+    assert (local.trace(guid, "stderr"), local.trace(guid, "stderr", TraceAttr.SIZE)) == ("oops\n", 5)
+    assert local.get(guid, "exitCode") == 0
     with pytest.raises(AttributeAccessError):
-        ec.set(guid, "exitCode", 1)
+        local.set(guid, "exitCode", 1)
 
 
 @pytest.mark.parametrize(
@@ -114,15 +99,15 @@ def test_a_command_runs_with_its_words_folder_and_variables(ec: ExperimentContro
         (["/no/such/program"], "cannot run /no/such/program in .*No such file"),
     ],
 )
-def test_a_command_that_fails_says_how(ec: ExperimentController, words: object, said: str) -> None:
-    guid = process(ec, words)
-    ec.deploy()
+def test_a_command_that_fails_says_how(local: ExperimentController, words: object, said: str) -> None:
+    guid = process(local, words)
+    local.deploy()
 
-    ec.wait([guid], FAILED, timeout=10)
+    local.wait([guid], FAILED, timeout=10)
 
-    assert ec.state(guid) is FAILED
+    assert local.state(guid) is FAILED
     with pytest.raises(AssertionError, match=said):
-        raise AssertionError(reason(ec, guid))
+        raise AssertionError(reason(local, guid))
 
 
 @pytest.mark.parametrize(
@@ -132,43 +117,43 @@ def test_a_command_that_fails_says_how(ec: ExperimentController, words: object, 
         ([1], "word 1 is 1, of type int"), (["ls", None], "word 2 is None"), (7, "it is of type int"),
     ],
 )  # fmt: skip
-def test_a_command_is_a_list_of_words(ec: ExperimentController, words: object, said: str) -> None:
+def test_a_command_is_a_list_of_words(local: ExperimentController, words: object, said: str) -> None:
     with pytest.raises(InvalidAttributeValueError, match=f"'command'.*{said}"):
-        process(ec, words)
+        process(local, words)
 
 
-def test_a_stop_ends_the_whole_group_and_kills_what_does_not_hear(ec: ExperimentController) -> None:
+def test_a_stop_ends_the_whole_group_and_kills_what_does_not_hear(local: ExperimentController) -> None:
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); " + SLEEPER.format("")
-    polite, stubborn = process(ec, python(child)), process(ec, python(STUBBORN), grace="50ms")
-    ec.deploy()
+    polite, stubborn = process(local, python(child)), process(local, python(STUBBORN), grace="50ms")
+    local.deploy()
     for guid, lines in ((polite, 2), (stubborn, 1)):
-        assert ec.wait_started(guid, timeout=10)
-        wait_until(lambda guid=guid, lines=lines: str(ec.trace(guid, "stdout")).count("up") == lines)  # type: ignore[misc]
-    group = [psutil.Process(ec.get(polite, "pid")), *psutil.Process(ec.get(polite, "pid")).children()]
+        assert local.wait_started(guid, timeout=10)
+        wait_until(lambda guid=guid, lines=lines: str(local.trace(guid, "stdout")).count("up") == lines)  # type: ignore[misc]
+    group = [psutil.Process(local.get(polite, "pid")), *psutil.Process(local.get(polite, "pid")).children()]
 
-    ec.stop(polite)
-    ec.stop(stubborn)
+    local.stop(polite)
+    local.stop(stubborn)
 
-    assert ec.wait_finished([polite, stubborn], timeout=10)
-    assert {ec.state(guid) for guid in (polite, stubborn)} == {STOPPED}
-    assert (ec.get(polite, "exitCode"), ec.get(stubborn, "exitCode")) == (-signal.SIGTERM, -signal.SIGKILL)
+    assert local.wait_finished([polite, stubborn], timeout=10)
+    assert {local.state(guid) for guid in (polite, stubborn)} == {STOPPED}
+    assert (local.get(polite, "exitCode"), local.get(stubborn, "exitCode")) == (-signal.SIGTERM, -signal.SIGKILL)
     assert len(group) == 2
     wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in group))
 
 
-def test_a_release_ends_what_runs_and_a_process_may_start_again(ec: ExperimentController) -> None:
-    guid = process(ec, python(SLEEPER.format("")))
-    ec.deploy()
-    assert ec.wait_started(guid, timeout=10)
-    ec.stop(guid)
-    assert ec.wait_finished(guid, timeout=10)
-    ec.start(guid)
-    assert ec.state(guid) is ResourceState.STARTED
-    pid = ec.get(guid, "pid")
+def test_a_release_ends_what_runs_and_a_process_may_start_again(local: ExperimentController) -> None:
+    guid = process(local, python(SLEEPER.format("")))
+    local.deploy()
+    assert local.wait_started(guid, timeout=10)
+    local.stop(guid)
+    assert local.wait_finished(guid, timeout=10)
+    local.start(guid)
+    assert local.state(guid) is ResourceState.STARTED
+    pid = local.get(guid, "pid")
 
-    ec.shutdown()
+    local.shutdown()
 
-    assert ec.state(guid) is RELEASED
+    assert local.state(guid) is RELEASED
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
