@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.experiment.calls import Function
 from fedmon.experiment.conditions import StateCondition
 from fedmon.experiment.document.conditions import condition_from
 from fedmon.experiment.factory import ResourceFactory
@@ -63,8 +64,8 @@ def test_the_table_of_what_is_wanted_is_how_it_is_judged() -> None:
 
 
 def test_the_page_has_every_type_of_a_federation() -> None:
-    ours = ("fedmon::", "local::", "python::")
-    own = {rtype for rtype in ResourceFactory.get_resource_types() if rtype.startswith(ours)}
+    own = {rtype for rtype in ResourceFactory.get_resource_types() if rtype.startswith(("fedmon::", "local::"))}
+    own.add(Function.get_rtype())
 
     assert {row[0].strip("`") for row in table(section("The types"))} == own
 
