@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 import functools
 import inspect
-import itertools
 import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
@@ -21,15 +20,12 @@ from fedmon.common.errors import FedmonError
 from fedmon.experiment import failure, nepi
 from fedmon.experiment.check.diagram import PFormats, picture_of, plot
 from fedmon.experiment.check.explain import Explanation, explain
-from fedmon.experiment.check.graph import refuse_circles
 from fedmon.experiment.check.plan import ExperimentPlan, plan, refuse_impossible
 from fedmon.experiment.conditions import (
     AnyCondition,
     Metric,
     MetricCondition,
     StateCondition,
-    action_of,
-    check_condition,
     is_text,
     number_of,
     state_of,
@@ -38,7 +34,6 @@ from fedmon.experiment.document.files import SFormats, checked_format
 from fedmon.experiment.durations import seconds
 from fedmon.experiment.engine import Engine, WaitResult
 from fedmon.experiment.errors import (
-    DeadlockError,
     ExperimentAbortedError,
     ExperimentOverError,
     InvalidConditionError,
@@ -47,35 +42,26 @@ from fedmon.experiment.errors import (
     InvalidTimeError,
 )
 from fedmon.experiment.events import (
-    VERB_OF,
     Became,
-    ConditionAdded,
-    ConditionsRemoved,
     Connected,
     DeployAsked,
     Measured,
     Opened,
-    Registered,
     ReleaseAsked,
     Removed,
     Retry,
-    SetWanted,
     Verb,
-    checked_retries,
-    checked_timeouts,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.failure import FailureManager, fresh_copy, keep_policy, manager_of, policy_left_in, policy_of
+from fedmon.experiment.failure import FailureManager, fresh_copy, manager_of, policy_left_in, policy_of
 from fedmon.experiment.federation import FederationLink
-from fedmon.experiment.hooks import guids_within
+from fedmon.experiment.hooks import guids_within, refuse_own_wait
 from fedmon.experiment.journal import NAME, Journal, Left, left_in, path_of, run_folder, run_id_of
-from fedmon.experiment.machine import step
-from fedmon.experiment.registry import HIGHEST, Registry, connect, disconnect
+from fedmon.experiment.registry import HIGHEST, Conditions, Registry, connect, disconnect
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Guids, State
 from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState
 from fedmon.experiment.tasks import Tasks
-from fedmon.experiment.verdicts import waits_in_vain
 
 if TYPE_CHECKING:
     from fedmon.compat.nepi.scheduler import Task
@@ -123,6 +109,15 @@ def _of_resource(
     return cast("Callable[Concatenate[ExperimentController, int | str, _P], _R]", found)
 
 
+def _wait_for(state: ResourceState) -> Callable[..., WaitResult]:
+    """Return the method that waits until resources are at a state at least."""
+
+    def wait(self: ExperimentController, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
+        return self.wait(guids, state, timeout=timeout)
+
+    return wait
+
+
 class ExperimentController:
     """Runs an experiment: registers resources, deploys them as their conditions say, waits, and releases all.
 
@@ -132,6 +127,9 @@ class ExperimentController:
     at once; None: all that can. Resources of a federation use the one given, or one that is opened from the settings
     when the first needs it and closed at the end.
     """
+
+    exp_id = run_id = local_dir = exp_dir = run_dir = ""
+    """The ids of the experiment and of the run, and the folders of all experiments, of this one, and of the run."""
 
     def __init__(
         self,
@@ -156,20 +154,22 @@ class ExperimentController:
         """
         opened = None if left is None else left.opened
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
+        self.exp_id, self.run_id, self.local_dir = self.folder.exp_id, self.folder.run_id, str(self.folder.local_dir)
+        self.exp_dir, self.run_dir = str(self.folder.exp_dir), str(self.folder.run_dir)
         self.persist = bool(persist if opened is None else opened.persist)
         self.is_journaled = journal
         self.logger = logger
-        self.max_running = limit_asked(max_running, nthreads) if opened is None else opened.threads or None
+        self.max_running = _limit(max_running, nthreads) if opened is None else opened.threads or None
+        self.nthreads = self.max_running  # NEPI's name
         if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
             nepi("environment").set_levels(os.environ)
         self.fm = failure.manager_given(fm)
         self._topology: Topology | None = None
         self._netgraph: NetGraph | None = nepi("topology").NetGraph(**netgraph) if netgraph else None
         self.registry = Registry(0 if left is None else left.highest_guid)
-        self._asked_for: set[int] = set()  # those that a condition ever asked for
-        self._conditions = itertools.count(1 if left is None else left.conditions + 1)
+        self.names = self.registry.names
         self._lock = threading.RLock()
-        self._is_released = self._is_terminated = self._is_ending = self._is_kept = False
+        self._is_released = self._is_terminated = self._is_ending = False
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
         self.link = FederationLink(federation)
         if left is None:
@@ -185,13 +185,12 @@ class ExperimentController:
             after=left.until,
             max_running=self.max_running,
         )
+        self.conditions = Conditions(self.registry, self.engine, left)
         self.tasks = Tasks(self.engine, left.tasks)
         try:
             self.fm.set_ec(self)
             if opened is None:
                 self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=self.max_running or 0))
-            for seen in left.state.resources.values():
-                self._asked_for.update(other for _, condition in seen.conditions for other in condition.group)
             self.registry.restore(self, left)
             if self._netgraph is not None:
                 nepi("topology").call_back(self, self._netgraph, add_node_callback, add_edge_callback)
@@ -296,8 +295,6 @@ class ExperimentController:
         try:
             made._topology = description.topology
             build(description, made, masked=masked or {})
-            if journal and description.failures is not None:
-                keep_policy(made.describe(), made.folder.run_dir)
         except BaseException:
             made.shutdown()
             raise
@@ -331,31 +328,6 @@ class ExperimentController:
         )
 
     # --- what it is --------------------------------------------------------------------------------------------------
-
-    @property
-    def exp_id(self) -> str:
-        """The experiment's id."""
-        return self.folder.exp_id
-
-    @property
-    def run_id(self) -> str:
-        """The run's id: when it began, in 20 digits."""
-        return self.folder.run_id
-
-    @property
-    def local_dir(self) -> str:
-        """The folder of all experiments."""
-        return str(self.folder.local_dir)
-
-    @property
-    def exp_dir(self) -> str:
-        """The folder of this experiment."""
-        return str(self.folder.exp_dir)
-
-    @property
-    def run_dir(self) -> str:
-        """The folder of this run."""
-        return str(self.folder.run_dir)
 
     @property
     def federation(self) -> Federation:
@@ -392,11 +364,6 @@ class ExperimentController:
         return self.engine.state
 
     @property
-    def nthreads(self) -> int | None:
-        """The most hooks that run at once, under NEPI's name; None without limit."""
-        return self.max_running
-
-    @property
     def netgraph(self) -> NetGraph | None:
         """The topology that the experiment was made from, or None."""
         if self._netgraph is None and self._topology is not None:
@@ -407,11 +374,6 @@ class ExperimentController:
     def resources(self) -> list[int]:
         """The guids of all resources, in order of registration."""
         return list(self.registry)
-
-    @property
-    def names(self) -> dict[int, str]:
-        """The names of those resources that have one, by guid."""
-        return self.registry.names
 
     # --- registering --------------------------------------------------------------------------------------------------
 
@@ -441,7 +403,9 @@ class ExperimentController:
         )
         if name and ResourceFactory.get_resource_type(rtype).has_attribute("name"):
             attributes["name"], name = name, ""
-        number = self.register_stored(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name)
+        number = self.registry.register(
+            self, rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name
+        )
         try:
             for other in others:
                 self.register_connection(number, other)
@@ -452,47 +416,6 @@ class ExperimentController:
         except BaseException:
             self._discard([number])
             raise
-        return number
-
-    def register_stored(
-        self,
-        rtype: str,
-        guid: int | None,
-        *,
-        attributes: Mapping[str, Any] | None = None,
-        stored: Mapping[str, Any] | None = None,
-        timeouts: Mapping[Verb, float] | None = None,
-        retry: Mapping[Verb, Retry] | None = None,
-        name: str = "",
-        prepare: Callable[[ResourceManager], None] | None = None,
-    ) -> int:
-        """Make a resource, all of it or nothing, and return its guid: the next one where none is given.
-
-        ``stored`` are values as another resource had them: no set hook sees them again. ``prepare`` is called with the
-        resource before it is registered.
-        """
-        with self.registry.reserved(guid, name) as number:
-            # Outside of every lock: what a type's constructor does is its own affair.
-            resource = ResourceFactory.create(rtype, self, number)
-            for attribute, value in (attributes or {}).items():
-                resource.set(attribute, value)
-            resource.take_stored(stored or {})
-            if prepare is not None:
-                prepare(resource)
-            registered = Registered(
-                t=self.engine.now(),
-                guid=number,
-                rtype=rtype,
-                name=name,
-                critical=resource.is_on("critical"),
-                plain=self.registry.plain_verbs(type(resource)),
-                attributes=resource.notes(),
-                timeouts=checked_timeouts(resource.type_timeouts, timeouts),
-                retry=checked_retries(resource.type_retry, retry),
-            )
-            self.registry.put(resource)
-            self.engine.post(registered)
-        self._is_kept = False
         return number
 
     def remove_resource(self, guid: int) -> None:
@@ -552,59 +475,22 @@ class ExperimentController:
 
         Raises InvalidConditionError, InvalidTimeError, UnknownGuidError.
         """
-        members = self._members(guids2)
-        timeout_s = seconds(timeout) if timeout else None
+        group, timeout_s = self.registry.guids_of(guids2), seconds(timeout) if timeout else None
         made: AnyCondition
         if metric is None:
             made = StateCondition(
-                number=0, group=members, state=state_of(state), delay_s=seconds(time), at_least=at_least,
+                number=0, group=group, state=state_of(state), delay_s=seconds(time), at_least=at_least,
                 timeout_s=timeout_s,
             )  # fmt: skip
         elif state is not None:
             raise InvalidConditionError("a condition asks for a state or for a metric: register two conditions")
         else:
-            made = MetricCondition(number=0, group=members, metric=metric, at_least=at_least, timeout_s=timeout_s)
-        return self.add_condition(guids1, action, made)
-
-    def add_condition(self, guids: Guids, action: ResourceAction | str, condition: AnyCondition) -> AnyCondition:
-        """Have an action wait for a condition that was made elsewhere; it gets a number of ours, and is returned.
-
-        Raises InvalidConditionError, and ImpossiblePlanError where those who are deployed already would then wait for
-        each other for ever.
-        """
-        waiting, action = self._members(guids), action_of(action)
-        mine = self._numbered(condition)
-        for guid in waiting:
-            if isinstance(mine, StateCondition) and waits_in_vain(guid, action, mine):
-                raise InvalidConditionError(
-                    f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
-                    f"{VERB_OF[action]}: that would be for ever"
-                )
-        added = ConditionAdded(t=self.engine.now(), guids=waiting, action=action, condition=mine)
-        seen = self.engine.state
-        deployed = [guid for guid in waiting if guid in seen.resources and seen.resources[guid].group is not None]
-        if deployed:
-            refuse_circles(step(seen, added)[0], deploying=deployed)
-        self._asked_for.update(mine.group)
-        self.engine.post(added)
-        return mine
-
-    def _members(self, guids: Guids) -> tuple[int, ...]:
-        found = self.registry.guids_of(guids)
-        if not found:
-            raise InvalidConditionError("no guids: a condition is between resources")
-        return found
-
-    def _numbered(self, condition: AnyCondition) -> AnyCondition:
-        mine = replace(condition, group=self._members(condition.group))
-        check_condition(mine)
-        return replace(mine, number=next(self._conditions))
+            made = MetricCondition(number=0, group=group, metric=metric, at_least=at_least, timeout_s=timeout_s)
+        return self.conditions.add(guids1, action, made)
 
     def unregister_condition(self, guids1: Guids, guids2: Guids, action: ResourceAction | str | None = None) -> None:
         """Have ``guids1`` wait for ``guids2`` no longer."""
-        known = None if action is None else action_of(action)
-        waiting, group = self._members(guids1), self._members(guids2)
-        self.engine.post(ConditionsRemoved(t=self.engine.now(), guids=waiting, group=group, action=known))
+        self.conditions.remove(guids1, guids2, action)
 
     def set_with_conditions(
         self,
@@ -616,19 +502,9 @@ class ExperimentController:
         time: str | None = None,
     ) -> None:
         """Set an attribute of ``guids1`` when ``guids2`` are at a state and they themselves STARTED."""
-        made = StateCondition(number=0, group=self._members(guids2), state=state_of(state), delay_s=seconds(time))
-        self.add_set(guids1, name, value, made)
-
-    def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
-        """Have an attribute set when a condition holds that was made elsewhere. Raises InvalidConditionError."""
-        waiting, kept = self._members(guids), value
-        for guid in waiting:
-            resource = self.get_resource(guid)
-            if resource.state >= ResourceState.FAILED:
-                raise InvalidConditionError(f"resource {guid} is {resource.state.name}: nothing of it will be set")
-            kept = resource.check_value(name, value)
-        mine = None if condition is None else self._numbered(condition)
-        self.engine.post(SetWanted(t=self.engine.now(), guids=waiting, name=name, value=kept, condition=mine))
+        group = self.registry.guids_of(guids2)
+        made = StateCondition(number=0, group=group, state=state_of(state), delay_s=seconds(time))
+        self.conditions.add_set(guids1, name, value, made)
 
     def call(self, function: Callable[..., Any], *args: Any, after: Guids = (), name: str = "") -> int:
         """Register a function as a resource that calls it once when all of ``after`` are STOPPED; return its guid."""
@@ -636,7 +512,7 @@ class ExperimentController:
 
         awaited = self.registry.guids_of(after)
         self._check_open()
-        number = self.register_stored("python::Function", None, name=name, prepare=prepared(function, args))
+        number = self.registry.register(self, "python::Function", None, name=name, prepare=prepared(function, args))
         if awaited:
             self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
         return number
@@ -727,11 +603,11 @@ class ExperimentController:
             group=group,
             wait_all_ready=bool(wait_all_ready),
             names=self.names,
-            asked_for=self._asked_for,
+            asked_for=self.conditions.asked_for,
         )
         with self._lock:
             number = max(self.engine.state.groups, default=0) + 1 if group is None else group
-            self._is_released = self._is_kept = False
+            self._is_released = self.registry.is_saved = False
             asked = DeployAsked(t=self.engine.now(), guids=chosen, group=number, wait_all_ready=bool(wait_all_ready))
             self.engine.post(asked)
         return number
@@ -758,17 +634,11 @@ class ExperimentController:
         if quit is not None and not callable(quit):
             raise InvalidTaskError(f"quit is {quit!r:.80}, and must be a function that tells whether to end the wait")
         if timeout is None and quit is None:
-            self._refuse_own(chosen, wanted)
+            refuse_own_wait(self, map(self.get_resource, chosen), wanted)
         failure.heed(self.fm, self.engine)
         heeds_abort = wanted is not ResourceState.RELEASED
         found = self.engine.wait(chosen, wanted, timeout_s=timeout, heeds_abort=heeds_abort, quit_asked=quit)
         return found if found or found.reason else replace(found, reason=self._why(found, timeout))
-
-    def _refuse_own(self, guids: Sequence[int], state: ResourceState) -> None:
-        for guid in guids_within(self, None if state < ResourceState.FAILED else "release").intersection(guids):
-            if self.get_resource(guid).state < state:
-                name = self.get_resource(guid).name
-                raise DeadlockError(f"{name} would wait in a hook of its own to be {state.name}")
 
     def _why(self, found: WaitResult, timeout_s: float | None) -> str:
         """Say why a wait ended before all had come to the state."""
@@ -780,21 +650,10 @@ class ExperimentController:
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
         return f"{f'timed out after {timeout_s:g} s' if found.timed_out else 'ended by its caller'}: {told_of}{more}"
 
-    def wait_deployed(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are READY at least."""
-        return self.wait(guids, ResourceState.READY, timeout=timeout)
-
-    def wait_started(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are STARTED at least."""
-        return self.wait(guids, ResourceState.STARTED, timeout=timeout)
-
-    def wait_finished(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are STOPPED at least."""
-        return self.wait(guids, ResourceState.STOPPED, timeout=timeout)
-
-    def wait_released(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are RELEASED."""
-        return self.wait(guids, ResourceState.RELEASED, timeout=timeout)
+    wait_deployed = _wait_for(ResourceState.READY)
+    wait_started = _wait_for(ResourceState.STARTED)
+    wait_finished = _wait_for(ResourceState.STOPPED)
+    wait_released = _wait_for(ResourceState.RELEASED)
 
     def release(self, guids: Guids | None = None) -> WaitResult:
         """Release resources, all where ``guids`` is None, and wait for it.
@@ -805,7 +664,7 @@ class ExperimentController:
         chosen = tuple(self.registry) if guids is None else self.registry.guids_of(guids)
         own, is_within = guids_within(self, "release"), bool(guids_within(self))
         chosen = tuple(guid for guid in chosen if guid not in own)
-        self._is_kept &= all(map(self._is_over, chosen))
+        self.registry.is_saved &= all(map(self._is_over, chosen))
         self.engine.note(ReleaseAsked(t=self.engine.now(), guids=chosen))
         timeout_s = min(OWN_PATIENCE_S, self.release_timeout_s) if is_within else self.release_timeout_s
         found = self.engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
@@ -814,8 +673,8 @@ class ExperimentController:
             self._end_at_once(found.timed_out, f"its release did not end within {timeout_s:g} s")
         left = self.engine.state.resources
         self._is_released = all(resource.state is ResourceState.RELEASED for resource in left.values())
-        if self.persist and not self._is_kept:
-            self._is_kept = True
+        if self.persist and not self.registry.is_saved:
+            self.registry.is_saved = True
             try:
                 self.save()
             except FedmonError as error:
@@ -832,11 +691,7 @@ class ExperimentController:
     def _end_at_once(self, guids: Iterable[int], reason: str) -> None:
         """Have resources RELEASED whose release nobody waits for any longer; what they run ends without grace."""
         late = tuple(guids)
-        for guid in late:
-            try:
-                self.get_resource(guid).end_at_once()
-            except Exception:  # a type's own code; the others are to end, too
-                logger.exception("resource %d could not be ended at once", guid)
+        self.registry.end_at_once(late)
         self.engine.note(Became(t=self.engine.now(), guids=late, state=ResourceState.RELEASED, reason=reason))
 
     def shutdown(self) -> None:
@@ -935,8 +790,10 @@ class ExperimentController:
 
         ending = checked_format(format).value
         folder = self.folder.make() if dirpath is None else Path(dirpath)
-        name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}"
-        return str(write(self.describe(), _free(folder, name, ending)))
+        name = f"{self.exp_id}_{run_id_of(utc_now())[:14]}"
+        # A second file of one second is another state, and leaves the first one.
+        paths = (folder / f"{name}{more}.{ending}" for more in ("", *(f"_{n}" for n in range(2, 10**6))))
+        return str(write(self.describe(), next(path for path in paths if not path.exists())))
 
     def plan(self) -> ExperimentPlan:
         """Return a dry run: what would happen in which order, and what never can.
@@ -982,7 +839,7 @@ class ExperimentController:
 
         Raises UnknownGuidError.
         """
-        self._look_at(self.get_resource(guid).guid)
+        failure.look(self.fm, self.engine, self.get_resource(guid).guid)
 
     def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Hand over a value that conditions may ask for; ``source`` tells apart whose it is where there are several.
@@ -999,7 +856,7 @@ class ExperimentController:
     def _inform(self, guid: int) -> None:
         """Have the failure manager look: ours at once, a user's own in a thread, for nobody knows what that takes."""
         if type(self).inform_failure is ExperimentController.inform_failure:
-            self._look_at(guid)
+            failure.look(self.fm, self.engine, guid)
         else:
             self.engine.run(functools.partial(self._informed, guid))
 
@@ -1008,36 +865,13 @@ class ExperimentController:
             self.inform_failure(guid)
         except Exception:  # somebody's own code; the failure must not be lost with it
             logger.exception("inform_failure failed, and the failure is judged without it")
-            self._look_at(guid)
-
-    def _look_at(self, guid: int) -> None:
-        judge = functools.partial(failure.judge, self.fm, self.engine, guid)
-        if type(self.fm).__module__ == failure.__name__:
-            judge()
-        else:
-            self.engine.run(judge)
+            failure.look(self.fm, self.engine, guid)
 
 
-def limit_asked(max_running: object, nthreads: object) -> int | None:
+def _limit(max_running: object, nthreads: object) -> int | None:
     """Return how many hooks may run at once, None without limit. Raises InvalidExperimentError."""
-    where, asked = "max_running", max_running
-    if asked is None:
-        where, asked = "nthreads", nthreads
-    if asked is None:
-        where, asked = "NEPI_NTHREADS in the environment", os.environ.get("NEPI_NTHREADS", "0")
-    try:
-        number = int(str(asked))
-    except ValueError:
-        number = -1
-    if number < 0:
+    given = {"max_running": max_running, "nthreads": nthreads, "NEPI_NTHREADS": os.environ.get("NEPI_NTHREADS", "0")}
+    where, asked = next((name, value) for name, value in given.items() if value is not None)
+    if not str(asked).strip().isdecimal():
         raise InvalidExperimentError(f"{where} is {asked!r}: take a whole number from 1, or 0 for no limit")
-    return number or None
-
-
-def _free(folder: Path, name: str, ending: str) -> Path:
-    """Return a path that no file has: a second file of one second is another state, and leaves the first one."""
-    path, number = folder / f"{name}.{ending}", 1
-    while path.exists():
-        number += 1
-        path = folder / f"{name}_{number}.{ending}"
-    return path
+    return int(str(asked)) or None

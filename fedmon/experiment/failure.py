@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import threading
 import weakref
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.experiment.document.description import Description, FailurePolicy, QuorumDescription
-from fedmon.experiment.document.files import read, write
+from fedmon.experiment.document.description import FailurePolicy, QuorumDescription
+from fedmon.experiment.document.files import read
 from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason, told
 from fedmon.experiment.events import Leveled
@@ -196,6 +197,15 @@ def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
     engine.note(Leveled(t=engine.now(), level=level, reason=reason, guid=guid))
 
 
+def look(manager: FailureManager, engine: Engine, guid: int) -> None:
+    """Judge a failure: with a manager of ours at once, with an own one, which may take long, in a thread."""
+    work = functools.partial(judge, manager, engine, guid)
+    if type(manager).__module__ == __name__:
+        work()
+    else:
+        engine.run(work)
+
+
 def heed(manager: FailureManager, engine: Engine) -> None:
     """Note it if a manager finds the experiment worse than it was: it may change its mind at any time."""
     if _here.is_heeding:  # what an own manager says of itself may ask the experiment
@@ -292,11 +302,6 @@ def fresh_copy(manager: FailureManager) -> FailureManager:
         raise InvalidPolicyError(
             f"the failure manager {type(manager).__name__} cannot be copied for each run: {error}; give it a __copy__"
         ) from error
-
-
-def keep_policy(description: Description, run_dir: Path) -> None:
-    """Keep in the folder of a run what failures mean, for who takes it up again. Raises StorageError."""
-    write(description, run_dir / DOCUMENT)
 
 
 def policy_left_in(run_dir: Path) -> FailureManager:

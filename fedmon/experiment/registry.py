@@ -1,31 +1,51 @@
-"""The resources of an experiment, by guid and name."""
+"""The resources of an experiment by guid and name, and what they wait for."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from fedmon.common.errors import FedmonError
-from fedmon.experiment.conditions import is_text
+from fedmon.experiment.check.graph import refuse_circles
+from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition, is_text
 from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import (
     DuplicateGuidError,
+    InvalidConditionError,
     InvalidConnectionError,
     InvalidExperimentError,
     UnknownGuidError,
     told,
 )
-from fedmon.experiment.events import AnyEvent, Recoded, Reopened, Verb
+from fedmon.experiment.events import (
+    VERB_OF,
+    AnyEvent,
+    ConditionAdded,
+    ConditionsRemoved,
+    Recoded,
+    Registered,
+    Reopened,
+    Retry,
+    SetWanted,
+    Verb,
+    checked_retries,
+    checked_timeouts,
+)
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import Left
-from fedmon.experiment.resource import Experiment, ResourceManager
+from fedmon.experiment.machine import step
+from fedmon.experiment.resource import SETTERS, Experiment, ResourceManager
 from fedmon.experiment.situation import Guids
-from fedmon.experiment.states import ResourceState
+from fedmon.experiment.states import ResourceAction, ResourceState
+from fedmon.experiment.verdicts import waits_in_vain
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +59,7 @@ class Registry:
     def __init__(self, highest: int) -> None:
         self.names: dict[int, str] = {}
         self._resources: dict[int, ResourceManager] = {}
+        self.is_saved = False  # since the last change, by an experiment that saves itself
         self._highest = highest
         self._plain: dict[type[ResourceManager], tuple[Verb, ...]] = {}
         self._coming: set[int] = set()
@@ -53,8 +74,50 @@ class Registry:
     def __len__(self) -> int:
         return len(self._resources)
 
+    def register(
+        self,
+        ec: Experiment,
+        rtype: str,
+        guid: int | None,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        stored: Mapping[str, Any] | None = None,
+        timeouts: Mapping[Verb, float] | None = None,
+        retry: Mapping[Verb, Retry] | None = None,
+        name: str = "",
+        prepare: Callable[[ResourceManager], None] | None = None,
+    ) -> int:
+        """Make a resource, all of it or nothing, and return its guid: the next one for None.
+
+        ``stored`` are values as another resource had them: no set hook sees them again. ``prepare`` is called with the
+        resource before it is registered.
+        """
+        with self._reserved(guid, name) as number:
+            # Outside of every lock: a type's constructor may do anything.
+            resource = ResourceFactory.create(rtype, ec, number)
+            for attribute, value in (attributes or {}).items():
+                resource.set(attribute, value)
+            resource.take_stored(stored or {})
+            if prepare is not None:
+                prepare(resource)
+            registered = Registered(
+                t=ec.engine.now(),
+                guid=number,
+                rtype=rtype,
+                name=name,
+                critical=resource.is_on("critical"),
+                plain=self._plain_verbs(type(resource)),
+                attributes=resource.notes(),
+                timeouts=checked_timeouts(resource.type_timeouts, timeouts),
+                retry=checked_retries(resource.type_retry, retry),
+            )
+            self._resources[number] = resource
+            ec.engine.post(registered)
+        self.is_saved = False
+        return number
+
     @contextlib.contextmanager
-    def reserved(self, guid: int | None, name: str) -> Iterator[int]:
+    def _reserved(self, guid: int | None, name: str) -> Iterator[int]:
         """Reserve a guid, the next one for None, and a name, for a resource that is made in the block.
 
         What the block raises frees them again. Raises DuplicateGuidError, InvalidExperimentError.
@@ -94,19 +157,15 @@ class Registry:
             before, self._highest = self._highest, max(self._highest, number)
             return number, before
 
-    def put(self, resource: ResourceManager) -> None:
-        """Add a resource."""
-        self._resources[resource.guid] = resource
-
     def remove(self, guid: int) -> None:
         """Remove a resource, if it is there."""
         self._resources.pop(guid, None)
         self.names.pop(guid, None)
 
-    def plain_verbs(self, rclass: type[ResourceManager]) -> tuple[Verb, ...]:
+    def _plain_verbs(self, rclass: type[ResourceManager]) -> tuple[Verb, ...]:
         """Return the verbs that do no more than set the state, which every resource of a type is asked for."""
         if rclass not in self._plain:
-            self._plain[rclass] = rclass.plain_verbs()
+            self._plain[rclass] = tuple(verb for verb in SETTERS if not rclass.overrides(verb))
         return self._plain[rclass]
 
     def get(self, guid: int | str) -> ResourceManager:
@@ -166,6 +225,14 @@ class Registry:
         """Return what a resource says that it waits for."""
         return str(getattr(self._resources.get(guid), "waits_for", ""))
 
+    def end_at_once(self, guids: Iterable[int]) -> None:
+        """Have resources end what they run, without grace."""
+        for guid in guids:
+            try:
+                self.get(guid).end_at_once()
+            except Exception:  # a type's own code; the others are to end, too
+                logger.exception("resource %d could not be ended at once", guid)
+
     # --- taking a run up again ----------------------------------------------------------------------------------------
 
     def restore(self, ec: Experiment, left: Left) -> None:
@@ -174,7 +241,7 @@ class Registry:
         for guid, seen in sorted(left.state.resources.items()):
             resource = self._resources[guid] = ResourceFactory.create(seen.rtype, ec, guid)
             resource.restore(seen.attributes, seen.traces)
-            plain = self.plain_verbs(type(resource))
+            plain = self._plain_verbs(type(resource))
             if plain != seen.plain:
                 ec.engine.post(Recoded(t=ec.engine.now(), guid=guid, plain=plain))
 
@@ -197,6 +264,69 @@ class Registry:
 
     def _named(self, name: str) -> int:
         return next((guid for guid, known in list(self.names.items()) if known == name), -1)
+
+
+class Conditions:
+    """What resources wait for: checks conditions, numbers them and posts them; safe from any thread.
+
+    ``asked_for`` holds the guids that a condition ever asked for.
+    """
+
+    def __init__(self, registry: Registry, engine: Engine, left: Left) -> None:
+        self._registry, self._engine, self._numbers = registry, engine, itertools.count(left.conditions + 1)
+        known = (condition for each in left.state.resources.values() for _, condition in each.conditions)
+        self.asked_for = {guid for condition in known for guid in condition.group}
+
+    def add(self, guids: Guids, action: ResourceAction | str, condition: AnyCondition) -> AnyCondition:
+        """Have an action wait for a condition; return it with its number.
+
+        Raises InvalidConditionError, and ImpossiblePlanError where those who are deployed already would then wait for
+        each other for ever.
+        """
+        waiting, action = self._members(guids), action_of(action)
+        mine = self._numbered(condition)
+        for guid in waiting:
+            if isinstance(mine, StateCondition) and waits_in_vain(guid, action, mine):
+                raise InvalidConditionError(
+                    f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
+                    f"{VERB_OF[action]}: that would be for ever"
+                )
+        added = ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=mine)
+        seen = self._engine.state
+        deployed = [guid for guid in waiting if guid in seen.resources and seen.resources[guid].group is not None]
+        if deployed:
+            refuse_circles(step(seen, added)[0], deploying=deployed)
+        self.asked_for.update(mine.group)
+        self._engine.post(added)
+        return mine
+
+    def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
+        """Have an attribute set when a condition holds. Raises InvalidConditionError, and what setting it would."""
+        waiting, kept = self._members(guids), value
+        for guid in waiting:
+            resource = self._registry.get(guid)
+            if resource.state >= ResourceState.FAILED:
+                raise InvalidConditionError(f"resource {guid} is {resource.state.name}: nothing of it will be set")
+            kept = resource.check_value(name, value)
+        mine = None if condition is None else self._numbered(condition)
+        self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=kept, condition=mine))
+
+    def remove(self, guids: Guids, group: Guids, action: ResourceAction | str | None) -> None:
+        """Have an action, or every one, wait for a group no longer."""
+        known = None if action is None else action_of(action)
+        waiting, others = self._members(guids), self._members(group)
+        self._engine.post(ConditionsRemoved(t=self._engine.now(), guids=waiting, group=others, action=known))
+
+    def _members(self, guids: Guids) -> tuple[int, ...]:
+        found = self._registry.guids_of(guids)
+        if not found:
+            raise InvalidConditionError("no guids: a condition is between resources")
+        return found
+
+    def _numbered(self, condition: AnyCondition) -> AnyCondition:
+        mine = replace(condition, group=self._members(condition.group))
+        check_condition(mine)
+        return replace(mine, number=next(self._numbers))
 
 
 def connect(one: ResourceManager, other: ResourceManager, note: Callable[[], object]) -> None:

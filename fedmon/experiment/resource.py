@@ -109,6 +109,15 @@ def _set_by(state: ResourceState) -> Callable[..., None]:
     return set_to
 
 
+def _want(action: ResourceAction) -> Callable[[Any], None]:
+    """Return the method that has an action done as soon as its conditions hold."""
+
+    def with_conditions(self: ResourceManager) -> None:
+        self.ec.engine.post(ActionWanted(t=self.ec.engine.now(), guid=self.guid, action=action))
+
+    return with_conditions
+
+
 def _verb(name: str) -> Callable[[Any], None]:
     """Return the method of a verb. It raises InvalidStateError in a state that forbids it, and what its hook raises."""
 
@@ -117,6 +126,15 @@ def _verb(name: str) -> Callable[[Any], None]:
 
     verb.__name__ = name
     return verb
+
+
+def _hook(setter: str) -> Callable[[Any], None]:
+    """Return the hook of a type without one of its own: it says that the state of its verb was reached."""
+
+    def hook(self: ResourceManager) -> None:
+        getattr(self, setter)()
+
+    return hook
 
 
 def _log_at(level: int) -> Callable[..., None]:
@@ -130,28 +148,19 @@ def _log_at(level: int) -> Callable[..., None]:
     return log
 
 
-_SETTERS: dict[Verb, str] = {
+SETTERS: dict[Verb, str] = {
     "deploy": "set_ready",
     "start": "set_started",
     "stop": "set_stopped",
     "fail": "set_failed",
     "release": "set_released",
 }
-_EVERY = (
-    Attribute(
-        "critical",
-        "Whether the experiment fails when the resource does.",
-        Types.Bool,
-        Flags.Design,
-        default=True,
-    ),
-    Attribute(
-        "hardRelease",
-        "Whether a release takes the resource out of the experiment.",
-        Types.Bool,
-        Flags.Design,
-        default=False,
-    ),
+_EVERY = tuple(
+    Attribute(name, about, Types.Bool, Flags.Design, default)
+    for name, about, default in (
+        ("critical", "Whether the experiment fails when the resource does.", True),
+        ("hardRelease", "Whether a release takes the resource out of the experiment.", False),
+    )
 )
 
 
@@ -353,7 +362,7 @@ class ResourceManager:
 
     @property
     def ec(self) -> Experiment:
-        """The experiment. Raises ExperimentOverError where it is no more."""
+        """The experiment. Raises ExperimentOverError if it is gone."""
         found = self._ec()
         if found is None:
             raise ExperimentOverError(f"the experiment of {self.name} is no more")
@@ -384,12 +393,10 @@ class ResourceManager:
         """Its conditions by action: each a group, what it asks of it, and for how long that must have been."""
         found: dict[ResourceAction, list[tuple[list[int], Any, str | None]]] = {}
         for action, each in self._seen().conditions:
-            if isinstance(each, MetricCondition):
-                entry: tuple[list[int], Any, str | None] = (list(each.group), each.metric, None)
-            else:
-                delay = durations.duration_text(each.delay_s) if each.delay_s else None
-                entry = (list(each.group), each.state, delay)
-            found.setdefault(action, []).append(entry)
+            asked: Any = each.metric if isinstance(each, MetricCondition) else each.state
+            delay_s = 0.0 if isinstance(each, MetricCondition) else each.delay_s
+            delay = durations.duration_text(delay_s) if delay_s else None
+            found.setdefault(action, []).append((list(each.group), asked, delay))
         return found
 
     @property
@@ -445,17 +452,9 @@ class ResourceManager:
         """Have an attribute set when a group is in a state and this resource is STARTED."""
         self.controller.set_with_conditions(name, value, self._guid, group, state, time)
 
-    def deploy_with_conditions(self) -> None:
-        """Have it deployed as soon as its conditions hold; nothing where it is READY or further."""
-        self._want(ResourceAction.DEPLOY)
-
-    def start_with_conditions(self) -> None:
-        """Have it started as soon as it is READY and its conditions hold; also again, once it stopped."""
-        self._want(ResourceAction.START)
-
-    def stop_with_conditions(self) -> None:
-        """Have it stopped as soon as it is STARTED and its conditions hold."""
-        self._want(ResourceAction.STOP)
+    deploy_with_conditions = _want(ResourceAction.DEPLOY)
+    start_with_conditions = _want(ResourceAction.START)
+    stop_with_conditions = _want(ResourceAction.STOP)
 
     set_discovered = _set_by(ResourceState.DISCOVERED)
     set_reserved = _set_by(ResourceState.RESERVED)
@@ -482,9 +481,6 @@ class ResourceManager:
         """Say to which state it came. Raises InvalidStateError."""
         self.set_state(state)
 
-    def _want(self, action: ResourceAction) -> None:
-        self.ec.engine.post(ActionWanted(t=self.ec.engine.now(), guid=self._guid, action=action))
-
     def _set_state(self, state: ResourceState) -> None:
         running = next((hook for hook in here.hooks if hook.rm is self), None)
         if running is not None and running.is_abandoned:
@@ -497,13 +493,8 @@ class ResourceManager:
     @classmethod
     def overrides(cls, verb: Verb) -> bool:
         """Tell whether the type does anything of its own when a verb is called; else the verb only sets the state."""
-        names = (verb, f"do_{verb}", _SETTERS[verb])
+        names = (verb, f"do_{verb}", SETTERS[verb])
         return any(getattr(cls, name) is not getattr(ResourceManager, name) for name in names)
-
-    @classmethod
-    def plain_verbs(cls) -> tuple[Verb, ...]:
-        """Return those of the verbs that an experiment calls that do no more than set the state."""
-        return tuple([verb for verb in _SETTERS if not cls.overrides(verb)])
 
     # --- what it is connected to --------------------------------------------------------------------------------------
 
@@ -640,15 +631,17 @@ class ResourceManager:
             self.debug(f"{verb} ended after it was given up")
             return None, error
         if error is not None:
-            self._report(verb, error)
             return self._failed(verb, error), error
         if verb not in _VERBS:
             return None, None
-        known = cast("Verb", verb)
-        now = self.ec.engine.now()
+        now, known = self.ec.engine.now(), cast("Verb", verb)
         return VerbReturned(t=now, guid=self._guid, verb=known, scheduled=hook.has_scheduled), None
 
     def _failed(self, verb: str, error: BaseException) -> VerbFailed | None:
+        """Log the failure of a verb, with its place unless it is one of our own errors; return what is to be noted."""
+        here.reported = error
+        place = None if isinstance(error, FedmonError) else error
+        logger.error("%s of %s failed: %s", verb, self.name, told(error), exc_info=place)
         if verb in _VERBS:
             now = self.ec.engine.now()
             return VerbFailed(t=now, guid=self._guid, verb=cast("Verb", verb), reason=told(error))
@@ -657,16 +650,9 @@ class ResourceManager:
 
     def trap(self, verb: str, error: BaseException) -> None:
         """Have it fail, or a verb tried again, for a method raised that is no hook; see `failtrap`."""
-        self._report(verb, error)
         event = self._failed(verb, error)
         if event is not None:
             self.ec.engine.note(event)
-
-    def _report(self, verb: str, error: BaseException) -> None:
-        """Log the failure of a verb; one of our own errors says what is wrong, of another its place is wanted, too."""
-        here.reported = error
-        place = None if isinstance(error, FedmonError) else error
-        logger.error("%s of %s failed: %s", verb, self.name, told(error), exc_info=place)
 
     def called(self, verb: str, reason: str) -> AnyEvent | None:
         """Call a verb for the experiment; return what is to be noted of its end."""
@@ -719,40 +705,12 @@ class ResourceManager:
 
     # --- hooks: types override them -----------------------------------------------------------------------------------
 
-    def do_discover(self) -> None:
-        """Find it."""
-        self.set_discovered()
-
-    def do_reserve(self) -> None:
-        """Reserve it."""
-        self.set_reserved()
-
-    def do_provision(self) -> None:
-        """Provide it."""
-        self.set_provisioned()
+    do_discover, do_reserve, do_provision = _hook("set_discovered"), _hook("set_reserved"), _hook("set_provisioned")
+    do_deploy, do_start, do_stop = _hook("set_ready"), _hook("set_started"), _hook("set_stopped")
+    do_release, do_fail = _hook("set_released"), _hook("set_failed")  # it is FAILED already when that is called
 
     def do_configure(self) -> None:
         """Configure it."""
-
-    def do_deploy(self) -> None:
-        """Make it ready."""
-        self.set_ready()
-
-    def do_start(self) -> None:
-        """Start it."""
-        self.set_started()
-
-    def do_stop(self) -> None:
-        """Stop it."""
-        self.set_stopped()
-
-    def do_release(self) -> None:
-        """Give back what it holds."""
-        self.set_released()
-
-    def do_fail(self) -> None:
-        """Clear up after a failure; the resource is FAILED already."""
-        self.set_failed()
 
     def do_reconnect(self, verb: str | None) -> None:
         """Call a verb anew that was under way; types whose work goes on elsewhere ask there how it stands."""
@@ -804,8 +762,7 @@ class ResourceManager:
     def get_attributes_of_instance(self) -> list[Attribute]:
         """Return copies of the attributes, with the values that they have here; what may not be read is null."""
         may_read = here.is_in(self)
-        found = [self._own.get(name, template) for name, template in self._attributes.items()]
-        return [copy.copy(each) if may_read else each.listed() for each in found]
+        return [copy.copy(each) if may_read else each.listed() for each in map(self._attribute, self._attributes)]
 
     def get_attribute_of_instance(self, name: str) -> Attribute:
         """Return a copy of an attribute, with the value that it has here, if it may be read.
@@ -821,8 +778,7 @@ class ResourceManager:
 
     def changed_attributes(self) -> list[Attribute]:
         """Return copies of the attributes that differ from their defaults, credentials among them."""
-        found = [self._own.get(name, template) for name, template in self._attributes.items()]
-        return [copy.copy(each) for each in found if each.has_changed]
+        return [copy.copy(each) for each in map(self._attribute, self._attributes) if each.has_changed]
 
     def enable_trace(self, name: str) -> None:
         """Have a trace written. Raises UnknownTraceError, a KeyError."""
@@ -838,12 +794,14 @@ class ResourceManager:
         """
         for name, note in attributes.items():
             attribute = self._attribute(name)
-            if not (attribute.is_secret and note == MASK):
-                try:
-                    self.take_stored({name: attribute.from_note(note)})
-                except InvalidAttributeValueError as error:
-                    self.warning(f"is taken up with what it had, though {error}")
-                    self._own[name] = attribute.with_value(attribute.from_note(note))
+            if attribute.is_secret and note == MASK:
+                continue
+            value = attribute.from_note(note)
+            try:
+                value = attribute.stored(value, resource=self.name)
+            except InvalidAttributeValueError as error:
+                self.warning(f"is taken up with what it had, though {error}")
+            self._own[name] = attribute.with_value(value)
         self._enabled |= {name for name in traces if name in self._traces}
 
     def take_stored(self, attributes: Mapping[str, Any]) -> None:
@@ -871,18 +829,10 @@ class ResourceManager:
         """Return the values that differ from their defaults as journals hold them; an error names the attribute."""
         return {each.name: each.as_noted(each.value, resource=self.name) for each in self.changed_attributes()}
 
-    def masked_values(self) -> dict[str, Any]:
-        """Return the values that documents keep out, and that differ from their defaults."""
-        return {each.name: each.value for each in self.changed_attributes() if each.is_masked}
-
     def trace_enabled(self, name: str) -> bool:
         """Tell whether a trace is written. Raises UnknownTraceError, a KeyError."""
         self._check_trace(name)
         return name in self._enabled
-
-    def enabled_traces(self) -> list[str]:
-        """Return which traces are written."""
-        return [name for name in self._traces if name in self._enabled]
 
     def trace(
         self,
