@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
-import importlib
-import itertools
+import inspect
 import logging
 import math
-import operator
 import os
-import sys
 import threading
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -25,84 +20,59 @@ from fedmon.common.errors import FedmonError
 from fedmon.experiment import failure, nepi
 from fedmon.experiment.check.diagram import PFormats, picture_of, plot
 from fedmon.experiment.check.explain import Explanation, explain
-from fedmon.experiment.check.graph import refuse_circles
 from fedmon.experiment.check.plan import ExperimentPlan, plan, refuse_impossible
 from fedmon.experiment.conditions import (
     AnyCondition,
     Metric,
     MetricCondition,
     StateCondition,
-    action_of,
-    check_condition,
     is_text,
     number_of,
     state_of,
 )
 from fedmon.experiment.document.files import SFormats, checked_format
-from fedmon.experiment.durations import moment_of, seconds
+from fedmon.experiment.durations import seconds
 from fedmon.experiment.engine import Engine, WaitResult
 from fedmon.experiment.errors import (
-    DeadlockError,
-    DuplicateGuidError,
     ExperimentAbortedError,
     ExperimentOverError,
-    FederationUnreachableError,
     InvalidConditionError,
-    InvalidConnectionError,
     InvalidExperimentError,
-    InvalidStateError,
     InvalidTaskError,
     InvalidTimeError,
-    UnknownGuidError,
-    told,
 )
 from fedmon.experiment.events import (
-    VERB_OF,
-    AnyEvent,
     Became,
-    ConditionAdded,
-    ConditionsRemoved,
     Connected,
     DeployAsked,
-    Leveled,
     Measured,
     Opened,
-    Recoded,
-    Registered,
     ReleaseAsked,
     Removed,
-    Reopened,
     Retry,
-    Returned,
-    SetWanted,
-    TaskDone,
-    TaskScheduled,
     Verb,
-    checked_retries,
-    checked_timeouts,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.failure import FailureManager, fresh_copy, keep_policy, manager_of, policy_left_in, policy_of
-from fedmon.experiment.hooks import guids_within, note_scheduled, was_reported
+from fedmon.experiment.failure import FailureManager, fresh_copy, manager_of, policy_left_in, policy_of
+from fedmon.experiment.federation import FederationLink
+from fedmon.experiment.hooks import guids_within, refuse_own_wait
 from fedmon.experiment.journal import NAME, Journal, Left, left_in, path_of, run_folder, run_id_of
-from fedmon.experiment.machine import step
+from fedmon.experiment.registry import HIGHEST, Conditions, Registry, connect, disconnect
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Guids, State
-from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, TaskStatus
-from fedmon.experiment.traces import Trace, TraceAttr
-from fedmon.experiment.verdicts import waits_in_vain
+from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState
+from fedmon.experiment.tasks import Tasks
 
 if TYPE_CHECKING:
     from fedmon.compat.nepi.scheduler import Task
     from fedmon.compat.nepi.topology import NetGraph
-    from fedmon.experiment.attributes import Attribute
     from fedmon.experiment.document.description import Description, Nid, Topology
     from fedmon.researcher.federation import Federation
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 logger = logging.getLogger(__name__)
 
-HIGHEST = 2**63
-"""Numbers from here on are no whole numbers any more to readers of a journal or a document."""
 RELEASE_TIMEOUT_S = 60.0
 """How long releases may take before the experiment goes on without them."""
 HURRY_S = 1.0
@@ -111,6 +81,41 @@ OWN_PATIENCE_S = 5.0
 """How long a hook that releases others waits for them: they may wait for it."""
 CLOSE_S = 2.0
 _LONGEST_S = 10**15
+
+
+def _time_of(name: str) -> Callable[[ExperimentController, int | str], datetime.datetime | None]:
+    """Return the method that returns when a resource came to a state, None if it never did."""
+
+    def get_time(self: ExperimentController, guid: int | str) -> datetime.datetime | None:
+        found: datetime.datetime | None = getattr(self.get_resource(guid), name)
+        return found
+
+    return get_time
+
+
+def _of_resource(
+    method: Callable[Concatenate[ResourceManager, _P], _R],
+) -> Callable[Concatenate[ExperimentController, int | str, _P], _R]:
+    """Return the method that calls one of a resource, which is given first by guid or name."""
+
+    def forwarded(self: ExperimentController, guid: int | str, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        called: Callable[_P, _R] = getattr(self.get_resource(guid), forwarded.__name__)
+        return called(*args, **kwargs)
+
+    own, *others = inspect.signature(method).parameters.values()
+    functools.update_wrapper(forwarded, method)
+    vars(forwarded)["__signature__"] = inspect.Signature([own, own.replace(name="guid"), *others])
+    found: Any = forwarded  # `guid` is a keyword as well, which Concatenate cannot say
+    return cast("Callable[Concatenate[ExperimentController, int | str, _P], _R]", found)
+
+
+def _wait_for(state: ResourceState) -> Callable[..., WaitResult]:
+    """Return the method that waits until resources are at a state at least."""
+
+    def wait(self: ExperimentController, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
+        return self.wait(guids, state, timeout=timeout)
+
+    return wait
 
 
 class ExperimentController:
@@ -122,6 +127,9 @@ class ExperimentController:
     at once; None: all that can. Resources of a federation use the one given, or one that is opened from the settings
     when the first needs it and closed at the end.
     """
+
+    exp_id = run_id = local_dir = exp_dir = run_dir = ""
+    """The ids of the experiment and of the run, and the folders of all experiments, of this one, and of the run."""
 
     def __init__(
         self,
@@ -146,38 +154,46 @@ class ExperimentController:
         """
         opened = None if left is None else left.opened
         self.folder = run_folder(exp_id, local_dir) if left is None else left.folder
+        self.exp_id, self.run_id, self.local_dir = self.folder.exp_id, self.folder.run_id, str(self.folder.local_dir)
+        self.exp_dir, self.run_dir = str(self.folder.exp_dir), str(self.folder.run_dir)
         self.persist = bool(persist if opened is None else opened.persist)
         self.is_journaled = journal
         self.logger = logger
-        self.max_running = limit_asked(max_running, nthreads) if opened is None else opened.threads or None
+        self.max_running = _limit(max_running, nthreads) if opened is None else opened.threads or None
+        self.nthreads = self.max_running  # NEPI's name
         if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
             nepi("environment").set_levels(os.environ)
         self.fm = failure.manager_given(fm)
         self._topology: Topology | None = None
         self._netgraph: NetGraph | None = nepi("topology").NetGraph(**netgraph) if netgraph else None
-        self._resources: dict[int, ResourceManager] = {}
-        self._coming: set[int] = set()
-        self.names: dict[int, str] = {}
-        self._plain: dict[type[ResourceManager], tuple[Verb, ...]] = {}
-        self._asked_for: set[int] = set()  # those that a condition ever asked for
-        self._highest = 0 if left is None else left.highest_guid
-        self._conditions = itertools.count(1 if left is None else left.conditions + 1)
-        self._task_numbers = itertools.count(1 if left is None else left.tasks + 1)
-        self._tasks: dict[int, Task] = {}
+        self.registry = Registry(0 if left is None else left.highest_guid)
+        self.names = self.registry.names
         self._lock = threading.RLock()
-        self._is_released = self._is_terminated = self._is_ending = self._is_kept = False
+        self._is_released = self._is_terminated = self._is_ending = False
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
-        self._given = federation
-        self._opened: Federation | None = None
-        self._unreachable: FedmonError | None = None
-        self._federation_lock = threading.Lock()
-        self._heeding = threading.local()
+        self.link = FederationLink(federation)
         if left is None:
             left = Left(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
-        self.engine = self._engine_for(left)
+        self.engine = Engine(
+            left.journal,
+            call=self.registry.call,
+            assign=self.registry.assign,
+            inform=self._inform,
+            abandon=self.registry.abandon,
+            waits_for=self.registry.waits_for,
+            state=left.state,
+            after=left.until,
+            max_running=self.max_running,
+        )
+        self.conditions = Conditions(self.registry, self.engine, left)
+        self.tasks = Tasks(self.engine, left.tasks)
         try:
-            self._open(left)
-            self._call_back(add_node_callback, add_edge_callback)
+            self.fm.set_ec(self)
+            if opened is None:
+                self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=self.max_running or 0))
+            self.registry.restore(self, left)
+            if self._netgraph is not None:
+                nepi("topology").call_back(self, self._netgraph, add_node_callback, add_edge_callback)
         except BaseException:  # nobody else has it, to end it
             if left.state.resources:
                 self.give_up()
@@ -185,40 +201,11 @@ class ExperimentController:
                 self.shutdown()
             raise
 
-    def _open(self, left: Left) -> None:
-        self.fm.set_ec(self)
-        if left.opened is None:
-            self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=self.max_running or 0))
-        self._make_left(left)
-
-    def _engine_for(self, left: Left) -> Engine:
-        return Engine(
-            left.journal,
-            call=self._call,
-            assign=self._assign,
-            inform=self._inform,
-            abandon=self._abandon,
-            waits_for=self._waits_for,
-            state=left.state,
-            after=left.until,
-            max_running=self.max_running,
-        )
-
-    def _call_back(
-        self, node: Callable[[Any, Nid], object] | None, edge: Callable[[Any, Nid, Nid], object] | None
-    ) -> None:
-        if self._netgraph is not None and node is not None:
-            for nid in self._netgraph.nodes():
-                node(self, nid)
-        if self._netgraph is not None and edge is not None:
-            for nid1, nid2 in self._netgraph.edges():
-                edge(self, nid1, nid2)
-
     def give_up(self) -> None:
         """Let others have the run as it is: nothing is released."""
         self.engine.stop()
         self.engine.close(timeout_s=0.0)
-        self._close_federation()
+        self.link.close()
 
     @classmethod
     def reconnect(
@@ -246,7 +233,12 @@ class ExperimentController:
         try:
             for guid, values in (attributes or {}).items():
                 made.get_resource(guid).give(values)
-            made._take_up(left)
+            made.fm.take_up(left.state.level, left.state.level_reason)
+            made.registry.take_up(made.engine, left)
+            for guid in left.unjudged:
+                made._inform(guid)
+            for task in left.due.values():
+                made.tasks.resume(task)
         except BaseException:
             made.give_up()
             raise
@@ -303,8 +295,6 @@ class ExperimentController:
         try:
             made._topology = description.topology
             build(description, made, masked=masked or {})
-            if journal and description.failures is not None:
-                keep_policy(made.describe(), made.folder.run_dir)
         except BaseException:
             made.shutdown()
             raise
@@ -317,10 +307,13 @@ class ExperimentController:
         a copy of the failure manager. Raises InvalidPolicyError for one that cannot be copied.
         """
         description = self.describe()
-        masked = {guid: resource.masked_values() for guid, resource in self._resources.items()}
+        masked = {
+            guid: {each.name: each.value for each in self.get_resource(guid).changed_attributes() if each.is_masked}
+            for guid in self.resources
+        }
         fresh_copy(self.fm)  # so that one that cannot be is found before the first run
         return lambda: self.from_description(
-            description, fm=fresh_copy(self.fm), federation=self._given, journal=self.is_journaled, masked=masked
+            description, fm=fresh_copy(self.fm), federation=self.link.given, journal=self.is_journaled, masked=masked
         )
 
     def __enter__(self) -> Self:
@@ -337,93 +330,38 @@ class ExperimentController:
     # --- what it is --------------------------------------------------------------------------------------------------
 
     @property
-    def exp_id(self) -> str:
-        """The experiment's id."""
-        return self.folder.exp_id
-
-    @property
-    def run_id(self) -> str:
-        """The run's id: when it began, in 20 digits."""
-        return self.folder.run_id
-
-    @property
-    def local_dir(self) -> str:
-        """The folder of all experiments."""
-        return str(self.folder.local_dir)
-
-    @property
-    def exp_dir(self) -> str:
-        """The folder of this experiment."""
-        return str(self.folder.exp_dir)
-
-    @property
-    def run_dir(self) -> str:
-        """The folder of this run."""
-        return str(self.folder.run_dir)
-
-    @property
     def federation(self) -> Federation:
         """The federation that resources use, opened from the settings if none was given.
 
-        Raises ConnectionFailedError if there is no broker, FederationUnreachableError if another caller found that out
-        meanwhile, and ExperimentOverError after `shutdown`.
+        Raises ConnectionFailedError, FederationUnreachableError, and ExperimentOverError after `shutdown`.
         """
-        if self._given is not None:
-            return self._given
-        before = self._unreachable
-        with self._federation_lock:
-            if self._unreachable is not before:  # one try, which takes its time, is enough for all who came meanwhile
-                raise FederationUnreachableError(str(self._unreachable)) from self._unreachable
-            if self._is_terminated:
-                raise ExperimentOverError("the experiment was shut down, and its federation closed")
-            if self._opened is None:
-                # Connecting is for experiments that need it: the frame itself runs without a broker.
-                from fedmon.researcher.federation import Federation
-
-                try:
-                    self._opened = Federation().start()
-                except FedmonError as error:
-                    self._unreachable = error
-                    raise
-            return self._opened
-
-    def _close_federation(self) -> None:
-        with self._federation_lock:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+        return self.link.open()
 
     @property
     def ecstate(self) -> ECState:
         """How the controller is."""
-        self.heed()
         if self._is_terminated:
             return ECState.TERMINATED
-        if self.engine.state.level is FailureLevel.EC_FAILURE:
+        if self.failure_level is FailureLevel.EC_FAILURE:
             return ECState.FAILED
         return ECState.RELEASED if self._is_released else ECState.RUNNING
 
     @property
     def failure_level(self) -> FailureLevel:
         """How bad it is."""
-        self.heed()
+        failure.heed(self.fm, self.engine)
         return self.engine.state.level
 
     @property
     def abort(self) -> bool:
         """Whether a failure ended all waiting."""
-        self.heed()
+        failure.heed(self.fm, self.engine)
         return self.engine.state.is_aborted
 
     @property
     def snapshot(self) -> State:
         """Everything the machine knows, at this moment; it does not change."""
         return self.engine.state
-
-    @property
-    def nthreads(self) -> int | None:
-        """The most hooks that run at once, under NEPI's name; None without limit."""
-        return self.max_running
 
     @property
     def netgraph(self) -> NetGraph | None:
@@ -435,7 +373,7 @@ class ExperimentController:
     @property
     def resources(self) -> list[int]:
         """The guids of all resources, in order of registration."""
-        return list(self._resources)
+        return list(self.registry)
 
     # --- registering --------------------------------------------------------------------------------------------------
 
@@ -459,10 +397,15 @@ class ExperimentController:
         ExperimentAbortedError where it can be deployed no more; nothing is registered then.
         """
         self._check_deployable() if autoDeploy else self._check_open()
-        others, awaited = () if connectedTo is None else self.guids_of(connectedTo), self.guids_of(after)
+        others, awaited = (
+            () if connectedTo is None else self.registry.guids_of(connectedTo),
+            self.registry.guids_of(after),
+        )
         if name and ResourceFactory.get_resource_type(rtype).has_attribute("name"):
             attributes["name"], name = name, ""
-        number = self.register_stored(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name)
+        number = self.registry.register(
+            self, rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name
+        )
         try:
             for other in others:
                 self.register_connection(number, other)
@@ -475,159 +418,45 @@ class ExperimentController:
             raise
         return number
 
-    def register_stored(
-        self,
-        rtype: str,
-        guid: int | None,
-        *,
-        attributes: Mapping[str, Any] | None = None,
-        stored: Mapping[str, Any] | None = None,
-        timeouts: Mapping[Verb, float] | None = None,
-        retry: Mapping[Verb, Retry] | None = None,
-        name: str = "",
-        prepare: Callable[[ResourceManager], None] | None = None,
-    ) -> int:
-        """Make a resource, all of it or nothing, and return its guid: the next one where none is given.
-
-        ``stored`` are values as another resource had them: no set hook sees them again. ``prepare`` is called with the
-        resource before it is registered.
-        """
-        number, before = self._take_number(guid, name)
-        try:
-            # Outside of every lock: what a type's constructor does is its own affair.
-            resource = ResourceFactory.create(rtype, self, number)
-            for attribute, value in (attributes or {}).items():
-                resource.set(attribute, value)
-            resource.take_stored(stored or {})
-            if prepare is not None:
-                prepare(resource)
-            registered = Registered(
-                t=self.engine.now(),
-                guid=number,
-                rtype=rtype,
-                name=name,
-                critical=resource.is_on("critical"),
-                plain=self._plain_verbs(type(resource)),
-                attributes=resource.notes(),
-                timeouts=checked_timeouts(resource.type_timeouts, timeouts),
-                retry=checked_retries(resource.type_retry, retry),
-            )
-            self._resources[number] = resource
-            self.engine.post(registered)
-        except BaseException:
-            with self._lock:
-                self._resources.pop(number, None)
-                self.names.pop(number, None)
-                self._highest = before if self._highest == number else self._highest
-            raise
-        finally:
-            self._coming.discard(number)
-        self._is_kept = False
-        return number
-
-    def _take_number(self, guid: int | None, name: str) -> tuple[int, int]:
-        if guid is not None and (type(guid) is not int or not 0 < guid < HIGHEST):
-            raise InvalidExperimentError(
-                f"guid {guid!r} is no positive whole number below 2**63: leave it out to get the next one"
-            )
-        with self._lock:
-            number = self._highest + 1 if guid is None else guid
-            if number >= HIGHEST:
-                raise InvalidExperimentError(f"there is no guid after {self._highest}: give one")
-            if number in self._resources:
-                taken = self._resources[number].get_rtype()
-                raise DuplicateGuidError(f"guid {number} is taken by a resource of type {taken}: leave the guid out")
-            if number in self._coming:
-                raise DuplicateGuidError(f"guid {number} is being registered by another thread: leave the guid out")
-            if name:
-                if not is_text(name):
-                    raise InvalidExperimentError(f"the name of a resource is a text, not {name!r:.80}")
-                if name in self.names.values():
-                    raise DuplicateGuidError(f"the name {name!r} is taken by resource {self._named(name)}")
-                self.names[number] = name
-            self._coming.add(number)
-            before, self._highest = self._highest, max(self._highest, number)
-            return number, before
-
-    def _plain_verbs(self, rclass: type[ResourceManager]) -> tuple[Verb, ...]:
-        found = self._plain.get(rclass)
-        if found is None:
-            found = self._plain[rclass] = rclass.plain_verbs()
-        return found
-
     def remove_resource(self, guid: int) -> None:
         """Take a resource out."""
         self._discard([self.get_resource(guid).guid])
 
     def _discard(self, guids: Iterable[int]) -> None:
-        gone = tuple(guid for guid in guids if guid in self._resources)
-        if not gone:
-            return
-        self.engine.note(Removed(t=self.engine.now(), guids=gone))
-        for guid in gone:
-            self._resources.pop(guid, None)  # another thread may have been faster
-            self.names.pop(guid, None)
+        gone = tuple(guid for guid in guids if guid in self)
+        if gone:
+            self.engine.note(Removed(t=self.engine.now(), guids=gone))
+            for guid in gone:
+                self.registry.remove(guid)
 
     def __contains__(self, guid: int) -> bool:
-        return guid in self._resources
+        return guid in self.registry
 
     def get_resource(self, guid: int | str) -> ResourceManager:
         """Return a resource by guid or name. Raises UnknownGuidError, which says which there are."""
-        try:
-            # What only equals a whole number, as 1.0 and True do, is a mistake.
-            known = self._named(guid) if isinstance(guid, str) else guid if type(guid) is int else _index(guid)
-            return self._resources[known]
-        except (KeyError, TypeError):
-            named = f", named {', '.join(list(self.names.values())[:20])}" if isinstance(guid, str) else ""
-            raise UnknownGuidError(
-                f"there is no resource {guid!r:.80}: there are {_ranges(self._resources)}{named}"
-            ) from None
-
-    def _named(self, name: str) -> int:
-        return next((guid for guid, known in list(self.names.items()) if known == name), -1)
-
-    def guids_of(self, guids: Guids) -> tuple[int, ...]:
-        """Return the guids that a caller means, each once. Raises UnknownGuidError."""
-        given = [guids] if isinstance(guids, str) or not isinstance(guids, Iterable) else guids
-        return tuple(dict.fromkeys([self.get_resource(guid).guid for guid in given]))
+        return self.registry.get(guid)
 
     def get_resources_by_type(self, rtype: str) -> list[ResourceManager]:
         """Return the resources of exactly a type; `filter_resources` gives guids. Raises UnknownTypeError."""
-        found = [resource for resource in list(self._resources.values()) if resource.get_rtype() == rtype]
-        return found or _nothing_of(rtype)
+        return self.registry.of_type(rtype, is_exact=True)
 
     def filter_resources(self, rtype: str | type[ResourceManager]) -> list[int]:
         """Return the guids of the resources of a type and of types derived from it. Raises UnknownTypeError."""
-        found = [guid for guid, resource in list(self._resources.items()) if resource.is_rm_instance(rtype)]
-        return found or _nothing_of(rtype)
+        return [resource.guid for resource in self.registry.of_type(rtype)]
 
     def register_connection(self, guid1: int | str, guid2: int | str) -> None:
         """Connect two resources. Raises InvalidConnectionError naming the side that does not take it."""
         one, other = self.get_resource(guid1), self.get_resource(guid2)
-        if one.guid == other.guid:
-            raise InvalidConnectionError(f"{one.name} cannot be connected to itself")
-        if other.guid in one.connections:
-            return
-        for asked, about in ((one, other), (other, one)):
-            if not _asked(asked.valid_connection, asked, about):
-                raise InvalidConnectionError(f"{asked.name} takes no connection to {about.name}: nothing was connected")
-        done: list[tuple[ResourceManager, ResourceManager]] = []
-        try:
-            for connected, neighbour in ((one, other), (other, one)):
-                _asked(connected.do_connect, connected, neighbour)
-                done.append((connected, neighbour))
-            self.engine.post(Connected(t=self.engine.now(), guid=one.guid, other=other.guid))
-        except BaseException:
-            for connected, neighbour in reversed(done):
-                _undo(connected, neighbour)
-            raise
+        if other.guid not in one.connections:
+            connected = Connected(t=self.engine.now(), guid=one.guid, other=other.guid)
+            connect(one, other, functools.partial(self.engine.post, connected))
 
     def unregister_connection(self, guid1: int | str, guid2: int | str) -> None:
         """Take a connection away, whatever the hooks say to it."""
         one, other = self.get_resource(guid1), self.get_resource(guid2)
         if other.guid in one.connections:
-            _undo(one, other)
-            _undo(other, one)
+            disconnect(one, other)
+            disconnect(other, one)
             self.engine.post(Connected(t=self.engine.now(), guid=one.guid, other=other.guid, is_on=False))
 
     def register_condition(
@@ -646,59 +475,22 @@ class ExperimentController:
 
         Raises InvalidConditionError, InvalidTimeError, UnknownGuidError.
         """
-        members = self._members(guids2)
-        timeout_s = seconds(timeout) if timeout else None
+        group, timeout_s = self.registry.guids_of(guids2), seconds(timeout) if timeout else None
         made: AnyCondition
         if metric is None:
             made = StateCondition(
-                number=0, group=members, state=state_of(state), delay_s=seconds(time), at_least=at_least,
+                number=0, group=group, state=state_of(state), delay_s=seconds(time), at_least=at_least,
                 timeout_s=timeout_s,
             )  # fmt: skip
         elif state is not None:
             raise InvalidConditionError("a condition asks for a state or for a metric: register two conditions")
         else:
-            made = MetricCondition(number=0, group=members, metric=metric, at_least=at_least, timeout_s=timeout_s)
-        return self.add_condition(guids1, action, made)
-
-    def add_condition(self, guids: Guids, action: ResourceAction | str, condition: AnyCondition) -> AnyCondition:
-        """Have an action wait for a condition that was made elsewhere; it gets a number of ours, and is returned.
-
-        Raises InvalidConditionError, and ImpossiblePlanError where those who are deployed already would then wait for
-        each other for ever.
-        """
-        waiting, action = self._members(guids), action_of(action)
-        mine = self._numbered(condition)
-        for guid in waiting:
-            if isinstance(mine, StateCondition) and waits_in_vain(guid, action, mine):
-                raise InvalidConditionError(
-                    f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
-                    f"{VERB_OF[action]}: that would be for ever"
-                )
-        added = ConditionAdded(t=self.engine.now(), guids=waiting, action=action, condition=mine)
-        seen = self.engine.state
-        deployed = [guid for guid in waiting if guid in seen.resources and seen.resources[guid].group is not None]
-        if deployed:
-            refuse_circles(step(seen, added)[0], deploying=deployed)
-        self._asked_for.update(mine.group)
-        self.engine.post(added)
-        return mine
-
-    def _members(self, guids: Guids) -> tuple[int, ...]:
-        found = self.guids_of(guids)
-        if not found:
-            raise InvalidConditionError("no guids: a condition is between resources")
-        return found
-
-    def _numbered(self, condition: AnyCondition) -> AnyCondition:
-        mine = replace(condition, group=self._members(condition.group))
-        check_condition(mine)
-        return replace(mine, number=next(self._conditions))
+            made = MetricCondition(number=0, group=group, metric=metric, at_least=at_least, timeout_s=timeout_s)
+        return self.conditions.add(guids1, action, made)
 
     def unregister_condition(self, guids1: Guids, guids2: Guids, action: ResourceAction | str | None = None) -> None:
         """Have ``guids1`` wait for ``guids2`` no longer."""
-        known = None if action is None else action_of(action)
-        waiting, group = self._members(guids1), self._members(guids2)
-        self.engine.post(ConditionsRemoved(t=self.engine.now(), guids=waiting, group=group, action=known))
+        self.conditions.remove(guids1, guids2, action)
 
     def set_with_conditions(
         self,
@@ -710,27 +502,17 @@ class ExperimentController:
         time: str | None = None,
     ) -> None:
         """Set an attribute of ``guids1`` when ``guids2`` are at a state and they themselves STARTED."""
-        made = StateCondition(number=0, group=self._members(guids2), state=state_of(state), delay_s=seconds(time))
-        self.add_set(guids1, name, value, made)
-
-    def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
-        """Have an attribute set when a condition holds that was made elsewhere. Raises InvalidConditionError."""
-        waiting, kept = self._members(guids), value
-        for guid in waiting:
-            resource = self._resources[guid]
-            if resource.state >= ResourceState.FAILED:
-                raise InvalidConditionError(f"resource {guid} is {resource.state.name}: nothing of it will be set")
-            kept = resource.check_value(name, value)
-        mine = None if condition is None else self._numbered(condition)
-        self.engine.post(SetWanted(t=self.engine.now(), guids=waiting, name=name, value=kept, condition=mine))
+        group = self.registry.guids_of(guids2)
+        made = StateCondition(number=0, group=group, state=state_of(state), delay_s=seconds(time))
+        self.conditions.add_set(guids1, name, value, made)
 
     def call(self, function: Callable[..., Any], *args: Any, after: Guids = (), name: str = "") -> int:
         """Register a function as a resource that calls it once when all of ``after`` are STOPPED; return its guid."""
         from fedmon.experiment.calls import prepared
 
-        awaited = self.guids_of(after)
+        awaited = self.registry.guids_of(after)
         self._check_open()
-        number = self.register_stored("python::Function", None, name=name, prepare=prepared(function, args))
+        number = self.registry.register(self, "python::Function", None, name=name, prepare=prepared(function, args))
         if awaited:
             self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
         return number
@@ -743,21 +525,17 @@ class ExperimentController:
 
     # --- attributes, traces and states --------------------------------------------------------------------------------
 
-    def get_attributes(self, guid: int | str) -> list[Attribute]:
-        """Return the attributes of a resource."""
-        return self.get_resource(guid).get_attributes_of_instance()
-
-    def get_attribute(self, guid: int | str, name: str) -> Attribute:
-        """Return one attribute of a resource."""
-        return self.get_resource(guid).get_attribute_of_instance(name)
-
-    def get(self, guid: int | str, name: str) -> Any:
-        """Return the value of an attribute."""
-        return self.get_resource(guid).get(name)
-
-    def set(self, guid: int | str, name: str, value: Any) -> None:
-        """Set an attribute. Raises InvalidAttributeValueError."""
-        self.get_resource(guid).set(name, value)
+    get_attributes = _of_resource(ResourceManager.get_attributes_of_instance)
+    get_attribute = _of_resource(ResourceManager.get_attribute_of_instance)
+    get = _of_resource(ResourceManager.get)
+    set = _of_resource(ResourceManager.set)
+    get_traces = _of_resource(ResourceManager.get_traces_of_instance)
+    enable_trace = _of_resource(ResourceManager.enable_trace)
+    trace_enabled = _of_resource(ResourceManager.trace_enabled)
+    trace = _of_resource(ResourceManager.trace)
+    discover, reserve = _of_resource(ResourceManager.discover), _of_resource(ResourceManager.reserve)
+    provision, start = _of_resource(ResourceManager.provision), _of_resource(ResourceManager.start)
+    stop = _of_resource(ResourceManager.stop)
 
     def get_global(self, rtype: str, name: str) -> Any:
         """Return a global attribute of a type."""
@@ -767,85 +545,22 @@ class ExperimentController:
         """Set a global attribute of a type, for all its resources without a value of their own."""
         rclass = ResourceFactory.get_resource_type(rtype)
         rclass.set_global(name, value)
-        for resource in list(self._resources.values()):
-            if isinstance(resource, rclass):
-                resource.note_global(name)
-
-    def enable_trace(self, guid: int | str, name: str) -> None:
-        """Have a trace kept."""
-        self.get_resource(guid).enable_trace(name)
-
-    def trace_enabled(self, guid: int | str, name: str) -> bool:
-        """Tell whether a trace is kept."""
-        return self.get_resource(guid).trace_enabled(name)
-
-    def get_traces(self, guid: int | str) -> list[Trace]:
-        """Return the traces of a resource."""
-        return self.get_resource(guid).get_traces_of_instance()
-
-    def trace(
-        self, guid: int | str, name: str, attr: TraceAttr = TraceAttr.ALL, block: int = 512, offset: int = 0
-    ) -> Any:
-        """Return what a trace holds, a part of it, or where it lies."""
-        return self.get_resource(guid).trace(name, attr, block, offset)
+        for resource in self.registry.of_type(rclass):
+            resource.note_global(name)
 
     def state(self, guid: int | str, hr: bool = False) -> ResourceState | str:  # noqa: FBT001, FBT002 - NEPI's
         """Return the state of a resource; its name where ``hr`` is true."""
         found = self.get_resource(guid).state
         return found.name if hr else found
 
-    def get_discover_time(self, guid: int | str) -> datetime.datetime | None:
-        """Return when a resource was DISCOVERED."""
-        return self.get_resource(guid).discover_time
-
-    def get_reserved_time(self, guid: int | str) -> datetime.datetime | None:
-        """Return when a resource was RESERVED."""
-        return self.get_resource(guid).reserved_time
-
-    def get_provision_time(self, guid: int | str) -> datetime.datetime | None:
-        """Return when a resource was PROVISIONED."""
-        return self.get_resource(guid).provision_time
-
-    def get_ready_time(self, guid: int | str) -> datetime.datetime | None:
-        """Return when a resource was READY."""
-        return self.get_resource(guid).ready_time
-
-    def get_start_time(self, guid: int | str) -> datetime.datetime | None:
-        """Return when a resource was STARTED."""
-        return self.get_resource(guid).start_time
-
-    def get_stop_time(self, guid: int | str) -> datetime.datetime | None:
-        """Return when a resource was STOPPED."""
-        return self.get_resource(guid).stop_time
-
-    def get_failed_time(self, guid: int | str) -> datetime.datetime | None:
-        """Return when a resource FAILED."""
-        return self.get_resource(guid).failed_time
-
-    def get_release_time(self, guid: int | str) -> datetime.datetime | None:
-        """Return when a resource was RELEASED."""
-        return self.get_resource(guid).release_time
-
-    def discover(self, guid: int | str) -> None:
-        """Discover a resource."""
-        self.get_resource(guid).discover()
-
-    def reserve(self, guid: int | str) -> None:
-        """Reserve a resource."""
-        self.get_resource(guid).reserve()
-
-    def provision(self, guid: int | str) -> None:
-        """Provision a resource."""
-        self.get_resource(guid).provision()
-
-    def start(self, guid: int | str) -> None:
-        """Start a resource."""
-        self.get_resource(guid).start()
-
-    def stop(self, guid: int | str) -> None:
-        """Stop a resource."""
-        self.get_resource(guid).stop()
-
+    get_discover_time = _time_of("discover_time")
+    get_reserved_time = _time_of("reserved_time")
+    get_provision_time = _time_of("provision_time")
+    get_ready_time = _time_of("ready_time")
+    get_start_time = _time_of("start_time")
+    get_stop_time = _time_of("stop_time")
+    get_failed_time = _time_of("failed_time")
+    get_release_time = _time_of("release_time")
     # --- its life -----------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
@@ -881,18 +596,18 @@ class ExperimentController:
         if guids is None:
             chosen = tuple(guid for guid in self.resources if guid in seen and seen[guid].state is ResourceState.NEW)
         else:
-            chosen = self.guids_of(guids)
+            chosen = self.registry.guids_of(guids)
         refuse_impossible(
             self.engine.state,
             deploying=chosen,
             group=group,
             wait_all_ready=bool(wait_all_ready),
             names=self.names,
-            asked_for=self._asked_for,
+            asked_for=self.conditions.asked_for,
         )
         with self._lock:
             number = max(self.engine.state.groups, default=0) + 1 if group is None else group
-            self._is_released = self._is_kept = False
+            self._is_released = self.registry.is_saved = False
             asked = DeployAsked(t=self.engine.now(), guids=chosen, group=number, wait_all_ready=bool(wait_all_ready))
             self.engine.post(asked)
         return number
@@ -911,7 +626,7 @@ class ExperimentController:
         InvalidTimeError, InvalidTaskError for a ``quit`` that is no function, and DeadlockError for a hook that would
         wait for its own resource.
         """
-        chosen, wanted = tuple(self._resources) if guids is None else self.guids_of(guids), state_of(state)
+        chosen, wanted = tuple(self.registry) if guids is None else self.registry.guids_of(guids), state_of(state)
         if timeout is not None and (type(timeout) not in (int, float) or not -math.inf <= timeout < _LONGEST_S):
             if timeout != math.inf:
                 raise InvalidTimeError(timeout, "a timeout is a number of seconds")
@@ -919,46 +634,26 @@ class ExperimentController:
         if quit is not None and not callable(quit):
             raise InvalidTaskError(f"quit is {quit!r:.80}, and must be a function that tells whether to end the wait")
         if timeout is None and quit is None:
-            self._refuse_own(chosen, wanted)
-        self.heed()
+            refuse_own_wait(self, map(self.get_resource, chosen), wanted)
+        failure.heed(self.fm, self.engine)
         heeds_abort = wanted is not ResourceState.RELEASED
         found = self.engine.wait(chosen, wanted, timeout_s=timeout, heeds_abort=heeds_abort, quit_asked=quit)
         return found if found or found.reason else replace(found, reason=self._why(found, timeout))
-
-    def _refuse_own(self, guids: Sequence[int], state: ResourceState) -> None:
-        for guid in guids_within(self, None if state < ResourceState.FAILED else "release").intersection(guids):
-            if self.get_resource(guid).state < state:
-                name = self.get_resource(guid).name
-                raise DeadlockError(f"{name} would wait in a hook of its own to be {state.name}")
 
     def _why(self, found: WaitResult, timeout_s: float | None) -> str:
         """Say why a wait ended before all had come to the state."""
         left = found.timed_out or found.left
         if not left:
-            return "; ".join(f"{self._called_as(guid)} failed: {why}" for guid, why in found.reasons.items())
+            return "; ".join(f"resource {guid} failed: {why}" for guid, why in found.reasons.items())
         first = next((guid for guid in left if guid in self), None)
         told_of = "" if first is None else str(self.explain(first)).partition("\n")[0]
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
         return f"{f'timed out after {timeout_s:g} s' if found.timed_out else 'ended by its caller'}: {told_of}{more}"
 
-    def _called_as(self, guid: int) -> str:
-        return self._resources[guid].name if guid in self._resources else f"resource {guid}"
-
-    def wait_deployed(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are READY at least."""
-        return self.wait(guids, ResourceState.READY, timeout=timeout)
-
-    def wait_started(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are STARTED at least."""
-        return self.wait(guids, ResourceState.STARTED, timeout=timeout)
-
-    def wait_finished(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are STOPPED at least."""
-        return self.wait(guids, ResourceState.STOPPED, timeout=timeout)
-
-    def wait_released(self, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
-        """Wait until resources are RELEASED."""
-        return self.wait(guids, ResourceState.RELEASED, timeout=timeout)
+    wait_deployed = _wait_for(ResourceState.READY)
+    wait_started = _wait_for(ResourceState.STARTED)
+    wait_finished = _wait_for(ResourceState.STOPPED)
+    wait_released = _wait_for(ResourceState.RELEASED)
 
     def release(self, guids: Guids | None = None) -> WaitResult:
         """Release resources, all where ``guids`` is None, and wait for it.
@@ -966,10 +661,10 @@ class ExperimentController:
         What has not released itself in time counts as released, with a reason that says so. Within the hook of a
         release, that one goes on, and is not waited for; a hook waits for others for a moment only.
         """
-        chosen = tuple(self._resources) if guids is None else self.guids_of(guids)
+        chosen = tuple(self.registry) if guids is None else self.registry.guids_of(guids)
         own, is_within = guids_within(self, "release"), bool(guids_within(self))
         chosen = tuple(guid for guid in chosen if guid not in own)
-        self._is_kept &= all(map(self._is_over, chosen))
+        self.registry.is_saved &= all(map(self._is_over, chosen))
         self.engine.note(ReleaseAsked(t=self.engine.now(), guids=chosen))
         timeout_s = min(OWN_PATIENCE_S, self.release_timeout_s) if is_within else self.release_timeout_s
         found = self.engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
@@ -978,23 +673,25 @@ class ExperimentController:
             self._end_at_once(found.timed_out, f"its release did not end within {timeout_s:g} s")
         left = self.engine.state.resources
         self._is_released = all(resource.state is ResourceState.RELEASED for resource in left.values())
-        if self.persist and not self._is_kept:
-            self._is_kept = True
+        if self.persist and not self.registry.is_saved:
+            self.registry.is_saved = True
             try:
                 self.save()
             except FedmonError as error:
                 logger.warning("the experiment was released, and could not be saved: %s", error)
-        self._discard([guid for guid in chosen if guid in self and self._is_over(guid) and _is_hard(self, guid)])
+        self._discard(
+            [
+                guid
+                for guid in chosen
+                if guid in self and self._is_over(guid) and self.get_resource(guid).is_on("hardRelease")
+            ]
+        )
         return found
 
     def _end_at_once(self, guids: Iterable[int], reason: str) -> None:
         """Have resources RELEASED whose release nobody waits for any longer; what they run ends without grace."""
         late = tuple(guids)
-        for guid in late:
-            try:
-                self._resources[guid].end_at_once()
-            except Exception:  # a type's own code; the others are to end, too
-                logger.exception("resource %d could not be ended at once", guid)
+        self.registry.end_at_once(late)
         self.engine.note(Became(t=self.engine.now(), guids=late, state=ResourceState.RELEASED, reason=reason))
 
     def shutdown(self) -> None:
@@ -1043,7 +740,7 @@ class ExperimentController:
                 if busy:
                     logger.warning("%d hooks of resources are still at work; they cannot be ended from outside", busy)
             finally:
-                self._close_federation()
+                self.link.close()
 
     def _is_over(self, guid: int) -> bool:
         seen = self.engine.state.resources.get(guid)
@@ -1062,39 +759,11 @@ class ExperimentController:
         A function of a module is called also by a process that takes the run up again. Raises InvalidTimeError,
         InvalidTaskError, and ExperimentOverError after `shutdown`.
         """
-        if not callable(callback):
-            raise InvalidTaskError(f"a task calls something, and {callback!r:.80} cannot be called")
-        self.engine.check_open()
-        now = self.engine.now()
-        at, number = moment_of(date, now=now), next(self._task_numbers)
-        if track:
-            self._tasks[number] = task = nepi("scheduler").Task(at, callback)
-            task.id = number
-        note_scheduled()
-        function = _name_of(callback) if at > now else ""
-        if function:
-            self.engine.post(TaskScheduled(t=now, number=number, function=function, at=at))
-        self.engine.at(at, functools.partial(self._run_task, number, callback, is_noted=bool(function)))
-        return number
+        return self.tasks.add(date, callback, is_tracked=track)
 
     def get_task(self, tid: int) -> Task | None:
         """Return a task that was scheduled with ``track=True``, None for another one."""
-        return self._tasks.get(tid)
-
-    def _run_task(self, number: int, callback: Callable[[], Any], *, is_noted: bool) -> None:
-        if is_noted:
-            self.engine.note(TaskDone(t=self.engine.now(), number=number))
-        task = self._tasks.get(number)
-        try:
-            found = callback()
-        except BaseException as error:  # noqa: BLE001 - whatever the callback raises is the task's result, sys.exit too
-            is_told = was_reported(error) or (isinstance(error, InvalidStateError) and error.is_over)
-            logger.log(logging.DEBUG if is_told else logging.WARNING, "task %s failed: %s", number, told(error))
-            if task is not None:
-                task.result, task.status = traceback.format_exc(), TaskStatus.ERROR
-        else:
-            if task is not None:
-                task.result, task.status = found, TaskStatus.DONE
+        return self.tasks.get(tid)
 
     # --- documents, plans and explanations ----------------------------------------------------------------------------
 
@@ -1121,8 +790,10 @@ class ExperimentController:
 
         ending = checked_format(format).value
         folder = self.folder.make() if dirpath is None else Path(dirpath)
-        name = f"{self.folder.exp_id}_{run_id_of(utc_now())[:14]}"
-        return str(write(self.describe(), _free(folder, name, ending)))
+        name = f"{self.exp_id}_{run_id_of(utc_now())[:14]}"
+        # A second file of one second is another state, and leaves the first one.
+        paths = (folder / f"{name}{more}.{ending}" for more in ("", *(f"_{n}" for n in range(2, 10**6))))
+        return str(write(self.describe(), next(path for path in paths if not path.exists())))
 
     def plan(self) -> ExperimentPlan:
         """Return a dry run: what would happen in which order, and what never can.
@@ -1168,19 +839,7 @@ class ExperimentController:
 
         Raises UnknownGuidError.
         """
-        self._look_at(self.get_resource(guid).guid)
-
-    def heed(self) -> None:
-        """Look whether the failure manager finds it worse than it was; it may have changed its mind by itself."""
-        if getattr(self._heeding, "is_on", False):  # what an own manager says of itself may ask the experiment
-            return
-        self._heeding.is_on = True
-        try:
-            level, reason = failure.seen(self.fm)
-        finally:
-            self._heeding.is_on = False
-        if level > self.engine.state.level:
-            self.engine.note(Leveled(t=self.engine.now(), level=level, reason=reason))
+        failure.look(self.fm, self.engine, self.get_resource(guid).guid)
 
     def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Hand over a value that conditions may ask for; ``source`` tells apart whose it is where there are several.
@@ -1197,7 +856,7 @@ class ExperimentController:
     def _inform(self, guid: int) -> None:
         """Have the failure manager look: ours at once, a user's own in a thread, for nobody knows what that takes."""
         if type(self).inform_failure is ExperimentController.inform_failure:
-            self._look_at(guid)
+            failure.look(self.fm, self.engine, guid)
         else:
             self.engine.run(functools.partial(self._informed, guid))
 
@@ -1206,167 +865,13 @@ class ExperimentController:
             self.inform_failure(guid)
         except Exception:  # somebody's own code; the failure must not be lost with it
             logger.exception("inform_failure failed, and the failure is judged without it")
-            self._look_at(guid)
-
-    def _look_at(self, guid: int) -> None:
-        if type(self.fm).__module__ == failure.__name__:
-            self._judge(guid)
-        else:
-            self.engine.run(lambda: self._judge(guid))
-
-    def _judge(self, guid: int) -> None:
-        """Judge a failure, and note that, also where it changes nothing: who takes the run up does not do so again."""
-        with contextlib.suppress(ExperimentOverError):  # nobody is left to whom it would matter
-            failure.judge(self.fm, guid)
-        level, reason = failure.seen(self.fm)
-        self.engine.note(Leveled(t=self.engine.now(), level=level, reason=reason, guid=guid))
-
-    # --- what the engine asks for -------------------------------------------------------------------------------------
-
-    def _call(self, guid: int, verb: Verb, reason: str) -> AnyEvent | None:
-        resource = self._resources.get(guid)
-        return None if resource is None else resource.called(verb, reason)
-
-    def _assign(self, guid: int, name: str, value: Any) -> None:
-        resource = self._resources.get(guid)
-        try:
-            if resource is not None:
-                resource.set(name, value)
-        except FedmonError as error:
-            logger.warning("resource %d: %s", guid, error)
-
-    def _abandon(self, guid: int) -> int | None:
-        resource = self._resources.get(guid)
-        return None if resource is None else resource.abandon()
-
-    def _waits_for(self, guid: int) -> str:
-        return str(getattr(self._resources.get(guid), "waits_for", ""))
-
-    def _returned(self, guid: int, state: ResourceState) -> None:
-        self.engine.note(Returned(t=self.engine.now(), guid=guid, state=state))
-
-    # --- taking a run up again ----------------------------------------------------------------------------------------
-
-    def _make_left(self, left: Left) -> None:
-        """Make the resources of a state that another process left. Raises UnknownTypeError."""
-        self.names.update(left.names)
-        for guid, seen in sorted(left.state.resources.items()):
-            resource = ResourceFactory.create(seen.rtype, self, guid)
-            self._resources[guid] = resource
-            self._asked_for.update(other for _, condition in seen.conditions for other in condition.group)
-            resource.restore(seen.attributes, seen.traces)
-            plain = self._plain_verbs(type(resource))
-            if plain != seen.plain:
-                self.engine.post(Recoded(t=self.engine.now(), guid=guid, plain=plain))
-
-    def _take_up(self, left: Left) -> None:
-        """Go on where another process stopped: set timers and attributes, and have resources ask how they stand."""
-        self.fm.take_up(left.state.level, left.state.level_reason)
-        alone = []
-        for guid, seen in sorted(left.state.resources.items()):
-            resource = self._resources[guid]
-            if seen.state is ResourceState.STARTED and seen.calling is None and not resource.takes_up():
-                alone.append(guid)
-                logger.warning("%s was STARTED, and is not taken up: its type has no do_reconnect", resource.name)
-        self.engine.note(Reopened(t=self.engine.now(), left_alone=tuple(alone)))
-        self.engine.resume()
-        for (guid, name), value in left.unassigned.items():
-            self.engine.run(functools.partial(self._assign, guid, name, value))
-        for guid in left.unjudged:
-            self._inform(guid)
-        for task in left.due.values():
-            self.engine.at(task.at, functools.partial(self._run_left, task))
-        for guid, seen in left.state.resources.items():
-            if seen.state is not ResourceState.RELEASED:
-                again = functools.partial(self._resources[guid].reconnected, seen.calling)
-                self.engine.hooks.put(again, limited=False)
-        self.engine.hooks.start()
-
-    def _run_left(self, task: TaskScheduled) -> None:
-        module, _, name = task.function.partition(":")
-
-        def found() -> object:
-            return getattr(importlib.import_module(module), name)()
-
-        self._run_task(task.number, found, is_noted=True)
+            failure.look(self.fm, self.engine, guid)
 
 
-def limit_asked(max_running: object, nthreads: object) -> int | None:
+def _limit(max_running: object, nthreads: object) -> int | None:
     """Return how many hooks may run at once, None without limit. Raises InvalidExperimentError."""
-    where, asked = "max_running", max_running
-    if asked is None:
-        where, asked = "nthreads", nthreads
-    if asked is None:
-        where, asked = "NEPI_NTHREADS in the environment", os.environ.get("NEPI_NTHREADS", "0")
-    try:
-        number = int(str(asked))
-    except ValueError:
-        number = -1
-    if number < 0:
+    given = {"max_running": max_running, "nthreads": nthreads, "NEPI_NTHREADS": os.environ.get("NEPI_NTHREADS", "0")}
+    where, asked = next((name, value) for name, value in given.items() if value is not None)
+    if not str(asked).strip().isdecimal():
         raise InvalidExperimentError(f"{where} is {asked!r}: take a whole number from 1, or 0 for no limit")
-    return number or None
-
-
-def _nothing_of(rtype: object) -> list[Any]:
-    """Return that there is no resource of a type. Raises UnknownTypeError for a type that was never registered."""
-    known = ResourceFactory.resource_types().values()
-    # A name that only types derived from it have is a type as well.
-    is_known = isinstance(rtype, type) or any(
-        vars(each).get("_rtype") == rtype for rclass in known for each in rclass.__mro__
-    )
-    if not is_known:
-        ResourceFactory.get_resource_type(rtype)  # type: ignore[arg-type] # which says so for what is no name
-    return []
-
-
-def _asked(hook: Callable[[int], object], rm: ResourceManager, other: ResourceManager) -> bool:
-    try:
-        return bool(hook(other.guid))
-    except Exception as error:
-        raise InvalidConnectionError(
-            f"{rm.name} and {other.name} were not connected, for {rm.name} failed: {told(error)}"
-        ) from error
-
-
-def _undo(rm: ResourceManager, other: ResourceManager) -> None:
-    try:
-        rm.do_disconnect(other.guid)
-    except Exception as error:  # noqa: BLE001 - a type's own code; the connection ends all the same
-        rm.error(f"could not be taken apart from {other.name}: {told(error)}")
-
-
-def _name_of(function: Callable[[], Any]) -> str:
-    """Return ``module:name`` of a function that another process can find by that; "" for any other."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    is_found = isinstance(module, str) and getattr(sys.modules.get(module), name, None) is function
-    return f"{module}:{name}" if is_found else ""
-
-
-def _is_hard(ec: ExperimentController, guid: int) -> bool:
-    return ec.get_resource(guid).is_on("hardRelease")
-
-
-def _index(guid: Any) -> int:
-    if isinstance(guid, bool):
-        raise TypeError("no guid")
-    return operator.index(guid)
-
-
-def _ranges(guids: Iterable[int]) -> str:
-    """Return guids as ranges: ``1-5, 8``."""
-    found: list[list[int]] = []
-    for guid in sorted(guids):
-        if found and guid == found[-1][1] + 1:
-            found[-1][1] = guid
-        else:
-            found.append([guid, guid])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found) or "none yet"
-
-
-def _free(folder: Path, name: str, ending: str) -> Path:
-    """Return a path that no file has: a second file of one second is another state, and leaves the first one."""
-    path, number = folder / f"{name}.{ending}", 1
-    while path.exists():
-        number += 1
-        path = folder / f"{name}_{number}.{ending}"
-    return path
+    return int(str(asked)) or None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import logging
 import threading
 import weakref
@@ -11,9 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.experiment.document.description import Description, FailurePolicy, QuorumDescription
-from fedmon.experiment.document.files import read, write
+from fedmon.experiment.document.description import FailurePolicy, QuorumDescription
+from fedmon.experiment.document.files import read
+from fedmon.experiment.engine import Engine
 from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason, told
+from fedmon.experiment.events import Leveled
 from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.resource import Experiment
 from fedmon.experiment.states import FailureLevel, ResourceState
@@ -41,13 +45,13 @@ class FailureManager:
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
-        if name in ("_failure_level", "_abort") and not _judging.is_on:
+        if name in ("_failure_level", "_abort") and not _here.is_judging:
             self._tell()
 
     def _tell(self) -> None:
         found = None if self._ec is None else self._ec()
         if found is not None:
-            found.heed()
+            heed(self, found.engine)
 
     def take_up(self, level: FailureLevel, reason: str) -> None:
         """Begin with what was judged before, in a process that died."""
@@ -165,29 +169,54 @@ class QuorumFailures(FailureManager):
         return frozenset(guid for guid in self.ec.resources if self.ec.get_resource(guid).is_rm_instance(quorum.rtype))
 
 
-class _Judging(threading.local):
-    """Whether this thread is in `eval_failure`: what that sets one by one is looked at when it is through."""
+class _Here(threading.local):
+    """What this thread is in: `eval_failure`, whose settings count when it is through, or `heed`."""
 
-    is_on = False
-
-
-_judging = _Judging()
+    is_judging = is_heeding = False
 
 
-def judge(manager: FailureManager, guid: int) -> FailureLevel:
-    """Have a manager look at a resource that failed, and return how bad it is then.
+_here = _Here()
+
+
+def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
+    """Have a manager look at a resource that failed, and note how bad it finds that, so that it is judged once.
 
     An own manager that raises is logged, and the failure judged as without it.
     """
-    before, _judging.is_on = _judging.is_on, True
+    before, _here.is_judging = _here.is_judging, True
     try:
-        manager.eval_failure(guid)
-    except BaseException:  # an own manager may as well call sys.exit
-        logger.exception("the failure manager %s failed, and the failure is judged without it", type(manager).__name__)
-        FailureManager.eval_failure(manager, guid)
+        with contextlib.suppress(ExperimentOverError):  # then it matters to nobody
+            try:
+                manager.eval_failure(guid)
+            except BaseException:  # an own manager may as well call sys.exit
+                logger.exception("the failure manager %s failed; judged without it", type(manager).__name__)
+                FailureManager.eval_failure(manager, guid)
     finally:
-        _judging.is_on = before
-    return seen(manager)[0]
+        _here.is_judging = before
+    level, reason = seen(manager)
+    engine.note(Leveled(t=engine.now(), level=level, reason=reason, guid=guid))
+
+
+def look(manager: FailureManager, engine: Engine, guid: int) -> None:
+    """Judge a failure: with a manager of ours at once, with an own one, which may take long, in a thread."""
+    work = functools.partial(judge, manager, engine, guid)
+    if type(manager).__module__ == __name__:
+        work()
+    else:
+        engine.run(work)
+
+
+def heed(manager: FailureManager, engine: Engine) -> None:
+    """Note it if a manager finds the experiment worse than it was: it may change its mind at any time."""
+    if _here.is_heeding:  # what an own manager says of itself may ask the experiment
+        return
+    _here.is_heeding = True
+    try:
+        level, reason = seen(manager)
+    finally:
+        _here.is_heeding = False
+    if level > engine.state.level:
+        engine.note(Leveled(t=engine.now(), level=level, reason=reason))
 
 
 def seen(manager: FailureManager) -> tuple[FailureLevel, str]:
@@ -273,11 +302,6 @@ def fresh_copy(manager: FailureManager) -> FailureManager:
         raise InvalidPolicyError(
             f"the failure manager {type(manager).__name__} cannot be copied for each run: {error}; give it a __copy__"
         ) from error
-
-
-def keep_policy(description: Description, run_dir: Path) -> None:
-    """Keep in the folder of a run what failures mean, for who takes it up again. Raises StorageError."""
-    write(description, run_dir / DOCUMENT)
 
 
 def policy_left_in(run_dir: Path) -> FailureManager:

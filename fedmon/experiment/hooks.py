@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from fedmon.experiment.errors import InvalidStateError
+from fedmon.experiment.errors import DeadlockError, InvalidStateError
+from fedmon.experiment.states import ResourceState
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -61,6 +62,14 @@ def was_reported(error: BaseException) -> bool:
 def guids_within(ec: object, name: str | None = None) -> frozenset[int]:
     """Return of which resources of an experiment this thread is in a hook, or in the one of a name."""
     return frozenset(each.rm.guid for each in here.hooks if each.rm.is_of(ec) and name in (None, each.name))
+
+
+def refuse_own_wait(ec: object, resources: Iterable[Any], state: ResourceState) -> None:
+    """Raise DeadlockError if this thread is in a hook of one of the resources, which then never comes to the state."""
+    own = guids_within(ec, None if state < ResourceState.FAILED else "release")
+    for resource in resources:
+        if resource.guid in own and resource.state < state:
+            raise DeadlockError(f"{resource.name} would wait in a hook of its own to be {state.name}")
 
 
 def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import datetime
 import functools
 import logging
-import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -50,22 +48,20 @@ from fedmon.experiment.verdicts import MAY
 
 _T = TypeVar("_T", bound="type[ResourceManager]")
 _VERBS: frozenset[str] = frozenset(get_args(Verb))
-_KEPT = ("critical", "hardRelease")
 _NONE: frozenset[str] = frozenset()
+_UNREGISTERED = Resource(guid=0, rtype="")
 Moment = datetime.datetime | float | None
 logger = logging.getLogger(__name__)
 
 __all__ = ["Experiment", "ResourceManager", "clsinit", "clsinit_copy", "failtrap"]
 
 
-@functools.cache
-def logger_of(rtype: str) -> logging.Logger:
-    """Return the logger of the resources of a type, under the name that NEPI gives to it."""
-    return logging.getLogger(f"fedmon.experiment.resource.{rtype}")
-
-
 class Experiment(Protocol):
-    """A controller, as resources see it."""
+    """A controller as resources see it; its class knows all of their types, and so cannot be named here."""
+
+    @property
+    def engine(self) -> Engine:
+        """Where events go."""
 
     @property
     def run_dir(self) -> str:
@@ -75,43 +71,11 @@ class Experiment(Protocol):
     def resources(self) -> list[int]:
         """The guids of all resources."""
 
-    @property
-    def engine(self) -> Engine:
-        """What applies events."""
-
     def get_resource(self, guid: int) -> ResourceManager:
-        """Return a resource. Raises UnknownGuidError."""
+        """Return a resource."""
 
-    def register_connection(self, guid1: int, guid2: int) -> None:
-        """Connect two resources."""
-
-    def unregister_connection(self, guid1: int, guid2: int) -> None:
-        """Take two resources apart."""
-
-    def register_condition(
-        self, guids1: Guids, action: ResourceAction, guids2: Guids, state: ResourceState, time: str | None = None
-    ) -> Any:
-        """Have an action of resources wait for others."""
-
-    def unregister_condition(self, guids1: Guids, guids2: Guids, action: ResourceAction | None = None) -> None:
-        """Have resources wait for others no longer."""
-
-    def set_with_conditions(
-        self, name: str, value: Any, guids1: Guids, guids2: Guids, state: ResourceState, time: str | None = None
-    ) -> None:
-        """Have an attribute of resources set when others are in a state."""
-
-    def schedule(self, date: str | None, callback: Callable[[], Any], track: bool = False) -> int:  # noqa: FBT001, FBT002 - NEPI's
-        """Have something called at a time."""
-
-    def filter_resources(self, rtype: str | type[ResourceManager]) -> list[int]:
-        """Return the guids of the resources of a type. Raises UnknownTypeError."""
-
-    def heed(self) -> None:
-        """Look at how bad the failure manager finds it."""
-
-    def _returned(self, guid: int, state: ResourceState) -> None:
-        """Note that a resource which had failed is back in a state."""
+    def schedule(self, date: str | None, callback: Callable[[], Any]) -> int:
+        """Have a function called later."""
 
 
 def clsinit(cls: _T) -> _T:
@@ -126,32 +90,78 @@ def clsinit_copy(cls: _T) -> _T:
     return cls
 
 
-class _TimeOf:
-    """When a resource last came to a state, in UTC; null where it never did."""
+def _time_of(state: ResourceState) -> property:
+    """Return the property that says when a resource last came to a state, in UTC; None if it never did."""
 
-    def __init__(self, state: ResourceState) -> None:
-        self._state = state
-
-    def __get__(self, rm: ResourceManager | None, owner: type[ResourceManager]) -> datetime.datetime | None:
-        try:
-            times = () if rm is None else rm._seen().times  # noqa: SLF001 - a part of that class
-        except KeyError:
-            return None
-        found = next((t for state, t in times if state is self._state), None)
+    def time(self: ResourceManager) -> datetime.datetime | None:
+        found = next((t for known, t in self._seen().times if known is state), None)
         return None if found is None else datetime.datetime.fromtimestamp(found, datetime.UTC)
 
+    return property(time)
 
-CALLED: tuple[Verb, ...] = ("deploy", "start", "stop", "release", "fail")
-_SETTERS: Mapping[str, str] = {
-    "discover": "set_discovered",
-    "reserve": "set_reserved",
-    "provision": "set_provisioned",
+
+def _set_by(state: ResourceState) -> Callable[..., None]:
+    """Return the method that says that a resource came to a state."""
+
+    def set_to(self: ResourceManager, time: Moment = None) -> None:  # noqa: ARG001 - NEPI's
+        self._set_state(state)
+
+    return set_to
+
+
+def _want(action: ResourceAction) -> Callable[[Any], None]:
+    """Return the method that has an action done as soon as its conditions hold."""
+
+    def with_conditions(self: ResourceManager) -> None:
+        self.ec.engine.post(ActionWanted(t=self.ec.engine.now(), guid=self.guid, action=action))
+
+    return with_conditions
+
+
+def _verb(name: str) -> Callable[[Any], None]:
+    """Return the method of a verb. It raises InvalidStateError in a state that forbids it, and what its hook raises."""
+
+    def verb(self: ResourceManager) -> None:
+        self._run(name)
+
+    verb.__name__ = name
+    return verb
+
+
+def _hook(setter: str) -> Callable[[Any], None]:
+    """Return the hook of a type without one of its own: it says that the state of its verb was reached."""
+
+    def hook(self: ResourceManager) -> None:
+        getattr(self, setter)()
+
+    return hook
+
+
+def _log_at(level: int) -> Callable[..., None]:
+    """Return the method that logs a text at a level; ``out`` and ``err`` are the output of a command."""
+
+    def log(self: ResourceManager, text: str, out: str | None = None, err: str | None = None) -> None:
+        if self.logger.isEnabledFor(level):
+            parts = (text, out and f"stdout: {out}", err and f"stderr: {err}")
+            self.logger.log(level, "%s", self.log_message(" ".join(part for part in parts if part)))
+
+    return log
+
+
+SETTERS: dict[Verb, str] = {
     "deploy": "set_ready",
     "start": "set_started",
     "stop": "set_stopped",
     "fail": "set_failed",
     "release": "set_released",
 }
+_EVERY = tuple(
+    Attribute(name, about, Types.Bool, Flags.Design, default)
+    for name, about, default in (
+        ("critical", "Whether the experiment fails when the resource does.", True),
+        ("hardRelease", "Whether a release takes the resource out of the experiment.", False),
+    )
+)
 
 
 class ResourceManager:
@@ -196,7 +206,7 @@ class ResourceManager:
     @classmethod
     def _clsinit(cls) -> None:
         """Begin anew, with what every resource has and what this class registers."""
-        cls._attributes, cls._traces = {each.name: each for each in _of_every_resource()}, {}
+        cls._attributes, cls._traces = {each.name: each for each in _EVERY}, {}
         cls._register_attributes()
         cls._register_traces()
 
@@ -234,7 +244,7 @@ class ResourceManager:
     def _remove_attribute(cls, name: str) -> None:
         """Take an attribute out. Raises UnknownAttributeError, and InvalidTypeError for one that every resource has."""
         gone = cls._template(name)
-        if name in _KEPT:
+        if gone in _EVERY:
             raise InvalidTypeError(f"{cls.__name__} cannot do without the attribute {name!r}: every resource has it")
         cls._replace("_attributes", {other: each for other, each in cls._attributes.items() if each is not gone})
 
@@ -352,11 +362,16 @@ class ResourceManager:
 
     @property
     def ec(self) -> Experiment:
-        """The experiment. Raises ExperimentOverError where it is no more."""
+        """The experiment. Raises ExperimentOverError if it is gone."""
         found = self._ec()
         if found is None:
             raise ExperimentOverError(f"the experiment of {self.name} is no more")
         return found
+
+    @property
+    def controller(self) -> Any:
+        """The experiment with all methods of `ExperimentController`."""
+        return self.ec
 
     def is_of(self, ec: object) -> bool:
         """Tell whether it belongs to an experiment."""
@@ -365,39 +380,29 @@ class ResourceManager:
     @property
     def state(self) -> ResourceState:
         """How far it is; NEW while it is being made, and RELEASED once it was taken out."""
-        try:
-            return self._seen().state
-        except KeyError:
-            return ResourceState.RELEASED if self._was_seen else ResourceState.NEW
+        seen = self._seen()
+        return ResourceState.RELEASED if self._was_seen and seen is _UNREGISTERED else seen.state
 
     @property
     def connections(self) -> frozenset[int]:
         """The guids of what it is connected to."""
-        try:
-            return self._seen().connections
-        except KeyError:
-            return frozenset()
+        return self._seen().connections
 
     @property
     def conditions(self) -> dict[ResourceAction, list[tuple[list[int], Any, str | None]]]:
         """Its conditions by action: each a group, what it asks of it, and for how long that must have been."""
         found: dict[ResourceAction, list[tuple[list[int], Any, str | None]]] = {}
         for action, each in self._seen().conditions:
-            if isinstance(each, MetricCondition):
-                entry: tuple[list[int], Any, str | None] = (list(each.group), each.metric, None)
-            else:
-                delay = durations.duration_text(each.delay_s) if each.delay_s else None
-                entry = (list(each.group), each.state, delay)
-            found.setdefault(action, []).append(entry)
+            asked: Any = each.metric if isinstance(each, MetricCondition) else each.state
+            delay_s = 0.0 if isinstance(each, MetricCondition) else each.delay_s
+            delay = durations.duration_text(delay_s) if delay_s else None
+            found.setdefault(action, []).append((list(each.group), asked, delay))
         return found
 
     @property
     def deployment_group(self) -> int | None:
         """With whom it is deployed; null before it was asked to."""
-        try:
-            return self._seen().group
-        except KeyError:
-            return None
+        return self._seen().group
 
     @property
     def reschedule_delay(self) -> str:
@@ -409,7 +414,7 @@ class ResourceManager:
         """Why it failed: what was told to it, or else to the experiment; "" where nothing was."""
         try:
             return self._reason or self._seen().reason
-        except (KeyError, ExperimentOverError):
+        except ExperimentOverError:
             return self._reason
 
     @reason.setter
@@ -417,70 +422,47 @@ class ResourceManager:
         self._reason = as_reason(reason)
 
     def _seen(self) -> Resource:
-        found = self.ec.engine.state.resources[self._guid]
-        self._was_seen = True
+        """Return what the experiment knows of it; before it is registered, and once it was removed, nothing."""
+        found = self.ec.engine.state.resources.get(self._guid, _UNREGISTERED)
+        self._was_seen |= found is not _UNREGISTERED
         return found
 
-    discover_time = _TimeOf(ResourceState.DISCOVERED)
-    reserved_time = reserve_time = _TimeOf(ResourceState.RESERVED)
-    provision_time = _TimeOf(ResourceState.PROVISIONED)
-    ready_time = _TimeOf(ResourceState.READY)
-    start_time = _TimeOf(ResourceState.STARTED)
-    stop_time = _TimeOf(ResourceState.STOPPED)
-    failed_time = _TimeOf(ResourceState.FAILED)
-    release_time = _TimeOf(ResourceState.RELEASED)
+    discover_time = _time_of(ResourceState.DISCOVERED)
+    reserved_time = reserve_time = _time_of(ResourceState.RESERVED)
+    provision_time = _time_of(ResourceState.PROVISIONED)
+    ready_time = _time_of(ResourceState.READY)
+    start_time = _time_of(ResourceState.STARTED)
+    stop_time = _time_of(ResourceState.STOPPED)
+    failed_time = _time_of(ResourceState.FAILED)
+    release_time = _time_of(ResourceState.RELEASED)
 
     def register_condition(
         self, action: ResourceAction, group: Guids, state: ResourceState, time: str | None = None
     ) -> None:
         """Have an action wait until a group is in a state, and has been for a time. Raises InvalidConditionError."""
-        self.ec.register_condition(self._guid, action, group, state, time)
+        self.controller.register_condition(self._guid, action, group, state, time)
 
     def unregister_condition(self, group: Guids, action: ResourceAction | None = None) -> None:
         """Have an action, or every one, wait for a group no longer."""
-        self.ec.unregister_condition(self._guid, group, action)
+        self.controller.unregister_condition(self._guid, group, action)
 
     def set_with_conditions(
         self, name: str, value: Any, group: Guids, state: ResourceState, time: str | None = None
     ) -> None:
         """Have an attribute set when a group is in a state and this resource is STARTED."""
-        self.ec.set_with_conditions(name, value, self._guid, group, state, time)
+        self.controller.set_with_conditions(name, value, self._guid, group, state, time)
 
-    def deploy_with_conditions(self) -> None:
-        """Have it deployed as soon as its conditions hold; nothing where it is READY or further."""
-        self._want(ResourceAction.DEPLOY)
+    deploy_with_conditions = _want(ResourceAction.DEPLOY)
+    start_with_conditions = _want(ResourceAction.START)
+    stop_with_conditions = _want(ResourceAction.STOP)
 
-    def start_with_conditions(self) -> None:
-        """Have it started as soon as it is READY and its conditions hold; also again, once it stopped."""
-        self._want(ResourceAction.START)
-
-    def stop_with_conditions(self) -> None:
-        """Have it stopped as soon as it is STARTED and its conditions hold."""
-        self._want(ResourceAction.STOP)
-
-    def set_discovered(self, time: Moment = None) -> None:  # noqa: ARG002
-        """Say that it is DISCOVERED."""
-        self._set_state(ResourceState.DISCOVERED)
-
-    def set_reserved(self, time: Moment = None) -> None:  # noqa: ARG002
-        """Say that it is RESERVED."""
-        self._set_state(ResourceState.RESERVED)
-
-    def set_provisioned(self, time: Moment = None) -> None:  # noqa: ARG002
-        """Say that it is PROVISIONED."""
-        self._set_state(ResourceState.PROVISIONED)
-
-    def set_ready(self, time: Moment = None) -> None:  # noqa: ARG002
-        """Say that it is READY."""
-        self._set_state(ResourceState.READY)
-
-    def set_started(self, time: Moment = None) -> None:  # noqa: ARG002
-        """Say that it is STARTED."""
-        self._set_state(ResourceState.STARTED)
-
-    def set_stopped(self, time: Moment = None) -> None:  # noqa: ARG002
-        """Say that it is STOPPED; it may do so by itself, when it came to its end."""
-        self._set_state(ResourceState.STOPPED)
+    set_discovered = _set_by(ResourceState.DISCOVERED)
+    set_reserved = _set_by(ResourceState.RESERVED)
+    set_provisioned = _set_by(ResourceState.PROVISIONED)
+    set_ready = _set_by(ResourceState.READY)
+    set_started = _set_by(ResourceState.STARTED)
+    set_stopped = _set_by(ResourceState.STOPPED)
+    set_released = _set_by(ResourceState.RELEASED)
 
     def set_failed(self, reason: str | Moment = "", time: Moment = None) -> None:  # noqa: ARG002
         """Say that it FAILED, and why; a time in the place of that, as in NEPI, is none."""
@@ -488,20 +470,16 @@ class ResourceManager:
             self.reason = as_reason(reason) or self.reason
         self._set_state(ResourceState.FAILED)
 
-    def set_released(self, time: Moment = None) -> None:  # noqa: ARG002
-        """Say that it is RELEASED."""
-        self._set_state(ResourceState.RELEASED)
-
     def set_state(self, state: ResourceState, state_time_attr: str = "") -> None:  # noqa: ARG002 - NEPI's
         """Say to which state it came. Raises InvalidStateError."""
-        self._set_state(_known(state))
+        try:
+            self._set_state(state_of(state))
+        except InvalidConditionError as error:
+            raise InvalidStateError(str(error)) from None
 
     def set_state_time(self, state: ResourceState, state_time_attr: str = "", time: Moment = None) -> None:  # noqa: ARG002
         """Say to which state it came. Raises InvalidStateError."""
-        self._set_state(_known(state))
-
-    def _want(self, action: ResourceAction) -> None:
-        self.ec.engine.post(ActionWanted(t=self.ec.engine.now(), guid=self._guid, action=action))
+        self.set_state(state)
 
     def _set_state(self, state: ResourceState) -> None:
         running = next((hook for hook in here.hooks if hook.rm is self), None)
@@ -513,25 +491,20 @@ class ResourceManager:
             self.ec.engine.note(Became(t=self.ec.engine.now(), guids=(self._guid,), state=state, reason=reason))
 
     @classmethod
-    def overrides(cls, verb: str) -> bool:
+    def overrides(cls, verb: Verb) -> bool:
         """Tell whether the type does anything of its own when a verb is called; else the verb only sets the state."""
-        read, base = _BASE[verb]
-        return bool(read(cls) != base)
-
-    @classmethod
-    def plain_verbs(cls) -> tuple[Verb, ...]:
-        """Return those of the verbs that an experiment calls that do no more than set the state."""
-        return tuple([verb for verb in CALLED if not cls.overrides(verb)])
+        names = (verb, f"do_{verb}", SETTERS[verb])
+        return any(getattr(cls, name) is not getattr(ResourceManager, name) for name in names)
 
     # --- what it is connected to --------------------------------------------------------------------------------------
 
     def register_connection(self, guid: int) -> None:
         """Connect it to another, if both agree. Raises InvalidConnectionError, UnknownGuidError."""
-        self.ec.register_connection(self._guid, guid)
+        self.controller.register_connection(self._guid, guid)
 
     def unregister_connection(self, guid: int) -> None:
         """Take it apart from another. Raises UnknownGuidError."""
-        self.ec.unregister_connection(self._guid, guid)
+        self.controller.unregister_connection(self._guid, guid)
 
     def valid_connection(self, guid: int) -> bool:  # noqa: ARG002 - for subclasses
         """Tell whether it takes a connection to another; for types to say."""
@@ -554,7 +527,7 @@ class ResourceManager:
         connected = [self.ec.get_resource(guid) for guid in sorted(self.connections)]
         found = [each for each in connected if rtype is None or each.is_rm_instance(rtype)]
         if not found and rtype is not None:
-            self.ec.filter_resources(rtype)  # which raises for a type that nobody registered
+            self.controller.filter_resources(rtype)  # which raises for a type that nobody registered
         return found
 
     def is_rm_instance(self, rtype: str | type[ResourceManager]) -> bool:
@@ -565,36 +538,8 @@ class ResourceManager:
 
     # --- verbs --------------------------------------------------------------------------------------------------------
 
-    def discover(self) -> None:
-        """Find what the resource stands for.
-
-        As every verb it raises InvalidStateError in a state that does not allow it, and what its hook raises.
-        """
-        self._run("discover")
-
-    def reserve(self) -> None:
-        """Reserve it."""
-        self._run("reserve")
-
-    def provision(self) -> None:
-        """Provide it."""
-        self._run("provision")
-
-    def configure(self) -> None:
-        """Configure it; that is no state."""
-        self._run("configure")
-
-    def deploy(self) -> None:
-        """Make it ready."""
-        self._run("deploy")
-
-    def start(self) -> None:
-        """Start it; also again, once it stopped."""
-        self._run("start")
-
-    def stop(self) -> None:
-        """Stop it."""
-        self._run("stop")
+    discover, reserve, provision, configure = map(_verb, ("discover", "reserve", "provision", "configure"))
+    deploy, start, stop = map(_verb, ("deploy", "start", "stop"))
 
     def fail(self, reason: str = "") -> None:
         """Have it fail, now, even while another verb runs; its hook clears up when it is FAILED already."""
@@ -652,27 +597,22 @@ class ResourceManager:
     # --- how verbs run ------------------------------------------------------------------------------------------------
 
     def _run(self, verb: str) -> None:
-        hook: Callable[[], object] = getattr(self, f"do_{verb}")
         if here.is_in(self, verb):
             self.debug(f"{verb} does nothing within itself")
         elif here.is_in(self):  # a part of the verb that runs, or that verb itself, called by the experiment
             self._check_may(verb)
             with Hook(self, verb):
-                hook()
+                getattr(self, f"do_{verb}")()
         else:
             with self.__turn:
                 self._check_may(verb)
-                if verb in ("deploy", "start", "stop") and self._calling() != verb:
+                if verb in ("deploy", "start", "stop") and self._seen().calling != verb:
                     self.ec.engine.note(VerbBegan(t=self.ec.engine.now(), guid=self._guid, verb=cast("Verb", verb)))
-                event, error = self._outermost(verb, lambda: self._hooked(verb, hook))
+                event, error = self._outermost(verb, lambda: self._run(verb))
                 if event is not None:
                     self.ec.engine.note(event)
             if error is not None:
                 raise error
-
-    def _hooked(self, name: str, hook: Callable[[], object]) -> None:
-        with Hook(self, name):
-            hook()
 
     def _outermost(
         self, verb: str, call: Callable[[], object]
@@ -691,15 +631,17 @@ class ResourceManager:
             self.debug(f"{verb} ended after it was given up")
             return None, error
         if error is not None:
-            self._report(verb, error)
             return self._failed(verb, error), error
         if verb not in _VERBS:
             return None, None
-        known = cast("Verb", verb)
-        now = self.ec.engine.now()
+        now, known = self.ec.engine.now(), cast("Verb", verb)
         return VerbReturned(t=now, guid=self._guid, verb=known, scheduled=hook.has_scheduled), None
 
     def _failed(self, verb: str, error: BaseException) -> VerbFailed | None:
+        """Log the failure of a verb, with its place unless it is one of our own errors; return what is to be noted."""
+        here.reported = error
+        place = None if isinstance(error, FedmonError) else error
+        logger.error("%s of %s failed: %s", verb, self.name, told(error), exc_info=place)
         if verb in _VERBS:
             now = self.ec.engine.now()
             return VerbFailed(t=now, guid=self._guid, verb=cast("Verb", verb), reason=told(error))
@@ -708,16 +650,9 @@ class ResourceManager:
 
     def trap(self, verb: str, error: BaseException) -> None:
         """Have it fail, or a verb tried again, for a method raised that is no hook; see `failtrap`."""
-        self._report(verb, error)
         event = self._failed(verb, error)
         if event is not None:
             self.ec.engine.note(event)
-
-    def _report(self, verb: str, error: BaseException) -> None:
-        """Log the failure of a verb; one of our own errors says what is wrong, of another its place is wanted, too."""
-        here.reported = error
-        place = None if isinstance(error, FedmonError) else error
-        logger.error("%s of %s failed: %s", verb, self.name, told(error), exc_info=place)
 
     def called(self, verb: str, reason: str) -> AnyEvent | None:
         """Call a verb for the experiment; return what is to be noted of its end."""
@@ -755,21 +690,11 @@ class ResourceManager:
         hook.is_abandoned = True
         return hook.thread
 
-    def _calling(self) -> str | None:
-        try:
-            return self._seen().calling
-        except KeyError:
-            return None
-
     def _check_may(self, verb: str) -> None:
-        state = self.state
-        if state in MAY[verb]:
+        state, seen = self.state, self._seen()
+        # It goes on where a hook of it has put it off, or where another process stopped.
+        if state in MAY[verb] or (seen.calling == verb and (seen.returned or here.is_in(self))):
             return
-        with contextlib.suppress(KeyError):
-            seen = self._seen()
-            # It goes on where a hook of it has put it off, or where another process stopped.
-            if seen.calling == verb and (seen.returned or here.is_in(self)):
-                return
         allowed = ", ".join(each.name for each in sorted(MAY[verb]))
         error = InvalidStateError(f"{verb} of {self.name} does nothing: it is {state.name}, and not {allowed}")
         error.is_over = state >= ResourceState.FAILED
@@ -780,40 +705,12 @@ class ResourceManager:
 
     # --- hooks: types override them -----------------------------------------------------------------------------------
 
-    def do_discover(self) -> None:
-        """Find it."""
-        self.set_discovered()
-
-    def do_reserve(self) -> None:
-        """Reserve it."""
-        self.set_reserved()
-
-    def do_provision(self) -> None:
-        """Provide it."""
-        self.set_provisioned()
+    do_discover, do_reserve, do_provision = _hook("set_discovered"), _hook("set_reserved"), _hook("set_provisioned")
+    do_deploy, do_start, do_stop = _hook("set_ready"), _hook("set_started"), _hook("set_stopped")
+    do_release, do_fail = _hook("set_released"), _hook("set_failed")  # it is FAILED already when that is called
 
     def do_configure(self) -> None:
         """Configure it."""
-
-    def do_deploy(self) -> None:
-        """Make it ready."""
-        self.set_ready()
-
-    def do_start(self) -> None:
-        """Start it."""
-        self.set_started()
-
-    def do_stop(self) -> None:
-        """Stop it."""
-        self.set_stopped()
-
-    def do_release(self) -> None:
-        """Give back what it holds."""
-        self.set_released()
-
-    def do_fail(self) -> None:
-        """Clear up after a failure; the resource is FAILED already."""
-        self.set_failed()
 
     def do_reconnect(self, verb: str | None) -> None:
         """Call a verb anew that was under way; types whose work goes on elsewhere ask there how it stands."""
@@ -865,8 +762,7 @@ class ResourceManager:
     def get_attributes_of_instance(self) -> list[Attribute]:
         """Return copies of the attributes, with the values that they have here; what may not be read is null."""
         may_read = here.is_in(self)
-        found = [self._own.get(name, template) for name, template in self._attributes.items()]
-        return [copy.copy(each) if may_read else each.listed() for each in found]
+        return [copy.copy(each) if may_read else each.listed() for each in map(self._attribute, self._attributes)]
 
     def get_attribute_of_instance(self, name: str) -> Attribute:
         """Return a copy of an attribute, with the value that it has here, if it may be read.
@@ -882,8 +778,7 @@ class ResourceManager:
 
     def changed_attributes(self) -> list[Attribute]:
         """Return copies of the attributes that differ from their defaults, credentials among them."""
-        found = [self._own.get(name, template) for name, template in self._attributes.items()]
-        return [copy.copy(each) for each in found if each.has_changed]
+        return [copy.copy(each) for each in map(self._attribute, self._attributes) if each.has_changed]
 
     def enable_trace(self, name: str) -> None:
         """Have a trace written. Raises UnknownTraceError, a KeyError."""
@@ -899,12 +794,14 @@ class ResourceManager:
         """
         for name, note in attributes.items():
             attribute = self._attribute(name)
-            if not (attribute.is_secret and note == MASK):
-                try:
-                    self.take_stored({name: attribute.from_note(note)})
-                except InvalidAttributeValueError as error:
-                    self.warning(f"is taken up with what it had, though {error}")
-                    self._own[name] = attribute.with_value(attribute.from_note(note))
+            if attribute.is_secret and note == MASK:
+                continue
+            value = attribute.from_note(note)
+            try:
+                value = attribute.stored(value, resource=self.name)
+            except InvalidAttributeValueError as error:
+                self.warning(f"is taken up with what it had, though {error}")
+            self._own[name] = attribute.with_value(value)
         self._enabled |= {name for name in traces if name in self._traces}
 
     def take_stored(self, attributes: Mapping[str, Any]) -> None:
@@ -932,18 +829,10 @@ class ResourceManager:
         """Return the values that differ from their defaults as journals hold them; an error names the attribute."""
         return {each.name: each.as_noted(each.value, resource=self.name) for each in self.changed_attributes()}
 
-    def masked_values(self) -> dict[str, Any]:
-        """Return the values that documents keep out, and that differ from their defaults."""
-        return {each.name: each.value for each in self.changed_attributes() if each.is_masked}
-
     def trace_enabled(self, name: str) -> bool:
         """Tell whether a trace is written. Raises UnknownTraceError, a KeyError."""
         self._check_trace(name)
         return name in self._enabled
-
-    def enabled_traces(self) -> list[str]:
-        """Return which traces are written."""
-        return [name for name in self._traces if name in self._enabled]
 
     def trace(
         self,
@@ -972,11 +861,7 @@ class ResourceManager:
         return value
 
     def _is_registered(self) -> bool:
-        try:
-            self.ec.engine.state.resources[self._guid]
-        except KeyError:  # while it is being made, and once it was taken out
-            return False
-        return True
+        return self._seen() is not _UNREGISTERED
 
     def _attribute(self, name: object) -> Attribute:
         found = (self._own.get(name) or self._attributes.get(name)) if isinstance(name, str) else None
@@ -999,68 +884,15 @@ class ResourceManager:
 
     @property
     def logger(self) -> logging.Logger:
-        """The logger that it says things to, one for each type."""
-        return logger_of(self._rtype)
+        """The logger of its type, under NEPI's name."""
+        return logging.getLogger(f"fedmon.experiment.resource.{self._rtype}")
 
-    def debug(self, text: str, out: str | None = None, err: str | None = None) -> None:
-        """Log what helps to find a fault; ``out`` and ``err`` are what a command wrote."""
-        self._log(logging.DEBUG, text, out, err)
-
-    def info(self, text: str, out: str | None = None, err: str | None = None) -> None:
-        """Log how it goes."""
-        self._log(logging.INFO, text, out, err)
-
-    def warning(self, text: str, out: str | None = None, err: str | None = None) -> None:
-        """Log what may go wrong."""
-        self._log(logging.WARNING, text, out, err)
-
-    warn = warning
-
-    def error(self, text: str, out: str | None = None, err: str | None = None) -> None:
-        """Log what went wrong."""
-        self._log(logging.ERROR, text, out, err)
+    debug, info, error = _log_at(logging.DEBUG), _log_at(logging.INFO), _log_at(logging.ERROR)
+    warn = warning = _log_at(logging.WARNING)
 
     def log_message(self, text: str) -> str:
         """Return a text as it stands in the log."""
         return f"{self.name}: {text}"
 
-    def _log(self, level: int, text: str, out: str | None, err: str | None) -> None:
-        if self.logger.isEnabledFor(level):
-            parts = (text, out and f"stdout: {out}", err and f"stderr: {err}")
-            self.logger.log(level, "%s", self.log_message(" ".join(part for part in parts if part)))
 
-
-def _known(state: object) -> ResourceState:
-    try:
-        return state_of(state)
-    except InvalidConditionError as error:
-        raise InvalidStateError(str(error)) from None
-
-
-def _of_every_resource() -> tuple[Attribute, Attribute]:
-    return (
-        Attribute(
-            "critical",
-            "Whether the experiment fails when the resource does.",
-            type=Types.Bool,
-            default=True,
-            flags=Flags.Design,
-        ),
-        Attribute(
-            "hardRelease",
-            "Whether a release takes the resource out of the experiment.",
-            type=Types.Bool,
-            default=False,
-            flags=Flags.Design,
-        ),
-    )
-
-
-def _methods_of(verb: str) -> tuple[Callable[[type[ResourceManager]], Any], Any]:
-    read = operator.attrgetter(verb, f"do_{verb}", _SETTERS.get(verb, verb))
-    return read, read(ResourceManager)
-
-
-# How to read what a verb calls, by verb, and those methods that do nothing but set the state.
-_BASE = {verb: _methods_of(verb) for verb in (*_SETTERS, "configure")}
 clsinit(ResourceManager)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -351,3 +351,18 @@ def _plain(name: str, value: Any) -> Nid:
     if not isinstance(value, str | int | float):
         raise TopologyError(f"the annotation {name!r} is {value!r:.60}, and must be a text, a number or a bool")
     return value
+
+
+def call_back(
+    ec: object,
+    graph: NetGraph,
+    node: Callable[[Any, Nid], object] | None,
+    edge: Callable[[Any, Nid, Nid], object] | None,
+) -> None:
+    """Call NEPI's callbacks for each node and edge of an experiment's topology."""
+    if node is not None:
+        for nid in graph.nodes():
+            node(ec, nid)
+    if edge is not None:
+        for nid1, nid2 in graph.edges():
+            edge(ec, nid1, nid2)

@@ -17,7 +17,9 @@ from fedmon.experiment.document.description import (
     Topology,
     even,
 )
+from fedmon.experiment.document.files import write
 from fedmon.experiment.factory import ResourceFactory
+from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def _resource(ec: ExperimentController, state: State, resource: ResourceManager)
         connections=tuple(sorted(seen.connections)),
         conditions=tuple((action, left) for action, left in conditions if left is not None),
         sets=tuple(sets),
-        traces=tuple(resource.enabled_traces()),
+        traces=tuple(trace.name for trace in resource.get_traces_of_instance() if trace.enabled),
         retry=seen.retry,
         timeouts=seen.timeouts,
         state=seen.state,
@@ -89,8 +91,8 @@ def build(
         known = {one.name: one for one in ResourceFactory.get_resource_type(each.rtype).get_attributes()}
         values = {**each.attributes, **(masked or {}).get(each.guid, {})}
         stored = {name: value for name, value in values.items() if name not in known or is_given(known[name], value)}
-        ec.register_stored(
-            each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry
+        ec.registry.register(
+            ec, each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry
         )
         for trace in each.traces:
             ec.get_resource(each.guid).enable_trace(trace)
@@ -98,11 +100,13 @@ def build(
         for other in each.connections:
             ec.register_connection(each.guid, other)
         for action, condition in each.conditions:
-            ec.add_condition([each.guid], action, condition)
+            ec.conditions.add([each.guid], action, condition)
         for one in each.sets:
             # A masked value is in no file.
             if one.value != MASK or not ec.get_resource(each.guid).get_attribute_of_instance(one.attribute).is_masked:
-                ec.add_set([each.guid], one.attribute, one.value, one.condition)
+                ec.conditions.add_set([each.guid], one.attribute, one.value, one.condition)
+    if ec.is_journaled and description.failures is not None:  # for a process that takes the run up
+        write(ec.describe(), ec.folder.run_dir / DOCUMENT)
 
 
 def is_given(attribute: Attribute, value: Any) -> bool:

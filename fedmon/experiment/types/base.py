@@ -106,11 +106,6 @@ class LinkedResource(ResourceManager):
     # --- the experiment and its federation ----------------------------------------------------------------------------
 
     @property
-    def controller(self) -> Any:
-        """The controller of the experiment, whose class knows all types and so cannot be named here."""
-        return self.ec
-
-    @property
     def federation(self) -> Federation:
         """The federation of the experiment. Raises ConnectionFailedError."""
         found: Federation = self.controller.federation

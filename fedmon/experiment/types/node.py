@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.check.problems import Problem
+from fedmon.experiment.events import Returned
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
@@ -121,7 +122,7 @@ class Node(LinkedResource):
             if self.state < ResourceState.READY:
                 self.set_ready()
             elif self.state is ResourceState.FAILED and self._before_loss is not None:
-                self.ec._returned(self.guid, self._before_loss)  # noqa: SLF001 - for resources alone
+                self.ec.engine.note(Returned(t=self.ec.engine.now(), guid=self.guid, state=self._before_loss))
                 self._before_loss = None
                 for other in self.linked(LinkedResource):
                     other.neighbour_moved(self)

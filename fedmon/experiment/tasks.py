@@ -1,0 +1,86 @@
+"""The tasks of an experiment: functions that were scheduled for later."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fedmon.experiment import nepi
+from fedmon.experiment.durations import moment_of
+from fedmon.experiment.engine import Engine
+from fedmon.experiment.errors import InvalidStateError, InvalidTaskError, told
+from fedmon.experiment.events import TaskDone, TaskScheduled
+from fedmon.experiment.hooks import note_scheduled, was_reported
+from fedmon.experiment.states import TaskStatus
+
+if TYPE_CHECKING:
+    from fedmon.compat.nepi.scheduler import Task
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """Numbers functions and has the engine call them; safe from any thread.
+
+    A function of a module is noted in the journal, so that a process that takes the run up calls it, too.
+    """
+
+    def __init__(self, engine: Engine, last: int) -> None:
+        self._engine, self._numbers = engine, itertools.count(last + 1)
+        self._tracked: dict[int, Task] = {}
+
+    def add(self, date: str | None, callback: Callable[[], Any], *, is_tracked: bool) -> int:
+        """Have a function called at a time or after a duration; return its number. Raises as `schedule` does."""
+        if not callable(callback):
+            raise InvalidTaskError(f"a task calls something, and {callback!r:.80} cannot be called")
+        self._engine.check_open()
+        now = self._engine.now()
+        at, number = moment_of(date, now=now), next(self._numbers)
+        if is_tracked:
+            self._tracked[number] = task = nepi("scheduler").Task(at, callback)
+            task.id = number
+        note_scheduled()
+        function = _name_of(callback) if at > now else ""
+        if function:
+            self._engine.post(TaskScheduled(t=now, number=number, function=function, at=at))
+        self._engine.at(at, functools.partial(self._run, number, callback, is_noted=bool(function)))
+        return number
+
+    def get(self, number: int) -> Task | None:
+        """Return a task that is tracked, None for another one."""
+        return self._tracked.get(number)
+
+    def resume(self, left: TaskScheduled) -> None:
+        """Schedule a task again that another process left."""
+        module, _, name = left.function.partition(":")
+
+        def found() -> object:
+            return getattr(importlib.import_module(module), name)()
+
+        self._engine.at(left.at, functools.partial(self._run, left.number, found, is_noted=True))
+
+    def _run(self, number: int, callback: Callable[[], Any], *, is_noted: bool) -> None:
+        if is_noted:
+            self._engine.note(TaskDone(t=self._engine.now(), number=number))
+        task = self._tracked.get(number)
+        try:
+            result, status = callback(), TaskStatus.DONE
+        except BaseException as error:  # noqa: BLE001 - whatever the callback raises is the task's result, sys.exit too
+            is_told = was_reported(error) or (isinstance(error, InvalidStateError) and error.is_over)
+            logger.log(logging.DEBUG if is_told else logging.WARNING, "task %s failed: %s", number, told(error))
+            result, status = traceback.format_exc() if task is not None else "", TaskStatus.ERROR
+        if task is not None:
+            task.result, task.status = result, status
+
+
+def _name_of(function: Callable[[], Any]) -> str:
+    """Return ``module:name`` of a function that another process can find by that; "" for any other."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    is_found = isinstance(module, str) and getattr(sys.modules.get(module), name, None) is function
+    return f"{module}:{name}" if is_found else ""
