@@ -56,7 +56,7 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager, fresh_copy, manager_of, policy_left_in, policy_of
 from fedmon.experiment.federation import FederationLink
 from fedmon.experiment.hooks import guids_within, refuse_own_wait
-from fedmon.experiment.journal import NAME, Journal, Left, left_in, path_of, run_folder, run_id_of
+from fedmon.experiment.journal import DOCUMENT, NAME, Journal, Left, left_in, path_of, run_folder, run_id_of
 from fedmon.experiment.registry import HIGHEST, Conditions, Registry, connect, disconnect
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Guids, State
@@ -90,6 +90,7 @@ def _time_of(name: str) -> Callable[[ExperimentController, int | str], datetime.
         found: datetime.datetime | None = getattr(self.get_resource(guid), name)
         return found
 
+    get_time.__doc__ = f"Return the {name.replace('_', ' ')} of a resource, in UTC; None if it never came so far."
     return get_time
 
 
@@ -115,6 +116,7 @@ def _wait_for(state: ResourceState) -> Callable[..., WaitResult]:
     def wait(self: ExperimentController, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
         return self.wait(guids, state, timeout=timeout)
 
+    wait.__doc__ = f"Wait until resources, all without ``guids``, are {state.name} at least; ``timeout`` in seconds."
     return wait
 
 
@@ -174,17 +176,7 @@ class ExperimentController:
         self.link = FederationLink(federation)
         if left is None:
             left = Left(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
-        self.engine = Engine(
-            left.journal,
-            call=self.registry.call,
-            assign=self.registry.assign,
-            inform=self._inform,
-            abandon=self.registry.abandon,
-            waits_for=self.registry.waits_for,
-            state=left.state,
-            after=left.until,
-            max_running=self.max_running,
-        )
+        self.engine = self._engine_for(left)
         self.conditions = Conditions(self.registry, self.engine, left)
         self.tasks = Tasks(self.engine, left.tasks)
         try:
@@ -200,6 +192,19 @@ class ExperimentController:
             else:
                 self.shutdown()
             raise
+
+    def _engine_for(self, left: Left) -> Engine:
+        return Engine(
+            left.journal,
+            call=self.registry.call,
+            assign=self.registry.assign,
+            inform=self._inform,
+            abandon=self.registry.abandon,
+            waits_for=self.registry.waits_for,
+            state=left.state,
+            after=left.until,
+            max_running=self.max_running,
+        )
 
     def give_up(self) -> None:
         """Let others have the run as it is: nothing is released."""
@@ -281,6 +286,7 @@ class ExperimentController:
 
         Without ``fm`` failures mean what the description says. Raises what registering does, naming the resource.
         """
+        from fedmon.experiment.document import write
         from fedmon.experiment.document.experiment import build
 
         made = cls(
@@ -294,7 +300,9 @@ class ExperimentController:
         )
         try:
             made._topology = description.topology
-            build(description, made, masked=masked or {})
+            build(description, made, made.registry, made.conditions, masked=masked or {})
+            if journal and description.failures is not None:  # for a process that takes the run up
+                write(made.describe(), made.folder.run_dir / DOCUMENT)
         except BaseException:
             made.shutdown()
             raise
@@ -772,8 +780,15 @@ class ExperimentController:
         from fedmon.experiment.document.experiment import description_of
 
         topology = self._topology if self._netgraph is None else nepi("topology").describe(self._netgraph)
-        failures = policy_of(self.fm, self.engine.state.resources)
-        return description_of(self, topology=topology, failures=failures)
+        return description_of(
+            self.registry,
+            self.engine.state,
+            self.folder,
+            max_running=self.max_running,
+            persist=self.persist,
+            topology=topology,
+            failures=policy_of(self.fm, self.engine.state.resources),
+        )
 
     def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
         """Return the experiment as the text of a document. Raises InvalidInputError for another format."""
@@ -802,7 +817,7 @@ class ExperimentController:
         """
         from fedmon.experiment.describing import facts_of
 
-        return plan(self.engine.state, facts_of(self, self.engine.state))
+        return plan(self.engine.state, facts_of(self.registry, self.engine.state))
 
     def explain(self, guid: int | str) -> Explanation:
         """Return why a resource is as it is: what it waits for, since when, and how long still."""

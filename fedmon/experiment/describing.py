@@ -13,7 +13,7 @@ from fedmon.experiment.situation import State
 from fedmon.experiment.states import ResourceState
 
 if TYPE_CHECKING:
-    from fedmon.experiment.controller import ExperimentController
+    from fedmon.experiment.registry import Registry
     from fedmon.experiment.resource import ResourceManager
 
 
@@ -29,18 +29,18 @@ class Foreseeing(Protocol):
         ...
 
 
-def facts_of(ec: ExperimentController, state: State) -> Facts:
+def facts_of(registry: Registry, state: State) -> Facts:
     """Return what the resources of an experiment know beside its state."""
     return Facts(
         rtypes=ResourceFactory.get_resource_types(),
-        accepts=lambda one, other: ec.get_resource(one).valid_connection(other),
+        accepts=lambda one, other: registry.get(one).valid_connection(other),
         attributes={
-            guid: {each.name: each.value for each in ec.get_resource(guid).changed_attributes() if not each.is_masked}
+            guid: {each.name: each.value for each in registry.get(guid).changed_attributes() if not each.is_masked}
             for guid in state.resources
-            if guid in ec
+            if guid in registry
         },
-        names=ec.names,
-        problems=tuple(_all_foreseen([ec.get_resource(guid) for guid in sorted(state.resources) if guid in ec])),
+        names=registry.names,
+        problems=tuple(_all_foreseen([registry.get(guid) for guid in sorted(state.resources) if guid in registry])),
         are_removed=True,
     )
 

@@ -30,9 +30,20 @@ from fedmon.experiment.events import (
     Timer,
     Verb,
 )
-from fedmon.experiment.situation import Group, Resource, State, Want, WantKey
+from fedmon.experiment.situation import (
+    MET,
+    Blocked,
+    Doomed,
+    Group,
+    Resource,
+    State,
+    Verdict,
+    Want,
+    WantKey,
+    verdict_on,
+    verdict_on_condition,
+)
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
-from fedmon.experiment.verdicts import MET, Blocked, Doomed, Verdict, verdict_on, verdict_on_condition
 
 _NOBODY: Map[WantKey, None] = Map()
 _NO_ATTRIBUTES: Map[str, Any] = Map()

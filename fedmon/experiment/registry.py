@@ -43,9 +43,8 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import Left
 from fedmon.experiment.machine import step
 from fedmon.experiment.resource import SETTERS, Experiment, ResourceManager
-from fedmon.experiment.situation import Guids
+from fedmon.experiment.situation import Guids, waits_in_vain
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.verdicts import waits_in_vain
 
 logger = logging.getLogger(__name__)
 

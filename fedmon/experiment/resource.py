@@ -41,10 +41,9 @@ from fedmon.experiment.events import (
     VerbReturned,
 )
 from fedmon.experiment.hooks import Hook, failtrap, here
-from fedmon.experiment.situation import Guids, Need, Resource
+from fedmon.experiment.situation import MAY, Guids, Need, Resource
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.traces import Trace, TraceAttr
-from fedmon.experiment.verdicts import MAY
 
 _T = TypeVar("_T", bound="type[ResourceManager]")
 _VERBS: frozenset[str] = frozenset(get_args(Verb))
@@ -97,7 +96,7 @@ def _time_of(state: ResourceState) -> property:
         found = next((t for known, t in self._seen().times if known is state), None)
         return None if found is None else datetime.datetime.fromtimestamp(found, datetime.UTC)
 
-    return property(time)
+    return property(time, doc=f"When the resource was last {state.name}, in UTC; None if it never was.")
 
 
 def _set_by(state: ResourceState) -> Callable[..., None]:
@@ -106,6 +105,7 @@ def _set_by(state: ResourceState) -> Callable[..., None]:
     def set_to(self: ResourceManager, time: Moment = None) -> None:  # noqa: ARG001 - NEPI's
         self._set_state(state)
 
+    set_to.__doc__ = f"Say that the resource is {state.name}; ``time`` is ignored, for the time is that of the call."
     return set_to
 
 
@@ -115,6 +115,7 @@ def _want(action: ResourceAction) -> Callable[[Any], None]:
     def with_conditions(self: ResourceManager) -> None:
         self.ec.engine.post(ActionWanted(t=self.ec.engine.now(), guid=self.guid, action=action))
 
+    with_conditions.__doc__ = f"Have the {action.name.lower()} of the resource done as soon as its conditions hold."
     return with_conditions
 
 
@@ -125,6 +126,7 @@ def _verb(name: str) -> Callable[[Any], None]:
         self._run(name)
 
     verb.__name__ = name
+    verb.__doc__ = f"Call `do_{name}`. Raises InvalidStateError in a state that forbids it, and what the hook raises."
     return verb
 
 
@@ -134,6 +136,7 @@ def _hook(setter: str) -> Callable[[Any], None]:
     def hook(self: ResourceManager) -> None:
         getattr(self, setter)()
 
+    hook.__doc__ = f"Call `{setter}`; types override this and end with it."
     return hook
 
 
@@ -145,6 +148,7 @@ def _log_at(level: int) -> Callable[..., None]:
             parts = (text, out and f"stdout: {out}", err and f"stderr: {err}")
             self.logger.log(level, "%s", self.log_message(" ".join(part for part in parts if part)))
 
+    log.__doc__ = f"Log a text as {logging.getLevelName(level)}; ``out`` and ``err`` are the output of a command."
     return log
 
 

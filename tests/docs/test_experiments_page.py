@@ -13,9 +13,8 @@ from fedmon.experiment.document.conditions import condition_from
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager
-from fedmon.experiment.situation import Resource, Want
+from fedmon.experiment.situation import MET, MOOT, Blocked, Resource, Want, verdict_on
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.verdicts import MET, MOOT, Blocked, verdict_on
 from tests.docs.state_machine import VERBS, transitions
 
 PAGE = (Path(__file__).parents[2] / "docs/experiments.md").read_text()

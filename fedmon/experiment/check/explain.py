@@ -10,9 +10,8 @@ from fedmon.common.text import duration, joined
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.errors import UnknownGuidError
 from fedmon.experiment.natures import Natures, lasts, natures, needed
-from fedmon.experiment.situation import Resource, State, Want
+from fedmon.experiment.situation import Blocked, Met, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.verdicts import Blocked, Met, has_held, verdict_on_condition
 
 _MAX_CHAIN = 20
 _MANY = 8

@@ -11,9 +11,8 @@ from typing import Literal, NamedTuple
 from fedmon.experiment.check.problems import Facts, ImpossiblePlanError, Problem, ProblemKind
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.natures import Natures, Need, needed
-from fedmon.experiment.situation import Resource, State
+from fedmon.experiment.situation import Resource, State, has_held
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.verdicts import has_held
 
 Kind = Literal["deploy", "start", "stop", "group", "condition"]
 DONE: dict[Kind, ResourceState] = {

@@ -25,9 +25,8 @@ from fedmon.experiment.check.problems import (
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, VERB_OF
 from fedmon.experiment.natures import lasts, needed
-from fedmon.experiment.situation import Resource, State, Want
+from fedmon.experiment.situation import Doomed, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.verdicts import Doomed, has_held, verdict_on_condition
 
 _MEASURED = ("fedmon::Node", "fedmon::Monitor")
 """The types whose numbers are metrics of the table; others may tell numbers of any name."""

@@ -18,9 +18,8 @@ from fedmon.experiment.document.conditions import checked_condition
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.journal import is_folder_name
-from fedmon.experiment.situation import Resource, State, Want
+from fedmon.experiment.situation import Resource, State, Want, waits_in_vain
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.verdicts import waits_in_vain
 
 Policy = Literal["critical", "optional", "quorum"]
 Nid = str | int | float | bool

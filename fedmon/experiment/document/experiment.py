@@ -17,29 +17,38 @@ from fedmon.experiment.document.description import (
     Topology,
     even,
 )
-from fedmon.experiment.document.files import write
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
-    from fedmon.experiment.controller import ExperimentController
-    from fedmon.experiment.resource import ResourceManager
+    from fedmon.experiment.journal import RunFolder
+    from fedmon.experiment.registry import Conditions, Registry
+    from fedmon.experiment.resource import Experiment, ResourceManager
 
 
 def description_of(
-    ec: ExperimentController, *, topology: Topology | None, failures: FailurePolicy | None = None
+    registry: Registry,
+    state: State,
+    folder: RunFolder,
+    *,
+    max_running: int | None,
+    persist: bool,
+    topology: Topology | None,
+    failures: FailurePolicy | None,
 ) -> Description:
     """Return an experiment as documents hold it; credentials are masked."""
-    folder, state = ec.folder, ec.snapshot
-    resources = [_resource(ec, state, ec.get_resource(guid)) for guid in ec.resources if guid in state.resources]
+    resources = [
+        _resource(registry.get(guid), registry.names.get(guid, ""), state)
+        for guid in registry
+        if guid in state.resources
+    ]
     return even(
         Description(
             exp_id=folder.exp_id,
             run_id=folder.run_id,
-            nthreads=ec.max_running,
+            nthreads=max_running,
             local_dir=str(folder.local_dir),
-            persist=ec.persist,
+            persist=persist,
             topology=topology,
             failures=failures,
             resources=tuple(resources),
@@ -47,20 +56,20 @@ def description_of(
     )
 
 
-def _resource(ec: ExperimentController, state: State, resource: ResourceManager) -> ResourceDescription:
+def _resource(resource: ResourceManager, name: str, state: State) -> ResourceDescription:
     seen = state.resources[resource.guid]
     sets = []
     for _, want in sorted(state.wants.items()):
         if want.guid == resource.guid and want.attribute is not None:
-            name, value = want.attribute
-            value = MASK if resource.get_attribute_of_instance(name).is_masked else value
+            attribute, value = want.attribute
+            value = MASK if resource.get_attribute_of_instance(attribute).is_masked else value
             condition = _left_of(want.conditions[0], state) if want.conditions else None
-            sets.append(SetDescription(attribute=name, value=value, condition=condition))
+            sets.append(SetDescription(attribute=attribute, value=value, condition=condition))
     conditions = [(action, _left_of(condition, state)) for action, condition in seen.conditions]
     return ResourceDescription(
         guid=resource.guid,
         rtype=seen.rtype,
-        name=ec.names.get(resource.guid, ""),
+        name=name,
         attributes={each.name: MASK if each.is_masked else each.value for each in resource.changed_attributes()},
         connections=tuple(sorted(seen.connections)),
         conditions=tuple((action, left) for action, left in conditions if left is not None),
@@ -81,7 +90,12 @@ def _left_of(condition: AnyCondition, state: State) -> AnyCondition | None:
 
 
 def build(
-    description: Description, ec: ExperimentController, *, masked: Mapping[int, Mapping[str, Any]] | None = None
+    description: Description,
+    ec: Experiment,
+    registry: Registry,
+    conditions: Conditions,
+    *,
+    masked: Mapping[int, Mapping[str, Any]],
 ) -> None:
     """Register the resources of a description, with the values that it masks by guid.
 
@@ -89,24 +103,22 @@ def build(
     """
     for each in description.resources:
         known = {one.name: one for one in ResourceFactory.get_resource_type(each.rtype).get_attributes()}
-        values = {**each.attributes, **(masked or {}).get(each.guid, {})}
+        values = {**each.attributes, **masked.get(each.guid, {})}
         stored = {name: value for name, value in values.items() if name not in known or is_given(known[name], value)}
-        ec.registry.register(
+        registry.register(
             ec, each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry
         )
         for trace in each.traces:
-            ec.get_resource(each.guid).enable_trace(trace)
+            registry.get(each.guid).enable_trace(trace)
     for each in description.resources:
         for other in each.connections:
-            ec.register_connection(each.guid, other)
+            registry.get(each.guid).register_connection(other)
         for action, condition in each.conditions:
-            ec.conditions.add([each.guid], action, condition)
+            conditions.add([each.guid], action, condition)
         for one in each.sets:
             # A masked value is in no file.
-            if one.value != MASK or not ec.get_resource(each.guid).get_attribute_of_instance(one.attribute).is_masked:
-                ec.conditions.add_set([each.guid], one.attribute, one.value, one.condition)
-    if ec.is_journaled and description.failures is not None:  # for a process that takes the run up
-        write(ec.describe(), ec.folder.run_dir / DOCUMENT)
+            if one.value != MASK or not registry.get(each.guid).get_attribute_of_instance(one.attribute).is_masked:
+                conditions.add_set([each.guid], one.attribute, one.value, one.condition)
 
 
 def is_given(attribute: Attribute, value: Any) -> bool:
