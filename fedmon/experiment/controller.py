@@ -652,7 +652,7 @@ class ExperimentController:
         """Say why a wait ended before all had come to the state."""
         left = found.timed_out or found.left
         if not left:
-            return "; ".join(f"resource {guid} failed: {why}" for guid, why in found.reasons.items())
+            return "; ".join(f"{failure.name_of(self, guid)} failed: {why}" for guid, why in found.reasons.items())
         first = next((guid for guid in left if guid in self), None)
         told_of = "" if first is None else str(self.explain(first)).partition("\n")[0]
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
