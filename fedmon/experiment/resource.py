@@ -787,7 +787,7 @@ class ResourceManager:
     def enable_trace(self, name: str) -> None:
         """Have a trace written. Raises UnknownTraceError, a KeyError."""
         self._check_trace(name)
-        if name not in self._enabled and self._is_registered():
+        if name not in self._enabled and self._seen() is not _UNREGISTERED:
             self.ec.engine.post(TraceEnabled(t=self.ec.engine.now(), guid=self._guid, name=name))
         self._enabled |= {name}
 
@@ -824,7 +824,7 @@ class ResourceManager:
 
     def note_global(self, name: str) -> None:
         """Note that a value of all resources of the type has changed; nothing where it has one of its own."""
-        if name not in self._own and self._is_registered():
+        if name not in self._own and self._seen() is not _UNREGISTERED:
             attribute = self._attribute(name)
             note = attribute.as_noted(attribute.value, resource=self.name)
             self.ec.engine.post(AttributeSet(t=self.ec.engine.now(), guid=self._guid, name=name, value=note))
@@ -858,14 +858,11 @@ class ResourceManager:
         attribute = self._attribute(name)
         value = attribute.accepted(value, resource=self.name)
         note = attribute.as_noted(value, resource=self.name)
-        if self._is_registered():
+        if self._seen() is not _UNREGISTERED:
             # Told before it is so: what cannot be written down did not happen.
             self.ec.engine.post(AttributeSet(t=self.ec.engine.now(), guid=self._guid, name=name, value=note))
         self._own[name] = attribute.with_value(value)
         return value
-
-    def _is_registered(self) -> bool:
-        return self._seen() is not _UNREGISTERED
 
     def _attribute(self, name: object) -> Attribute:
         found = (self._own.get(name) or self._attributes.get(name)) if isinstance(name, str) else None
