@@ -32,7 +32,7 @@ from fedmon.experiment.conditions import (
 )
 from fedmon.experiment.document.files import SFormats, checked_format
 from fedmon.experiment.durations import seconds
-from fedmon.experiment.engine import Engine, WaitResult
+from fedmon.experiment.engine import Engine, WaitResult, guids_within, refuse_own_wait
 from fedmon.experiment.errors import (
     ExperimentAbortedError,
     ExperimentOverError,
@@ -55,7 +55,6 @@ from fedmon.experiment.events import (
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager, fresh_copy, manager_of, policy_left_in, policy_of
 from fedmon.experiment.federation import FederationLink
-from fedmon.experiment.hooks import guids_within, refuse_own_wait
 from fedmon.experiment.journal import DOCUMENT, NAME, Journal, Left, left_in, path_of, run_folder, run_id_of
 from fedmon.experiment.registry import HIGHEST, Conditions, Registry, connect, disconnect
 from fedmon.experiment.resource import ResourceManager

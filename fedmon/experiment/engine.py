@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
 
 import msgspec
 
 from fedmon.common.actor import Actor
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
-from fedmon.experiment.errors import ExperimentOverError
+from fedmon.experiment.errors import DeadlockError, ExperimentOverError, InvalidStateError
 from fedmon.experiment.events import (
     Abandon,
     Action,
@@ -37,6 +39,8 @@ from fedmon.experiment.machine import alarms, step_safely
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceState
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 logger = logging.getLogger(__name__)
 
 _QUIT_S = 0.1
@@ -439,3 +443,87 @@ def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool
         aborted=(state.is_aborted and wait.heeds_abort) or (wait.over.is_set() and bool(left)),
         reason=state.level_reason,
     )
+
+
+# --- the hooks that a thread is in --------------------------------------------------------------------------------
+
+
+class Hook:
+    """A hook that runs in the calling thread, for as long as the block; ``name`` is "" around a whole verb."""
+
+    __slots__ = ("has_scheduled", "is_abandoned", "name", "rm", "thread")
+
+    def __init__(self, rm: Any, name: str) -> None:
+        self.rm, self.name, self.thread = rm, name, threading.get_ident()
+        self.has_scheduled = self.is_abandoned = False
+
+    def __enter__(self) -> Self:
+        here.hooks.append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        here.hooks.remove(self)
+
+
+class _Here(threading.local):
+    """The hooks that the calling thread is in, and the last exception of one that was reported."""
+
+    def __init__(self) -> None:
+        self.hooks: list[Hook] = []
+        self.reported: BaseException | None = None
+
+    def is_in(self, rm: object, name: str | None = None) -> bool:
+        """Tell whether the thread is in a hook of a resource, or in the one of a name."""
+        return any(hook.rm is rm and name in (None, hook.name) for hook in self.hooks)
+
+
+here = _Here()
+
+
+def note_scheduled() -> None:
+    """Note that the hooks that this thread is in have put something off."""
+    for hook in here.hooks:
+        hook.has_scheduled = True
+
+
+def was_reported(error: BaseException) -> bool:
+    """Tell whether an exception was reported in this thread as the failure of a verb."""
+    return here.reported is error
+
+
+def guids_within(ec: object, name: str | None = None) -> frozenset[int]:
+    """Return of which resources of an experiment this thread is in a hook, or in the one of a name."""
+    return frozenset(each.rm.guid for each in here.hooks if each.rm.is_of(ec) and name in (None, each.name))
+
+
+def refuse_own_wait(ec: object, resources: Iterable[Any], state: ResourceState) -> None:
+    """Raise DeadlockError if this thread is in a hook of one of the resources, which then never comes to the state."""
+    own = guids_within(ec, None if state < ResourceState.FAILED else "release")
+    for resource in resources:
+        if resource.guid in own and resource.state < state:
+            raise DeadlockError(f"{resource.name} would wait in a hook of its own to be {state.name}")
+
+
+def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have a resource fail, or the verb tried again, when a method of its raises; the exception goes on its way.
+
+    Within a hook of the same resource the exception only goes on: it is the verb that fails.
+    """
+
+    @functools.wraps(method)
+    def trapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        rm: Any = args[0]
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            if not (here.is_in(rm) or was_reported(error) or isinstance(error, InvalidStateError)):
+                rm.trap(method.__name__.removeprefix("do_"), error)
+            raise
+
+    return trapped
+
+
+def perform(rm: object, verb: str) -> None:
+    """Call a verb of a resource from outside; its failure is noted, and goes no further."""
+    with contextlib.suppress(Exception):
+        getattr(rm, verb)()

@@ -15,7 +15,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.experiment import durations
 from fedmon.experiment.attributes import MASK, Attribute, Flags, Types, write_refusal
 from fedmon.experiment.conditions import MetricCondition, state_of
-from fedmon.experiment.engine import Engine
+from fedmon.experiment.engine import Engine, Hook, failtrap, here
 from fedmon.experiment.errors import (
     AttributeAccessError,
     ExperimentOverError,
@@ -40,7 +40,6 @@ from fedmon.experiment.events import (
     VerbFailed,
     VerbReturned,
 )
-from fedmon.experiment.hooks import Hook, failtrap, here
 from fedmon.experiment.situation import MAY, Guids, Need, Resource
 from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.traces import Trace, TraceAttr

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.experiment import nepi
 from fedmon.experiment.durations import moment_of
-from fedmon.experiment.engine import Engine
+from fedmon.experiment.engine import Engine, note_scheduled, was_reported
 from fedmon.experiment.errors import InvalidStateError, InvalidTaskError, told
 from fedmon.experiment.events import TaskDone, TaskScheduled
-from fedmon.experiment.hooks import note_scheduled, was_reported
 from fedmon.experiment.states import TaskStatus
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.ids import NodeId
 from fedmon.experiment.attributes import Attribute
 from fedmon.experiment.durations import seconds
+from fedmon.experiment.engine import perform
 from fedmon.experiment.errors import (
     ExperimentError,
     ExperimentOverError,
@@ -22,7 +23,6 @@ from fedmon.experiment.errors import (
     UnknownGuidError,
     told,
 )
-from fedmon.experiment.hooks import perform
 from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace, TraceAttr, read_trace, trace_path

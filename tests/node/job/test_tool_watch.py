@@ -202,12 +202,18 @@ def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: 
 
 def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
     words = " ".join([str(Path(sys.executable).with_name("fedmon")), "job", "-q", "-i", "0.2", "-d", f"'{tmp_path}'"])
-    script = f"{words} & tool=$!; sleep 2 & echo FINISHED > '{tmp_path}/x'; sleep 1.5; kill $tool; wait $tool"
+    script = (
+        f"{words} & tool=$!; sleep 60 & other=$!; echo FINISHED > '{tmp_path}/x';"
+        f" until [ -e '{tmp_path}/go' ]; do sleep 0.1; done; kill $tool; wait $tool; code=$?; kill $other; exit $code"
+    )
 
     environ = environment(FEDMON_JOB_ID=f"7-{os.getpid()}")
-    done = subprocess.run(["sh", "-c", script], env=environ, capture_output=True, timeout=30)
+    with subprocess.Popen(["sh", "-c", script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        wait_measured(tmp_path)
+        (tmp_path / "go").touch()
+        said = done.communicate(timeout=30)
 
     found = the(tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (done.returncode, said) == (0, (b"", b""))
     assert (found.job["method"], found.job["confidence"]) == ("environment", "medium")
     assert max(fitting(found.columns["job_processes"])) == 3  # the shell and both sleeps
