@@ -55,6 +55,7 @@ class Function(ResourceManager):
         if self.function is None:
             raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it anew")
         super().do_start()
+        self.raised = None
         try:
             self.value = self.function()
         except BaseException as error:

@@ -153,10 +153,11 @@ class Hooks:
                 happened = job()
             except BaseException:  # SystemExit of a hook must not take the thread with it
                 logger.exception("what an experiment had to do failed")
-            if me not in self._running:
-                return
             if isinstance(happened, Event):
                 self._done(happened)
+            if me not in self._running:  # it was left behind, and the job that it would have taken waits
+                self.start()
+                return
 
     def _next(self, me: int) -> Job | None:
         with self._changed:

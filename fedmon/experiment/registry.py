@@ -258,7 +258,7 @@ class Registry:
         for guid, seen in left.state.resources.items():
             if seen.state is not ResourceState.RELEASED:
                 again = functools.partial(self._resources[guid].reconnected, seen.calling)
-                engine.hooks.put(again, limited=False)
+                engine.hooks.put(again, limited=seen.calling not in (None, "release"))
         engine.hooks.start()
 
     def _named(self, name: str) -> int:

@@ -582,7 +582,10 @@ class ResourceManager:
         is_done = True
         try:
             for other in self.get_connected():
-                other.neighbour_releases(self)
+                try:
+                    other.neighbour_releases(self)
+                except Exception as error:  # noqa: BLE001 - a type's own code; this one is released all the same
+                    self.warning(f"the release of a resource raised in {other.name}: {told(error)}")
             with Hook(self, "release") as hook:
                 self.do_release()
             is_done = not hook.has_scheduled
@@ -596,8 +599,6 @@ class ResourceManager:
         """Take up again what a process that died had begun; ``verb`` is the one that was under way."""
         if self.state < ResourceState.FAILED or verb == "release":
             self.do_reconnect(verb)
-
-    # --- how verbs run ------------------------------------------------------------------------------------------------
 
     def _run(self, verb: str) -> None:
         if here.is_in(self, verb):

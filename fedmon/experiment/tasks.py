@@ -81,5 +81,7 @@ class Tasks:
 def _name_of(function: Callable[[], Any]) -> str:
     """Return ``module:name`` of a function that another process can find by that; "" for any other."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    is_found = isinstance(module, str) and getattr(sys.modules.get(module), name, None) is function
+    if not isinstance(module, str) or module == "__main__":  # which is another module in another process
+        return ""
+    is_found = getattr(sys.modules.get(module), name, None) is function
     return f"{module}:{name}" if is_found else ""

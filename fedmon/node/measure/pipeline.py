@@ -144,7 +144,7 @@ class Pipeline:
         With ``last_sample`` one more is taken before.
         """
         if self._is_started:
-            self.sampler.stop(last_sample=last_sample)
+            self.sampler.stop(timeout_s, last_sample=last_sample)
         self.publisher.flush()
         if self._is_started and self.recorder is not None and not self.recorder.stop(timeout_s):
             logger.error("the recording was not closed within %.1f s", timeout_s)
