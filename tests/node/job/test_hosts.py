@@ -99,7 +99,8 @@ def test_a_host_that_ends_long_after_the_others_merges_and_they_do_not_wait_for_
     wait_until(lambda: list(job.folder.hosts.glob("*-a.1.end")), what="the end of the quick host")
     (tmp_path / "go").touch()
     said = job.said(process)
-    assert {name: host["merges"] for name, host in said.items()} == {"a": 0, "late": 1}
+    # The quick host did not wait: it had ended before. Whichever of both found all hosts at their end has merged.
+    assert merges(said) == 1
     assert sum(job.samples().values()) == 20
 
 
