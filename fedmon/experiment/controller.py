@@ -806,7 +806,7 @@ class ExperimentController:
         folder = self.folder.make() if dirpath is None else Path(dirpath)
         name = f"{self.exp_id}_{run_id_of(utc_now())[:14]}"
         # A second file of one second is another state, and leaves the first one.
-        paths = (folder / f"{name}{more}.{ending}" for more in ("", *(f"_{n}" for n in range(2, 10**6))))
+        paths = (folder / f"{name}{f'_{number}' if number > 1 else ''}.{ending}" for number in range(1, 10**6))
         return str(write(self.describe(), next(path for path in paths if not path.exists())))
 
     def plan(self) -> ExperimentPlan:

@@ -227,11 +227,7 @@ class RowFile:
 def read_bytes(path: Path | str) -> bytes:
     """Return a file's content, up to 64 KiB. Raises CollectorUnavailableError when the file cannot be read."""
     try:
-        descriptor = os.open(path, READ_FLAGS)
-        try:
-            return os.read(descriptor, _MAX_BYTES)
-        finally:
-            os.close(descriptor)
+        return read_file(path, _MAX_BYTES)
     except OSError as error:
         error.filename = str(path)
         raise why(error) from None
@@ -326,7 +322,7 @@ class Descriptors:
             self._left += 1
 
 
-def read_file(path: bytes, size: int) -> bytes:
+def read_file(path: bytes | str | Path, size: int) -> bytes:
     """Return the beginning of a file. Raises OSError."""
     descriptor = os.open(path, READ_FLAGS)
     try:

@@ -20,11 +20,12 @@ from typing import Self
 
 import msgspec
 
+from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.commands import CommandError, Runner, runner
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
 from fedmon.node.job.layout import RECORDING_SUFFIX, JobFolder
-from fedmon.node.job.processes import LAUNCHERS, name_of, read_birth
+from fedmon.node.job.processes import LAUNCHERS, name_of
 from fedmon.node.job.wrapper import Channel
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from fedmon.node.collectors.files import read_file, read_whole
 from fedmon.node.collectors.job.cgroup import Cgroups, is_cgroup, members_of, paths_of
 from fedmon.node.collectors.job.members import Births
-from fedmon.node.collectors.job.process import Birth, birth_of
+from fedmon.node.collectors.job.process import Birth, read_birth
 
 DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})
 """Programs of a scheduler for each job or step on each host."""
@@ -128,11 +128,6 @@ class Processes:
             return read_file(path, size) if size else read_whole(path)
         except OSError:
             return b""
-
-
-def read_birth(pid: int, proc: Path = Path("/proc")) -> Birth:
-    """Return the birth of one process. Raises OSError, ValueError and IndexError."""
-    return birth_of(pid, read_file(b"%s/%d/stat" % (os.fsencode(proc), pid), 1024))
 
 
 def name_of(pid: int) -> str:

@@ -18,7 +18,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Lane, Reading, Why
-from fedmon.node.collectors.job.process import Birth, birth_of
+from fedmon.node.collectors.job.process import Birth, read_birth
 from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, PerfScope, Plan, event_series, has_ratio
 from fedmon.node.perf.output import Snapshot, Totals, parse_line
 from fedmon.node.perf.source import (
@@ -367,7 +367,7 @@ class JobTarget:
 
     def _living(self, pid: int) -> Birth | None:
         try:
-            birth = birth_of(pid, (self._proc / str(pid) / "stat").read_bytes())
+            birth = read_birth(pid, self._proc)
         except (OSError, ValueError, IndexError):
             return None
         return None if birth.is_zombie else birth

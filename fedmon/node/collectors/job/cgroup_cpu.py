@@ -10,7 +10,7 @@ from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError,
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
 from fedmon.node.collectors.job.members import Excluded, parents_first
-from fedmon.node.collectors.job.process import Birth, Process, birth_of, stat_fields
+from fedmon.node.collectors.job.process import Birth, Process, birth_of, read_birth, stat_fields
 
 
 class OverheadCpu:
@@ -142,7 +142,7 @@ class CgroupMembers:
         found: list[Birth] = []
         for pid in members_of(self._folder) - members.keys():
             try:
-                found.append(birth_of(pid, read_file(b"%s/%d/stat" % (self._proc, pid), 1024)))
+                found.append(read_birth(pid, self._proc))
             except (OSError, ValueError, IndexError):
                 continue  # it ended between the list and its reading
         return self._excluded.programs(self._excluded.without(parents_first(found), members))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Roots
-from fedmon.node.collectors.files import Descriptors, read_file
+from fedmon.node.collectors.files import Descriptors
 from fedmon.node.collectors.job.cgroup import Cgroups, JobCgroup, members_of, named, own
 from fedmon.node.collectors.job.cgroup_collector import PEAK, SWAP, CgroupCollector, CgroupSources
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu, CgroupMembers
@@ -21,7 +21,7 @@ from fedmon.node.collectors.job.collectors import (
     TreeCollector,
 )
 from fedmon.node.collectors.job.members import Births, Descendants, Excluded, Members, is_thread
-from fedmon.node.collectors.job.process import Birth, birth_of
+from fedmon.node.collectors.job.process import Birth, read_birth
 from fedmon.node.collectors.job.tree import ProcessTree
 
 TREE, EVENTS, SIGNS = "tree", "fork-events", "signs"
@@ -151,7 +151,7 @@ class JobMaker:
             raise InvalidInputError(f"{pid} is no process id: those are from 1 to {_MAX_PID}")
         folder = os.fsencode(self._roots.proc / str(pid))
         try:
-            birth = birth_of(pid, read_file(folder + b"/stat", 1024))
+            birth = read_birth(pid, self._roots.proc)
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
             raise NotFoundError(f"there is no process {pid} on this node") from None
         except (OSError, ValueError, IndexError) as error:

@@ -13,7 +13,7 @@ from typing import Protocol
 from fedmon.node.collectors.base import CollectorUnavailableError, why
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.fork_events import ForkEvents
-from fedmon.node.collectors.job.process import Birth, Process, birth_of, descended
+from fedmon.node.collectors.job.process import Birth, Process, descended, read_birth
 
 _ENVIRONMENT_BYTES = 262_144
 LIST_EVERY_S = 10.0
@@ -127,7 +127,7 @@ class Births:
         found = []
         for pid in pids:
             try:
-                found.append(birth_of(pid, read_file(b"%s/%d/stat" % (self._proc, pid), 1024)))
+                found.append(read_birth(pid, self._proc))
             except (OSError, ValueError, IndexError):
                 if youngest and youngest - pid < _YOUNGEST:
                     self._again.append(pid)

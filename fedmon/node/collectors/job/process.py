@@ -6,6 +6,7 @@ import contextlib
 import operator
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from fedmon.node.collectors.files import READ_FLAGS, Descriptors, read_file
@@ -56,6 +57,11 @@ def stat_fields(text: bytes) -> list[bytes]:
     if len(fields) < 22:
         raise ValueError("stat is cut off")
     return fields
+
+
+def read_birth(pid: int, proc: Path | bytes = b"/proc") -> Birth:
+    """Return who a process is. Raises OSError, ValueError and IndexError."""
+    return birth_of(pid, read_file(b"%s/%d/stat" % (os.fsencode(proc), pid), _FILE_BYTES))
 
 
 def birth_of(pid: int, text: bytes) -> Birth:

@@ -20,10 +20,11 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import Cgroups
 from fedmon.node.collectors.job.members import is_thread
+from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.commands import CommandError, Failure, Runner, StopRequest
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Look, MethodFailedError
 from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
-from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths, read_birth
+from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths
 
 logger = logging.getLogger(__name__)
 
