@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 # `blkio` or `devices` would get another share of the machine, or none.
 _HARMLESS = (UNIFIED, "memory", "pids", "cpuacct")
 
-_MOST_TRIES = 20
+_MOST_TRIES, _TRY_AGAIN_S = 200, 0.01
 
 
 class OwnCgroup:
@@ -64,20 +65,19 @@ def remove_cgroup(folders: Iterable[Path]) -> int:
     """Remove the folders of a cgroup; see OwnCgroup.remove."""
     left: set[int] = set()
     for folder in folders:
-        problem: OSError | None = None
+        problem: str | None = ""
         for _ in range(_MOST_TRIES):
             left |= _emptied(folder)
-            problem = None
             try:
                 _remove(folder)
+                break
             except FileNotFoundError:
                 break
             except OSError as error:
-                problem = error  # a process that was moved may have started another one just before
-                continue
-            break
-        if problem is not None:
-            logger.warning("cgroup %s cannot be removed: %s", folder, problem.strerror)
+                problem = error.strerror  # a process is about to end, or started another one just before it was moved
+                threading.Event().wait(_TRY_AGAIN_S)
+        else:
+            logger.warning("cgroup %s cannot be removed: %s", folder, problem)
     return len(left)
 
 

@@ -51,25 +51,22 @@ def wished(nodes: Iterable[NodeId] | None, interval_s: float | None, *, live: bo
 
 
 def _union(choices: Iterable[Choice]) -> Choice:
-    nodes: set[NodeId] = set()
-    for choice in choices:
-        if choice is None:
-            return None
-        nodes |= choice
-    return frozenset(nodes)
+    found = list(choices)
+    return None if None in found else frozenset(node_id for nodes in found for node_id in nodes or ())
 
 
 class Leases:
     """Keeps one lease a node for this process: the smallest interval that a consumer of that node wishes.
 
-    Belongs to the inbox thread, which ``on_answer`` is called on.
+    Belongs to the inbox thread, which ``on_answer`` is called on. ``due_at`` is when `renew` is to be called next, on
+    the monotonic clock.
     """
 
     def __init__(self, asker: Asker, pending: Pending, on_answer: Callable[[Reply], None]) -> None:
         self._asker, self._pending, self._on_answer = asker, pending, on_answer
         self._wishes: tuple[Wish, ...] = ()
         self._told: list[PendingRequest] = []
-        self._due_at: float | None = None
+        self.due_at: float | None = None
 
     def change(self, wishes: Iterable[Wish], now: float) -> None:
         """Take the present wishes of all consumers; asks for leases, or gives them back, as they demand."""
@@ -80,18 +77,18 @@ class Leases:
                 self._tell("stop", None)
             elif before - wanted:
                 self._tell("stop", sorted(before - wanted))
-        self._due_at = None
+        self.due_at = None
         self.renew(now)
 
     def renew(self, now: float) -> None:
         """Ask for every lease again if that is due."""
         if not self._wishes:
-            self._due_at = None
+            self.due_at = None
             return
-        if self._due_at is not None and now < self._due_at:
+        if self.due_at is not None and now < self.due_at:
             return
         every_s = RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S
-        self._due_at = now + every_s
+        self.due_at = now + every_s
         told, self._told = self._told, []
         for waiting in told:
             self._pending.close(waiting, taken=True)
@@ -106,10 +103,6 @@ class Leases:
         wishes = [wish for wish in self._wishes if wish.nodes is None or node_id in wish.nodes]
         if wishes:
             self._tell("start", [node_id], wishes)
-
-    def due_at(self) -> float | None:
-        """Return when `renew` is to be called next, on the monotonic clock."""
-        return self._due_at
 
     def _tell(self, action: str, nodes: list[NodeId] | None, wishes: Sequence[Wish] = ()) -> None:
         fields: dict[str, Any] = {}
@@ -190,7 +183,7 @@ class Consumers:
         self._resend = Resend(asker, pending)
         self._lock = threading.Lock()
         self._wishes_changed = False
-        self._inquiries: set[NodeId] = set()
+        self._inquiries: dict[NodeId, float] = {}
         self._subscribed: tuple[SampleConsumer, ...] = ()
         self.all: tuple[SampleConsumer, ...] = ()
 
@@ -227,6 +220,11 @@ class Consumers:
         self._resend.node_came_up(node_id)
         self._leases.ask(node_id)
 
+    def node_went_offline(self, node_id: NodeId) -> None:
+        """Note that a node went offline."""
+        for consumer in self.all:
+            consumer.follower.open(node_id)
+
     def node_heard(self, node_id: NodeId) -> None:
         """Note a sign of life of a node."""
         self._resend.node_heard(node_id)
@@ -239,9 +237,9 @@ class Consumers:
                 if not consumer.closed:
                     consumer.follower.heard(batch, size_bytes)
 
-    def inquire(self, node_id: NodeId) -> None:
-        """Ask a node soon what it keeps."""
-        self._inquiries.add(node_id)
+    def inquire(self, node_id: NodeId, at: float) -> None:
+        """Ask a node which samples it keeps, at a moment of the monotonic clock or later."""
+        self._inquiries[node_id] = at
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -249,8 +247,8 @@ class Consumers:
             self._wishes_changed = False
             self._leases.change((consumer.wish for consumer in self._subscribed), now)
         self._leases.renew(now)
-        inquiries, self._inquiries = self._inquiries, set()
-        for node_id in inquiries:
+        for node_id in [node_id for node_id, at in self._inquiries.items() if at <= now]:
+            del self._inquiries[node_id]
             self._leases.ask(node_id)
         followers = [consumer.follower for consumer in self._subscribed]
         for follower in followers:
@@ -259,7 +257,8 @@ class Consumers:
 
     def due_at(self) -> float | None:
         """Return when `tick` is to be called next, on the monotonic clock."""
-        dues = [self._leases.due_at(), self._resend.due_at(), *(one.follower.due_at() for one in self.all)]
+        dues = [self._leases.due_at, self._resend.due_at, *(one.follower.due_at() for one in self.all)]
+        dues += self._inquiries.values()
         return min((due for due in dues if due is not None), default=None)
 
     def _on_answer(self, reply: Reply) -> None:

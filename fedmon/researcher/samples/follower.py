@@ -210,7 +210,7 @@ class StreamFollower:
         nodes: frozenset[NodeId] | None,
         ordered: bool,
         start: Start | None,
-        inquire: Callable[[NodeId], None],
+        inquire: Callable[[NodeId, float], None],
     ) -> None:
         self._sink, self._chosen, self._ordered = sink, nodes, ordered
         self._start, self._inquire = start, inquire
@@ -294,11 +294,17 @@ class StreamFollower:
             if node.at_begin is None and kept:
                 node.at_begin, node.begun_at = frozenset(reply.streams) | frozenset(kept), node.newest_boot
             if not kept and (reply.reason or node.at_begin is not None):
-                return  # its recording is being opened: the extents come when the lease is renewed
+                self._inquire(node.node_id, now + GRACE_S)  # its recording is being opened
+                return
         node.answered = True
         for stream in node.streams.values():
-            stream.opened = stream.opened or stream.search is None
             stream.closed_below = node.newest_boot
+        self.open(node.node_id)
+
+    def open(self, node_id: NodeId) -> None:
+        """Deliver batches that were held for the node's answer: it came, or the node went offline."""
+        for stream in self._node(node_id).streams.values():
+            stream.opened = stream.opened or stream.search is None
             self._flush(stream)
 
     def gone(self, want: MissingSamples, reason: str) -> None:
@@ -431,7 +437,7 @@ class StreamFollower:
             stream.done = start.boot
             node.newest_boot = max(node.newest_boot, start.boot)
         elif start is not None and node.answered:
-            self._inquire(node.node_id)  # it is newer than the node's last answer
+            self._inquire(node.node_id, 0.0)  # it is newer than the node's last answer
         if self._stream_count >= MAX_STREAMS:
             oldest = next((one for one in self._nodes if one != node.node_id), None)
             if oldest is None:
@@ -472,7 +478,7 @@ class StreamFollower:
             return None
         if boot > node.newest_boot:
             if node.newest_boot >= 0:
-                self._inquire(node.node_id)
+                self._inquire(node.node_id, 0.0)
             node.newest_boot = boot
         # A stream that was not there when we began is wanted from its beginning, and so is a later boot.
         is_new = node.at_begin is not None and batch.stream not in node.at_begin and self._start is None

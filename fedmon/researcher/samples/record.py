@@ -284,7 +284,7 @@ class RecordWriter:
                 return
             self._queue.append(entry)
             self._queued_bytes += entry.size_bytes
-            if len(self._queue) == 1 or self._queued_bytes >= self._at_once_bytes():
+            if len(self._queue) == 1 or self._queued_bytes >= self._linger[1]:
                 self._changed.notify_all()
 
     # --- the writer's thread -----------------------------------------------------------------------------------------
@@ -334,21 +334,18 @@ class RecordWriter:
             logger.error("what was recorded waits in memory and is tried again: %s", error)
         self.error = self.last_error = str(error)
 
-    def _has_many_streams(self) -> bool:
-        return len(self.positions) > MANY_STREAMS
-
-    def _at_once_bytes(self) -> int:
-        return MANY_AT_ONCE_BYTES if self._has_many_streams() else AT_ONCE_BYTES
-
-    def _lingering(self) -> Deadline:
-        return Deadline(LONG_LINGER_S if self._has_many_streams() else LINGER_S)
+    @property
+    def _linger(self) -> tuple[float, int]:
+        """For how many seconds, and up to how many bytes, entries are gathered for one transaction."""
+        has_many = len(self.positions) > MANY_STREAMS
+        return (LONG_LINGER_S, MANY_AT_ONCE_BYTES) if has_many else (LINGER_S, AT_ONCE_BYTES)
 
     def _wait(self, recording: Recording) -> None:
         """Gather entries for one transaction; meanwhile rows are merged, as long as few entries wait.
 
         Raises StorageError when merging finds the store damaged.
         """
-        deadline = self._lingering()
+        deadline = Deadline(self._linger[0])
         try:
             while self._is_calm(deadline) and recording.maintain():
                 pass
@@ -360,10 +357,8 @@ class RecordWriter:
         with self._changed:
             if not self._queue:
                 self._changed.wait_for(lambda: self._queue or self._stopping)
-                deadline = self._lingering()
-            self._changed.wait_for(
-                lambda: self._stopping or self._queued_bytes >= self._at_once_bytes(), deadline.left_s()
-            )
+                deadline = Deadline(self._linger[0])
+            self._changed.wait_for(lambda: self._stopping or self._queued_bytes >= self._linger[1], deadline.left_s())
 
     def _is_calm(self, deadline: Deadline) -> bool:
         """Tell whether there is time to merge rows."""
@@ -414,7 +409,7 @@ class RecordWriter:
                     break
                 entries.append(entry)
                 size_bytes += entry.size_bytes
-                if size_bytes >= self._at_once_bytes():
+                if size_bytes >= self._linger[1]:
                     break
         return entries
 

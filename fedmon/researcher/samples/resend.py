@@ -62,7 +62,8 @@ class Resend:
     """Asks for pages as consumers want them: one outstanding request a node, 16 nodes at once.
 
     A page that is not answered within 5 s is asked for again, after pauses that double up to 30 s. If a node that is
-    heard of has not answered six times, the range is given up; a busy node is waited for. Belongs to the inbox thread.
+    heard of has not answered six times, the range is given up; a busy node is waited for. ``due_at`` is when `look` is
+    to be called next, on the monotonic clock. Belongs to the inbox thread.
     """
 
     def __init__(self, asker: Asker, pending: Pending, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +73,7 @@ class Resend:
         self._asked_at: dict[NodeId, float] = {}
         self._followers: Sequence[StreamFollower] = ()
         self._linked = False
-        self._due_at: float | None = None
+        self.due_at: float | None = None
 
     def link(self, *, up: bool) -> None:
         """Note that the connection came up or was lost: open requests are repeated once it is there."""
@@ -100,28 +101,22 @@ class Resend:
         if not followers:
             for node_id in list(self._open):
                 self._forget(node_id)
-            self._due_at = None
+            self.due_at = None
             return
         for node_id, asked in list(self._open.items()):
             if now >= asked.deadline:
                 self._forget(node_id)
                 self._failed(asked.want, "it did not answer", counts=asked.heard)
-        waiting = [
-            node_id
-            for node_id in {node_id for follower in followers for node_id in follower.wanting}
-            if node_id not in self._open and not self._is_paused(node_id, now)
-        ]
+        paused = {node_id: pause.until for node_id, pause in self._pauses.items() if pause.until > now}
+        waiting = (
+            {node_id for follower in followers for node_id in follower.wanting} - paused.keys() - self._open.keys()
+        )
         for node_id in sorted(waiting, key=lambda node_id: self._asked_at.get(node_id, 0.0)):
             if len(self._open) >= NODES_AT_ONCE or not self._linked:
                 break
             self._ask(node_id, now)
-        dues = [asked.deadline for asked in self._open.values()]
-        dues += [pause.until for pause in self._pauses.values() if pause.until > now]
-        self._due_at = min(dues, default=None)
-
-    def due_at(self) -> float | None:
-        """Return when `look` is to be called next, on the monotonic clock."""
-        return self._due_at
+        dues = (asked.deadline for asked in self._open.values())
+        self.due_at = min((*dues, *paused.values()), default=None)
 
     def _ask(self, node_id: NodeId, now: float) -> None:
         for follower in self._followers:
@@ -143,10 +138,6 @@ class Resend:
             waiting = self._asker.tell(request, [node_id], on_answer=self._on_answer)
             self._open[node_id] = _Asked(want=want, follower=follower, waiting=waiting, deadline=now + REPLY_WITHIN_S)
             return
-
-    def _is_paused(self, node_id: NodeId, now: float) -> bool:
-        pause = self._pauses.get(node_id)
-        return pause is not None and pause.until > now
 
     # --- answers -----------------------------------------------------------------------------------------------------
 

@@ -379,6 +379,8 @@ class Session:
         if change.came_up:
             self.consumers.node_came_up(node.node_id)
             self.runs.may_have_missed(node.node_id)
+        elif node.state is NodeState.OFFLINE:
+            self.consumers.node_went_offline(node.node_id)
         self._tell("presence", node)
 
     def _tick(self) -> float:

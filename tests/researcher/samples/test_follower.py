@@ -52,7 +52,11 @@ class Shelf:
 
 def follower(shelf: Shelf, *, ordered: bool = True, start: Start | None = None) -> tuple[StreamFollower, list[NodeId]]:
     asked: list[NodeId] = []
-    return StreamFollower(shelf, nodes=None, ordered=ordered, start=start, inquire=asked.append), asked
+
+    def inquire(node_id: NodeId, _at: float) -> None:
+        asked.append(node_id)
+
+    return StreamFollower(shelf, nodes=None, ordered=ordered, start=start, inquire=inquire), asked
 
 
 def batch(seq: int, count: int = 1, *, boot: int = 1, stream: str = "host") -> Batch:

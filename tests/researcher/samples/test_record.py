@@ -12,6 +12,7 @@ from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.samples.consumers import RENEW_EVERY_S
 from fedmon.researcher.samples.follower import TOO_OLD
 from fedmon.researcher.samples.record import Record, RecordPosition
 from tests.researcher.conftest import Open
@@ -216,3 +217,37 @@ def test_closing_the_federation_writes_the_record_to_its_end(mosquitto: Broker, 
 
     assert record.closed
     assert len(stored(tmp_path / "store.fedmon")) == 7
+
+
+def opens_its_recording(node: RecordingNode) -> None:
+    """Have a node answer leases as one that still opens its recording."""
+    node.answer = lambda request: (
+        (node.honest(request) or {}) | {"reason": "its recording is being opened", "extents": []}
+        if request["command"] == "monitor"
+        else node.honest(request)
+    )
+
+
+def test_samples_of_a_node_that_ends_before_its_recording_is_open_are_stored(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with RecordingNode(mosquitto.port, "a") as node:
+        opens_its_recording(node)
+        with federate().record(tmp_path / "store.fedmon") as record:
+            node.wait(lambda: node.leased)
+            node.sample(3)
+            node.say("offline")
+            wait_until(lambda: record.counts.stored == 3)
+
+
+def test_a_node_that_opens_its_recording_is_asked_again_long_before_the_lease_is_renewed(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with RecordingNode(mosquitto.port, "a") as node:
+        opened = node.answer
+        opens_its_recording(node)
+        node.sample(3, live=False)
+        with federate().record(tmp_path / "store.fedmon") as record:
+            node.wait(lambda: node.leased)
+            node.answer = opened
+            wait_until(lambda: record.counts.stored == 3, RENEW_EVERY_S / 2)

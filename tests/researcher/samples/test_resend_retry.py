@@ -78,7 +78,9 @@ class Bench:
             on_ended=lambda _waiting, _replies: None,
         )
         self.resend = Resend(self.asker, self.pending, clock=lambda: self.now)
-        self.follower = StreamFollower(self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node: None)
+        self.follower = StreamFollower(
+            self.shelf, nodes=None, ordered=True, start=None, inquire=lambda _node, _at: None
+        )
         self.resend.link(up=True)
         for seq in (0, 5):
             self.follower.heard(_batch(seq), 100)
@@ -90,7 +92,7 @@ class Bench:
 
     def until_due(self) -> float:
         """Let the time pass until something is due, and return how long that was."""
-        due_at = self.resend.due_at()
+        due_at = self.resend.due_at
         assert due_at is not None
         passed, self.now = due_at - self.now, due_at
         return passed
@@ -153,7 +155,7 @@ def test_a_busy_node_is_never_given_up_and_one_that_fails_is() -> None:
             bench.look()
             bench.refuse(code)
             bench.look()
-            if bench.resend.due_at() is not None:
+            if bench.resend.due_at is not None:
                 bench.until_due()
 
     assert busy.shelf.lost == []
@@ -187,7 +189,11 @@ def _page(bench: Bench, *, seqs: range, next_seq: int | None = None) -> None:
 def test_what_finds_no_room_while_its_turn_is_not_known_is_not_asked_for_without_a_pause() -> None:
     bench = Bench()
     bench.follower = StreamFollower(
-        bench.shelf, nodes=None, ordered=True, start=lambda _node, _stream: Since(t=0.0), inquire=lambda _node: None
+        bench.shelf,
+        nodes=None,
+        ordered=True,
+        start=lambda _node, _stream: Since(t=0.0),
+        inquire=lambda _node, _at: None,
     )
     bench.follower.heard(_batch(0), HOLD_BYTES)
     bench.follower.heard(_batch(5), 100)
