@@ -215,15 +215,13 @@ class Consumers:
         self._wishes_changed = self._wishes_changed or up
         self._resend.link(up=up)
 
-    def node_came_up(self, node_id: NodeId) -> None:
-        """Note that a node came up: it has neither leases nor open requests."""
-        self._resend.node_came_up(node_id)
-        self._leases.ask(node_id)
-
-    def node_went_offline(self, node_id: NodeId) -> None:
-        """Note that a node went offline."""
+    def node_changed(self, node_id: NodeId, *, is_up: bool) -> None:
+        """Note that a node went offline, or came up: then it has neither leases nor open requests."""
         for consumer in self.all:
-            consumer.follower.open(node_id)
+            consumer.follower.node_changed(node_id, is_up=is_up)
+        if is_up:
+            self._resend.node_came_up(node_id)
+            self._leases.ask(node_id)
 
     def node_heard(self, node_id: NodeId) -> None:
         """Note a sign of life of a node."""

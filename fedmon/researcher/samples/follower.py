@@ -191,7 +191,7 @@ class _Node:
         self.streams: dict[str, _Stream] = {}
         self.newest_boot = -1
         self.begun_at = 0
-        self.answered = False
+        self.answered, self.is_up = False, True
         self.at_begin: frozenset[str] | None = None
 
 
@@ -299,13 +299,15 @@ class StreamFollower:
         node.answered = True
         for stream in node.streams.values():
             stream.closed_below = node.newest_boot
-        self.open(node.node_id)
+        self._open(node)
 
-    def open(self, node_id: NodeId) -> None:
-        """Deliver batches that were held for the node's answer: it came, or the node went offline."""
-        for stream in self._node(node_id).streams.values():
-            stream.opened = stream.opened or stream.search is None
-            self._flush(stream)
+    def node_changed(self, node_id: NodeId, *, is_up: bool) -> None:
+        """Note that a node came up, or went offline: then its batches wait for no answer."""
+        if self.follows(node_id):
+            node = self._node(node_id)
+            node.is_up = is_up
+            if not is_up:
+                self._open(node)
 
     def gone(self, want: MissingSamples, reason: str) -> None:
         """Give up samples that the node does not have."""
@@ -428,10 +430,16 @@ class StreamFollower:
     def _start_of(self, node: _Node, name: str) -> Resume | Since | None:
         return None if self._start is None else self._start(node.node_id, name)
 
+    def _open(self, node: _Node) -> None:
+        """Deliver the batches that were held for the node's answer."""
+        for stream in node.streams.values():
+            stream.opened = stream.opened or stream.search is None
+            self._flush(stream)
+
     def _add_stream(self, node: _Node, name: str) -> _Stream:
         """Begin to follow a stream; beyond 20,000 of them the node known longest is forgotten."""
         start = self._start_of(node, name)
-        stream = _Stream(node.node_id, name, opened=not isinstance(start, Since))
+        stream = _Stream(node.node_id, name, opened=not (node.is_up and isinstance(start, Since)))
         if isinstance(start, Resume):
             stream.accounts[start.boot] = GapAccount(start.seq)
             stream.done = start.boot

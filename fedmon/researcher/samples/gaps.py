@@ -24,7 +24,7 @@ class GapAccount:
     def __init__(self, begin: int | None = None) -> None:
         self._begin = self._next = begin
         self.missing: list[tuple[int, int]] = []
-        self.received = self.lost = self.repeated = self.pending = 0
+        self.pending = 0
 
     @property
     def next(self) -> int:
@@ -68,28 +68,20 @@ class GapAccount:
         if first >= self._next:
             self.exists(first)
             self._next = end
-            self.received += length
             return [(0, length, Arrival.NEXT)]
         parts = self._take(first, min(end, self._next))
         if end > self._next:
             parts.append((self._next - first, end - self._next, Arrival.NEXT))
             self._next = end
-        repeated = sum(count for _offset, count, arrival in parts if arrival is Arrival.REPEATED)
-        self.repeated += repeated
-        self.received += length - repeated
         return parts
 
     def refilled(self, first: int, length: int) -> list[tuple[int, int]]:
         """Account for samples that were resent; returns the parts that were missing, as (offset, length)."""
-        late = self._take_missing(first, first + length)
-        self.received += sum(count for _offset, count in late)
-        return late
+        return self._take_missing(first, first + length)
 
     def give_up(self, first: int, end: int) -> list[tuple[int, int]]:
         """Declare missing samples from ``first`` up to ``end``, not included, lost; returns those ranges."""
-        late = self._take_missing(first, end)
-        self.lost += sum(count for _offset, count in late)
-        return [(first + offset, first + offset + count) for offset, count in late]
+        return [(first + offset, first + offset + count) for offset, count in self._take_missing(first, end)]
 
     def _take_missing(self, first: int, end: int) -> list[tuple[int, int]]:
         return [(offset, count) for offset, count, arrival in self._take(first, end) if arrival is Arrival.LATE]

@@ -377,10 +377,10 @@ class Session:
         for waiting in self.pending.all_open():
             waiting.node_changed(node.node_id, offline=node.state is NodeState.OFFLINE, came_up=change.came_up)
         if change.came_up:
-            self.consumers.node_came_up(node.node_id)
+            self.consumers.node_changed(node.node_id, is_up=True)
             self.runs.may_have_missed(node.node_id)
         elif node.state is NodeState.OFFLINE:
-            self.consumers.node_went_offline(node.node_id)
+            self.consumers.node_changed(node.node_id, is_up=False)
         self._tell("presence", node)
 
     def _tick(self) -> float:

@@ -13,7 +13,7 @@ def test_the_first_number_heard_is_where_the_account_begins() -> None:
     parts = account.arrived(7, 3)
 
     assert parts == [(0, 3, Arrival.NEXT)]
-    assert (account.received, account.pending, account.repeated) == (3, 0, 0)
+    assert account.pending == 0
 
 
 def test_skipped_numbers_are_pending_until_they_arrive() -> None:
@@ -27,7 +27,7 @@ def test_skipped_numbers_are_pending_until_they_arrive() -> None:
     assert pending_before == 8
     assert parts == [(0, 3, Arrival.LATE)]
     assert account.missing == [(2, 4), (7, 10)]
-    assert (account.received, account.pending, account.lost) == (7, 5, 0)
+    assert account.pending == 5
 
 
 def test_what_is_given_up_is_lost_and_what_comes_of_it_later_is_repeated() -> None:
@@ -40,7 +40,7 @@ def test_what_is_given_up_is_lost_and_what_comes_of_it_later_is_repeated() -> No
 
     assert given_up == [(2, 5)]
     assert parts == [(0, 2, Arrival.REPEATED), (2, 2, Arrival.LATE)]
-    assert (account.received, account.pending, account.lost) == (6, 3, 3)
+    assert account.pending == 3
 
 
 def test_numbers_told_of_are_missing_until_they_are_pulled() -> None:
@@ -52,7 +52,7 @@ def test_numbers_told_of_are_missing_until_they_are_pulled() -> None:
     again = account.refilled(4, 4)
 
     assert (parts, again) == ([(2, 2)], [])
-    assert (account.missing, account.pending, account.received) == ([(8, 9)], 1, 3)
+    assert (account.missing, account.pending) == ([(8, 9)], 1)
 
 
 def test_an_account_can_begin_earlier_than_with_what_was_heard_first() -> None:
@@ -73,7 +73,7 @@ def test_what_was_there_before_is_repeated_and_counts_for_nothing() -> None:
     parts = account.arrived(3, 4)
 
     assert parts == [(0, 2, Arrival.REPEATED), (2, 2, Arrival.NEXT)]
-    assert (account.received, account.pending, account.repeated) == (7, 0, 2)
+    assert account.pending == 0
 
 
 def test_a_late_batch_over_two_gaps_is_taken_apart() -> None:
@@ -84,7 +84,7 @@ def test_a_late_batch_over_two_gaps_is_taken_apart() -> None:
     parts = account.arrived(1, 5)
 
     assert parts == [(0, 2, Arrival.LATE), (2, 1, Arrival.REPEATED), (3, 2, Arrival.LATE)]
-    assert (account.received, account.pending, account.repeated) == (7, 0, 1)
+    assert account.pending == 0
 
 
 def test_an_empty_batch_changes_nothing() -> None:
@@ -118,7 +118,5 @@ def test_whatever_is_dropped_doubled_or_swapped_every_number_is_received_once_or
         pending = account.pending
         given_up = account.give_up(0, account.next)
 
-        assert len(received) == account.received
-        assert sum(batches[-1]) == account.received + pending
+        assert sum(batches[-1]) == len(received) + pending
         assert (sum(end - first for first, end in given_up), account.pending) == (pending, 0)
-        assert account.lost == pending

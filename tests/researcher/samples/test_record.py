@@ -228,13 +228,18 @@ def opens_its_recording(node: RecordingNode) -> None:
     )
 
 
+@pytest.mark.parametrize("farewell_first", [False, True])
 def test_samples_of_a_node_that_ends_before_its_recording_is_open_are_stored(
-    mosquitto: Broker, federate: Open, tmp_path: Path
+    mosquitto: Broker, federate: Open, tmp_path: Path, *, farewell_first: bool
 ) -> None:
     with RecordingNode(mosquitto.port, "a") as node:
         opens_its_recording(node)
-        with federate().record(tmp_path / "store.fedmon") as record:
+        federation = federate()
+        with federation.record(tmp_path / "store.fedmon") as record:
             node.wait(lambda: node.leased)
+            if farewell_first:  # a farewell is urgent, and overtakes samples
+                node.say("offline")
+                wait_until(lambda: federation.nodes()["a"].state.value == "offline")
             node.sample(3)
             node.say("offline")
             wait_until(lambda: record.counts.stored == 3)
