@@ -349,6 +349,7 @@ class Engine:
         with self._lock:
             self._timers.clear()
             self._end_waits(is_abort=False)
+        self.hooks.start()
 
     def close(self, *, timeout_s: float) -> int:
         """End the threads and the journal; return how many hooks are still running."""

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, Retry, failtrap
+from fedmon.experiment.engine import Engine, Hooks, Job
 from fedmon.experiment.errors import InvalidStateError
-from fedmon.experiment.events import Verb
+from fedmon.experiment.events import Became, Registered, Returned, Verb, VerbBegan, VerbFailed
 from tests.experiment.own_types import blocking, experiment, own
 from tests.support.waiting import wait_until
 
@@ -110,6 +112,120 @@ ec.deploy()
 assert ec.wait(1, "FAILED", timeout=10)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+
+
+def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with experiment(tmp_path, own("test::Blocking", do_start=blocking(gate)), max_running=1) as ec:
+        first = ec.register_resource("test::Blocking")
+        second = ec.register_resource("test::Blocking", timeouts={"start": 0.2}, critical=False)
+        ec.deploy()
+
+        assert ec.wait(second, "FAILED", timeout=0.4).timed_out == (second,)
+        gate.set()
+        assert ec.wait_started([first, second], timeout=10)
+
+
+def test_a_job_that_is_over_is_not_taken_for_the_next_one_of_its_thread() -> None:
+    gate, ended, late = threading.Event(), threading.Event(), threading.Event()
+    hooks = Hooks(1, lambda _: None)
+    jobs = [Job(ended.set, "verb"), Job(lambda: gate.wait(20), "verb"), Job(late.set, "verb")]
+    for job in jobs:
+        hooks.put(job)
+    assert ended.wait(10)
+
+    hooks.leave(jobs[0])
+
+    assert not late.wait(0.1)
+    gate.set()
+    assert late.wait(10)
+    assert hooks.close(timeout_s=10) == 0
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let no thread for hooks start until the event is set."""
+    start, may_start = threading.Thread.start, threading.Event()
+
+    def limited(self: threading.Thread) -> None:
+        if self.name == "fedmon-experiment-hook" and not may_start.is_set():
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    yield may_start
+    may_start.set()
+
+
+def test_a_deploy_returns_and_goes_on_later_if_no_thread_can_be_started(
+    no_threads: threading.Event, tmp_path: Path
+) -> None:
+    with experiment(tmp_path, own("test::Own", do_start=lambda self: self.set_started())) as ec:
+        ec.register_resource("test::Own")
+        ec.deploy()
+        assert ec.wait_started(timeout=0.2).timed_out
+
+        no_threads.set()
+        assert ec.wait_started(timeout=10)
+
+
+def test_a_release_that_waits_for_a_thread_survives_a_shutdown(no_threads: threading.Event, tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def do_release(self: ResourceManager) -> None:
+        released.set()
+        self.set_released()
+
+    with experiment(tmp_path, own("test::Own", do_release=do_release)) as ec:
+        guid = ec.register_resource("test::Own")
+        other = threading.Thread(target=ec.release)
+        other.start()
+        wait_until(lambda: ec.snapshot.resources[guid].calling == "release")
+        ec.engine.stop()  # as a shutdown does first
+
+        no_threads.set()
+        assert ec.wait_released(timeout=10)
+        other.join()
+    assert released.is_set()
+
+
+def test_actions_are_performed_in_the_order_of_their_events() -> None:
+    order, second = [], threading.Event()
+
+    def inform(guid: int) -> None:
+        order.append(f"{guid} begins")
+        second.wait(0.2 if guid == 1 else 0)
+        order.append(f"{guid} ends")
+
+    def fail(guid: int) -> None:
+        engine.note(Became(t=2.0, guids=(guid,), state=ResourceState.FAILED))
+
+    engine = Engine(
+        None, call=lambda *_: None, assign=lambda *_: None, inform=inform, abandon=lambda _: None, waits_for=str
+    )
+    engine.note(*(Registered(t=1.0, guid=guid, rtype="app") for guid in (1, 2)))
+    other = threading.Thread(target=fail, args=(1,))
+    other.start()
+    wait_until(lambda: order)
+    fail(2)
+    second.set()
+    other.join()
+    engine.close(timeout_s=1)
+
+    assert order == ["1 begins", "1 ends", "2 begins", "2 ends"]
+
+
+def test_timers_of_the_past_are_forgotten() -> None:
+    engine = Engine(
+        None, call=lambda *_: None, assign=lambda *_: None, inform=lambda _: None, abandon=lambda _: None, waits_for=str
+    )
+    engine.note(Registered(t=1.0, guid=1, rtype="app", timeouts={"start": 3600.0}))
+    for _ in range(2000):
+        now = engine.now()
+        engine.note(VerbBegan(t=now, guid=1, verb="start"), VerbFailed(t=now, guid=1, verb="start", reason="no"))
+        engine.note(Returned(t=now, guid=1, state=ResourceState.READY))
+    assert len(engine._timers) < 300
+    engine.close(timeout_s=1)
 
 
 def test_so_many_hooks_run_at_once(tmp_path: Path) -> None:

@@ -380,7 +380,8 @@ def test_a_lost_resource_may_return_unless_it_was_released() -> None:
     world.tell(Returned(t=101.0, guid=1, state=STARTED))
     assert (world.state.resources[1].state, world.state.resources[1].reason) == (STARTED, "")
     world.ready(2, group=2)
-    assert world.alarms() == [("delay", pytest.approx(105.0))]
+    ((purpose, at),) = world.alarms()
+    assert (purpose, round(at)) == ("delay", 105)
 
     world.became(RELEASED, 1)
     world.tell(Returned(t=101.0, guid=1, state=STARTED))
