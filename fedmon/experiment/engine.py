@@ -261,7 +261,7 @@ class Engine:
         self._timers: list[tuple[float, int, Timer | Callable[[], object]]] = []
         self._order = itertools.count()
         self._next_tick = math.inf
-        self._kept_timers = self._stops = 0
+        self._kept_timers = 0
         self._is_timed = self._is_performing = self._is_closed = self._is_journal_lost = False
 
     def now(self) -> float:
@@ -288,16 +288,10 @@ class Engine:
 
     def at(self, moment: float, work: Callable[[], object]) -> None:
         """Call a function at a moment, in a thread for hooks; a `stop` before drops it."""
-        stops = self._stops
-
-        def begin() -> None:
-            if stops == self._stops:
-                self.run(work)
-
         if moment <= self.now():
-            begin()
+            self.run(work)
         else:
-            self._schedule(moment, begin)
+            self._schedule(moment, functools.partial(self.run, work))
 
     def run(self, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks."""
@@ -344,16 +338,14 @@ class Engine:
 
     def stop(self) -> None:
         """Drop timers and waiting jobs, but for releases, and end all waits."""
-        self._stops += 1
-        self.hooks.drop()
         with self._lock:
             self._timers.clear()
+            self.hooks.drop()
             self._end_waits(is_abort=False)
         self.hooks.start()
 
     def close(self, *, timeout_s: float) -> int:
         """End the threads and the journal; return how many hooks are still running."""
-        self._stops += 1
         try:
             return self.hooks.close(timeout_s=timeout_s)
         finally:
@@ -478,14 +470,15 @@ class Engine:
             self._next_tick = math.inf
             while self._timers and self._timers[0][0] <= moment:
                 at, _, work = heapq.heappop(self._timers)
-                self._actor.at(0.0, functools.partial(self._fire, at, work))
+                if isinstance(work, Timer):
+                    self._actor.at(0.0, functools.partial(self._fire, at, work))
+                else:
+                    work()
             self._wake_up()
 
-    def _fire(self, at: float, work: Timer | Callable[[], object]) -> None:
-        if not isinstance(work, Timer):
-            work()
-        elif self._is_needed(at, work):
-            self.note(Fired(t=self.now(), timer=work, waits_for=self._waits_for(work.guid)))
+    def _fire(self, at: float, timer: Timer) -> None:
+        if self._is_needed(at, timer):
+            self.note(Fired(t=self.now(), timer=timer, waits_for=self._waits_for(timer.guid)))
 
 
 def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool) -> WaitResult:

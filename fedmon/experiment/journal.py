@@ -337,8 +337,8 @@ def saved_run(run_dir: str | Path) -> SavedRun:
 class Follower:
     """A reader of the journal of a run that goes on; for one thread. Raises NotFoundError for a folder without one.
 
-    ``state`` is the one after the last event read, ``began`` and ``until`` are the moments of the first and the last.
-    ``on_event`` is called with each event once, unless the journal was read again from its start.
+    ``began`` is the moment of the first event, 0 before that was read. ``on_event`` is called with each event once,
+    unless the journal was read again from its start.
     """
 
     def __init__(self, run_dir: str | Path, *, on_event: Callable[[AnyEvent], object] = lambda _event: None) -> None:
@@ -347,7 +347,6 @@ class Follower:
         self.path = self.folder / NAME
         if not self.path.is_file():
             raise NotFoundError(f"there is no run in {self.folder}: it has no {NAME}; {_advice(self.folder)}")
-        self._names: dict[int, str] = {}
         self._seen = self._stat()
         self._begin()
 
@@ -364,7 +363,17 @@ class Follower:
 
     def names(self) -> dict[int, str]:
         """Return the names of resources that have one, as far as the journal was read."""
-        return self._names
+        return self._run.names
+
+    @property
+    def state(self) -> State:
+        """The state after the last event read."""
+        return self._run.state
+
+    @property
+    def until(self) -> float:
+        """The moment of the last event read; 0 before the first."""
+        return self._run.until
 
     def look(self) -> bool:
         """Read the new events, and tell whether there were any. Raises StorageError, which names a wrong line."""
@@ -399,18 +408,17 @@ class Follower:
         return about.st_ino, about.st_size, about.st_mtime_ns, holder_of(self.path)
 
     def _begin(self) -> None:
-        self.state, self.began, self.until = State(), 0.0, 0.0
+        where = self.folder.parent
+        folder = RunFolder(exp_id=where.name, run_id=self.folder.name, local_dir=where.parent)
+        self._run, self.began = SavedRun(folder=folder), 0.0
         self._offset = self._lines = 0
 
     def _take(self, line: bytes) -> None:
         self._lines += 1
         event = _event(line, self._lines, self.path)
-        self.state, _, _ = step_safely(self.state, event)
-        if isinstance(event, Registered) and event.name:
-            self._names[event.guid] = event.name
+        self._run.take(event)
         self._on_event(event)
         self.began = self.began or event.t
-        self.until = max(self.until, event.t)
         self._offset += len(line)
 
 

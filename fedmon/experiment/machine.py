@@ -112,6 +112,15 @@ class Change:
             latest=self.latest,
         )
 
+    def found(self, guids: Iterable[int]) -> Iterator[Resource]:
+        """Return those of some resources that there are, each as it is then."""
+        return filter(None, map(self.resources.get, guids))
+
+    def update(self, resource: Resource, **fields: Any) -> Resource:
+        """Replace fields of a resource, and return it."""
+        made = self.resources[resource.guid] = replace(resource, **fields)
+        return made
+
     def block(self, want: Want, found: Blocked) -> None:
         """Have a want wait for the resources and the moment of a verdict."""
         if found.due is not None and found.due != want.due:
@@ -125,8 +134,7 @@ class Change:
         del self.wants[want.key]
         resource = self.resources.get(want.guid)
         if resource is not None and want.attribute is not None:
-            left = tuple(name for name in resource.sets if name != want.name)
-            self.resources[want.guid] = replace(resource, sets=left)
+            self.update(resource, sets=tuple(name for name in resource.sets if name != want.name))
         self._watch(want, ())
 
     def drop_wants(self, resource: Resource, names: Iterable[str] | None = None) -> None:
@@ -165,10 +173,9 @@ def _deploy_asked(change: Change, event: events.DeployAsked) -> None:
     fresh = tuple(guid for guid in event.guids if guid not in known and guid in change.resources)
     unready = group.unready + sum(change.resources[guid].state < ResourceState.READY for guid in fresh)
     change.groups[event.group] = replace(group, members=(*group.members, *fresh), unready=unready)
-    for guid in fresh:
-        _leave_group(change, change.resources[guid])
-        change.resources[guid] = resource = replace(change.resources[guid], group=event.group)
-        _begin(change, resource, "deploy")
+    for resource in change.found(fresh):
+        _leave_group(change, resource)
+        _begin(change, change.update(resource, group=event.group), "deploy")
     if not group.wait_all_ready or not unready:
         _start_members(change, fresh)
 
@@ -193,13 +200,11 @@ def _count_unready(change: Change, number: int, by: int) -> None:
 
 def _start_members(change: Change, guids: tuple[int, ...]) -> None:
     """Have members of a group started, and stopped if a condition says when."""
-    for guid in guids:
-        resource = change.resources.get(guid)
-        if resource is None or resource.state >= ResourceState.STOPPED:
-            continue
-        _begin(change, resource, "start")
-        if any(action is ResourceAction.STOP for action, _ in resource.conditions):
-            _begin(change, change.resources[guid], "stop")
+    for resource in change.found(guids):
+        if resource.state < ResourceState.STOPPED:
+            _begin(change, resource, "start")
+            if any(action is ResourceAction.STOP for action, _ in resource.conditions):
+                _begin(change, resource, "stop")
 
 
 def _begin(change: Change, resource: Resource, verb: Verb) -> None:
@@ -211,13 +216,9 @@ def _begin(change: Change, resource: Resource, verb: Verb) -> None:
 
 
 def _add_want(change: Change, want: Want) -> None:
-    if change.level is not FailureLevel.OK:
-        return
-    if want.attribute is not None:
-        resource = change.resources[want.guid]
-        change.resources[want.guid] = replace(resource, sets=(*resource.sets, want.name))
-    change.wants[want.key] = want
-    change.woken.append(want.key)
+    if change.level is FailureLevel.OK:
+        change.wants[want.key] = want
+        change.woken.append(want.key)
 
 
 def _judge(change: Change, want: Want) -> None:
@@ -246,20 +247,21 @@ def _action_wanted(change: Change, event: events.ActionWanted, resource: Resourc
 def _set_wanted(change: Change, event: events.SetWanted) -> None:
     conditions = () if event.condition is None else (event.condition,)
     _count_values(change, conditions)
-    for guid in event.guids:
-        if guid in change.resources:
-            change.numbers += 1
-            key = (guid, f"set:{change.numbers}")
-            _add_want(change, Want(key=key, since=event.t, conditions=conditions, attribute=(event.name, event.value)))
+    if change.level is not FailureLevel.OK:
+        return
+    for resource in change.found(event.guids):
+        change.numbers += 1
+        name, attribute = f"set:{change.numbers}", (event.name, event.value)
+        change.update(resource, sets=(*resource.sets, name))
+        _add_want(change, Want(key=(resource.guid, name), since=event.t, conditions=conditions, attribute=attribute))
 
 
 def _release_asked(change: Change, event: events.ReleaseAsked) -> None:
     """Have resources released, unconditionally."""
-    for guid in event.guids:
-        resource = change.resources.get(guid)
-        if resource is not None and resource.state is not ResourceState.RELEASED and resource.calling != "release":
+    for resource in change.found(event.guids):
+        if resource.state is not ResourceState.RELEASED and resource.calling != "release":
             change.drop_wants(resource)
-            _call(change, _end_verb(change, change.resources[guid]), "release")
+            _call(change, _end_verb(change, change.resources[resource.guid]), "release")
 
 
 # --- conditions -----------------------------------------------------------------------------------------------------
@@ -268,13 +270,9 @@ def _release_asked(change: Change, event: events.ReleaseAsked) -> None:
 def _condition_added(change: Change, event: events.ConditionAdded) -> None:
     """Add a condition to resources, and to their wants."""
     _count_values(change, (event.condition,))
-    for guid in event.guids:
-        resource = change.resources.get(guid)
-        if resource is None:
-            continue
-        conditions = (*resource.conditions, (event.action, event.condition))
-        resource = change.resources[guid] = replace(resource, conditions=conditions)
-        want = change.wants.get((guid, VERB_OF[event.action]))
+    for found in change.found(event.guids):
+        resource = change.update(found, conditions=(*found.conditions, (event.action, event.condition)))
+        want = change.wants.get((resource.guid, VERB_OF[event.action]))
         if want is not None:
             change.wants[want.key] = replace(want, conditions=(*want.conditions, event.condition))
             change.woken.append(want.key)
@@ -286,10 +284,7 @@ def _condition_added(change: Change, event: events.ConditionAdded) -> None:
 
 def _conditions_removed(change: Change, event: events.ConditionsRemoved) -> None:
     """Remove members from conditions, and the conditions that have none left."""
-    for guid in event.guids:
-        resource = change.resources.get(guid)
-        if resource is None:
-            continue
+    for resource in change.found(event.guids):
         kept = []
         for action, condition in resource.conditions:
             group = condition.group
@@ -297,9 +292,9 @@ def _conditions_removed(change: Change, event: events.ConditionsRemoved) -> None
                 group = tuple(one for one in group if one not in event.group)
             if group:
                 kept.append((action, replace(condition, group=group)))
-        change.resources[guid] = replace(resource, conditions=tuple(kept))
+        change.update(resource, conditions=tuple(kept))
         for action, verb in VERB_OF.items():
-            want = change.wants.get((guid, verb))
+            want = change.wants.get((resource.guid, verb))
             if want is not None:
                 mine = tuple(condition for other, condition in kept if other is action)
                 change.wants[want.key] = replace(want, conditions=mine)
@@ -309,16 +304,15 @@ def _conditions_removed(change: Change, event: events.ConditionsRemoved) -> None
 def _count_values(change: Change, conditions: Iterable[AnyCondition]) -> None:
     """Count the last values of metrics for conditions on them, and note these for the values to come."""
     for condition in conditions:
-        for guid in condition.group if isinstance(condition, MetricCondition) else ():
-            resource = change.resources.get(guid)
-            if resource is None or not isinstance(condition, MetricCondition):
-                continue
+        if not isinstance(condition, MetricCondition):
+            continue
+        for resource in change.found(condition.group):
             streaks = _NO_STREAKS
             for (name, source), values in resource.values.items():
                 if name == condition.metric.name:
                     held = itertools.takewhile(condition.metric.holds, reversed(values))
                     streaks = streaks.set(source, sum(1 for _ in held))
-            change.resources[guid] = replace(
+            change.update(
                 resource,
                 metric_conditions=(*resource.metric_conditions, condition),
                 streaks=resource.streaks.set(condition.number, streaks) if streaks else resource.streaks,
@@ -335,7 +329,7 @@ def _measured(change: Change, event: events.Measured, resource: Resource) -> Non
             count = count + 1 if condition.metric.holds(event.value) else 0
             streaks = streaks.set(condition.number, counts.set(event.source, count))
     values = resource.values.set(series, (*resource.values.get(series, ())[1 - _KEPT_VALUES :], event.value))
-    change.resources[event.guid] = replace(resource, values=values, streaks=streaks)
+    change.update(resource, values=values, streaks=streaks)
     if streaks is not resource.streaks:
         change.wake_watchers(event.guid)
 
@@ -346,7 +340,7 @@ def _measured(change: Change, event: events.Measured, resource: Resource) -> Non
 def _call(change: Change, resource: Resource, verb: Verb) -> None:
     """Have a verb called; one without code reaches its state within the step."""
     if verb in resource.plain:
-        change.resources[resource.guid] = replace(resource, retrying=None)
+        change.update(resource, retrying=None)
         change.transitions.append((resource.guid, COMES_TO[verb], ""))
     else:
         _set_calling(change, resource, verb)
@@ -354,18 +348,16 @@ def _call(change: Change, resource: Resource, verb: Verb) -> None:
 
 
 def _set_calling(change: Change, resource: Resource, verb: Verb) -> Resource:
-    made = change.resources[resource.guid] = replace(
+    return change.update(
         resource, calling=verb, returned=False, scheduled=False, left_alone=False, retrying=None, alarm_at=None
     )
-    return made
 
 
 def _end_verb(change: Change, resource: Resource, *, attempt: int = 0) -> Resource:
     """End the verb that is under way or waits for its next attempt; return the resource."""
-    made = change.resources[resource.guid] = replace(
+    return change.update(
         resource, calling=None, returned=False, scheduled=False, retrying=None, alarm_at=None, attempt=attempt
     )
-    return made
 
 
 def _fail(change: Change, resource: Resource, reason: str) -> None:
@@ -390,7 +382,7 @@ def _verb_began(change: Change, event: events.VerbBegan, resource: Resource) -> 
 
 
 def _set_alarm(change: Change, resource: Resource, purpose: Any, verb: Verb, at: float) -> None:
-    change.resources[resource.guid] = replace(resource, alarm_at=at)
+    change.update(resource, alarm_at=at)
     change.actions.append(Alarm(timer=Timer(guid=resource.guid, purpose=purpose, want=verb), at=at))
 
 
@@ -401,7 +393,7 @@ def _verb_returned(change: Change, event: events.VerbReturned, resource: Resourc
     if resource.state >= COMES_TO[event.verb] or event.verb not in _AWAITED:
         _end_verb(change, resource)
     else:
-        change.resources[event.guid] = replace(resource, returned=True, scheduled=event.scheduled)
+        change.update(resource, returned=True, scheduled=event.scheduled)
     change.wake_watchers(event.guid)
 
 
@@ -477,7 +469,7 @@ def _enter(change: Change, resource: Resource, state: ResourceState, reason: str
     is_superseded = retrying is not None and before < COMES_TO[retrying] <= state
     if (calling or retrying) and (is_over or is_complete or is_superseded):
         resource = _end_verb(change, resource)
-    resource = change.resources[resource.guid] = replace(
+    resource = change.update(
         resource,
         state=state,
         times=(*(each for each in resource.times if each[0] is not state), (state, change.latest)),
@@ -497,7 +489,7 @@ def _returned(change: Change, event: events.Returned, resource: Resource) -> Non
     """Give a lost resource its state back; actions that passed it over meanwhile are not undone."""
     if resource.state is ResourceState.FAILED:
         times = tuple(each for each in resource.times if each[0] is not ResourceState.FAILED)
-        change.resources[event.guid] = replace(resource, state=event.state, times=times, reason="")
+        change.update(resource, state=event.state, times=times, reason="")
         change.wake_watchers(event.guid)
 
 
@@ -518,15 +510,13 @@ def _registered(change: Change, event: events.Registered) -> None:
 
 def _removed(change: Change, event: events.Removed) -> None:
     """Remove resources, with their wants and connections."""
-    for guid in event.guids:
-        resource = change.resources.pop(guid, None)
-        if resource is None:
-            continue
+    for resource in change.found(event.guids):
+        del change.resources[resource.guid]
         change.drop_wants(resource)
         _leave_group(change, resource)
         for other in resource.connections:
-            _connect(change, other, guid, is_on=False)
-        change.wake_watchers(guid)
+            _connect(change, other, resource.guid, is_on=False)
+        change.wake_watchers(resource.guid)
 
 
 def _connected(change: Change, event: events.Connected) -> None:
@@ -539,31 +529,28 @@ def _connected(change: Change, event: events.Connected) -> None:
 def _connect(change: Change, guid: int, other: int, *, is_on: bool) -> None:
     resource = change.resources.get(guid)
     if resource is not None:
-        connections = resource.connections | {other} if is_on else resource.connections - {other}
-        change.resources[guid] = replace(resource, connections=connections)
+        change.update(resource, connections=resource.connections | {other} if is_on else resource.connections - {other})
 
 
 def _recoded(change: Change, event: events.Recoded, resource: Resource) -> None:
-    change.resources[event.guid] = replace(resource, plain=event.plain)
+    change.update(resource, plain=event.plain)
 
 
 def _attribute_set(change: Change, event: events.AttributeSet, resource: Resource) -> None:
     critical = bool(event.value) if event.name == "critical" else resource.critical
-    attributes = resource.attributes.set(event.name, event.value)
-    change.resources[event.guid] = replace(resource, attributes=attributes, critical=critical)
+    change.update(resource, attributes=resource.attributes.set(event.name, event.value), critical=critical)
     if critical is not resource.critical:
         change.wake_watchers(event.guid)
 
 
 def _trace_enabled(change: Change, event: events.TraceEnabled, resource: Resource) -> None:
     if event.name not in resource.traces:
-        change.resources[event.guid] = replace(resource, traces=(*resource.traces, event.name))
+        change.update(resource, traces=(*resource.traces, event.name))
 
 
 def _reopened(change: Change, event: events.Reopened) -> None:
-    for guid in event.left_alone:
-        if guid in change.resources:
-            change.resources[guid] = replace(change.resources[guid], left_alone=True)
+    for resource in change.found(event.left_alone):
+        change.update(resource, left_alone=True)
 
 
 def _leveled(change: Change, event: events.Leveled) -> None:
