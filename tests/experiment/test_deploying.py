@@ -15,10 +15,7 @@ from fedmon.experiment import (
     Attribute,
     ExperimentController,
     Flags,
-    Metric,
-    ResourceAction,
     ResourceManager,
-    ResourceState,
     Trace,
     clsinit_copy,
 )
@@ -273,16 +270,3 @@ def test_a_wait_says_of_each_that_failed_why(tmp_path: Path) -> None:
         found = ec.wait_started(timeout=10)
         assert found.reasons == dict.fromkeys(guids, "start failed: OSError: no route")
         assert found.reason.startswith("resource 1 (test::Bad) failed: start failed: OSError: no route; resource 2")
-
-
-def test_a_number_is_waited_for(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Plain")) as ec:
-        told, waits = ec.register_resource("test::Plain"), ec.register_resource("test::Plain", name="waits")
-        metric = Metric(name="accuracy", comparison=">", value=0.9, samples=2)
-        ec.register_condition("waits", ResourceAction.START, told, metric=metric)
-        ec.deploy()
-        for value in (0.95, 0.5, 0.95, 0.99):
-            assert ec.state(waits) is ResourceState.READY or not ec.wait_started(waits, timeout=0)
-            ec.measured(told, "accuracy", value)
-
-        assert ec.wait_started(waits, timeout=10)

@@ -413,22 +413,6 @@ def test_verbs_without_code_are_done_within_the_step_that_makes_them_due() -> No
     assert world.tell(ReleaseAsked(t=1.0, guids=(1,))) == [Call(guid=1, verb="release")]
 
 
-def test_a_chain_of_conditions_runs_through_from_its_end() -> None:
-    guids = range(1, 51)
-    world = World(*guids)
-    for guid in guids[:-1]:
-        world.start_after(guid, after(guid, guid + 1))
-    world.ready(*guids)
-
-    order = []
-    while world.calls():
-        ((_, guid),) = world.calls()
-        order.append(guid)
-        world.became(STARTED, guid)
-
-    assert order == list(reversed(guids))
-
-
 def many(members: int) -> tuple[World, list[int], int]:
     """Return a world whose last resource is to start when all before it are STOPPED."""
     guids, last = list(range(1, members + 1)), members + 1
