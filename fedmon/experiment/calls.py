@@ -20,15 +20,14 @@ _LARGEST = 65_536
 
 
 class ResultLostError(ExperimentError):
-    """A function, or what it returned, was in a process that died."""
+    """A function, or its result, was in a process that died."""
 
 
 @clsinit_copy
 class Function(ResourceManager):
     """STARTED while the function runs, STOPPED when it has returned, FAILED when it raised.
 
-    Its result is kept for another process if it can be written as JSON. A function that was running when its process
-    died cannot be called again: it FAILS.
+    Its result survives its process if JSON can hold it; the function does not: it FAILS in another process.
     """
 
     _rtype = "python::Function"
@@ -42,7 +41,7 @@ class Function(ResourceManager):
         super().__init__(ec, guid)
         self.function: Callable[[], Any] | None = None
         self.raised: BaseException | None = None
-        self.value: Any = None
+        self.returned: tuple[Any] | None = None
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -52,30 +51,33 @@ class Function(ResourceManager):
 
     def do_start(self) -> None:
         """Call it."""
+        if self.returned is not None:
+            raise InvalidStateError(f"{self.get('function')} has run: call it anew")
         if self.function is None:
             raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it anew")
         super().do_start()
         self.raised = None
         try:
-            self.value = self.function()
+            value = self.function()
         except BaseException as error:
             self.raised = error
             raise
+        self.returned, self.function = (value,), None  # with its arguments, which may be large
         with contextlib.suppress(TypeError, ValueError, RecursionError):
-            text = json.dumps(self.value)
+            text = json.dumps(value)
             if len(text) <= _LARGEST:
                 self._set_own("result", text)
         self.set_stopped()
 
     def result(self) -> Any:
-        """Return what it returned, or raise what it raised. Raises InvalidStateError before, ResultLostError."""
+        """Return its result, or raise what it raised. Raises InvalidStateError before, and ResultLostError."""
         if self.raised is not None:
             raise self.raised
         if not any(state is ResourceState.STOPPED for state, _ in self._seen().times):
             why = f": {self.reason}" if self.reason else "; wait_finished waits for it"
             raise InvalidStateError(f"{self.name} is {self.state.name}, and has no result{why}")
-        if self.function is not None:
-            return self.value
+        if self.returned is not None:
+            return self.returned[0]
         if self.get("result") is None:
             raise ResultLostError(f"the result of {self.name} was in a process that died")
         return json.loads(self.get("result"))

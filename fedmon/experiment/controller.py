@@ -55,7 +55,7 @@ from fedmon.experiment.events import (
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.failure import FailureManager, fresh_copy, manager_of, policy_left_in, policy_of
 from fedmon.experiment.federation import FederationLink
-from fedmon.experiment.journal import DOCUMENT, NAME, Journal, Left, left_in, path_of, run_folder, run_id_of
+from fedmon.experiment.journal import DOCUMENT, NAME, Journal, SavedRun, path_of, run_folder, run_id_of, saved_run
 from fedmon.experiment.registry import HIGHEST, Conditions, Registry, connect, disconnect
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Guids, State
@@ -145,7 +145,7 @@ class ExperimentController:
         journal: bool = True,
         max_running: int | None = None,
         nthreads: int | None = None,
-        left: Left | None = None,
+        left: SavedRun | None = None,
         **netgraph: Any,
     ) -> None:
         """Begin a run, or, by ``left``, take one up again; see `reconnect`.
@@ -174,7 +174,7 @@ class ExperimentController:
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
         self.link = FederationLink(federation)
         if left is None:
-            left = Left(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
+            left = SavedRun(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
         self.engine = self._engine_for(left)
         self.conditions = Conditions(self.registry, self.engine, left)
         self.tasks = Tasks(self.engine, left.tasks)
@@ -192,7 +192,7 @@ class ExperimentController:
                 self.shutdown()
             raise
 
-    def _engine_for(self, left: Left) -> Engine:
+    def _engine_for(self, left: SavedRun) -> Engine:
         return Engine(
             left.journal,
             call=self.registry.call,
@@ -226,7 +226,7 @@ class ExperimentController:
         where that was given and comes from no document; what was judged before is not judged again. Raises StorageError
         where there is no journal, and FolderInUseError where the process lives.
         """
-        left = left_in(run_dir)
+        left = saved_run(run_dir)
         try:
             policy = policy_left_in(left.folder.run_dir) if fm is None else fm
             made = cls(left=left, fm=policy, federation=federation)
@@ -455,16 +455,15 @@ class ExperimentController:
         """Connect two resources. Raises InvalidConnectionError naming the side that does not take it."""
         one, other = self.get_resource(guid1), self.get_resource(guid2)
         if other.guid not in one.connections:
-            connected = Connected(t=self.engine.now(), guid=one.guid, other=other.guid)
-            connect(one, other, functools.partial(self.engine.post, connected))
+            connect(self.engine, one, other)
 
     def unregister_connection(self, guid1: int | str, guid2: int | str) -> None:
         """Take a connection away, whatever the hooks say to it."""
         one, other = self.get_resource(guid1), self.get_resource(guid2)
         if other.guid in one.connections:
+            self.engine.post(Connected(t=self.engine.now(), guid=one.guid, other=other.guid, is_on=False))
             disconnect(one, other)
             disconnect(other, one)
-            self.engine.post(Connected(t=self.engine.now(), guid=one.guid, other=other.guid, is_on=False))
 
     def register_condition(
         self,
@@ -520,8 +519,12 @@ class ExperimentController:
         awaited = self.registry.guids_of(after)
         self._check_open()
         number = self.registry.register(self, "python::Function", None, name=name, prepare=prepared(function, args))
-        if awaited:
-            self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
+        try:
+            if awaited:
+                self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
+        except BaseException:
+            self._discard([number])
+            raise
         return number
 
     def result(self, guid: int | str) -> Any:
@@ -715,6 +718,7 @@ class ExperimentController:
             return
         deadline = Deadline(self.release_timeout_s + CLOSE_S)
         self.engine.stop()
+        self.tasks.drop()
         try:
             self._release_all()
         except KeyboardInterrupt:

@@ -15,15 +15,15 @@ _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile("".join(f"(?:({_NUMBER}){unit})?" for unit in ("h", "m(?!s)", "s", "ms", "us")))
 _MOMENT = re.compile(r"[0-9]{20}")
 MOMENT = "%Y%m%d%H%M%S%f"
-"""How a moment is written, in local time."""
+"""The format of a moment, in local time."""
 _LONGEST_S = 100 * 366 * 86400.0
 _LONGEST_TEXT = 200
 
 
 def seconds(text: str | None) -> float:
-    """Return the length of a duration; None and "" are 0.
+    """Return a duration in seconds; 0 for None and "".
 
-    Larger units come first, and each at most once: "2m30s". Raises InvalidTimeError for anything else.
+    Larger units come first, and each at most once: "2m30s". Raises InvalidTimeError.
     """
     if text is None or text == "":
         return 0.0
@@ -31,23 +31,19 @@ def seconds(text: str | None) -> float:
     found = _DURATION.fullmatch(given) if isinstance(given, str) and len(given) <= _LONGEST_TEXT else None
     if found is None:
         raise InvalidTimeError(text)
-    parts = (float(number) * unit for number, unit in zip(found.groups(), _UNITS.values(), strict=True) if number)
-    total = math.fsum(parts)
+    total = math.fsum(float(n) * unit for n, unit in zip(found.groups(), _UNITS.values(), strict=True) if n)
     if total > _LONGEST_S:
         raise InvalidTimeError(text, "more than 100 years")
     return total
 
 
 def is_moment(text: object) -> bool:
-    """Tell whether a text is written as a moment."""
+    """Tell whether a text has the form of a moment."""
     return isinstance(text, str) and _MOMENT.fullmatch(text) is not None
 
 
 def moment(text: str) -> datetime.datetime:
-    """Return the moment that 20 digits mean, in UTC; they count in local time, as NEPI's do.
-
-    Raises InvalidTimeError where they are no date.
-    """
+    """Return the moment of 20 digits, which are local time as NEPI's, in UTC. Raises InvalidTimeError."""
     if not is_moment(text):
         raise InvalidTimeError(text)
     try:
@@ -57,15 +53,12 @@ def moment(text: str) -> datetime.datetime:
 
 
 def moment_of(date: str | None, *, now: float) -> float:
-    """Return the Unix time in seconds that a text means at the Unix time ``now``.
-
-    It is a duration from now or a moment, which may be past; None and "" are now. Raises InvalidTimeError.
-    """
+    """Return the Unix time of a moment, which may be past, or of a duration from ``now``. Raises InvalidTimeError."""
     return moment(date).timestamp() if date is not None and is_moment(date) else now + seconds(date)
 
 
 def duration_text(duration_s: float) -> str:
-    """Return a duration as a text that `seconds` reads back to the microsecond; "0s" for none at all."""
+    """Return a duration as a text that `seconds` reads back to the microsecond."""
     microseconds = round(duration_s * 1e6)
     if 0 < microseconds < 1_000_000:
         return f"{microseconds}us" if microseconds % 1000 else f"{microseconds // 1000}ms"

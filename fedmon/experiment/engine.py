@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import heapq
+import itertools
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 import msgspec
 
@@ -25,7 +28,6 @@ from fedmon.experiment.events import (
     AnyEvent,
     Assign,
     Call,
-    Event,
     Fired,
     Inform,
     Leveled,
@@ -33,9 +35,10 @@ from fedmon.experiment.events import (
     Removed,
     Timer,
     Verb,
+    VerbBegan,
 )
 from fedmon.experiment.journal import Journal
-from fedmon.experiment.machine import alarms, step_safely
+from fedmon.experiment.machine import alarms, due_at, step_safely
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import FailureLevel, ResourceState
 
@@ -44,17 +47,19 @@ _R = TypeVar("_R")
 logger = logging.getLogger(__name__)
 
 _QUIT_S = 0.1
-_AGAIN_S = 0.1
-Job = Callable[[], object]
-"""What a hook does; an event that it returns is what happened."""
+_IDLE_S = 0.5
+"""How long a thread for hooks waits for its next job."""
+_THREAD_RETRY_S = 0.1
+_FEW_TIMERS = 100
+Kind = Literal["verb", "ending", "other"]
 
 
 class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a wait, by guids: which reached the state, which failed, and which had not when the time was over.
+    """The outcome of a wait, by guids: resources that reached the state, that failed, and that timed out.
 
-    ``aborted`` tells that a failure ended the experiment, or its shutdown, and ``reason`` why the wait ended before all
-    had reached the state. ``left`` are those still on their way when that, or the caller's own function, ended the
-    wait; ``reasons`` says of each that failed why.
+    ``aborted``: a failure of the experiment, or its shutdown, ended the wait; ``left`` are the resources that were on
+    their way when that, or the caller's own function, ended it. ``reason`` says why not all reached the state,
+    ``reasons`` why each failed.
     """
 
     reached: tuple[int, ...] = ()
@@ -66,112 +71,142 @@ class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[int, str] = {}
 
     def __bool__(self) -> bool:
-        """Tell whether all came to the state."""
+        """Tell whether all reached the state."""
         return not (self.failed or self.timed_out or self.left)
 
 
-class Hooks:
-    """Daemon threads for hooks; safe from any thread.
+class Job:
+    """A call for `Hooks`. Jobs of kind "verb" have a limit; those of kind "ending" survive `Hooks.drop`."""
 
-    A thread takes the next job when its own returns, and ends when none waits; a new one starts whenever a job waits
-    for which there is a slot. At most ``max_running`` jobs run at once that are ``limited``. A thread that was left
-    behind has no slot any more, and nothing waits for it.
+    __slots__ = ("call", "kind")
+
+    def __init__(self, call: Callable[[], object], kind: Kind = "other") -> None:
+        self.call, self.kind = call, kind
+
+
+class Hooks:
+    """A pool of daemon threads; safe from any thread.
+
+    Every job gets a thread, however many others block; but at most ``max_running`` verbs run at once. A thread takes
+    the next job when its own returns, and ends after a moment without one. A job that is left behind has no slot any
+    more, and nothing waits for it. ``later`` calls a function a moment later.
     """
 
-    def __init__(self, max_running: int | None, done: Callable[[Any], None]) -> None:
-        self._max_running, self._done = max_running, done
-        self._changed = threading.Condition()
-        self._free: deque[Job] = deque()
-        self._limited: deque[Job] = deque()
-        self._running: dict[int, bool] = {}  # whether it is limited, by thread
+    def __init__(self, max_running: int | None, later: Callable[[Callable[[], None]], None]) -> None:
+        self._max_running, self._later = max_running, later
+        self._changed = threading.Condition(threading.Lock())
+        self._verbs: deque[Job] = deque()
+        self._others: deque[Job] = deque()
+        self._running: set[Job] = set()
+        # Threads that wait; that are called, and have not noticed yet; that are called or started, and have no job yet.
+        self._idle = self._called = self._coming = 0
         self._is_closed = False
 
-    def put(self, job: Job, *, limited: bool) -> None:
-        """Queue a job; `start` begins it."""
+    def put(self, job: Job) -> None:
+        """Run a job as soon as there is a thread and a slot for it; after `close` it is dropped."""
         with self._changed:
             if not self._is_closed:
-                (self._limited if limited else self._free).append(job)
+                (self._verbs if job.kind == "verb" else self._others).append(job)
+        self.start()
 
-    def start(self, *, spare: int = 0) -> None:
-        """Start threads until none but ``spare`` jobs wait that have a slot."""
-        while self._count_ready() > spare:
-            try:
-                threading.Thread(target=self._work, name="fedmon-experiment-hook", daemon=True).start()
-            except RuntimeError:
-                logger.warning("no more threads for hooks; those that wait are tried again", exc_info=True)
-                if self._running:
-                    return
-                threading.Event().wait(_AGAIN_S)
-
-    def leave(self, thread: int) -> None:
-        """Count a thread no more, for nobody knows whether its hook ends."""
+    def start(self) -> None:
+        """Call or start a thread, if a job could run and no thread is coming for it."""
         with self._changed:
-            self._running.pop(thread, None)
+            if self._coming or self._ready() is None:
+                return
+            self._coming += 1
+            if self._idle:
+                self._idle, self._called = self._idle - 1, self._called + 1
+                self._changed.notify()
+                return
+        try:
+            threading.Thread(target=self._work, name="fedmon-experiment-hook", daemon=True).start()
+        except RuntimeError as error:
+            with self._changed:
+                self._coming -= 1
+            logger.warning("hooks wait until a thread can be started: %s", error)
+            with contextlib.suppress(RuntimeError):  # then the next job tries again
+                self._later(self.start)
+
+    def leave(self, job: Job) -> None:
+        """Free the slot of a job that may never end."""
+        with self._changed:
+            self._running.discard(job)
             self._changed.notify_all()
         self.start()
 
     def is_mine(self) -> bool:
-        """Tell whether the calling thread is one of them."""
-        return threading.get_ident() in self._running
+        """Tell whether the calling thread runs one of its jobs."""
+        return here.job in self._running
 
     @property
     def is_busy(self) -> bool:
-        """Whether a hook runs or waits."""
-        return bool(self._running or self._free or self._limited)
+        """Whether a job runs or waits."""
+        return bool(self._running or self._verbs or self._others)
 
     def drop(self) -> None:
-        """Forget the jobs that wait, and lift the limit: what releases resources must not wait for a slot."""
+        """Drop the jobs that wait, but for releases and failures, and lift the limit."""
         with self._changed:
-            self._free.clear()
-            self._limited.clear()
+            self._verbs.clear()
+            self._others = deque(job for job in self._others if job.kind == "ending")
             self._max_running = None
 
     def close(self, *, timeout_s: float) -> int:
-        """Begin nothing more and wait for what runs; return how many hooks are still running then."""
-        deadline, own = Deadline(timeout_s), int(self.is_mine())  # a hook that ends its experiment waits for no other
+        """Begin nothing more and wait for running jobs, but for the caller's; return how many are left."""
+        own = int(self.is_mine())
         with self._changed:
             self._is_closed = True
-            self._free.clear()
-            self._limited.clear()
-            while len(self._running) > own and not deadline.passed():
-                self._changed.wait(deadline.left_s())
+            self._verbs.clear()
+            self._others.clear()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: len(self._running) <= own, timeout_s)
             return len(self._running) - own
 
-    def _count_ready(self) -> int:
-        """Return how many jobs wait that have a slot."""
-        with self._changed:
-            slots = len(self._limited)
-            if self._max_running is not None:
-                slots = min(slots, max(0, self._max_running - sum(self._running.values())))
-            return len(self._free) + slots
+    def _ready(self) -> deque[Job] | None:
+        """Return the queue whose first job may run now."""
+        if self._others:
+            return self._others
+        if self._max_running is not None and sum(job.kind == "verb" for job in self._running) >= self._max_running:
+            return None
+        return self._verbs or None
 
     def _work(self) -> None:
-        me = threading.get_ident()
-        while (job := self._next(me)) is not None:
-            happened = None
+        job: Job | None = None
+        while (job := self._next(job)) is not None:
+            here.job = job
             try:
-                happened = job()
-            except BaseException:  # SystemExit of a hook must not take the thread with it
-                logger.exception("what an experiment had to do failed")
-            if isinstance(happened, Event):
-                self._done(happened)
-            if me not in self._running:  # it was left behind, and the job that it would have taken waits
-                self.start()
-                return
+                job.call()
+            except BaseException:  # SystemExit of a hook must not end the thread
+                logger.exception("a job of an experiment failed")
 
-    def _next(self, me: int) -> Job | None:
+    def _next(self, done: Job | None) -> Job | None:
+        """Return the next job, or None if none comes for a while."""
         with self._changed:
-            self._running.pop(me, None)
-            limited = not self._free
-            if not self._count_ready():
-                self._changed.notify_all()
-                return None
-            self._running[me] = limited
-            return (self._limited if limited else self._free).popleft()
+            if done is None:
+                self._coming -= 1
+            else:
+                self._running.discard(done)
+                if self._is_closed:
+                    self._changed.notify_all()
+            while (queue := self._ready()) is None:
+                if self._is_closed:
+                    return None
+                self._idle += 1
+                self._changed.wait(_IDLE_S)
+                if not self._called:
+                    self._idle -= 1
+                    return None
+                self._called, self._coming = self._called - 1, self._coming - 1
+            job = queue.popleft()
+            self._running.add(job)
+            is_more = self._ready() is not None
+        if is_more:
+            self.start()
+        return job
 
 
 class _Wait:
-    """One wait: for resources that are not at a state yet."""
+    """A wait for resources that have not reached a state yet."""
 
     def __init__(self, guids: Sequence[int], wanted: ResourceState, state: State, *, heeds_abort: bool) -> None:
         self.wanted, self.heeds_abort = wanted, heeds_abort
@@ -181,8 +216,8 @@ class _Wait:
         if not self.left or (heeds_abort and state.is_aborted):
             self.over.set()
 
-    def moved(self, guids: Iterable[int], state: ResourceState) -> None:
-        """Look at resources that came to another state; removed ones count as released."""
+    def reached(self, guids: Iterable[int], state: ResourceState) -> None:
+        """Look at resources that reached a state; removed ones count as released."""
         if state >= self.wanted and self.left:
             self.left.difference_update(guids)
             if not self.left:
@@ -192,11 +227,11 @@ class _Wait:
 class Engine:
     """Applies events one after the other, in the thread that brings them; safe from any thread.
 
-    ``state`` is how things stand now. An event is in the journal before it takes effect. If the journal cannot be
-    written, the experiment counts as failed from then on, and can only be released. Hooks run on daemon threads, timers
-    on the thread of an actor. ``call`` calls a verb of a resource and returns how it ended, None if that does not
-    matter any more; ``abandon`` leaves one behind and returns its thread. ``inform`` must not block; ``waits_for`` says
-    what a resource waits for, for the reason of a timeout.
+    ``state`` is the present one. An event is in the journal before it takes effect, and its actions are performed
+    before the next event. If the journal cannot be written, the experiment counts as failed and can only be released.
+    Hooks run on daemon threads, timers on the thread of an actor. ``call`` calls a verb of a resource and returns the
+    event of its end, if that still matters; ``abandon`` leaves one behind and returns its job. ``inform`` must not
+    block; ``waits_for`` says what a resource waits for, for the reason of a timeout.
     """
 
     def __init__(
@@ -206,67 +241,66 @@ class Engine:
         call: Callable[[int, Verb, str], AnyEvent | None],
         assign: Callable[[int, str, Any], None],
         inform: Callable[[int], None],
-        abandon: Callable[[int], int | None],
+        abandon: Callable[[int], Job | None],
         waits_for: Callable[[int], str],
         state: State | None = None,
         after: float = 0.0,
         max_running: int | None = None,
     ) -> None:
         self.state = State() if state is None else state
-        self.hooks = Hooks(max_running, lambda event: self._take((event,), is_fact=True, spare=1))
-        # Unix time that never jumps, and begins after what was written before.
+        self.hooks = Hooks(max_running, lambda work: self._schedule(self.now() + _THREAD_RETRY_S, work))
+        # Unix time that never jumps, and begins after the last event of the journal.
         self._start = max(time.time(), after) - time.monotonic()
         self._call, self._assign, self._inform, self._abandon = call, assign, inform, abandon
         self._waits_for = waits_for
         self._journal = journal
-        self._lock = threading.Lock()
-        self._todo: deque[Action] = deque()
+        self._lock = threading.RLock()
+        self._actions: deque[Action] = deque()
         self._waits: list[_Wait] = []
-        self._timers = Actor("fedmon-experiment")
-        self._due: dict[Timer, float] = {}
-        self._stops = 0
-        self._is_timed = self._is_closed = self._is_journal_lost = False
+        self._actor = Actor("fedmon-experiment")
+        self._timers: list[tuple[float, int, Timer | Callable[[], object]]] = []
+        self._order = itertools.count()
+        self._next_tick = math.inf
+        self._kept_timers = 0
+        self._is_timed = self._is_performing = self._is_closed = self._is_journal_lost = False
 
     def now(self) -> float:
         """Return the present moment: Unix time by a clock that never jumps."""
         return self._start + time.monotonic()
 
     def check_open(self) -> None:
-        """Raise ExperimentOverError once it was closed."""
+        """Raise ExperimentOverError after `close`."""
         if self._is_closed:
             raise ExperimentOverError("the experiment was shut down: make a new ExperimentController")
 
     def post(self, *wishes: AnyEvent) -> None:
-        """Apply what a caller wants; when this returns, `state` is the one after it.
+        """Apply what a caller asks for; on return, `state` is the one after it.
 
-        Raises StorageError or UnwritableEventError, and nothing took effect, if it cannot be written down, and
-        ExperimentOverError once it was closed.
+        Raises StorageError or UnwritableEventError, without any effect, if the journal cannot hold it, and
+        ExperimentOverError after `close`.
         """
         self.check_open()
         self._take(wishes, is_fact=False)
 
     def note(self, *facts: AnyEvent) -> None:
-        """Apply what happened, whether it can be written down or not."""
+        """Apply what happened, even if the journal cannot hold it."""
         self._take(facts, is_fact=True)
 
     def at(self, moment: float, work: Callable[[], object]) -> None:
-        """Have something called at a moment, in a thread for hooks; not after a `stop` meanwhile."""
-        stops = self._stops
-
-        def begin() -> None:
-            if stops == self._stops:
-                self.run(work)
-
+        """Call a function at a moment, in a thread for hooks; a `stop` before drops it."""
         if moment <= self.now():
-            begin()
+            self.run(work)
         else:
-            with self._lock:
-                self._alarm(moment, begin)
+            self._schedule(moment, functools.partial(self.run, work))
 
-    def run(self, work: Job) -> None:
-        """Have something called in a thread for hooks."""
-        self.hooks.put(work, limited=False)
-        self.hooks.start()
+    def run(self, work: Callable[[], object]) -> None:
+        """Call a function in a thread for hooks."""
+        self.hooks.put(Job(work))
+
+    def reconnect(self, guid: int, verb: Verb | None, work: Callable[[], AnyEvent | None]) -> None:
+        """Call a function in a thread for hooks that takes up a resource, and its verb that was under way."""
+        kind: Kind = "other" if verb in (None, "release") else "verb"
+        self.hooks.put(Job(functools.partial(self._begin, guid, verb, work), kind))
 
     def wait(
         self,
@@ -298,35 +332,35 @@ class Engine:
         return _result_of(guids, wait, seen, is_late=is_late)
 
     def resume(self) -> None:
-        """Set again the timers of a state that another process left, each for the moment it was meant for."""
-        with self._lock:
-            for alarm in alarms(self.state, self.now()):
-                self._set_timer(alarm)
+        """Set the timers of a state that another process left, each for its moment."""
+        for alarm in alarms(self.state):
+            self._schedule(alarm.at, alarm.timer)
 
     def stop(self) -> None:
-        """Do nothing of what was put off so far: drop timers and queued hooks, and end all waits."""
-        self._stops += 1
-        self.hooks.drop()
+        """Drop timers and waiting jobs, but for releases, and end all waits."""
         with self._lock:
-            self._due.clear()
-            self._wake(is_abort=False)
+            self._timers.clear()
+            self.hooks.drop()
+            self._end_waits(is_abort=False)
+        self.hooks.start()
 
     def close(self, *, timeout_s: float) -> int:
         """End the threads and the journal; return how many hooks are still running."""
-        self._stops += 1
         try:
             return self.hooks.close(timeout_s=timeout_s)
         finally:
             with self._lock:
                 self._is_closed = True
-                self._wake(is_abort=False)
+                self._end_waits(is_abort=False)
                 if self._journal is not None:
                     self._journal.close()
                     self._journal = None
             if self._is_timed:
-                self._timers.close(timeout_s=1.0, drop=True)
+                self._actor.close(timeout_s=1.0, drop=True)
 
-    def _take(self, happened: Sequence[AnyEvent], *, is_fact: bool, spare: int = 0) -> None:
+    # --- events and actions -------------------------------------------------------------------------------------------
+
+    def _take(self, happened: Sequence[AnyEvent], *, is_fact: bool) -> None:
         with self._lock:
             try:
                 self._write(happened)
@@ -335,82 +369,14 @@ class Engine:
                     raise
             for event in happened:
                 self._apply(event)
-        self._perform(spare)
-
-    def _apply(self, event: AnyEvent) -> None:
-        before = self.state
-        self.state, asked, wrong = step_safely(before, event)
-        if wrong:
-            logger.error("%s; the experiment ends here, and can only be released", wrong)
-        if isinstance(event, Removed):
-            self._moved(event.guids, ResourceState.RELEASED)
-        if self.state.is_aborted and not before.is_aborted:
-            self._wake(is_abort=True)
-        for action in asked:
-            if isinstance(action, Reached) and action.state is not ResourceState.FAILED:
-                self._moved(action.guids, action.state)
-            elif isinstance(action, Alarm):
-                self._set_timer(action)
-            else:
-                self._todo.append(action)
-
-    def _perform(self, spare: int) -> None:
-        """Do what the steps asked for; without the lock, for it may come back."""
-        while self._todo:
+            if self._is_performing:  # in an action of this thread, which goes on with what follows
+                return
+            self._is_performing = True
             try:
-                action = self._todo.popleft()
-            except IndexError:  # another thread was faster
-                break
-            match action:
-                case Call(guid=guid, verb=verb, reason=reason):
-                    # Whatever ends something must not wait for hooks that do not end.
-                    is_limited = verb not in ("fail", "release")
-                    self.hooks.put(functools.partial(self._call, guid, verb, reason), limited=is_limited)
-                case Assign(guid=guid, name=name, value=value):
-                    self.hooks.put(functools.partial(self._assign, guid, name, value), limited=False)
-                case Inform(guid=guid):
-                    self._inform(guid)
-                case Reached(guids=guids, state=state):  # FAILED: a wait that it ends tells how bad that is
-                    with self._lock:
-                        self._moved(guids, state)
-                case Abandon(guid=guid):
-                    thread = self._abandon(guid)
-                    if thread is not None:
-                        self.hooks.leave(thread)
-        self.hooks.start(spare=spare)
-
-    def _moved(self, guids: Iterable[int], state: ResourceState) -> None:
-        for wait in self._waits:
-            wait.moved(guids, state)
-
-    def _wake(self, *, is_abort: bool) -> None:
-        for wait in self._waits:
-            if wait.heeds_abort or not is_abort:
-                wait.over.set()
-
-    def _set_timer(self, alarm: Alarm) -> None:
-        timer, at = alarm.timer, alarm.at
-        if at is None or self._is_closed:
-            self._due.pop(timer, None)
-            return
-
-        def fire() -> None:
-            with self._lock:
-                is_meant = self._due.get(timer) == at
-                if is_meant:
-                    del self._due[timer]
-            if is_meant:
-                self.note(Fired(t=self.now(), timer=timer, waits_for=self._waits_for(timer.guid)))
-
-        self._due[timer] = at
-        self._alarm(at, fire)
-
-    def _alarm(self, moment: float, job: Callable[[], object]) -> None:
-        """Have the actor call something; with the lock."""
-        if not self._is_timed:
-            self._is_timed = True
-            self._timers.start()
-        self._timers.at(moment - self._start, job)
+                while self._actions:
+                    self._perform(self._actions.popleft())
+            finally:
+                self._is_performing = False
 
     def _write(self, happened: Sequence[AnyEvent]) -> None:
         if self._journal is None or self._is_journal_lost:
@@ -419,22 +385,112 @@ class Engine:
             self._journal.write(happened)
         except StorageError as error:
             logger.error("%s; the experiment ends here, and can only be released", error)  # noqa: TRY400 - it says where
-            self._is_journal_lost = True  # its lock stays: no other process may take up the run meanwhile
+            self._is_journal_lost = True  # its lock stays: no other process may reconnect meanwhile
             self._apply(Leveled(t=self.now(), level=FailureLevel.EC_FAILURE, reason=str(error)))
             raise
+
+    def _apply(self, event: AnyEvent) -> None:
+        before = self.state
+        self.state, actions, wrong = step_safely(before, event)
+        self._actions += actions
+        if wrong:
+            logger.error("%s; the experiment ends here, and can only be released", wrong)
+        if isinstance(event, Removed):
+            self._actions.append(Reached(guids=event.guids, state=ResourceState.RELEASED))
+        if self.state.is_aborted and not before.is_aborted:
+            self._end_waits(is_abort=True)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Call(guid=guid, verb=verb, reason=reason):
+                call = functools.partial(self._call, guid, verb, reason)
+                # What ends a resource must not wait for hooks that do not end.
+                kind: Kind = "ending" if verb in ("fail", "release") else "verb"
+                self.hooks.put(Job(functools.partial(self._begin, guid, verb, call), kind))
+            case Assign(guid=guid, name=name, value=value):
+                self.run(functools.partial(self._assign, guid, name, value))
+            case Alarm(timer=timer, at=at):
+                self._schedule(at, timer)
+            case Inform(guid=guid):
+                self._inform(guid)
+            case Reached(guids=guids, state=state):
+                for wait in self._waits:
+                    wait.reached(guids, state)
+            case Abandon(guid=guid):
+                job = self._abandon(guid)
+                if job is not None:
+                    self.hooks.leave(job)
+
+    def _begin(self, guid: int, verb: Verb | None, call: Callable[[], AnyEvent | None]) -> None:
+        """Start the timeout of a verb, call its hook, and note its end."""
+        with self._lock:
+            resource = self.state.resources.get(guid)
+            if verb is not None and resource is not None and resource.calling == verb and verb in resource.timeouts:
+                self.note(VerbBegan(t=self.now(), guid=guid, verb=verb))
+        ended = call()
+        if ended is not None:
+            self.note(ended)
+
+    def _end_waits(self, *, is_abort: bool) -> None:
+        for wait in self._waits:
+            if wait.heeds_abort or not is_abort:
+                wait.over.set()
+
+    # --- timers -------------------------------------------------------------------------------------------------------
+
+    def _schedule(self, moment: float, work: Timer | Callable[[], object]) -> None:
+        """Fire a timer, or call a function, at a moment."""
+        with self._lock:
+            if self._is_closed:
+                return
+            heapq.heappush(self._timers, (moment, next(self._order), work))
+            if len(self._timers) > 2 * self._kept_timers + _FEW_TIMERS:
+                self._timers = [each for each in self._timers if self._is_needed(each[0], each[2])]
+                heapq.heapify(self._timers)
+                self._kept_timers = len(self._timers)
+            self._wake_up()
+
+    def _is_needed(self, moment: float, work: Timer | Callable[[], object]) -> bool:
+        return not isinstance(work, Timer) or due_at(self.state, work) == moment
+
+    def _wake_up(self) -> None:
+        """Have the actor look at the first timer."""
+        if not self._timers or self._timers[0][0] >= self._next_tick:
+            return
+        if not self._is_timed:
+            self._actor.start()
+            self._is_timed = True
+        self._next_tick = self._timers[0][0]
+        self._actor.at(self._next_tick - self._start, functools.partial(self._tick, self._next_tick))
+
+    def _tick(self, moment: float) -> None:
+        with self._lock:
+            if moment != self._next_tick:
+                return  # an earlier one came before, and set the next
+            self._next_tick = math.inf
+            while self._timers and self._timers[0][0] <= moment:
+                at, _, work = heapq.heappop(self._timers)
+                if isinstance(work, Timer):
+                    self._actor.at(0.0, functools.partial(self._fire, at, work))
+                else:
+                    work()
+            self._wake_up()
+
+    def _fire(self, at: float, timer: Timer) -> None:
+        if self._is_needed(at, timer):
+            self.note(Fired(t=self.now(), timer=timer, waits_for=self._waits_for(timer.guid)))
 
 
 def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool) -> WaitResult:
     reached, reasons, left = [], {}, []
     for guid in guids:
         resource = state.resources.get(guid)
-        if resource is None or resource.state >= wait.wanted:
-            if resource is None or resource.state is not ResourceState.FAILED or wait.wanted is ResourceState.FAILED:
-                reached.append(guid)
-            else:
-                reasons[guid] = resource.reason
-        else:
+        if resource is not None and resource.state < wait.wanted:
             left.append(guid)
+        elif resource is not None and resource.state is ResourceState.FAILED is not wait.wanted:
+            reasons[guid] = resource.reason
+        else:
+            reached.append(guid)
     return WaitResult(
         reached=tuple(reached),
         failed=tuple(reasons),
@@ -446,16 +502,16 @@ def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool
     )
 
 
-# --- the hooks that a thread is in --------------------------------------------------------------------------------
+# --- the hooks that a thread runs -----------------------------------------------------------------------------------
 
 
 class Hook:
     """A hook that runs in the calling thread, for as long as the block; ``name`` is "" around a whole verb."""
 
-    __slots__ = ("has_scheduled", "is_abandoned", "name", "rm", "thread")
+    __slots__ = ("has_scheduled", "is_abandoned", "job", "name", "rm")
 
     def __init__(self, rm: Any, name: str) -> None:
-        self.rm, self.name, self.thread = rm, name, threading.get_ident()
+        self.rm, self.name, self.job = rm, name, here.job
         self.has_scheduled = self.is_abandoned = False
 
     def __enter__(self) -> Self:
@@ -467,14 +523,15 @@ class Hook:
 
 
 class _Here(threading.local):
-    """The hooks that the calling thread is in, and the last exception of one that was reported."""
+    """The hooks of the calling thread, its job of `Hooks`, and its last exception that was noted as a failure."""
 
     def __init__(self) -> None:
         self.hooks: list[Hook] = []
+        self.job: Job | None = None
         self.reported: BaseException | None = None
 
     def is_in(self, rm: object, name: str | None = None) -> bool:
-        """Tell whether the thread is in a hook of a resource, or in the one of a name."""
+        """Tell whether the thread is in a hook of a resource, or in the one with a name."""
         return any(hook.rm is rm and name in (None, hook.name) for hook in self.hooks)
 
 
@@ -482,23 +539,23 @@ here = _Here()
 
 
 def note_scheduled() -> None:
-    """Note that the hooks that this thread is in have put something off."""
+    """Note in the hooks of this thread that they scheduled a task."""
     for hook in here.hooks:
         hook.has_scheduled = True
 
 
 def was_reported(error: BaseException) -> bool:
-    """Tell whether an exception was reported in this thread as the failure of a verb."""
+    """Tell whether an exception was noted in this thread as the failure of a verb."""
     return here.reported is error
 
 
 def guids_within(ec: object, name: str | None = None) -> frozenset[int]:
-    """Return of which resources of an experiment this thread is in a hook, or in the one of a name."""
+    """Return the resources of an experiment whose hook, or whose hook with a name, this thread runs."""
     return frozenset(each.rm.guid for each in here.hooks if each.rm.is_of(ec) and name in (None, each.name))
 
 
 def refuse_own_wait(ec: object, resources: Iterable[Any], state: ResourceState) -> None:
-    """Raise DeadlockError if this thread is in a hook of one of the resources, which then never comes to the state."""
+    """Raise DeadlockError if this thread runs a hook of one of the resources that the wait is for."""
     own = guids_within(ec, None if state < ResourceState.FAILED else "release")
     for resource in resources:
         if resource.guid in own and resource.state < state:
@@ -506,9 +563,9 @@ def refuse_own_wait(ec: object, resources: Iterable[Any], state: ResourceState) 
 
 
 def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have a resource fail, or the verb tried again, when a method of its raises; the exception goes on its way.
+    """Have a resource fail, or the verb tried again, if a method of it raises; the exception is raised on.
 
-    Within a hook of the same resource the exception only goes on: it is the verb that fails.
+    Within a hook of the same resource the exception is only raised on: it is the verb that fails.
     """
 
     @functools.wraps(method)
@@ -525,6 +582,6 @@ def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def perform(rm: object, verb: str) -> None:
-    """Call a verb of a resource from outside; its failure is noted, and goes no further."""
+    """Call a verb of a resource; its failure is noted, and not raised."""
     with contextlib.suppress(Exception):
         getattr(rm, verb)()

@@ -1,13 +1,13 @@
-"""What may happen to an experiment, as its journal keeps it, and what the machine asks for in answer.
+"""The events of an experiment, as its journal holds them, and the actions with which the machine answers.
 
-``t`` is Unix time in seconds by a clock that never jumps: the wall clock's at the start of the process, and the
-monotonic clock's since.
+``t`` is Unix time in seconds by a clock that never jumps: the wall clock at the start of the process, and the monotonic
+clock since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ COMES_TO: Mapping[Verb, ResourceState] = {
     "release": ResourceState.RELEASED,
     "fail": ResourceState.FAILED,
 }
-"""The state to which a verb brings a resource."""
+"""The state that a verb leads to."""
 VERB_OF: Mapping[ResourceAction, Verb] = {
     ResourceAction.DEPLOY: "deploy",
     ResourceAction.START: "start",
@@ -34,51 +34,55 @@ VERB_OF: Mapping[ResourceAction, Verb] = {
 }
 """The verb of an action, which is also the name of the want of it."""
 
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False):
-    """Something that happened at ``t``."""
-
-    t: float
+_Amount = Annotated[float, msgspec.Meta(ge=0, lt=2**63)]
+_Timeout = Annotated[float, msgspec.Meta(gt=0, lt=2**63)]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How often a verb that failed is tried again, and after how long: ``delay_s`` times ``factor`` each time."""
+    """The attempts after the first one, and the wait before each: ``delay_s`` times ``factor`` each time."""
 
-    times: int
-    delay_s: float = 1.0
-    factor: float = 2.0
-    max_delay_s: float = 60.0
+    times: Annotated[int, msgspec.Meta(ge=0)]
+    delay_s: _Amount = 1.0
+    factor: _Amount = 2.0
+    max_delay_s: _Amount = 60.0
 
     def delay_before_s(self, attempt: int) -> float:
         """Return the wait before an attempt; the first one after a failure is number 1."""
         return min(self.max_delay_s, self.delay_s * self.factor ** min(attempt - 1, 1000))
 
 
-Purpose = Literal["delay", "condition-timeout", "verb-timeout", "retry"]
-
-
 class Timer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a timer is for: of which resource, which waiting or verb of it, and which condition."""
+    """A timer of a resource, for a want ("delay") or for a verb; ``want`` is the name of either.
+
+    "condition-timeout", with the ``number`` of a condition, occurs in older journals alone; it means "delay".
+    """
 
     guid: int
-    purpose: Purpose
+    purpose: Literal["delay", "condition-timeout", "verb-timeout", "retry"]
     want: str = ""
     number: int = 0
 
 
-class Opened(Event, frozen=True, kw_only=True, tag="opened", gc=False):
-    """The run began, with what its controller was told; the machine has no use for that, who takes it up again has."""
+# --- events: their tags and fields are those of files, and stay ---------------------------------------------------
+
+
+class AnyEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False):
+    """An event at ``t``; journals hold those of its subclasses."""
+
+    t: float
+
+
+class Opened(AnyEvent, frozen=True, kw_only=True, tag="opened"):
+    """The run began, with these options of its controller; they are for the process that reconnects."""
 
     persist: bool = False
     threads: int = 0
 
 
-class Registered(Event, frozen=True, kw_only=True, tag="registered", gc=False):
-    """A resource came into the experiment, with these attributes. ``timeouts`` and ``retry`` are by verb.
+class Registered(AnyEvent, frozen=True, kw_only=True, tag="registered"):
+    """A resource was registered. ``timeouts`` and ``retry`` are by verb, ``name`` is its name in documents.
 
-    ``name`` is what a document calls it.
-
-    ``plain`` are the verbs for which its type has no code: the resource is in their states as soon as they are due.
+    ``plain`` are the verbs for which its type has no code: they reach their states at once.
     """
 
     guid: int
@@ -91,60 +95,60 @@ class Registered(Event, frozen=True, kw_only=True, tag="registered", gc=False):
     retry: dict[Verb, Retry] = {}
 
 
-class Recoded(Event, frozen=True, kw_only=True, tag="recoded", gc=False):
-    """The type of a resource was programmed anew since it was registered; ``plain`` is as it is there."""
+class Recoded(AnyEvent, frozen=True, kw_only=True, tag="recoded"):
+    """The code of a resource's type changed since it was registered; ``plain`` is the new value."""
 
     guid: int
     plain: tuple[Verb, ...]
 
 
-class Removed(Event, frozen=True, kw_only=True, tag="removed", gc=False):
+class Removed(AnyEvent, frozen=True, kw_only=True, tag="removed"):
     """Resources left the experiment."""
 
     guids: tuple[int, ...]
 
 
-class Connected(Event, frozen=True, kw_only=True, tag="connected", gc=False):
-    """Two resources were connected, or, with ``is_on`` false, are so no more."""
+class Connected(AnyEvent, frozen=True, kw_only=True, tag="connected"):
+    """Two resources were connected, or disconnected if ``is_on`` is false."""
 
     guid: int
     other: int
     is_on: bool = True
 
 
-class AttributeSet(Event, frozen=True, kw_only=True, tag="attribute", gc=False):
-    """An attribute has a new value; ``critical`` is what the machine looks at."""
+class AttributeSet(AnyEvent, frozen=True, kw_only=True, tag="attribute"):
+    """An attribute has a new value."""
 
     guid: int
     name: str
     value: Any
 
 
-class TraceEnabled(Event, frozen=True, kw_only=True, tag="trace", gc=False):
-    """A trace of a resource is kept."""
+class TraceEnabled(AnyEvent, frozen=True, kw_only=True, tag="trace"):
+    """A trace of a resource is written from now on."""
 
     guid: int
     name: str
 
 
-class ConditionAdded(Event, frozen=True, kw_only=True, tag="condition", gc=False):
-    """Resources have one more condition for an action."""
+class ConditionAdded(AnyEvent, frozen=True, kw_only=True, tag="condition"):
+    """An action of some resources has one more condition."""
 
     guids: tuple[int, ...]
     action: ResourceAction
     condition: AnyCondition
 
 
-class ConditionsRemoved(Event, frozen=True, kw_only=True, tag="no-condition", gc=False):
-    """Resources wait no longer for ``group``; for no action, where ``action`` is None."""
+class ConditionsRemoved(AnyEvent, frozen=True, kw_only=True, tag="no-condition"):
+    """An action of ``guids``, or every one if it is None, waits for ``group`` no longer."""
 
     guids: tuple[int, ...]
     group: tuple[int, ...]
     action: ResourceAction | None = None
 
 
-class SetWanted(Event, frozen=True, kw_only=True, tag="set-wanted", gc=False):
-    """An attribute is to be set when a condition holds and the resource is STARTED."""
+class SetWanted(AnyEvent, frozen=True, kw_only=True, tag="set-wanted"):
+    """An attribute is to be set once a condition holds and the resource is STARTED."""
 
     guids: tuple[int, ...]
     name: str
@@ -152,58 +156,58 @@ class SetWanted(Event, frozen=True, kw_only=True, tag="set-wanted", gc=False):
     condition: AnyCondition | None = None
 
 
-class DeployAsked(Event, frozen=True, kw_only=True, tag="deploy", gc=False):
-    """Resources are to be deployed and started: each when all of the group are READY, or each for itself."""
+class DeployAsked(AnyEvent, frozen=True, kw_only=True, tag="deploy"):
+    """Resources are to be deployed and started: when all of the group are READY, or each when it is itself."""
 
     guids: tuple[int, ...]
     group: int
     wait_all_ready: bool = True
 
 
-class ActionWanted(Event, frozen=True, kw_only=True, tag="action-wanted", gc=False):
-    """One resource is to be deployed, started or stopped as its conditions say, whatever its group does."""
+class ActionWanted(AnyEvent, frozen=True, kw_only=True, tag="action-wanted"):
+    """One resource is to be deployed, started or stopped as its conditions say, without its group."""
 
     guid: int
     action: ResourceAction
 
 
-class ReleaseAsked(Event, frozen=True, kw_only=True, tag="release", gc=False):
+class ReleaseAsked(AnyEvent, frozen=True, kw_only=True, tag="release"):
     """Resources are to be released."""
 
     guids: tuple[int, ...]
 
 
-class Became(Event, frozen=True, kw_only=True, tag="became", gc=False):
-    """Resources came to a state; ``reason`` says why one failed."""
+class Became(AnyEvent, frozen=True, kw_only=True, tag="became"):
+    """Resources reached a state; ``reason`` says why they failed."""
 
     guids: tuple[int, ...]
     state: ResourceState
     reason: str = ""
 
 
-class Returned(Event, frozen=True, kw_only=True, tag="returned"):
-    """A resource that had failed for it was lost is back, in the state that it had before."""
+class Returned(AnyEvent, frozen=True, kw_only=True, tag="returned"):
+    """A resource that had failed because it was lost is back, in its state of before."""
 
     guid: int
     state: ResourceState
 
 
-class VerbBegan(Event, frozen=True, kw_only=True, tag="verb-began", gc=False):
-    """A verb was called from outside of the machine."""
+class VerbBegan(AnyEvent, frozen=True, kw_only=True, tag="verb-began"):
+    """The hook of a verb begins; noted for a verb that a user called, and for one that has a timeout."""
 
     guid: int
     verb: Verb
 
 
-class VerbReturned(Event, frozen=True, kw_only=True, tag="verb-returned", gc=False):
-    """The hook of a verb returned; ``scheduled`` tells that it has put off what is left to do."""
+class VerbReturned(AnyEvent, frozen=True, kw_only=True, tag="verb-returned"):
+    """The hook of a verb returned; ``scheduled``: it scheduled a task that does the rest."""
 
     guid: int
     verb: Verb
     scheduled: bool = False
 
 
-class VerbFailed(Event, frozen=True, kw_only=True, tag="verb-failed", gc=False):
+class VerbFailed(AnyEvent, frozen=True, kw_only=True, tag="verb-failed"):
     """The hook of a verb raised."""
 
     guid: int
@@ -211,7 +215,7 @@ class VerbFailed(Event, frozen=True, kw_only=True, tag="verb-failed", gc=False):
     reason: str
 
 
-class TaskScheduled(Event, frozen=True, kw_only=True, tag="task", gc=False):
+class TaskScheduled(AnyEvent, frozen=True, kw_only=True, tag="task"):
     """A function of a module is to run at a moment; ``function`` is ``module:name``."""
 
     number: int
@@ -219,30 +223,29 @@ class TaskScheduled(Event, frozen=True, kw_only=True, tag="task", gc=False):
     at: float
 
 
-class TaskDone(Event, frozen=True, kw_only=True, tag="task-done", gc=False):
-    """A task has begun to run; it is not run again."""
+class TaskDone(AnyEvent, frozen=True, kw_only=True, tag="task-done"):
+    """A task began to run, or was dropped at the end of the experiment."""
 
     number: int
 
 
-class Reopened(Event, frozen=True, kw_only=True, tag="reopened", gc=False):
-    """Another process took the run up; ``left_alone`` are STARTED, and their type does not say how to take them up."""
+class Reopened(AnyEvent, frozen=True, kw_only=True, tag="reopened"):
+    """Another process reconnected; the STARTED resources ``left_alone`` have a type that cannot do so."""
 
     left_alone: tuple[int, ...] = ()
 
 
-class Fired(Event, frozen=True, kw_only=True, tag="fired", gc=False):
-    """The moment of a timer came; ``waits_for`` says in words what its resource waited for."""
+class Fired(AnyEvent, frozen=True, kw_only=True, tag="fired"):
+    """A timer is due; ``waits_for`` says in words what its resource waited for."""
 
     timer: Timer
     waits_for: str = ""
 
 
-class Measured(Event, frozen=True, kw_only=True, tag="measured", gc=False):
-    """A resource told a value that conditions may ask for; None where it was no number.
+class Measured(AnyEvent, frozen=True, kw_only=True, tag="measured"):
+    """A resource reported a value of a metric; None for NaN.
 
-    ``source`` tells the values apart that it has from several, as of several nodes, and ``nth`` those of one source,
-    where that counts them.
+    ``source`` tells apart the values of several nodes; ``nth`` numbers the values of a source, if that counts them.
     """
 
     guid: int
@@ -252,50 +255,19 @@ class Measured(Event, frozen=True, kw_only=True, tag="measured", gc=False):
     nth: int | None = None
 
 
-class Leveled(Event, frozen=True, kw_only=True, tag="level", gc=False):
-    """The failure manager decided how bad it is; anything but OK ends all waiting, and stays.
-
-    ``guid`` is the resource that failed, where it looked at one.
-    """
+class Leveled(AnyEvent, frozen=True, kw_only=True, tag="level"):
+    """The failure manager judged the failure of ``guid``, 0 for none; any level but OK ends all waiting."""
 
     level: FailureLevel
     reason: str = ""
     guid: int = 0
 
 
-AnyEvent = (
-    Opened
-    | Registered
-    | Recoded
-    | Removed
-    | Connected
-    | AttributeSet
-    | TraceEnabled
-    | ConditionAdded
-    | ConditionsRemoved
-    | SetWanted
-    | DeployAsked
-    | ActionWanted
-    | ReleaseAsked
-    | Became
-    | Returned
-    | VerbBegan
-    | VerbReturned
-    | VerbFailed
-    | TaskScheduled
-    | TaskDone
-    | Reopened
-    | Fired
-    | Measured
-    | Leveled
-)
-
-
-# --- what the machine asks for ----------------------------------------------------------------------------------------
+# --- actions ------------------------------------------------------------------------------------------------------
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Call a verb of a resource; ``reason`` is why one is to fail."""
+    """Call a verb of a resource; ``reason`` is why it fails."""
 
     guid: int
     verb: Verb
@@ -311,26 +283,26 @@ class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tell the machine when the moment ``at`` has come; None: it need not be told any more."""
+    """Report `Fired` at a moment, if the timer is still needed then."""
 
     timer: Timer
-    at: float | None
+    at: float
 
 
 class Inform(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Have the failure manager look at a resource that failed."""
+    """Pass a failed resource to the failure manager."""
 
     guid: int
 
 
 class Abandon(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Leave the hook of a resource that runs behind: its verb failed for it took too long."""
+    """Leave the running hook of a resource behind: its verb timed out."""
 
     guid: int
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tell those who wait for it that resources came to a state."""
+    """Wake the waits for resources that reached a state."""
 
     guids: tuple[int, ...]
     state: ResourceState
@@ -339,45 +311,23 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Action = Call | Assign | Alarm | Inform | Abandon | Reached
 
 
-_VERBS: tuple[str, ...] = get_args(Verb)
-_MOST = 2**63
-"""Numbers from here on are no whole numbers any more to readers of a journal."""
-
-
 def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
     """Return timeouts in seconds by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
-    found = _by_verb("timeouts", given)
-    for verb, timeout_s in found.items():
-        if not _is_number(timeout_s) or not timeout_s:
-            raise InvalidPolicyError(f"the timeout of {verb} is {timeout_s!r:.80}: take a number of seconds above 0")
-    return {verb: float(timeout_s) for verb, timeout_s in found.items()}
+    try:
+        return msgspec.convert(_merged(given), dict[Verb, _Timeout])
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise InvalidPolicyError(f"timeouts must be seconds by verb, as in {{'deploy': 60.0}}: {error}") from None
 
 
 def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
-    """Return how often verbs are tried again, later mappings over earlier ones. Raises InvalidPolicyError."""
-    found = _by_verb("retry", given)
-    for verb, retry in found.items():
-        if not isinstance(retry, Retry):
-            raise InvalidPolicyError(f"the retry of {verb} is {retry!r}: take Retry(times=3, delay_s=1.0)")
-        for name in retry.__struct_fields__:
-            value = getattr(retry, name)
-            if not _is_number(value) or (name == "times" and type(value) is not int):
-                kind = "whole number" if name == "times" else "number"
-                raise InvalidPolicyError(f"{name} of the retry of {verb} is {value!r:.80}: take a {kind} from 0")
-    return found
+    """Return retries by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(_merged(given)), dict[Verb, Retry])
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise InvalidPolicyError(
+            f"retry must be by verb, as in {{'start': Retry(times=3, delay_s=1.0)}}: {error}"
+        ) from None
 
 
-def _by_verb(what: str, given: Iterable[Mapping[Verb, Any] | None]) -> dict[Verb, Any]:
-    found: dict[Verb, Any] = {}
-    for mapping in given:
-        if not (mapping is None or isinstance(mapping, Mapping)):
-            raise InvalidPolicyError(f"{what} {mapping!r:.80} are not by verb: take {{'deploy': ...}}")
-        found.update(mapping or {})
-    for verb in found:
-        if verb not in _VERBS:
-            raise InvalidPolicyError(f"{what} of {verb!r}, which is no verb: there are {', '.join(_VERBS)}")
-    return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
+def _merged(given: tuple[Mapping[Verb, Any] | None, ...]) -> dict[Verb, Any]:
+    return {verb: value for mapping in given for verb, value in dict(mapping or {}).items()}

@@ -1,13 +1,13 @@
-"""The journal of a run: every event on a line of its own, written before it takes effect.
-
-Beside it the folder of the run, the replay of a journal whose process died, and the following of one that is written.
-"""
+"""The journal of a run: one event a line, written before it takes effect; its folder, its replay, and its followers."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import fcntl
+import functools
+import mmap
+import operator
 import os
 import re
 import secrets
@@ -43,14 +43,15 @@ from fedmon.experiment.states import ResourceState
 
 NAME = "journal.jsonl"
 DOCUMENT = "experiment.toml"
-"""The file in which a run that was started from a document keeps it: for its failure policy and its report."""
+"""The file that keeps the document of a run, for its failure policy and its report."""
 _LOCKS, _PROCESSES = Path("/proc/locks"), Path("/proc")
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_BLOCK_BYTES = 65_536
 _FORK_S, _TICK_S = 1.0, 0.02
 _LOOK_S = 0.2
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(AnyEvent)
+_DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(
+    functools.reduce(operator.or_, AnyEvent.__subclasses__())
+)
 
 
 class RunFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +63,12 @@ class RunFolder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exp_dir(self) -> Path:
-        """What belongs to the experiment, whichever run."""
+        """The folder of the experiment, with those of its runs."""
         return self.local_dir / self.exp_id
 
     @property
     def run_dir(self) -> Path:
-        """What belongs to this run."""
+        """The folder of this run."""
         return self.exp_dir / self.run_id
 
     def make(self) -> Path:
@@ -80,10 +81,10 @@ class RunFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_folder(exp_id: str | None, local_dir: str | Path | None, run_id: str | None = None) -> RunFolder:
-    """Return the folder of a run, a new one where ``run_id`` is null; nothing is made yet.
+    """Return the folder of a run, of a new one without ``run_id``; nothing is made yet.
 
-    ``exp_id`` is made up where it is null; ``local_dir`` is then the system's folder for temporary files, as in NEPI.
-    Raises InvalidExperimentError for an id that is no plain file name.
+    Without ``exp_id`` the experiment gets a random name; without ``local_dir`` the folder is in that of temporary
+    files, as in NEPI. Raises InvalidExperimentError.
     """
     exp_id = f"exp-{secrets.token_hex(4)}" if exp_id is None else exp_id
     for what, name in (("exp_id", exp_id), ("run_id", run_id)):
@@ -97,12 +98,12 @@ def run_folder(exp_id: str | None, local_dir: str | Path | None, run_id: str | N
 
 
 def path_of(what: str, given: object) -> Path:
-    """Return a path that a caller gave as an absolute one. Raises InvalidExperimentError for what is none."""
+    """Return a caller's path as an absolute one. Raises InvalidExperimentError, with ``what`` as its name."""
     try:
         if isinstance(given, str | os.PathLike) and "\0" not in os.fsdecode(given):
             return Path(given).expanduser().absolute()
-    except (TypeError, ValueError, RuntimeError) as error:  # such as the home of nobody
-        raise InvalidExperimentError(f"{what} is {given!r:.80}, and no path: {error}") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # such as "~nobody"
+        raise InvalidExperimentError(f"{what} is {given!r:.80}, and not a path: {error}") from error
     raise InvalidExperimentError(f"{what} is {given!r:.80}, and must be a path")
 
 
@@ -117,21 +118,16 @@ def run_id_of(moment: datetime.datetime) -> str:
 
 
 def holder_of(path: Path) -> int | None:
-    """Return the process that holds the lock of a file; None where there is none, or nobody can know.
+    """Return the process that holds the lock of a file; None if there is none, or the system does not tell.
 
     Source: proc_locks(5): ``1: FLOCK  ADVISORY  WRITE 22768 fe:00:3277848 0 EOF``.
     """
-    try:
+    with contextlib.suppress(OSError, ValueError, IndexError):
         about = path.stat()
-        lines = _LOCKS.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return None
-    for words in map(str.split, lines):
-        # A device's number differs from that of its files on some file systems, so the process is asked what it has.
-        if "FLOCK" in words[1:2] and words[5].rpartition(":")[2] == str(about.st_ino) and words[4].isdigit():
-            number = int(words[4])
-            if _has_open(number, about):
-                return number
+        for words in map(str.split, _LOCKS.read_text(encoding="ascii").splitlines()):
+            # A device's number differs from that of its files on some file systems, so the open files decide.
+            if "FLOCK" in words[1:2] and words[5].endswith(f":{about.st_ino}") and _has_open(int(words[4]), about):
+                return int(words[4])
     return None
 
 
@@ -145,11 +141,10 @@ def _has_open(process: int, about: os.stat_result) -> bool:
 
 
 class Journal:
-    """Appends events to a file that one process holds; for one thread at a time.
+    """A file of events that one process holds; for one thread at a time.
 
-    What is written survives the death of the process. Raises FolderInUseError where another process or another
-    controller has the run, and StorageError where the file cannot be written; what was cut off then is taken out again.
-    The lock is of the process that opened it: a fork of that has the journal no longer.
+    A written event survives the death of the process. Raises FolderInUseError if another process or another controller
+    has the run, and StorageError if the file cannot be written. A fork of the process does not have the journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -165,8 +160,7 @@ class Journal:
             self.close()
             raise
         _open.add(self)
-        self._size = os.lseek(self._file, 0, os.SEEK_END)
-        self._cut_torn_line()
+        self._size = self._cut_torn_line()
 
     def __enter__(self) -> Self:
         return self
@@ -174,11 +168,11 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:  # an experiment that everybody forgot holds its run no longer
+    def __del__(self) -> None:  # a forgotten experiment must not keep its run
         self.close()
 
     def write(self, happened: Iterable[AnyEvent]) -> None:
-        """Append events. Raises UnwritableEventError for what cannot be written down; then none of them is."""
+        """Append events, all or none. Raises UnwritableEventError for one that JSON cannot hold."""
         if self._file < 0:
             raise StorageError(
                 f"the journal {self.path} is closed, or belongs to the process that this one was forked of"
@@ -189,32 +183,22 @@ class Journal:
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError as error:
-            with contextlib.suppress(OSError):  # else it is a cut last line, which counts as none
+            with contextlib.suppress(OSError):  # else it is a torn last line, which is ignored
                 os.ftruncate(self._file, self._size)
             raise StorageError(f"cannot write to the journal {self.path}: {error.strerror}") from error
         self._size += len(text)
 
-    def _cut_torn_line(self) -> None:
-        """Take out a last line that a crash cut off, so that the next one begins on its own."""
-        end = self._size
-        while end:
-            begin = max(0, end - _BLOCK_BYTES)
-            at = os.pread(self._file, end - begin, begin).rfind(b"\n")
-            if at >= 0:
-                end = begin + at + 1
-                break
-            end = begin
-        os.ftruncate(self._file, end)
-        self._size = end
-
-    def has_open(self, about: os.stat_result) -> bool:
-        """Tell whether a file is the one that it holds."""
-        with contextlib.suppress(OSError):  # it was closed just now
-            return self._file >= 0 and os.path.samestat(about, os.fstat(self._file))
-        return False
+    def _cut_torn_line(self) -> int:
+        """Remove a last line that a crash cut off; return the size of the file."""
+        size = os.fstat(self._file).st_size
+        if size:
+            with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as text:
+                size = text.rfind(b"\n") + 1
+            os.ftruncate(self._file, size)
+        return size
 
     def close(self) -> None:
-        """Let others have the run."""
+        """Let another process have the run."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -225,27 +209,27 @@ _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 def _lock(file: int, path: Path) -> None:
-    """Take the lock of a run. Raises FolderInUseError saying who has it."""
+    """Take the lock of a run. Raises FolderInUseError, which says who has it."""
     deadline, tick = Deadline(_FORK_S), threading.Event()
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            about = os.fstat(file)
-            if any(journal.has_open(about) for journal in list(_open)):
-                told = f"this process has the experiment in {path.parent} open: shut that controller down first"
-                raise FolderInUseError(told) from error
-            # What a process forked in the moment of its death gives up what it inherited as soon as it runs.
-            if holder_of(path) is not None or deadline.passed():
-                told = f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
-                raise FolderInUseError(told) from error
+            holder = holder_of(path)
+            if holder == os.getpid():
+                text = f"this process has the experiment in {path.parent} open: shut that controller down first"
+                raise FolderInUseError(text) from error
+            # A child that was forked just before its parent died closes what it inherited as soon as it runs.
+            if holder is not None or deadline.passed():
+                text = f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
+                raise FolderInUseError(text) from error
             tick.wait(_TICK_S)
         else:
             return
 
 
 def _close_all() -> None:
-    """Give up what a fork inherited: it would keep the lock when the process that has the run is long dead."""
+    """Close the journals that a fork inherited; else it would keep the locks when its parent is dead."""
     for journal in list(_open):
         journal.close()
 
@@ -257,40 +241,33 @@ def _line(event: AnyEvent) -> bytes:
     try:
         return _ENCODER.encode(event) + b"\n"
     except Exception as error:
-        what = type(event).__name__
-        raise UnwritableEventError(f"{what} cannot be written down in the journal: {error}") from error
+        raise UnwritableEventError(f"{type(event).__name__} cannot be written down in the journal: {error}") from error
 
 
 def read_journal(path: Path) -> Iterator[AnyEvent]:
-    """Return the events of a journal; a last line that a crash cut off is none.
-
-    Raises StorageError naming the line that is no event.
-    """
+    """Return the events of a journal, without a torn last line. Raises StorageError, which names a wrong line."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    return
-                yield _event(line, number, path)
+                if line.endswith(b"\n"):
+                    yield _event(line, number, path)
     except OSError as error:
         raise StorageError(f"cannot read the journal {path}: {error.strerror}") from error
 
 
 def _event(line: bytes, number: int, path: Path) -> AnyEvent:
     try:
-        found: AnyEvent = _DECODER.decode(line)
+        return _DECODER.decode(line)
     except msgspec.DecodeError as error:
         raise StorageError(f"line {number} of {path} is no event of an experiment: {error}") from error
-    return found
 
 
-class Left(msgspec.Struct, kw_only=True):
-    """The run that another process left: its folder, its state, and what it asked for and did not note as done.
+class SavedRun(msgspec.Struct, kw_only=True):
+    """A run as its journal tells it: its folder, its state, and the actions whose end was not noted.
 
-    ``journal`` is held from before it was read. ``until`` is the moment of its last event; ``highest_guid``,
-    ``conditions`` and ``tasks`` are where numbers go on. ``opened`` is what the controller was told, ``names`` are
-    those of resources; ``unassigned`` are attributes to set, by guid and name, ``unjudged`` failed and were not looked
-    at, ``due`` are tasks that have not run, by number.
+    ``journal`` is held. ``until`` is the moment of the last event; ``highest_guid``, ``conditions`` and ``tasks`` are
+    the last numbers. ``names`` are those of resources; ``unassigned`` are attributes to set, by guid and name;
+    ``unjudged`` are failed resources that the failure manager has not judged; ``due`` are tasks that have not run.
     """
 
     folder: RunFolder
@@ -308,7 +285,7 @@ class Left(msgspec.Struct, kw_only=True):
 
     def take(self, event: AnyEvent) -> None:
         """Go on by an event."""
-        self.state, asked, _ = step_safely(self.state, event)
+        self.state, actions, _ = step_safely(self.state, event)
         self.until = max(self.until, event.t)
         match event:
             case Opened():
@@ -326,76 +303,42 @@ class Left(msgspec.Struct, kw_only=True):
                 self.due[number], self.tasks = event, max(self.tasks, number)
             case TaskDone(number=number):
                 self.due.pop(number, None)
-        self._take_asked(asked)
+        self._take_actions(actions)
 
-    def _take_asked(self, asked: Iterable[Action]) -> None:
-        for action in asked:
+    def _take_actions(self, actions: Iterable[Action]) -> None:
+        for action in actions:
             if isinstance(action, Assign):
                 self.unassigned[action.guid, action.name] = action.value
             elif isinstance(action, Inform):
                 self.unjudged.append(action.guid)
 
 
-def left_in(run_dir: str | Path) -> Left:
-    """Take a run, and return what its journal tells.
-
-    Raises StorageError where there is none, or it is no journal of ours, and FolderInUseError where somebody has it.
-    """
+def saved_run(run_dir: str | Path) -> SavedRun:
+    """Take a run over, and return it. Raises StorageError without a good journal, and FolderInUseError."""
     where = path_of("run_dir", run_dir)
     folder = run_folder(where.parent.name, where.parent.parent, where.name)
     if not (where / NAME).is_file():
         raise StorageError(f"there is no run to take up in {where}: it has no {NAME}")
-    journal = Journal(where / NAME)  # before it is read: no other process goes on with it meanwhile
+    journal = Journal(where / NAME)  # before it is read, so that no other process goes on with it meanwhile
     try:
-        left = Left(folder=folder, journal=journal)
+        run = SavedRun(folder=folder, journal=journal)
         for event in read_journal(journal.path):
-            left.take(event)
+            run.take(event)
     except BaseException:
         journal.close()
         raise
-    resources = left.state.resources
-    left.names = {guid: name for guid, name in left.names.items() if guid in resources}
+    resources = run.state.resources
+    run.names = {guid: name for guid, name in run.names.items() if guid in resources}
     failed = ResourceState.FAILED
-    left.unjudged = [guid for guid in left.unjudged if guid in resources and resources[guid].state is failed]
-    return left
-
-
-class FileChanges:
-    """Tells when a file that is there changes, or the process that writes it ends; for one thread."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = self._look()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until the file has changed since the last wait; False if the time was over first."""
-        deadline, pause = Deadline(timeout_s), threading.Event()
-        while (seen := self._look()) == self._seen:
-            if deadline.passed():
-                return False
-            pause.wait(min(_LOOK_S, deadline.left_s()))
-        self._seen = seen
-        return True
-
-    def _look(self) -> tuple[object, ...]:
-        try:
-            about = self._path.stat()
-        except OSError:
-            return ()
-        return about.st_ino, about.st_size, about.st_mtime_ns, holder_of(self._path)
+    run.unjudged = [guid for guid in run.unjudged if guid in resources and resources[guid].state is failed]
+    return run
 
 
 class Follower:
-    """Follows a run by its journal; for one thread. Raises NotFoundError for a folder without one.
+    """A reader of the journal of a run that goes on; for one thread. Raises NotFoundError for a folder without one.
 
-    ``state`` is how things stand as far as it was read, ``until`` the moment of the last event, ``began`` of the first.
-    ``on_event`` is told each event, once, unless the journal had to be read again from its start.
+    ``began`` is the moment of the first event, 0 before that was read. ``on_event`` is called with each event once,
+    unless the journal was read again from its start.
     """
 
     def __init__(self, run_dir: str | Path, *, on_event: Callable[[AnyEvent], object] = lambda _event: None) -> None:
@@ -404,71 +347,84 @@ class Follower:
         self.path = self.folder / NAME
         if not self.path.is_file():
             raise NotFoundError(f"there is no run in {self.folder}: it has no {NAME}; {_advice(self.folder)}")
-        self._changes = FileChanges(self.path)
-        self._names: dict[int, str] = {}
+        self._seen = self._stat()
         self._begin()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
+        """Do nothing: no file is held."""
 
     @property
     def process(self) -> int | None:
-        """The process that has the run; null where none has it any more, or nobody can know."""
+        """The process that runs the experiment; None if there is none, or the system does not tell."""
         return holder_of(self.path)
 
     def names(self) -> dict[int, str]:
         """Return the names of resources that have one, as far as the journal was read."""
-        return self._names  # which grows with what is read
+        return self._run.names
+
+    @property
+    def state(self) -> State:
+        """The state after the last event read."""
+        return self._run.state
+
+    @property
+    def until(self) -> float:
+        """The moment of the last event read; 0 before the first."""
+        return self._run.until
 
     def look(self) -> bool:
-        """Read what is new, and tell whether there was anything. Raises StorageError naming the line that is no event.
-
-        A line that is still being written waits for the next look.
-        """
+        """Read the new events, and tell whether there were any. Raises StorageError, which names a wrong line."""
         try:
             with self.path.open("rb") as file:
-                if file.seek(0, 2) < self._offset:  # what could not be written whole was taken out again
+                if file.seek(0, 2) < self._offset:  # lines that could not be written whole were removed
                     self._begin()
                 file.seek(self._offset)
                 before = self._offset
                 for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    self._take(line)
+                    if line.endswith(b"\n"):
+                        self._take(line)
         except OSError as error:
             raise StorageError(f"cannot read the journal {self.path}: {error.strerror}") from error
         return self._offset > before
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the journal changes, or its process ends; false where the time was over first."""
-        return self._changes.wait(timeout_s)
+        """Wait until the journal changes, or its process ends; return False after the timeout."""
+        deadline, pause = Deadline(timeout_s), threading.Event()
+        while (seen := self._stat()) == self._seen:
+            if deadline.passed():
+                return False
+            pause.wait(min(_LOOK_S, deadline.left_s()))
+        self._seen = seen
+        return True
+
+    def _stat(self) -> tuple[object, ...]:
+        try:
+            about = self.path.stat()
+        except OSError:
+            return ()
+        return about.st_ino, about.st_size, about.st_mtime_ns, holder_of(self.path)
 
     def _begin(self) -> None:
-        self.state, self.began, self.until = State(), 0.0, 0.0
+        where = self.folder.parent
+        folder = RunFolder(exp_id=where.name, run_id=self.folder.name, local_dir=where.parent)
+        self._run, self.began = SavedRun(folder=folder), 0.0
         self._offset = self._lines = 0
 
     def _take(self, line: bytes) -> None:
         self._lines += 1
         event = _event(line, self._lines, self.path)
-        self.state, _, _ = step_safely(self.state, event)
-        if isinstance(event, Registered) and event.name:
-            self._names[event.guid] = event.name
+        self._run.take(event)
         self._on_event(event)
         self.began = self.began or event.t
-        self.until = max(self.until, event.t)
         self._offset += len(line)
 
 
 def _advice(folder: Path) -> str:
-    """Say where runs are, for somebody who named the folder of an experiment, or that of all."""
-    try:
-        below = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{NAME}")]
-    except OSError:
-        below = []
+    """Name a run below the folder of an experiment, or of all experiments."""
+    below = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{NAME}")]
     if not below:
         return "a run's folder is EXPERIMENT/RUN in that of all"
-    latest = max(below, key=lambda path: path.name)
-    return f"runs are below it, such as {latest}"
+    return f"runs are below it, such as {max(below, key=lambda path: path.name)}"

@@ -1,7 +1,7 @@
 """The machine of an experiment: ``step(state, event)`` returns the next state and the actions to perform.
 
-It knows no clock, thread, file or network: whatever happened, and when, is in the event. A verb is under way from its
-`Call` until its hook has returned or raised, and, if it returned, until the state was reached that the verb leads to.
+It knows no clock, thread, file or network: an event says what happened, and when. A verb is under way from its `Call`
+until its hook has returned or raised; after a return, until the state is reached that the verb leads to.
 """
 
 from __future__ import annotations
@@ -33,57 +33,49 @@ from fedmon.experiment.events import (
 from fedmon.experiment.situation import (
     MET,
     Blocked,
-    Doomed,
     Group,
+    Impossible,
     Resource,
     State,
-    Verdict,
     Want,
     WantKey,
     verdict_on,
-    verdict_on_condition,
 )
 from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 
-_NOBODY: Map[WantKey, None] = Map()
+_NO_WANTS: Map[WantKey, None] = Map()
 _NO_ATTRIBUTES: Map[str, Any] = Map()
-_NO_COUNTS: Map[str, int] = Map()
+_NO_STREAKS: Map[str, int] = Map()
 _KEPT_VALUES = 64
-"""How many of the last values of a metric a condition that is registered later can look back at."""
+"""The number of last values of a metric that count for conditions registered later."""
 _TICK_S = 2e-6
-"""What comes later within a step is later by this: more than a microsecond, so that datetimes differ, too."""
+"""The least time between two states: more than a microsecond, so that datetimes differ, too."""
 _AWAITED: tuple[Verb, ...] = ("deploy", "start", "stop", "release")
-"""The verbs that are under way until their state was reached, for something else may say so after the hook."""
+"""The verbs that are under way until their state is reached, which something else may report after the hook."""
 
 
-def _limits(key: WantKey, conditions: Iterable[AnyCondition], *, since: float) -> Iterator[Alarm]:
-    """Return the alarms of those conditions that have a timeout."""
-    guid, name = key
-    for condition in conditions:
-        if condition.timeout_s is not None:
-            timer = Timer(guid=guid, purpose="condition-timeout", want=name, number=condition.number)
-            yield Alarm(timer=timer, at=since + condition.timeout_s)
+def due_at(state: State, timer: Timer) -> float | None:
+    """Return when a timer is due; None if it is not needed any more."""
+    if timer.purpose == "delay":
+        want = state.wants.get((timer.guid, timer.want))
+        return None if want is None else want.due
+    resource = state.resources.get(timer.guid)
+    verb = None if resource is None else resource.calling if timer.purpose == "verb-timeout" else resource.retrying
+    return resource.alarm_at if resource is not None and verb == timer.want else None
 
 
-def alarms(state: State, now: float) -> Iterator[Alarm]:
-    """Return the alarms of a state that another process left, each for the moment it was meant for.
-
-    A verb that was under way or to be tried again has no such moment: its time begins ``now``.
-    """
+def alarms(state: State) -> Iterator[Alarm]:
+    """Return the alarms with which another process goes on; timeouts of verbs begin with their hooks."""
     for want in state.wants.values():
         if want.due is not None:
             yield Alarm(timer=Timer(guid=want.guid, purpose="delay", want=want.name), at=want.due)
-        yield from _limits(want.key, want.conditions, since=want.since)
     for resource in state.resources.values():
-        if resource.retrying is not None:
-            yield Alarm(timer=Timer(guid=resource.guid, purpose="retry", want=resource.retrying), at=now)
-        if resource.calling is not None and resource.calling in resource.timeouts:
-            timer = Timer(guid=resource.guid, purpose="verb-timeout", want=resource.calling)
-            yield Alarm(timer=timer, at=now + resource.timeouts[resource.calling])
+        if resource.retrying is not None and resource.alarm_at is not None:
+            yield Alarm(timer=Timer(guid=resource.guid, purpose="retry", want=resource.retrying), at=resource.alarm_at)
 
 
 class Change:
-    """Collects what a step changes; the state that it began with stays as it was. `finish` returns the next one."""
+    """The changes of one step; the state before it stays as it was."""
 
     def __init__(self, state: State, now: float) -> None:
         self.before, self.now = state, now
@@ -94,21 +86,21 @@ class Change:
         self.level, self.level_reason, self.numbers = state.level, state.level_reason, state.numbers
         self.latest = state.latest
         self.actions: list[Action] = []
-        self.awake: deque[WantKey] = deque()
-        """Wants that are to be judged before the step is over."""
-        self.due: list[tuple[int, ResourceState, str]] = []
-        """Who comes to a state, and why, before the step is over, for nothing has to be called for that."""
+        self.woken: deque[WantKey] = deque()
+        """Wants to judge before the step is over."""
+        self.transitions: list[tuple[int, ResourceState, str]] = []
+        """Resources that reach a state, for a reason, before the step is over."""
 
     def finish(self) -> State:
         """Return the state after the step."""
-        while self.awake or self.due:
-            while self.awake:
-                want = self.wants.get(self.awake.popleft())
+        while self.woken or self.transitions:
+            while self.woken:
+                want = self.wants.get(self.woken.popleft())
                 if want is not None:
                     _judge(self, want)
-            due, self.due = self.due, []
-            if due:
-                _come(self, due)
+            transitions, self.transitions = self.transitions, []
+            if transitions:
+                _reach(self, transitions)
         return State(
             resources=self.resources.finish(),
             wants=self.wants.finish(),
@@ -120,59 +112,60 @@ class Change:
             latest=self.latest,
         )
 
-    def tell_timer(self, at: float | None, guid: int, purpose: events.Purpose, want: str) -> None:
-        """Set a timer, or, where ``at`` is None, drop it."""
-        self.actions.append(Alarm(timer=Timer(guid=guid, purpose=purpose, want=want), at=at))
+    def found(self, guids: Iterable[int]) -> Iterator[Resource]:
+        """Return those of some resources that there are, each as it is then."""
+        return filter(None, map(self.resources.get, guids))
+
+    def update(self, resource: Resource, **fields: Any) -> Resource:
+        """Replace fields of a resource, and return it."""
+        made = self.resources[resource.guid] = replace(resource, **fields)
+        return made
 
     def block(self, want: Want, found: Blocked) -> None:
-        """Note what a want waits for."""
-        if found.due != want.due:
-            self.tell_timer(found.due, want.guid, "delay", want.name)
+        """Have a want wait for the resources and the moment of a verdict."""
+        if found.due is not None and found.due != want.due:
+            timer = Timer(guid=want.guid, purpose="delay", want=want.name)
+            self.actions.append(Alarm(timer=timer, at=found.due))
         self._watch(want, found.guids)
         self.wants[want.key] = replace(want, watching=found.guids, due=found.due)
 
     def end_want(self, want: Want) -> None:
-        """Take a want out: it is done, or given up."""
+        """Remove a want."""
         del self.wants[want.key]
         resource = self.resources.get(want.guid)
         if resource is not None and want.attribute is not None:
-            left = tuple(name for name in resource.sets if name != want.name)
-            self.resources[want.guid] = replace(resource, sets=left)
+            self.update(resource, sets=tuple(name for name in resource.sets if name != want.name))
         self._watch(want, ())
-        if want.due is not None:
-            self.tell_timer(None, want.guid, "delay", want.name)
-        self.actions += [replace(alarm, at=None) for alarm in _limits(want.key, want.conditions, since=0.0)]
 
     def drop_wants(self, resource: Resource, names: Iterable[str] | None = None) -> None:
-        """Give up what a resource is still to do: all of it, or what has one of ``names``."""
+        """Remove the wants of a resource, or those with one of ``names``."""
         for name in (*VERB_OF.values(), *resource.sets) if names is None else names:
             want = self.wants.get((resource.guid, name))
             if want is not None:
                 self.end_want(want)
 
     def wake_watchers(self, guid: int) -> None:
-        """Have those who wait for a resource judged again."""
-        self.awake.extend(sorted(self.watchers.get(guid, ())))
+        """Have the wants judged again that watch a resource."""
+        self.woken.extend(sorted(self.watchers.get(guid, ())))
 
     def _watch(self, want: Want, guids: tuple[int, ...]) -> None:
-        before = want.watching
-        if before == guids:
+        if want.watching == guids:
             return
-        for guid in before:
+        for guid in want.watching:
             left = self.watchers[guid].delete(want.key)
             if left:
                 self.watchers[guid] = left
             else:
                 del self.watchers[guid]
         for guid in guids:
-            self.watchers[guid] = self.watchers.get(guid, _NOBODY).set(want.key, None)
+            self.watchers[guid] = self.watchers.get(guid, _NO_WANTS).set(want.key, None)
 
 
-# --- what is wanted ---------------------------------------------------------------------------------------------------
+# --- wants --------------------------------------------------------------------------------------------------------
 
 
 def _deploy_asked(change: Change, event: events.DeployAsked) -> None:
-    """Have resources deployed, and started when their group is ready; what came to its end stays so."""
+    """Have resources deployed, and started when their group is ready; STOPPED ones stay so."""
     group = change.groups.get(event.group)
     if group is None:
         group = Group(members=(), unready=0, wait_all_ready=event.wait_all_ready)
@@ -180,16 +173,14 @@ def _deploy_asked(change: Change, event: events.DeployAsked) -> None:
     fresh = tuple(guid for guid in event.guids if guid not in known and guid in change.resources)
     unready = group.unready + sum(change.resources[guid].state < ResourceState.READY for guid in fresh)
     change.groups[event.group] = replace(group, members=(*group.members, *fresh), unready=unready)
-    for guid in fresh:
-        _leave_group(change, change.resources[guid])
-        change.resources[guid] = resource = replace(change.resources[guid], group=event.group)
-        _begin(change, resource, "deploy")
+    for resource in change.found(fresh):
+        _leave_group(change, resource)
+        _begin(change, change.update(resource, group=event.group), "deploy")
     if not group.wait_all_ready or not unready:
         _start_members(change, fresh)
 
 
 def _leave_group(change: Change, resource: Resource) -> None:
-    """Have a group wait no longer for a resource that goes elsewhere."""
     if resource.group is None:
         return
     group = change.groups[resource.group]
@@ -200,7 +191,7 @@ def _leave_group(change: Change, resource: Resource) -> None:
 
 
 def _count_unready(change: Change, number: int, by: int) -> None:
-    """Count who of a group is below READY; when nobody is, all are started."""
+    """Change the number of members below READY; at 0 all members are started."""
     group = change.groups[number]
     group = change.groups[number] = replace(group, unready=group.unready + by)
     if not group.unready and group.wait_all_ready:
@@ -208,61 +199,44 @@ def _count_unready(change: Change, number: int, by: int) -> None:
 
 
 def _start_members(change: Change, guids: tuple[int, ...]) -> None:
-    """Have members of a group started, and stopped where a condition says when."""
-    for guid in guids:
-        resource = change.resources.get(guid)
-        if resource is None or resource.state >= ResourceState.STOPPED:
-            continue
-        _begin(change, resource, "start")
-        if any(action is ResourceAction.STOP for action, _ in resource.conditions):
-            _begin(change, change.resources[guid], "stop")
+    """Have members of a group started, and stopped if a condition says when."""
+    for resource in change.found(guids):
+        if resource.state < ResourceState.STOPPED:
+            _begin(change, resource, "start")
+            if any(action is ResourceAction.STOP for action, _ in resource.conditions):
+                _begin(change, resource, "stop")
 
 
 def _begin(change: Change, resource: Resource, verb: Verb) -> None:
-    """Begin to want a verb of a resource, unless that is wanted already."""
+    """Add the want of a verb, unless there is one."""
     key = (resource.guid, verb)
     if key not in change.wants:
         conditions = tuple([each for action, each in resource.conditions if VERB_OF[action] == verb])
-        _want(change, Want(key=key, since=change.now, conditions=conditions))
+        _add_want(change, Want(key=key, since=change.now, conditions=conditions))
 
 
-def _want(change: Change, want: Want) -> None:
-    """Do what is wanted at once where nothing holds it back, and wait for that where something does."""
-    if change.level is not FailureLevel.OK:
-        return
-    found = verdict_on(want, change.resources, change.now)
-    if not isinstance(found, Blocked):
-        _settle(change, want, found)
-        return
-    if want.attribute is not None:
-        resource = change.resources[want.guid]
-        change.resources[want.guid] = replace(resource, sets=(*resource.sets, want.name))
-    change.actions += _limits(want.key, want.conditions, since=want.since)
-    change.block(want, found)
+def _add_want(change: Change, want: Want) -> None:
+    if change.level is FailureLevel.OK:
+        change.wants[want.key] = want
+        change.woken.append(want.key)
 
 
 def _judge(change: Change, want: Want) -> None:
-    """Do what is wanted, give it up, or note what it waits for."""
+    """Do what is wanted, have its resource fail if that is impossible, or keep the want if something blocks it."""
     found = verdict_on(want, change.resources, change.now)
     if isinstance(found, Blocked):
         change.block(want, found)
-    else:
-        change.end_want(want)
-        _settle(change, want, found)
-
-
-def _settle(change: Change, want: Want, found: Verdict) -> None:
+        return
+    change.end_want(want)
     resource = change.resources.get(want.guid)
     if resource is None:
         return
-    if isinstance(found, Doomed):
-        _give_up(change, resource, f"{want.name.partition(':')[0]} cannot be done: {found.reason}")
-    elif found is not MET:
-        return
-    elif want.attribute is not None:
+    if isinstance(found, Impossible):
+        _fail(change, resource, f"{want.name.partition(':')[0]} cannot be done: {found.reason}")
+    elif found is MET and want.attribute is not None:
         attribute, value = want.attribute
         change.actions.append(Assign(guid=resource.guid, name=attribute, value=value))
-    else:
+    elif found is MET:
         _call(change, resource, want.name)  # type: ignore[arg-type] # such a want is named after its verb
 
 
@@ -271,207 +245,184 @@ def _action_wanted(change: Change, event: events.ActionWanted, resource: Resourc
 
 
 def _set_wanted(change: Change, event: events.SetWanted) -> None:
-    if event.condition is not None:
-        _count_values(change, event.condition)
     conditions = () if event.condition is None else (event.condition,)
-    for guid in event.guids:
-        if guid in change.resources:
-            change.numbers += 1
-            key = (guid, f"set:{change.numbers}")
-            _want(change, Want(key=key, since=event.t, conditions=conditions, attribute=(event.name, event.value)))
+    _count_values(change, conditions)
+    if change.level is not FailureLevel.OK:
+        return
+    for resource in change.found(event.guids):
+        change.numbers += 1
+        name, attribute = f"set:{change.numbers}", (event.name, event.value)
+        change.update(resource, sets=(*resource.sets, name))
+        _add_want(change, Want(key=(resource.guid, name), since=event.t, conditions=conditions, attribute=attribute))
 
 
 def _release_asked(change: Change, event: events.ReleaseAsked) -> None:
-    """Have resources released; nothing holds that back."""
-    for guid in event.guids:
-        resource = change.resources.get(guid)
-        if resource is not None and resource.state is not ResourceState.RELEASED and resource.calling != "release":
+    """Have resources released, unconditionally."""
+    for resource in change.found(event.guids):
+        if resource.state is not ResourceState.RELEASED and resource.calling != "release":
             change.drop_wants(resource)
-            _call(change, _end_verb(change, change.resources[guid]), "release")
+            _call(change, _end_verb(change, change.resources[resource.guid]), "release")
 
 
-# --- conditions -------------------------------------------------------------------------------------------------------
+# --- conditions -----------------------------------------------------------------------------------------------------
 
 
 def _condition_added(change: Change, event: events.ConditionAdded) -> None:
-    """Give resources one more condition; what they wait for already waits for it, too."""
-    _count_values(change, event.condition)
-    name = VERB_OF[event.action]
-    for guid in event.guids:
-        resource = change.resources.get(guid)
-        if resource is None:
-            continue
-        resource = replace(resource, conditions=(*resource.conditions, (event.action, event.condition)))
-        change.resources[guid] = resource
-        want = change.wants.get((guid, name))
+    """Add a condition to resources, and to their wants."""
+    _count_values(change, (event.condition,))
+    for found in change.found(event.guids):
+        resource = change.update(found, conditions=(*found.conditions, (event.action, event.condition)))
+        want = change.wants.get((resource.guid, VERB_OF[event.action]))
         if want is not None:
             change.wants[want.key] = replace(want, conditions=(*want.conditions, event.condition))
-            change.actions += _limits(want.key, (event.condition,), since=event.t)
-            change.awake.append(want.key)
+            change.woken.append(want.key)
         elif event.action is ResourceAction.STOP and resource.group is not None:
             group = change.groups[resource.group]
-            if not group.wait_all_ready or not group.unready:  # it was told to start
+            if not group.wait_all_ready or not group.unready:  # its start was wanted
                 _begin(change, resource, "stop")
 
 
 def _conditions_removed(change: Change, event: events.ConditionsRemoved) -> None:
-    """Take members out of conditions; one that is left without any is gone."""
-    for guid in event.guids:
-        resource = change.resources.get(guid)
-        if resource is None:
-            continue
+    """Remove members from conditions, and the conditions that have none left."""
+    for resource in change.found(event.guids):
         kept = []
         for action, condition in resource.conditions:
-            left = condition
+            group = condition.group
             if event.action is None or action is event.action:
-                left = replace(condition, group=tuple(one for one in condition.group if one not in event.group))
-            if left.group:
-                kept.append((action, left))
-        change.resources[guid] = replace(resource, conditions=tuple(kept))
+                group = tuple(one for one in group if one not in event.group)
+            if group:
+                kept.append((action, replace(condition, group=group)))
+        change.update(resource, conditions=tuple(kept))
         for action, verb in VERB_OF.items():
-            want = change.wants.get((guid, verb))
+            want = change.wants.get((resource.guid, verb))
             if want is not None:
                 mine = tuple(condition for other, condition in kept if other is action)
                 change.wants[want.key] = replace(want, conditions=mine)
-                change.awake.append(want.key)
+                change.woken.append(want.key)
 
 
-def _count_values(change: Change, condition: AnyCondition) -> None:
-    """Have the values of a group counted for a condition, from those on that were as it wants already."""
-    if not isinstance(condition, MetricCondition):
-        return
-    for guid in condition.group:
-        resource = change.resources.get(guid)
-        if resource is None:
+def _count_values(change: Change, conditions: Iterable[AnyCondition]) -> None:
+    """Count the last values of metrics for conditions on them, and note these for the values to come."""
+    for condition in conditions:
+        if not isinstance(condition, MetricCondition):
             continue
-        met = resource.met
-        for (name, source), values in resource.told.items():
-            if name == condition.metric.name:
-                held = itertools.takewhile(condition.metric.holds, reversed(values))
-                counts = met.get(condition.number, _NO_COUNTS)
-                met = met.set(condition.number, counts.set(source, sum(1 for _ in held)))
-        change.resources[guid] = replace(resource, asked=(*resource.asked, condition), met=met)
+        for resource in change.found(condition.group):
+            streaks = _NO_STREAKS
+            for (name, source), values in resource.values.items():
+                if name == condition.metric.name:
+                    held = itertools.takewhile(condition.metric.holds, reversed(values))
+                    streaks = streaks.set(source, sum(1 for _ in held))
+            change.update(
+                resource,
+                metric_conditions=(*resource.metric_conditions, condition),
+                streaks=resource.streaks.set(condition.number, streaks) if streaks else resource.streaks,
+            )
 
 
 def _measured(change: Change, event: events.Measured, resource: Resource) -> None:
-    """Note a value; it counts for conditions on it, whether anybody waits for them yet or not."""
-    met, series = resource.met, (event.name, event.source)
-    for condition in resource.asked:
-        counts = met.get(condition.number, _NO_COUNTS)
+    """Note a value, and count it for the conditions on its metric, even before a want waits for them."""
+    streaks, series = resource.streaks, (event.name, event.source)
+    for condition in resource.metric_conditions:
+        counts = streaks.get(condition.number, _NO_STREAKS)
         count = counts.get(event.source, 0)
         if condition.metric.name == event.name and count < condition.metric.samples:  # what held once has held
             count = count + 1 if condition.metric.holds(event.value) else 0
-            met = met.set(condition.number, counts.set(event.source, count))
-    told = resource.told.set(series, (*resource.told.get(series, ())[1 - _KEPT_VALUES :], event.value))
-    change.resources[event.guid] = replace(resource, told=told, met=met)
-    if met is not resource.met:
+            streaks = streaks.set(condition.number, counts.set(event.source, count))
+    values = resource.values.set(series, (*resource.values.get(series, ())[1 - _KEPT_VALUES :], event.value))
+    change.update(resource, values=values, streaks=streaks)
+    if streaks is not resource.streaks:
         change.wake_watchers(event.guid)
 
 
-# --- verbs ------------------------------------------------------------------------------------------------------------
+# --- verbs --------------------------------------------------------------------------------------------------------
 
 
 def _call(change: Change, resource: Resource, verb: Verb) -> None:
-    """Have a verb called, and ended in time; one without code has no need of that."""
+    """Have a verb called; one without code reaches its state within the step."""
     if verb in resource.plain:
-        change.resources[resource.guid] = replace(resource, retrying=None)
-        change.due.append((resource.guid, COMES_TO[verb], ""))
+        change.update(resource, retrying=None)
+        change.transitions.append((resource.guid, COMES_TO[verb], ""))
     else:
-        _under_way(change, resource, verb)
+        _set_calling(change, resource, verb)
         change.actions.append(Call(guid=resource.guid, verb=verb))
 
 
-def _under_way(change: Change, resource: Resource, verb: Verb) -> None:
-    """Note that a verb is under way, and when it is given up."""
-    timeout_s = resource.timeouts.get(verb)
-    ends_at = None if timeout_s is None else change.now + timeout_s
-    change.resources[resource.guid] = replace(
-        resource, calling=verb, returned=False, scheduled=False, left_alone=False, retrying=None, alarm_at=ends_at
+def _set_calling(change: Change, resource: Resource, verb: Verb) -> Resource:
+    return change.update(
+        resource, calling=verb, returned=False, scheduled=False, left_alone=False, retrying=None, alarm_at=None
     )
-    if ends_at is not None:
-        change.tell_timer(ends_at, resource.guid, "verb-timeout", verb)
 
 
 def _end_verb(change: Change, resource: Resource, *, attempt: int = 0) -> Resource:
-    """Note that no verb is under way or to be tried again any more; return the resource."""
-    if resource.calling is not None and resource.calling in resource.timeouts:
-        change.tell_timer(None, resource.guid, "verb-timeout", resource.calling)
-    if resource.retrying is not None:
-        change.tell_timer(None, resource.guid, "retry", resource.retrying)
-    made = replace(resource, calling=None, returned=False, scheduled=False, retrying=None, attempt=attempt)
-    change.resources[resource.guid] = made
-    return made
+    """End the verb that is under way or waits for its next attempt; return the resource."""
+    return change.update(
+        resource, calling=None, returned=False, scheduled=False, retrying=None, alarm_at=None, attempt=attempt
+    )
 
 
-def _give_up(change: Change, resource: Resource, reason: str) -> None:
-    """Have a resource fail: first its state, for others wait for that, and then its hook."""
+def _fail(change: Change, resource: Resource, reason: str) -> None:
+    """Have a resource fail: first its state, because others wait for that, and then its hook."""
     if resource.state >= ResourceState.FAILED:
         return
     change.drop_wants(resource)
-    change.due.append((resource.guid, ResourceState.FAILED, reason))
+    change.transitions.append((resource.guid, ResourceState.FAILED, reason))
     if "fail" not in resource.plain:
         change.actions.append(Call(guid=resource.guid, verb="fail", reason=reason))
 
 
 def _verb_began(change: Change, event: events.VerbBegan, resource: Resource) -> None:
-    if resource.state < ResourceState.FAILED:
-        _under_way(change, _end_verb(change, resource), event.verb)
+    """Start the timeout of a verb when its hook begins; a verb that a user called is under way from here on."""
+    if resource.calling != event.verb:
+        if resource.state >= ResourceState.FAILED:
+            return
+        resource = _set_calling(change, _end_verb(change, resource), event.verb)
+    timeout_s = resource.timeouts.get(event.verb)
+    if timeout_s is not None:
+        _set_alarm(change, resource, "verb-timeout", event.verb, event.t + timeout_s)
+
+
+def _set_alarm(change: Change, resource: Resource, purpose: Any, verb: Verb, at: float) -> None:
+    change.update(resource, alarm_at=at)
+    change.actions.append(Alarm(timer=Timer(guid=resource.guid, purpose=purpose, want=verb), at=at))
 
 
 def _verb_returned(change: Change, event: events.VerbReturned, resource: Resource) -> None:
-    """Note that a hook returned; its verb is over where the state was reached, or comes to none."""
+    """Note that a hook returned; its verb ends if its state is reached."""
     if resource.calling != event.verb:
         return
     if resource.state >= COMES_TO[event.verb] or event.verb not in _AWAITED:
         _end_verb(change, resource)
     else:
-        change.resources[event.guid] = replace(resource, returned=True, scheduled=event.scheduled)
+        change.update(resource, returned=True, scheduled=event.scheduled)
     change.wake_watchers(event.guid)
 
 
 def _verb_failed(change: Change, event: events.VerbFailed, resource: Resource) -> None:
-    """Have a verb tried again, or the resource fail, whatever state the hook had said before it raised."""
+    """Have a verb tried again, or the resource fail, even if the hook reported a state before it raised."""
     is_left_behind = resource.calling != event.verb and (resource.calling is not None or event.verb in _AWAITED)
     if is_left_behind or resource.state >= ResourceState.FAILED:
         return
     retry, attempt = resource.retry.get(event.verb), resource.attempt + 1
     if retry is None or attempt > retry.times or change.level is not FailureLevel.OK:
         tried = f" ({attempt} times)" if resource.attempt else ""
-        _give_up(change, resource, f"{event.verb} failed{tried}: {event.reason}")
+        _fail(change, resource, f"{event.verb} failed{tried}: {event.reason}")
         return
-    again_at = event.t + retry.delay_before_s(attempt)
-    resource = _end_verb(change, resource, attempt=attempt)
-    change.resources[event.guid] = replace(resource, retrying=event.verb, alarm_at=again_at, reason=event.reason)
-    change.tell_timer(again_at, event.guid, "retry", event.verb)
+    resource = replace(_end_verb(change, resource, attempt=attempt), retrying=event.verb, reason=event.reason)
+    _set_alarm(change, resource, "retry", event.verb, event.t + retry.delay_before_s(attempt))
 
 
 def _fired(change: Change, event: events.Fired) -> None:
-    """Do what a timer was for."""
     timer = event.timer
     resource = change.resources.get(timer.guid)
     if resource is None:
         return
     match timer.purpose:
-        case "delay":
-            change.awake.append((timer.guid, timer.want))
-        case "condition-timeout":
-            _condition_timed_out(change, resource, timer)
+        case "delay" | "condition-timeout":
+            change.woken.append((timer.guid, timer.want))
         case "verb-timeout" if resource.calling == timer.want:
             _verb_timed_out(change, resource, resource.calling, event.waits_for)
         case "retry" if resource.retrying == timer.want and change.level is FailureLevel.OK:
             _call(change, resource, resource.retrying)
-
-
-def _condition_timed_out(change: Change, resource: Resource, timer: Timer) -> None:
-    want = change.wants.get((timer.guid, timer.want))
-    for condition in () if want is None else want.conditions:
-        if want is None or condition.number != timer.number:
-            continue
-        if verdict_on_condition(condition, want, change.resources, change.now) is MET:
-            return
-        change.end_want(want)
-        reason = f"{timer.want.partition(':')[0]} waited {condition.timeout_s:g} s for resource "
-        _give_up(change, resource, f"{reason}{', '.join(map(str, condition.group))} to be {condition}")
 
 
 def _verb_timed_out(change: Change, resource: Resource, verb: Verb, waited_for: str) -> None:
@@ -479,72 +430,70 @@ def _verb_timed_out(change: Change, resource: Resource, verb: Verb, waited_for: 
     reason += f": it waited for {waited_for}" if waited_for else ""
     change.actions.append(Abandon(guid=resource.guid))
     if verb == "release":
-        # Whatever its hook still holds, the experiment is done with it.
-        change.due.append((resource.guid, ResourceState.RELEASED, reason))
+        change.transitions.append((resource.guid, ResourceState.RELEASED, reason))
     else:
         _verb_failed(change, events.VerbFailed(t=change.now, guid=resource.guid, verb=verb, reason=reason), resource)
 
 
-# --- states -----------------------------------------------------------------------------------------------------------
+# --- states -------------------------------------------------------------------------------------------------------
 
 
 def _became(change: Change, event: events.Became) -> None:
-    _come(change, [(guid, event.state, event.reason) for guid in event.guids])
+    _reach(change, [(guid, event.state, event.reason) for guid in event.guids])
 
 
-def _come(change: Change, due: Iterable[tuple[int, ResourceState, str]]) -> None:
-    """Have resources come to states, for reasons. What is over stays; what failed can be released."""
+def _reach(change: Change, transitions: Iterable[tuple[int, ResourceState, str]]) -> None:
+    """Have resources reach states, for reasons. RELEASED is final, and FAILED leads to RELEASED only."""
     reached: dict[ResourceState, list[int]] = {}
     unready: dict[int, int] = {}
     change.latest = max(change.now, change.latest + _TICK_S)
-    for guid, state, reason in due:
+    for guid, state, reason in transitions:
         resource = change.resources.get(guid)
         before = ResourceState.RELEASED if resource is None else resource.state
         is_over = before >= ResourceState.FAILED
         if resource is None or (is_over and not before < state is ResourceState.RELEASED):
             continue
-        _moved(change, resource, state, reason)
+        _enter(change, resource, state, reason)
         reached.setdefault(state, []).append(guid)
         if resource.group is not None and (before < ResourceState.READY) is not (state < ResourceState.READY):
             unready[resource.group] = unready.get(resource.group, 0) + (1 if state < ResourceState.READY else -1)
     change.actions += [Reached(guids=tuple(guids), state=state) for state, guids in reached.items()]
     for group, by in unready.items():
-        if by:
-            _count_unready(change, group, by)
+        _count_unready(change, group, by)
 
 
-def _moved(change: Change, resource: Resource, now: ResourceState, reason: str) -> None:
+def _enter(change: Change, resource: Resource, state: ResourceState, reason: str) -> None:
     calling, retrying, before = resource.calling, resource.retrying, resource.state
-    is_over = now is ResourceState.RELEASED or (now is ResourceState.FAILED and calling != "release")
-    has_come = calling is not None and resource.returned and now >= COMES_TO[calling]
-    came_meanwhile = retrying is not None and before < COMES_TO[retrying] <= now
-    if (calling or retrying) and (is_over or has_come or came_meanwhile):
+    is_over = state is ResourceState.RELEASED or (state is ResourceState.FAILED and calling != "release")
+    is_complete = calling is not None and resource.returned and state >= COMES_TO[calling]
+    is_superseded = retrying is not None and before < COMES_TO[retrying] <= state
+    if (calling or retrying) and (is_over or is_complete or is_superseded):
         resource = _end_verb(change, resource)
-    resource = change.resources[resource.guid] = replace(
+    resource = change.update(
         resource,
-        state=now,
-        times=(*(each for each in resource.times if each[0] is not now), (now, change.latest)),
+        state=state,
+        times=(*(each for each in resource.times if each[0] is not state), (state, change.latest)),
         reason=reason or resource.reason,
         left_alone=False,
     )
-    if now >= ResourceState.FAILED:
+    if state >= ResourceState.FAILED:
         change.drop_wants(resource)
-        if now is ResourceState.FAILED:
+        if state is ResourceState.FAILED:
             change.actions.append(Inform(guid=resource.guid))
-    elif now is not before:  # what was to be done and has happened otherwise
-        change.drop_wants(resource, [verb for verb in VERB_OF.values() if COMES_TO[verb] <= now])
+    elif state is not before:
+        change.drop_wants(resource, [verb for verb in VERB_OF.values() if COMES_TO[verb] <= state])
     change.wake_watchers(resource.guid)
 
 
 def _returned(change: Change, event: events.Returned, resource: Resource) -> None:
-    """Have a lost resource back; who passed it over meanwhile does not go back for it."""
+    """Give a lost resource its state back; actions that passed it over meanwhile are not undone."""
     if resource.state is ResourceState.FAILED:
         times = tuple(each for each in resource.times if each[0] is not ResourceState.FAILED)
-        change.resources[event.guid] = replace(resource, state=event.state, times=times, reason="")
+        change.update(resource, state=event.state, times=times, reason="")
         change.wake_watchers(event.guid)
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- resources ----------------------------------------------------------------------------------------------------
 
 
 def _registered(change: Change, event: events.Registered) -> None:
@@ -552,7 +501,7 @@ def _registered(change: Change, event: events.Registered) -> None:
         guid=event.guid,
         rtype=event.rtype,
         critical=event.critical,
-        attributes=Map(event.attributes) if event.attributes else _NO_ATTRIBUTES,  # one for all who have none
+        attributes=Map(event.attributes) if event.attributes else _NO_ATTRIBUTES,
         timeouts=event.timeouts,
         retry=event.retry,
         plain=event.plain,
@@ -560,111 +509,108 @@ def _registered(change: Change, event: events.Registered) -> None:
 
 
 def _removed(change: Change, event: events.Removed) -> None:
-    """Take resources out, with all that they were to do and all who were connected to them."""
-    for guid in event.guids:
-        resource = change.resources.pop(guid, None)
-        if resource is None:
-            continue
+    """Remove resources, with their wants and connections."""
+    for resource in change.found(event.guids):
+        del change.resources[resource.guid]
         change.drop_wants(resource)
         _leave_group(change, resource)
         for other in resource.connections:
-            if other in change.resources:
-                neighbour = change.resources[other]
-                change.resources[other] = replace(neighbour, connections=neighbour.connections - {guid})
-        change.wake_watchers(guid)
+            _connect(change, other, resource.guid, is_on=False)
+        change.wake_watchers(resource.guid)
 
 
 def _connected(change: Change, event: events.Connected) -> None:
-    pair = {event.guid, event.other}
-    if event.is_on and not all(guid in change.resources for guid in pair):
-        return  # another thread took one of them out meanwhile
-    for guid in pair:
-        resource = change.resources.get(guid)
-        if resource is not None:
-            others = pair - {guid}
-            mine = resource.connections | others if event.is_on else resource.connections - others
-            change.resources[guid] = replace(resource, connections=mine)
+    if event.is_on and not (event.guid in change.resources and event.other in change.resources):
+        return  # another thread removed one of them meanwhile
+    _connect(change, event.guid, event.other, is_on=event.is_on)
+    _connect(change, event.other, event.guid, is_on=event.is_on)
+
+
+def _connect(change: Change, guid: int, other: int, *, is_on: bool) -> None:
+    resource = change.resources.get(guid)
+    if resource is not None:
+        change.update(resource, connections=resource.connections | {other} if is_on else resource.connections - {other})
 
 
 def _recoded(change: Change, event: events.Recoded, resource: Resource) -> None:
-    change.resources[event.guid] = replace(resource, plain=event.plain)
+    change.update(resource, plain=event.plain)
 
 
 def _attribute_set(change: Change, event: events.AttributeSet, resource: Resource) -> None:
-    """Look at a new value of an attribute; ``critical`` alone says what others do."""
     critical = bool(event.value) if event.name == "critical" else resource.critical
-    attributes = resource.attributes.set(event.name, event.value)
-    change.resources[event.guid] = replace(resource, attributes=attributes, critical=critical)
+    change.update(resource, attributes=resource.attributes.set(event.name, event.value), critical=critical)
     if critical is not resource.critical:
         change.wake_watchers(event.guid)
 
 
 def _trace_enabled(change: Change, event: events.TraceEnabled, resource: Resource) -> None:
     if event.name not in resource.traces:
-        change.resources[event.guid] = replace(resource, traces=(*resource.traces, event.name))
+        change.update(resource, traces=(*resource.traces, event.name))
 
 
 def _reopened(change: Change, event: events.Reopened) -> None:
-    """Note what the process that took the run up does not know how to take up."""
-    for guid in event.left_alone:
-        if guid in change.resources:
-            change.resources[guid] = replace(change.resources[guid], left_alone=True)
+    for resource in change.found(event.left_alone):
+        change.update(resource, left_alone=True)
 
 
 def _leveled(change: Change, event: events.Leveled) -> None:
-    """Note how bad it is; a failure ends all waiting, and it never becomes better."""
+    """Note the level of a failure, which ends all waiting and never falls."""
     if event.level > change.level:
         change.level, change.level_reason = event.level, event.reason
         for want in change.before.wants.values():
             change.end_want(want)
 
 
+def _of_one(handle: Callable[[Change, Any, Resource], None]) -> Callable[[Change, Any], None]:
+    """Return the handler of an event of one resource, which does nothing once that was removed."""
+
+    def handler(change: Change, event: Any) -> None:
+        resource = change.resources.get(event.guid)
+        if resource is not None:
+            handle(change, event, resource)
+
+    return handler
+
+
 _HANDLERS: dict[type[AnyEvent], Callable[[Change, Any], None]] = {
     events.Registered: _registered,
-    events.Connected: _connected,
+    events.Recoded: _of_one(_recoded),
     events.Removed: _removed,
+    events.Connected: _connected,
+    events.AttributeSet: _of_one(_attribute_set),
+    events.TraceEnabled: _of_one(_trace_enabled),
     events.ConditionAdded: _condition_added,
     events.ConditionsRemoved: _conditions_removed,
     events.SetWanted: _set_wanted,
     events.DeployAsked: _deploy_asked,
+    events.ActionWanted: _of_one(_action_wanted),
     events.ReleaseAsked: _release_asked,
     events.Became: _became,
+    events.Returned: _of_one(_returned),
+    events.VerbBegan: _of_one(_verb_began),
+    events.VerbReturned: _of_one(_verb_returned),
+    events.VerbFailed: _of_one(_verb_failed),
     events.Reopened: _reopened,
     events.Fired: _fired,
+    events.Measured: _of_one(_measured),
     events.Leveled: _leveled,
 }
-_OF_ONE: dict[type[AnyEvent], Callable[[Change, Any, Resource], None]] = {
-    events.Recoded: _recoded,
-    events.AttributeSet: _attribute_set,
-    events.TraceEnabled: _trace_enabled,
-    events.ActionWanted: _action_wanted,
-    events.Returned: _returned,
-    events.VerbBegan: _verb_began,
-    events.VerbReturned: _verb_returned,
-    events.VerbFailed: _verb_failed,
-    events.Measured: _measured,
-}
-"""What happens to one resource, and to none where that was taken out."""
 
 
 def step(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...]]:
-    """Return the state after an event, and what it asks to be done, in this order. The old state stays as it was."""
+    """Return the state after an event and the actions to perform, in order. The old state stays as it was."""
+    handler = _HANDLERS.get(type(event))
+    if handler is None:
+        return state, ()  # it is for the process that reconnects
     change = Change(state, event.t)
-    if type(event) in _HANDLERS:
-        _HANDLERS[type(event)](change, event)
-    elif type(event) in _OF_ONE:
-        resource = change.resources.get(event.guid)  # type: ignore[union-attr] # these have one
-        if resource is not None:
-            _OF_ONE[type(event)](change, event, resource)
-    else:
-        return state, ()  # who takes the run up again looks at it
+    handler(change, event)
     return change.finish(), tuple(change.actions)
 
 
 def step_safely(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...], str]:
-    """Return what `step` does, and ""; where that raises, a state that wants nothing any more, and what was wrong.
+    """Return the result of `step`, and ""; if it raises, an aborted state without wants, and the error.
 
-    That is the same whenever the event is read back from a journal, so nothing of it has to be written down.
+    A replay of the journal ends in the same state, so the error needs no event.
     """
     try:
         return *step(state, event), ""
@@ -672,8 +618,4 @@ def step_safely(state: State, event: AnyEvent) -> tuple[State, tuple[Action, ...
         wrong = f"the machine failed on {event!r:.200}: {error!r}"
         reason = state.level_reason if state.is_aborted else wrong
         state = replace(state, wants=Map(), watchers=Map(), level=FailureLevel.EC_FAILURE, level_reason=reason)
-    # What happened has happened: without what was wanted, which is what steps stumble over, it can mostly be noted.
-    try:
-        return *step(state, event), wrong
-    except Exception as error:  # noqa: BLE001 - as above
-        return state, (), f"{wrong}; it is passed over: {error!r}"
+        return state, (), wrong

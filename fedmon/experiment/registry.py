@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fedmon.common.errors import FedmonError
 from fedmon.experiment.check.graph import refuse_circles
 from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition, is_text
-from fedmon.experiment.engine import Engine
+from fedmon.experiment.engine import Engine, Job
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
@@ -30,6 +30,7 @@ from fedmon.experiment.events import (
     AnyEvent,
     ConditionAdded,
     ConditionsRemoved,
+    Connected,
     Recoded,
     Registered,
     Reopened,
@@ -40,10 +41,10 @@ from fedmon.experiment.events import (
     checked_timeouts,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.journal import Left
+from fedmon.experiment.journal import SavedRun
 from fedmon.experiment.machine import step
 from fedmon.experiment.resource import SETTERS, Experiment, ResourceManager
-from fedmon.experiment.situation import Guids, waits_in_vain
+from fedmon.experiment.situation import Guids, waits_for_itself
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 logger = logging.getLogger(__name__)
@@ -215,8 +216,8 @@ class Registry:
         except FedmonError as error:
             logger.warning("resource %d: %s", guid, error)
 
-    def abandon(self, guid: int) -> int | None:
-        """Leave the hook of a resource behind; return its thread."""
+    def abandon(self, guid: int) -> Job | None:
+        """Leave the hook of a resource behind; return its job."""
         resource = self._resources.get(guid)
         return None if resource is None else resource.abandon()
 
@@ -234,7 +235,7 @@ class Registry:
 
     # --- taking a run up again ----------------------------------------------------------------------------------------
 
-    def restore(self, ec: Experiment, left: Left) -> None:
+    def restore(self, ec: Experiment, left: SavedRun) -> None:
         """Make the resources of a state that another process left. Raises UnknownTypeError."""
         self.names.update(left.names)
         for guid, seen in sorted(left.state.resources.items()):
@@ -244,7 +245,7 @@ class Registry:
             if plain != seen.plain:
                 ec.engine.post(Recoded(t=ec.engine.now(), guid=guid, plain=plain))
 
-    def take_up(self, engine: Engine, left: Left) -> None:
+    def take_up(self, engine: Engine, left: SavedRun) -> None:
         """Go on where another process stopped: set timers and attributes, and have resources ask how they stand."""
         alone = []
         for guid, seen in sorted(left.state.resources.items()):
@@ -258,8 +259,7 @@ class Registry:
         for guid, seen in left.state.resources.items():
             if seen.state is not ResourceState.RELEASED:
                 again = functools.partial(self._resources[guid].reconnected, seen.calling)
-                engine.hooks.put(again, limited=seen.calling not in (None, "release"))
-        engine.hooks.start()
+                engine.reconnect(guid, seen.calling, again)
 
     def _named(self, name: str) -> int:
         return next((guid for guid, known in list(self.names.items()) if known == name), -1)
@@ -271,7 +271,7 @@ class Conditions:
     ``asked_for`` holds the guids that a condition ever asked for.
     """
 
-    def __init__(self, registry: Registry, engine: Engine, left: Left) -> None:
+    def __init__(self, registry: Registry, engine: Engine, left: SavedRun) -> None:
         self._registry, self._engine, self._numbers = registry, engine, itertools.count(left.conditions + 1)
         known = (condition for each in left.state.resources.values() for _, condition in each.conditions)
         self.asked_for = {guid for condition in known for guid in condition.group}
@@ -285,7 +285,7 @@ class Conditions:
         waiting, action = self._members(guids), action_of(action)
         mine = self._numbered(condition)
         for guid in waiting:
-            if isinstance(mine, StateCondition) and waits_in_vain(guid, action, mine):
+            if isinstance(mine, StateCondition) and waits_for_itself(guid, action, mine):
                 raise InvalidConditionError(
                     f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
                     f"{VERB_OF[action]}: that would be for ever"
@@ -328,8 +328,8 @@ class Conditions:
         return replace(mine, number=next(self._numbers))
 
 
-def connect(one: ResourceManager, other: ResourceManager, note: Callable[[], object]) -> None:
-    """Connect two resources that both agree, and ``note`` it; if anything fails, undo what was done.
+def connect(engine: Engine, one: ResourceManager, other: ResourceManager) -> None:
+    """Connect two resources that both agree; the journal has it before their hooks run. If one fails, undo it.
 
     Raises InvalidConnectionError naming the side that does not take it.
     """
@@ -340,14 +340,15 @@ def connect(one: ResourceManager, other: ResourceManager, note: Callable[[], obj
         if not _asked(asked.valid_connection, asked, about):
             raise InvalidConnectionError(f"{asked.name} takes no connection to {about.name}: nothing was connected")
     done: list[tuple[ResourceManager, ResourceManager]] = []
+    engine.post(Connected(t=engine.now(), guid=one.guid, other=other.guid))
     try:
         for connected, neighbour in sides:
             _asked(connected.do_connect, connected, neighbour)
             done.append((connected, neighbour))
-        note()
     except BaseException:
         for connected, neighbour in reversed(done):
             disconnect(connected, neighbour)
+        engine.note(Connected(t=engine.now(), guid=one.guid, other=other.guid, is_on=False))
         raise
 
 

@@ -15,7 +15,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.experiment import durations
 from fedmon.experiment.attributes import MASK, Attribute, Flags, Types, write_refusal
 from fedmon.experiment.conditions import MetricCondition, state_of
-from fedmon.experiment.engine import Engine, Hook, failtrap, here
+from fedmon.experiment.engine import Engine, Hook, Job, failtrap, here
 from fedmon.experiment.errors import (
     AttributeAccessError,
     ExperimentOverError,
@@ -686,13 +686,13 @@ class ResourceManager:
         """Tell whether its type says how to take it up again, or has no code of its own that could go on."""
         return type(self).do_reconnect is not ResourceManager.do_reconnect or not self.overrides("start")
 
-    def abandon(self) -> int | None:
-        """Leave the hook that runs behind: others may run from now on; return its thread."""
+    def abandon(self) -> Job | None:
+        """Leave the running hook behind, so that others may run; return its job, if it has one."""
         hook, self.__running, self.__turn = self.__running, None, threading.RLock()
         if hook is None:
             return None
         hook.is_abandoned = True
-        return hook.thread
+        return hook.job
 
     def _check_may(self, verb: str) -> None:
         state, seen = self.state, self._seen()

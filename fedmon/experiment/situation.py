@@ -1,9 +1,7 @@
-"""What the machine knows of an experiment, and whether something that is wanted may be done now.
+"""The state of an experiment, and the verdict on whether a want may be done now.
 
-The values never change, so that a step leaves the old ones alone.
-
-None of them leads back to itself, so the garbage collector, which would look at all of them again and again while
-thousands of resources come and go, is told to leave them out; those of events and conditions, too.
+The values are immutable, so that a step leaves the old state alone. They hold no cycles, so ``gc=False`` keeps
+thousands of them out of the garbage collector.
 """
 
 from __future__ import annotations
@@ -20,28 +18,26 @@ from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 
 Guids = int | str | Iterable[int | str]
 """Resources as callers give them: a guid or a name, or several."""
-Times = tuple[tuple[ResourceState, float], ...]
-"""When something came to which state, in the order of coming."""
+_SLACK_S = 1e-6
+"""A timer may fire earlier than its moment by the rounding of a clock."""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One resource. ``times`` holds when it came to each state, in seconds as events count them.
+    """One resource.
 
-    ``plain`` are the verbs for which its type has no code. ``calling`` is the verb under way: until its hook has
-    returned and its state was reached. ``returned`` tells that the hook has returned before that, and ``scheduled``
-    that it has put something off. ``retrying`` is the verb that waits to be tried again, ``alarm_at`` when that is, or
-    when the one under way is given up, and ``attempt`` how often it has failed before. ``left_alone`` tells that it was
-    STARTED when another process took the run up, and its type does not say how to take it up.
-    ``attributes`` are those that were set, ``traces`` those that are kept; ``sets`` names the wants of attributes that
-    are still to be set.
-    ``told`` holds the last values that it told, by name and source; ``asked`` are the conditions on them, and ``met``
-    counts, by the number of a condition and then by source, values in a row that were as wanted.
+    ``times`` holds when it reached each state. ``plain`` are the verbs for which its type has no code. ``calling`` is
+    the verb under way: until its hook has returned and its state is reached. ``returned``: the hook has returned before
+    that; ``scheduled``: it scheduled a task. ``retrying`` is the verb that waits for its next attempt, ``attempt`` the
+    number of failed ones, ``alarm_at`` the moment of the next attempt or of the timeout. ``left_alone``: it was STARTED
+    when another process reconnected, and its type cannot do so. ``sets`` names its wants of attributes. ``values``
+    holds the last values of each metric by name and source, ``metric_conditions`` the conditions on them, and
+    ``streaks`` by condition and source how many values in a row fulfilled it.
     """
 
     guid: int
     rtype: str
     state: ResourceState = ResourceState.NEW
-    times: Times = ()
+    times: tuple[tuple[ResourceState, float], ...] = ()
     critical: bool = True
     conditions: tuple[tuple[ResourceAction, AnyCondition], ...] = ()
     connections: frozenset[int] = frozenset()
@@ -59,27 +55,27 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeouts: dict[Verb, float] = {}
     retry: dict[Verb, Retry] = {}
     plain: tuple[Verb, ...] = ()
-    told: Map[tuple[str, str], tuple[float | None, ...]] = Map()
-    asked: tuple[MetricCondition, ...] = ()
-    met: Map[int, Map[str, int]] = Map()
+    values: Map[tuple[str, str], tuple[float | None, ...]] = Map()
+    metric_conditions: tuple[MetricCondition, ...] = ()
+    streaks: Map[int, Map[str, int]] = Map()
     reason: str = ""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a hook of it runs, or is to be tried again."""
+        """Whether a hook of it runs, or waits for its next attempt."""
         return self.retrying is not None or (self.calling is not None and not self.returned)
 
     def since(self, state: ResourceState) -> float | None:
-        """Return when it came to a state or passed it; None as long as it has not."""
+        """Return when it reached or passed a state; None if it has not."""
         return min((t for other, t in self.times if other >= state), default=None)
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a verb of a type waits for by itself: those of type ``of`` that it is connected to are to be at ``state``.
+    """A wait that is part of a type: a verb of it waits for its connected resources of type ``of`` to be at ``state``.
 
-    For "stop" it is its own end that comes only then. ``through`` leads there over types in between, and counts where
-    none is connected to it itself. With ``attribute`` it is the resource whose guid that attribute holds: it has to be
-    there by then, and a condition is to wait for it.
+    For "stop" it is the resource's own end that waits. ``through`` names the types of resources in between, for a
+    resource that is not connected to any itself. With ``attribute`` it is the resource whose guid the attribute holds:
+    it must be registered, and a condition should wait for it.
     """
 
     verb: Literal["deploy", "start", "stop"]
@@ -90,16 +86,13 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 WantKey = tuple[int, str]
-"""Whose want it is, by guid, and which: ``deploy``, ``start``, ``stop``, or ``set:`` with a number.
-
-A plain tuple: an experiment looks some up at each of its many steps.
-"""
+"""A guid and the name of its want: ``deploy``, ``start``, ``stop``, or ``set:`` with a number."""
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something that is to be done as soon as its conditions hold.
+    """An action, or an ``attribute`` to set, that is done as soon as its conditions hold.
 
-    ``watching`` is who it waits for now; ``due`` is when a delay ends, None where none runs.
+    ``watching`` are the resources that it waits for now, ``due`` is when its next delay or timeout ends.
     """
 
     key: WantKey
@@ -111,17 +104,17 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def guid(self) -> int:
-        """Whose it is."""
+        """The resource that it belongs to."""
         return self.key[0]
 
     @property
     def name(self) -> str:
-        """Which it is."""
+        """The verb, or ``set:`` with a number."""
         return self.key[1]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A deployment group: how many of its members are below READY, and who starts when none is any more."""
+    """A deployment group; ``unready`` counts its members below READY."""
 
     members: tuple[int, ...]
     unready: int
@@ -131,8 +124,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An experiment at a moment.
 
-    ``watchers`` says whose wants look at a resource. ``numbers`` counts what was numbered so far, and
-    ``latest`` is the last moment at which anything came to a state.
+    ``watchers`` holds the wants that watch each resource. ``numbers`` is the last number of a want, ``latest`` the last
+    moment at which a resource reached a state.
     """
 
     resources: Map[int, Resource] = Map()
@@ -150,7 +143,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.level is not FailureLevel.OK
 
 
-# --- whether something that is wanted may be done now ------------------------------------------------------------
+# --- verdicts -----------------------------------------------------------------------------------------------------
 
 _BELOW_READY = frozenset(state for state in ResourceState if state < ResourceState.READY)
 _BELOW_FAILED = frozenset(state for state in ResourceState if state < ResourceState.FAILED)
@@ -166,7 +159,7 @@ MAY: Mapping[str, frozenset[ResourceState]] = {
     "fail": _BELOW_FAILED,
     "release": _BELOW_FAILED | {ResourceState.FAILED},
 }
-"""The states in which each verb does something, whoever calls it; "set" is the setting of an attribute."""
+"""The states in which each verb may run; "set" is the setting of an attribute."""
 _REACHED: Mapping[str, ResourceState] = {str(verb): state for verb, state in COMES_TO.items()}
 Resources = Mapping[int, Resource] | MapMutation[int, Resource]
 
@@ -175,42 +168,59 @@ class Met(msgspec.Struct, frozen=True, gc=False):
     """It may be done now."""
 
 
-class Moot(msgspec.Struct, frozen=True, gc=False):
-    """It can never be done: the resource is past it."""
+class Obsolete(msgspec.Struct, frozen=True, gc=False):
+    """It is dropped: the resource is past it."""
 
 
-class Doomed(msgspec.Struct, frozen=True, gc=False):
-    """It can never be done, for what a condition asks for cannot come."""
+class Impossible(msgspec.Struct, frozen=True, gc=False):
+    """It can never be done."""
 
     reason: str
 
 
 class Blocked(msgspec.Struct, frozen=True, gc=False):
-    """It waits: for one of ``guids`` to change, or until ``due``."""
+    """It waits for a change of one of ``guids``, or until ``due``."""
 
     guids: tuple[int, ...]
     due: float | None = None
 
 
-Verdict = Met | Moot | Doomed | Blocked
-MET, MOOT = Met(), Moot()
+Verdict = Met | Obsolete | Impossible | Blocked
+MET, OBSOLETE = Met(), Obsolete()
 
 
-def waits_in_vain(guid: int, action: ResourceAction, condition: StateCondition) -> bool:
-    """Tell whether an action would wait for its resource itself to be where only that action brings it."""
+def waits_for_itself(guid: int, action: ResourceAction, condition: StateCondition) -> bool:
+    """Tell whether an action waits for its own resource to reach a state that only the action leads to."""
     return guid in condition.group and condition.state >= COMES_TO[VERB_OF[action]]
 
 
 def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
-    """Judge a want as things stand at ``now``."""
+    """Return the verdict on a want at ``now``."""
+    found = _verdict(want, resources, now)
+    if not isinstance(found, Blocked):
+        return found
+    due = found.due
+    for condition in want.conditions:
+        if condition.timeout_s is None or verdict_on_condition(condition, want, resources, now) is MET:
+            continue
+        ends_at = want.since + condition.timeout_s
+        if ends_at <= now + _SLACK_S:
+            group = ", ".join(map(str, condition.group))
+            return Impossible(f"waited {condition.timeout_s:g} s for resource {group} to be {condition}")
+        due = ends_at if due is None else min(due, ends_at)
+    return found if due == found.due else Blocked(found.guids, due)
+
+
+def _verdict(want: Want, resources: Resources, now: float) -> Verdict:
+    """Return the verdict on a want without the timeouts of its conditions."""
     kind = want.name if want.attribute is None else "set"
     resource = resources.get(want.guid)
     if resource is None:
-        return MOOT
+        return OBSOLETE
     state = resource.state
     if state not in MAY[kind] or state is _REACHED.get(kind):
         is_early = state < min(MAY[kind]) or (kind == "set" and state is ResourceState.STOPPED)
-        return Blocked((want.guid,)) if is_early else MOOT
+        return Blocked((want.guid,)) if is_early else OBSOLETE
     if kind != "set" and (resource.is_busy or resource.calling == kind):
         return Blocked((want.guid,))
     for condition in want.conditions:
@@ -221,7 +231,7 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
 
 
 def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resources, now: float) -> Verdict:
-    """Judge one condition of a want. Who was taken out of the experiment is passed over."""
+    """Return the verdict on one condition of a want, without its timeout; removed resources are passed over."""
     members = list(filter(None, map(resources.get, condition.group)))
     if isinstance(condition, MetricCondition):
         return _on_metric(condition, want, members)
@@ -232,13 +242,13 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
     if condition.at_least is None:
         for one in lost:
             if one.critical:
-                return Doomed(f"resource {one.guid} ({one.rtype}), which is critical, failed: {one.reason}")
+                return Impossible(f"resource {one.guid} ({one.rtype}), which is critical, failed: {one.reason}")
         if missing:
-            # Whoever waits for thousands is woken a few times, in whatever order they come, if it watches the middle.
+            # By watching the middle, a want that waits for thousands wakes a few times, in any order of arrival.
             return Blocked((missing[len(missing) // 2],))
     elif len(there) + len(missing) < needed:
-        failed = f"resource {', '.join(str(one.guid) for one in lost)}" if lost else "nobody"
-        return Doomed(f"{needed} of {len(condition.group)} resources must be {wanted.name}, and {failed} failed")
+        failed = f"resource {', '.join(str(one.guid) for one in lost)}" if lost else "none"
+        return Impossible(f"{needed} of {len(condition.group)} resources must be {wanted.name}, and {failed} failed")
     elif len(there) < needed:
         return Blocked(tuple(missing))
     return _after(condition, there, now) if condition.delay_s and there else MET
@@ -247,24 +257,24 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
 def _after(condition: StateCondition, there: list[Resource], now: float) -> Verdict:
     moments = sorted(one.since(condition.state) or 0.0 for one in there)
     due = moments[-1 if condition.at_least is None else condition.needed - 1] + condition.delay_s
-    return Blocked((), due) if due > now else MET
+    return Blocked((), due) if due > now + _SLACK_S else MET
 
 
 def has_held(condition: MetricCondition, resource: Resource) -> bool:
-    """Tell whether a resource's values were as wanted, and often enough; those of each source, where it has several."""
-    counts = resource.met.get(condition.number)
-    return counts is not None and min(counts.values()) >= condition.metric.samples
+    """Tell whether the metric of a condition held often enough in a resource, for each of its sources."""
+    streaks = resource.streaks.get(condition.number)
+    return streaks is not None and min(streaks.values()) >= condition.metric.samples
 
 
 def _on_metric(condition: MetricCondition, want: Want, members: list[Resource]) -> Verdict:
-    """Who was taken out tells nothing any more; nor does who STOPPED, though nothing has to be stopped for that."""
     needed = len(members) or 1 if condition.at_least is None else condition.at_least
     unmet = [one for one in members if not has_held(condition, one)]
     if len(members) - len(unmet) >= needed:
         return MET
+    # A STOPPED resource reports no more values; nothing has to be stopped for that reason.
     end = ResourceState.FAILED if want.name == "stop" else ResourceState.STOPPED
     over = [one for one in unmet if one.state >= end]
     if len(members) - len(over) < needed:
-        said = "; ".join(f"resource {one.guid} ({one.rtype}) is {one.state.name}" for one in over)
-        return Doomed(f"{condition.metric} cannot come any more: {said or 'nobody is left who would tell'}")
+        ended = "; ".join(f"resource {one.guid} ({one.rtype}) is {one.state.name}" for one in over)
+        return Impossible(f"{condition.metric} cannot come any more: {ended or 'all its resources were removed'}")
     return Blocked(tuple(one.guid for one in unmet))

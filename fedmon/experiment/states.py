@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ResourceState(IntEnum):
-    """How far a resource is. Waits ask for "at least": FAILED and RELEASED are past STOPPED."""
+    """The states of a resource, in order. A wait for one accepts later ones: FAILED and RELEASED are past STOPPED."""
 
     NEW = 0
     DISCOVERED = 1
@@ -21,11 +21,11 @@ class ResourceState(IntEnum):
 
 
 ResourceState2str: Mapping[ResourceState, str] = {state: state.name for state in ResourceState}
-"""The names under which states are kept in files."""
+"""The names of states in files."""
 
 
 class ResourceAction(IntEnum):
-    """What conditions can hold back."""
+    """The actions that wait for conditions."""
 
     DEPLOY = 0
     START = 1
@@ -33,7 +33,7 @@ class ResourceAction(IntEnum):
 
 
 class ECState(IntEnum):
-    """How a controller is."""
+    """The states of a controller."""
 
     RUNNING = 1
     FAILED = 2
@@ -42,7 +42,7 @@ class ECState(IntEnum):
 
 
 class FailureLevel(IntEnum):
-    """What failed: nothing, a critical resource, or the controller itself."""
+    """What failed: nothing, resources that the experiment needs, or the controller itself."""
 
     OK = 1
     RM_FAILURE = 2
@@ -50,7 +50,7 @@ class FailureLevel(IntEnum):
 
 
 class TaskStatus(IntEnum):
-    """How a scheduled task went."""
+    """The outcome of a scheduled task."""
 
     NEW = 0
     DONE = 1

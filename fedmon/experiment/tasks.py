@@ -1,4 +1,4 @@
-"""The tasks of an experiment: functions that were scheduled for later."""
+"""The tasks of an experiment: functions that are scheduled for later."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+KEPT_TASKS = 1000
+"""How many tracked tasks that are over are kept."""
+
 
 class Tasks:
     """Numbers functions and has the engine call them; safe from any thread.
 
-    A function of a module is noted in the journal, so that a process that takes the run up calls it, too.
+    A function of a module is noted in the journal, and called by a process that reconnects, too.
     """
 
     def __init__(self, engine: Engine, last: int) -> None:
         self._engine, self._numbers = engine, itertools.count(last + 1)
         self._tracked: dict[int, Task] = {}
+        self._noted: dict[int, None] = {}
 
     def add(self, date: str | None, callback: Callable[[], Any], *, is_tracked: bool) -> int:
         """Have a function called at a time or after a duration; return its number. Raises as `schedule` does."""
@@ -48,11 +52,12 @@ class Tasks:
         function = _name_of(callback) if at > now else ""
         if function:
             self._engine.post(TaskScheduled(t=now, number=number, function=function, at=at))
-        self._engine.at(at, functools.partial(self._run, number, callback, is_noted=bool(function)))
+            self._noted[number] = None
+        self._engine.at(at, functools.partial(self._run, number, callback))
         return number
 
     def get(self, number: int) -> Task | None:
-        """Return a task that is tracked, None for another one."""
+        """Return a tracked task; None for another one."""
         return self._tracked.get(number)
 
     def resume(self, left: TaskScheduled) -> None:
@@ -62,20 +67,33 @@ class Tasks:
         def found() -> object:
             return getattr(importlib.import_module(module), name)()
 
-        self._engine.at(left.at, functools.partial(self._run, left.number, found, is_noted=True))
+        self._noted[left.number] = None
+        self._engine.at(left.at, functools.partial(self._run, left.number, found))
 
-    def _run(self, number: int, callback: Callable[[], Any], *, is_noted: bool) -> None:
-        if is_noted:
+    def drop(self) -> None:
+        """Note that the tasks which have not run never will; the engine dropped them."""
+        while self._noted:
+            self._engine.note(TaskDone(t=self._engine.now(), number=self._noted.popitem()[0]))
+
+    def _run(self, number: int, callback: Callable[[], Any]) -> None:
+        if number in self._noted:
+            del self._noted[number]
             self._engine.note(TaskDone(t=self._engine.now(), number=number))
         task = self._tracked.get(number)
         try:
             result, status = callback(), TaskStatus.DONE
-        except BaseException as error:  # noqa: BLE001 - whatever the callback raises is the task's result, sys.exit too
-            is_told = was_reported(error) or (isinstance(error, InvalidStateError) and error.is_over)
-            logger.log(logging.DEBUG if is_told else logging.WARNING, "task %s failed: %s", number, told(error))
+        except BaseException as error:  # noqa: BLE001 - the exception is the task's result, sys.exit too
+            is_known = was_reported(error) or (isinstance(error, InvalidStateError) and error.is_over)
+            logger.log(logging.DEBUG if is_known else logging.WARNING, "task %s failed: %s", number, told(error))
             result, status = traceback.format_exc() if task is not None else "", TaskStatus.ERROR
         if task is not None:
             task.result, task.status = result, status
+            self._forget()
+
+    def _forget(self) -> None:
+        over = [number for number, task in list(self._tracked.items()) if task.status is not TaskStatus.NEW]
+        for number in over[:-KEPT_TASKS]:
+            self._tracked.pop(number, None)
 
 
 def _name_of(function: Callable[[], Any]) -> str:

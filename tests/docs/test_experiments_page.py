@@ -13,7 +13,7 @@ from fedmon.experiment.document.conditions import condition_from
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager
-from fedmon.experiment.situation import MET, MOOT, Blocked, Resource, Want, verdict_on
+from fedmon.experiment.situation import MET, OBSOLETE, Blocked, Resource, Want, verdict_on
 from fedmon.experiment.states import ResourceState
 from tests.docs.state_machine import VERBS, transitions
 
@@ -56,10 +56,10 @@ def test_the_table_of_what_is_wanted_is_how_it_is_judged() -> None:
         for state in ResourceState:
             want = Want(key=(1, kind), since=0.0)
             found = verdict_on(want, {1: Resource(guid=1, rtype="test::Plain", state=state)}, 0.0)
-            judged[state.name] = found if found in (MET, MOOT) else Blocked
+            judged[state.name] = found if found in (MET, OBSOLETE) else Blocked
         assert waits == {name for name, found in judged.items() if found is Blocked}, kind
         assert is_done == {name for name, found in judged.items() if found is MET}, kind
-        assert is_dropped == {name for name, found in judged.items() if found is MOOT}, kind
+        assert is_dropped == {name for name, found in judged.items() if found is OBSOLETE}, kind
 
 
 def test_the_page_has_every_type_of_a_federation() -> None:

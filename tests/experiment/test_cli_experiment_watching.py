@@ -16,7 +16,7 @@ import pytest
 
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
 from fedmon.experiment.events import Became, Registered
-from fedmon.experiment.journal import NAME, FileChanges, Follower, Journal, holder_of
+from fedmon.experiment.journal import NAME, Follower, Journal, holder_of
 from fedmon.experiment.states import ResourceState
 from tests.support.node_process import plain_environment
 from tests.support.shell_here import fedmon_here
@@ -138,13 +138,13 @@ def test_who_holds_a_journal_is_known_without_touching_its_lock(tmp_path: Path) 
 
 
 def test_a_wait_for_a_file_ends_when_it_changes_and_else_with_its_time(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+    path = tmp_path / NAME
     path.write_text("a")
-    with FileChanges(path) as changes:
-        assert not changes.wait(0.01)
+    with Follower(tmp_path) as follower:
+        assert not follower.wait(0.01)
         writer = threading.Thread(target=lambda: path.write_text("b"))
         writer.start()
-        assert changes.wait(10.0)
+        assert follower.wait(10.0)
         writer.join()
 
 

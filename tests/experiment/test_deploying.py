@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import os
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedmon.common.errors import StorageError
 from fedmon.experiment import (
     Attribute,
     ExperimentController,
     Flags,
-    Metric,
-    ResourceAction,
     ResourceManager,
-    ResourceState,
     Trace,
     clsinit_copy,
 )
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
+    InvalidConnectionError,
     InvalidStateError,
     InvalidTaskError,
     UnknownGuidError,
 )
+from fedmon.experiment.journal import NAME
+from fedmon.experiment.tasks import KEPT_TASKS
 from tests.experiment.own_types import experiment, own
 from tests.support.waiting import wait_until
 
@@ -121,13 +124,14 @@ def test_a_global_value_reaches_all_that_have_none_of_their_own(tmp_path: Path) 
         assert ec.get(ec.register_resource("test::Sited"), "site") == "here"
 
 
-def test_a_task_that_is_not_tracked_is_none(tmp_path: Path) -> None:
-    with ExperimentController("tasks", tmp_path) as ec:
+def test_the_last_tracked_tasks_are_kept(tmp_path: Path) -> None:
+    with ExperimentController("tasks", tmp_path, journal=False) as ec:
         assert ec.get_task(ec.schedule("0s", lambda: 1)) is None
-        tracked = ec.schedule("0s", lambda: 1, track=True)
-        task = ec.get_task(tracked)
-        assert task is not None
-        wait_until(lambda: task.result == 1, timeout_s=10)
+        later = ec.schedule("1h", lambda: 1, track=True)
+        tracked = [ec.schedule("0s", lambda: 1, track=True) for _ in range(KEPT_TASKS + 10)]
+        wait_until(lambda: (task := ec.get_task(tracked[-1])) is not None and task.result == 1)
+        wait_until(lambda: sum(ec.get_task(number) is not None for number in tracked) <= KEPT_TASKS)
+        assert ec.get_task(later) is not None
 
 
 @pytest.mark.parametrize("ends", ["release", "shutdown"])
@@ -152,6 +156,59 @@ def test_functions_run_in_the_order_of_a_graph(tmp_path: Path) -> None:
 
         assert ec.wait_finished(timeout=10)
         assert (sorted(order[:3]), order[3:], ec.result("sum")) == ([0, 1, 2], [9], 3)
+
+
+def test_a_function_that_returned_keeps_its_result_and_not_its_arguments(tmp_path: Path) -> None:
+    class Large:
+        """An argument."""
+
+    large = Large()
+    left = weakref.ref(large)
+    with ExperimentController("functions", tmp_path) as ec:
+        guid = ec.call(lambda _: object, large)
+        del large
+        ec.deploy()
+        assert ec.wait_finished(timeout=10)
+        wait_until(lambda: left() is None)
+        assert ec.result(guid) is object
+
+
+def test_a_call_whose_condition_cannot_be_registered_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, lines = os.write, []
+
+    def filling(file: int, text: bytes) -> int:
+        lines.append(bytes(text))
+        if b'"event":"condition"' in lines[-1]:
+            raise OSError(28, "No space left on device")
+        return write(file, text)
+
+    with ExperimentController("functions", tmp_path) as ec:
+        first = ec.call(int)
+        monkeypatch.setattr("fedmon.experiment.journal.os.write", filling)
+        with pytest.raises(StorageError, match="No space left"):
+            ec.call(int, after=[first])
+
+        assert ec.resources == [first]
+
+
+def test_a_connection_is_in_the_journal_before_its_hooks_run(tmp_path: Path) -> None:
+    seen = []
+
+    def do_connect(self: Any, guid: int) -> None:
+        seen.append((guid in self.connections, '"connected"' in (Path(self.ec.run_dir) / NAME).read_text()))
+        if self.guid == 4:
+            raise OSError("cable broken")
+
+    with experiment(tmp_path, own("test::Wired", do_connect=do_connect)) as ec:
+        guids = [ec.register_resource("test::Wired") for _ in range(4)]
+        ec.register_connection(1, 2)
+        with pytest.raises(InvalidConnectionError, match="cable broken"):
+            ec.register_connection(3, 4)
+
+        assert seen == [(True, True)] * 4
+        assert [sorted(ec.get_resource(guid).connections) for guid in guids] == [[2], [1], [], []]
 
 
 def test_an_exception_of_a_function_keeps_its_traceback(tmp_path: Path) -> None:
@@ -213,16 +270,3 @@ def test_a_wait_says_of_each_that_failed_why(tmp_path: Path) -> None:
         found = ec.wait_started(timeout=10)
         assert found.reasons == dict.fromkeys(guids, "start failed: OSError: no route")
         assert found.reason.startswith("resource 1 (test::Bad) failed: start failed: OSError: no route; resource 2")
-
-
-def test_a_number_is_waited_for(tmp_path: Path) -> None:
-    with experiment(tmp_path, own("test::Plain")) as ec:
-        told, waits = ec.register_resource("test::Plain"), ec.register_resource("test::Plain", name="waits")
-        metric = Metric(name="accuracy", comparison=">", value=0.9, samples=2)
-        ec.register_condition("waits", ResourceAction.START, told, metric=metric)
-        ec.deploy()
-        for value in (0.95, 0.5, 0.95, 0.99):
-            assert ec.state(waits) is ResourceState.READY or not ec.wait_started(waits, timeout=0)
-            ec.measured(told, "accuracy", value)
-
-        assert ec.wait_started(waits, timeout=10)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.common.errors import FedmonError
 from fedmon.experiment.durations import MOMENT, duration_text, is_moment, moment, moment_of, seconds
 from fedmon.experiment.errors import InvalidTimeError
 
@@ -36,7 +34,6 @@ def test_bad_delay_text_is_refused_at_the_call_and_named(text: object) -> None:
     with pytest.raises(InvalidTimeError) as caught:
         seconds(text)  # type: ignore[arg-type]
 
-    assert isinstance(caught.value, FedmonError)
     assert isinstance(caught.value, ValueError)
     assert caught.value.text == text
     assert '"2m30s"' in str(caught.value)
@@ -49,30 +46,13 @@ def test_a_duration_that_was_written_reads_back_to_the_microsecond(length: float
     assert seconds(duration_text(length)) == pytest.approx(length, abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.text(max_size=30))
-def test_no_text_does_anything_but_read_or_be_refused(text: str) -> None:
-    with contextlib.suppress(InvalidTimeError):
-        assert seconds(text) >= 0
-
-
 def test_absolute_times_work() -> None:
-    # given
     later = datetime.datetime(2031, 5, 6, 7, 8, 9, 123456, tzinfo=datetime.UTC)
     text = later.astimezone().strftime(MOMENT)
-
-    # then
-    assert len(text) == 20
     assert is_moment(text)
     assert moment(text) == later
     assert moment_of(text, now=0.0) == later.timestamp()
-
-
-def test_a_time_is_a_moment_or_counts_from_now() -> None:
-    assert moment_of(None, now=100.0) == 100.0
-    assert moment_of("", now=100.0) == 100.0
-    assert moment_of("1m", now=100.0) == 160.0
-    assert moment_of("20200101000000000000", now=2e9) < 2e9
+    assert [moment_of(text, now=100.0) for text in (None, "", "1m")] == [100.0, 100.0, 160.0]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def test_what_cannot_be_read_is_read_by_its_own_hooks_alone() -> None:
         rm.get("noread")
 
     ec.deploy(1)
+    ec.work()
 
     assert rm.state is ResourceState.STARTED
     values = {name: rm._attrs[name].value for name in ("noread", "nowrite", "reserved", "design")}

@@ -24,7 +24,7 @@ from fedmon.experiment import (
 )
 from fedmon.experiment.calls import ResultLostError
 from fedmon.experiment.journal import NAME, Journal
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays, wait_until
 
 MARK = Path(os.environ.get("TAKEN_UP_MARK", "/nonexistent"))
 
@@ -191,6 +191,17 @@ def test_a_task_that_has_a_name_runs_in_the_next_process(tmp_path: Path, monkeyp
         wait_until((tmp_path / "mark").exists, timeout_s=10)
         assert ec.schedule("0s", lambda: None) > 2
     assert [event for event in (run / NAME).read_text().splitlines() if '"task-done"' in event] != []
+
+
+def test_a_task_that_a_shutdown_dropped_does_not_run_in_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.experiment.test_taking_up.MARK", tmp_path / "mark")
+    with ExperimentController("test", tmp_path) as ec:
+        ec.schedule("0.2s", put_off)
+
+    with ExperimentController.reconnect(ec.run_dir):
+        assert stays(lambda: not (tmp_path / "mark").exists(), 0.4)
 
 
 def test_timers_retries_and_numbers_go_on(tmp_path: Path) -> None:

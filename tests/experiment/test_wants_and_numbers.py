@@ -1,4 +1,4 @@
-"""What is wanted ends when it has come otherwise, and numbers count from when they were told."""
+"""A want ends when its state was reached otherwise, and numbers count from when they are reported."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedmon.experiment import (
     ResourceManager,
     ResourceState,
     Retry,
-    clsinit_copy,
 )
 from fedmon.experiment.check.problems import ImpossiblePlanError
 from fedmon.experiment.conditions import MetricCondition, StateCondition
 from fedmon.experiment.errors import InvalidConditionError, UnknownGuidError
+from tests.support.waiting import wait_until
 
 START, STOP = ResourceAction.START, ResourceAction.STOP
 READY, STARTED, STOPPED, FAILED = (
@@ -33,16 +33,11 @@ READY, STARTED, STOPPED, FAILED = (
 GOOD = Metric(name="accuracy", comparison=">", value=0.9)
 
 
-@clsinit_copy
 class Counted(ResourceManager):
     """Counts its starts; the first ``failing`` of them raise."""
 
     _rtype = "wants::Counted"
-    failing = 0
-
-    def __init__(self, ec: Any, guid: int) -> None:
-        super().__init__(ec, guid)
-        self.starts = 0
+    failing = starts = 0
 
     def do_start(self) -> None:
         self.starts += 1
@@ -51,47 +46,44 @@ class Counted(ResourceManager):
         super().do_start()
 
 
-@clsinit_copy
 class Failing(Counted):
-    """Fails once."""
-
     _rtype = "wants::Failing"
     failing = 1
 
 
-ResourceFactory.register_type(Counted)
-ResourceFactory.register_type(Failing)
-
-
 @pytest.fixture
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    for each in (Counted, Failing):
+        ResourceFactory.register_type(each)
     with ExperimentController("wants", tmp_path) as made:
         yield made
 
 
 def starts_of(ec: ExperimentController, guid: int) -> int:
-    resource = ec.get_resource(guid)
-    assert isinstance(resource, Counted)
-    return resource.starts
+    return int(vars(ec.get_resource(guid)).get("starts", 0))
 
 
 def resources(ec: ExperimentController, count: int, **options: Any) -> list[int]:
     return [ec.register_resource("wants::Counted", **options) for _ in range(count)]
 
 
-def test_who_stopped_by_itself_is_waited_for_no_longer_by_the_timeout_of_its_stop(ec: ExperimentController) -> None:
+def is_left_alone(ec: ExperimentController, guid: int, timeout_s: float) -> bool:
+    return not ec.wait(guid, FAILED, timeout=timeout_s) and not ec.abort
+
+
+def test_a_resource_that_stopped_by_itself_has_no_timeout_of_its_stop_any_more(ec: ExperimentController) -> None:
     first, second = resources(ec, 2)
-    ec.register_condition(first, STOP, second, STOPPED, timeout="1s")
+    ec.register_condition(first, STOP, second, STOPPED, timeout="0.2s")
     ec.deploy()
     assert ec.wait_started([first, second], timeout=5)
 
     ec.get_resource(first).set_stopped()
 
-    assert not ec.wait(first, FAILED, timeout=1.2)
-    assert (ec.state(first), ec.abort) == (STOPPED, False)
+    assert is_left_alone(ec, first, 0.4)
+    assert ec.state(first) is STOPPED
 
 
-def test_who_was_started_by_hand_is_not_started_again(ec: ExperimentController) -> None:
+def test_a_resource_that_was_started_by_hand_is_not_started_again(ec: ExperimentController) -> None:
     first, second = resources(ec, 2)
     ec.register_condition(second, START, first, STOPPED)
     ec.deploy()
@@ -102,104 +94,93 @@ def test_who_was_started_by_hand_is_not_started_again(ec: ExperimentController) 
     ec.stop(first)
 
     assert not ec.snapshot.wants
-    assert not ec.wait(second, FAILED, timeout=0.1)
+    assert is_left_alone(ec, second, 0.1)
     assert (starts_of(ec, second), ec.state(second)) == (1, STOPPED)
 
 
-def test_what_came_meanwhile_is_not_tried_again(ec: ExperimentController) -> None:
+def test_a_verb_that_succeeded_meanwhile_is_not_tried_again(ec: ExperimentController) -> None:
     guid = ec.register_resource("wants::Failing", retry={"start": Retry(times=3, delay_s=0.3)})
     ec.deploy()
-    assert ec.wait_deployed(guid, timeout=5)
-    while ec.snapshot.resources[guid].retrying is None:
-        assert not ec.wait(guid, STARTED, timeout=0.01)
+    wait_until(lambda: ec.snapshot.resources[guid].retrying)
 
     ec.start(guid)
     ec.stop(guid)
 
     assert ec.snapshot.resources[guid].retrying is None
-    assert not ec.wait(guid, FAILED, timeout=0.5)
+    assert is_left_alone(ec, guid, 0.5)
     assert (starts_of(ec, guid), ec.state(guid)) == (2, STOPPED)
 
 
-def test_numbers_told_before_anybody_waits_for_them_count(ec: ExperimentController) -> None:
-    (told,) = resources(ec, 1)
+def test_numbers_that_were_reported_before_a_condition_count_for_it(ec: ExperimentController) -> None:
+    (source,) = resources(ec, 1)
     ec.deploy()
-    assert ec.wait_started(told, timeout=5)
+    assert ec.wait_started(source, timeout=5)
     for value in (0.5, 0.95, 0.96):
-        ec.measured(told, "accuracy", value)
+        ec.measured(source, "accuracy", value)
     later, patient = resources(ec, 2)
 
-    ec.register_condition(later, START, told, metric=Metric(name="accuracy", comparison=">", value=0.9, samples=2))
-    ec.register_condition(patient, START, told, metric=Metric(name="accuracy", comparison=">", value=0.9, samples=3))
+    for guid, samples in ((later, 2), (patient, 3)):
+        metric = Metric(name="accuracy", comparison=">", value=0.9, samples=samples)
+        ec.register_condition(guid, START, source, metric=metric)
     ec.deploy([later, patient], wait_all_ready=False)
 
     assert ec.wait_started(later, timeout=5)
     assert ec.state(patient) is READY
-    ec.measured(told, "accuracy", 0.97)
+    ec.measured(source, "accuracy", 0.97)
     assert ec.wait_started(patient, timeout=5)
 
 
 def test_numbers_of_several_sources_are_counted_each_for_itself(ec: ExperimentController) -> None:
-    told, waiting = resources(ec, 2)
-    ec.register_condition(waiting, START, told, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
+    source, waiting = resources(ec, 2)
+    ec.register_condition(waiting, START, source, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
     ec.deploy(wait_all_ready=False)
-    assert ec.wait_started(told, timeout=5)
+    assert ec.wait_started(source, timeout=5)
 
-    for node, value in (("a", 0.1), ("b", 0.1), ("a", 0.1)):
-        ec.measured(told, "loss", value, node)
+    for node in ("a", "b", "a"):
+        ec.measured(source, "loss", 0.1, node)
     assert ec.state(waiting) is READY
-    ec.measured(told, "loss", 0.2, "b")
+    ec.measured(source, "loss", 0.2, "b")
 
     assert ec.wait_started(waiting, timeout=5)
 
 
-def test_a_number_that_cannot_come_any_more_fails_who_waits_to_start_and_says_so(ec: ExperimentController) -> None:
-    told, waiting = resources(ec, 2, critical=False)
-    ec.register_condition(waiting, START, told, metric=GOOD)
+@pytest.mark.parametrize(
+    ("end", "reason"), [("stop", "(wants::Counted) is STOPPED"), ("remove_resource", "all its resources were removed")]
+)
+def test_a_number_that_cannot_come_any_more_fails_a_start(ec: ExperimentController, end: str, reason: str) -> None:
+    source, waiting = resources(ec, 2, critical=False)
+    ec.register_condition(waiting, START, source, metric=GOOD)
     ec.deploy(wait_all_ready=False)
-    assert ec.wait_started(told, timeout=5)
+    assert ec.wait_started(source, timeout=5)
 
-    ec.stop(told)
+    getattr(ec, end)(source)
 
     assert ec.wait(waiting, FAILED, timeout=5).reached == (waiting,)
-    assert f"resource {told} (wants::Counted) is STOPPED" in ec.snapshot.resources[waiting].reason
+    assert reason in ec.snapshot.resources[waiting].reason
 
 
-def test_who_is_to_be_stopped_by_a_number_goes_on_when_that_cannot_come(ec: ExperimentController) -> None:
-    told, running = resources(ec, 2)
-    ec.register_condition(running, STOP, told, metric=GOOD)
+def test_a_number_that_cannot_come_any_more_fails_no_stop(ec: ExperimentController) -> None:
+    source, running = resources(ec, 2)
+    ec.register_condition(running, STOP, source, metric=GOOD)
     ec.deploy()
-    assert ec.wait_started([told, running], timeout=5)
+    assert ec.wait_started([source, running], timeout=5)
 
-    ec.stop(told)
+    ec.stop(source)
 
     assert ec.state(running) is STARTED
 
 
-def test_a_number_of_who_was_taken_out_never_comes(ec: ExperimentController) -> None:
-    told, waiting = resources(ec, 2, critical=False)
-    ec.register_condition(waiting, START, told, metric=GOOD)
-    ec.deploy(waiting)
-
-    ec.remove_resource(told)
-
-    assert ec.wait(waiting, FAILED, timeout=5)
-    assert "nobody is left who would tell" in ec.snapshot.resources[waiting].reason
-
-
 def test_a_run_counts_on_from_the_numbers_it_had(ec: ExperimentController, tmp_path: Path) -> None:
-    told, waiting = resources(ec, 2)
-    ec.register_condition(waiting, START, told, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
+    source, waiting = resources(ec, 2)
+    ec.register_condition(waiting, START, source, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
     ec.deploy()
-    assert ec.wait_started(told, timeout=5)
-    ec.measured(told, "loss", 0.5, "a")
+    assert ec.wait_started(source, timeout=5)
+    ec.measured(source, "loss", 0.5, "a")
     copy = tmp_path / "elsewhere" / "wants" / ec.run_id
     shutil.copytree(ec.run_dir, copy)
 
     with ExperimentController.reconnect(copy) as again:
-        seen, before = again.snapshot.resources[told], ec.snapshot.resources[told]
-        assert (seen.told, seen.met) == (before.told, before.met)
-        again.measured(told, "loss", 0.4, "a")
+        again.measured(source, "loss", 0.4, "a")
         assert again.wait_started(waiting, timeout=5)
 
 
@@ -213,7 +194,7 @@ def test_a_run_counts_on_from_the_numbers_it_had(ec: ExperimentController, tmp_p
         (1, "loss", "much", InvalidConditionError),
     ],
 )
-def test_a_number_that_nobody_could_read_back_is_refused(
+def test_a_number_that_the_journal_cannot_hold_is_refused(
     ec: ExperimentController, guid: Any, name: Any, value: Any, error: type[Exception]
 ) -> None:
     resources(ec, 1)
@@ -222,24 +203,27 @@ def test_a_number_that_nobody_could_read_back_is_refused(
         ec.measured(guid, name, value)
 
 
-def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentController) -> None:
-    one, two, three = resources(ec, 3)
-    ec.register_condition([one, two], STOP, [two, three, two], STARTED, at_least=2)
-    (_, twice), *_ = ec.snapshot.resources[one].conditions
-    assert twice.group == (two, three)
-    for wrong in (
-        StateCondition(number=1, group=(two, two), state=STOPPED, at_least=2),
-        StateCondition(number=1, group=(two,), state=STOPPED, at_least=0),
-        StateCondition(number=1, group=(two,), state=STOPPED, timeout_s=-1.0),
-        StateCondition(number=1, group=(one,), state=STARTED),
-        MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=float("inf"))),
-        MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=1.0, samples=0)),
-    ):
-        with pytest.raises(InvalidConditionError):
-            ec.conditions.add(one, START, wrong)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        StateCondition(number=1, group=(2, 2), state=STOPPED, at_least=2),
+        StateCondition(number=1, group=(2,), state=STOPPED, at_least=0),
+        StateCondition(number=1, group=(2,), state=STOPPED, timeout_s=-1.0),
+        StateCondition(number=1, group=(2,), state=STOPPED, timeout_s=float("inf")),
+        StateCondition(number=1, group=(1,), state=STARTED),
+        MetricCondition(number=1, group=(2,), metric=Metric(name="\udc80", comparison=">", value=1.0)),
+        MetricCondition(number=1, group=(2,), metric=Metric(name="x", comparison=">", value=float("inf"))),
+        MetricCondition(number=1, group=(2,), metric=Metric(name="x", comparison=">", value=1.0, samples=0)),
+    ],
+)
+def test_a_condition_that_is_not_valid_is_refused(ec: ExperimentController, wrong: Any) -> None:
+    one, _ = resources(ec, 2)
+
+    with pytest.raises(InvalidConditionError):
+        ec.conditions.add(one, START, wrong)
 
 
-def test_one_may_wait_for_itself_to_be_where_the_action_begins(ec: ExperimentController) -> None:
+def test_a_resource_may_wait_for_itself_to_be_where_the_action_begins(ec: ExperimentController) -> None:
     (guid,) = resources(ec, 1)
     ec.register_condition(guid, STOP, guid, STARTED, "0.1s")
 
@@ -248,9 +232,7 @@ def test_one_may_wait_for_itself_to_be_where_the_action_begins(ec: ExperimentCon
     assert ec.wait_finished(guid, timeout=5)
 
 
-def test_a_condition_that_would_close_a_circle_among_the_deployed_is_refused_with_its_path(
-    ec: ExperimentController,
-) -> None:
+def test_a_condition_that_would_close_a_circle_is_refused_with_its_path(ec: ExperimentController) -> None:
     a, b, c = resources(ec, 3)
     ec.register_condition(a, START, c, STOPPED)
     ec.register_condition(b, START, a, STARTED)
@@ -259,5 +241,6 @@ def test_a_condition_that_would_close_a_circle_among_the_deployed_is_refused_wit
     with pytest.raises(ImpossiblePlanError, match=f"{a}"):
         ec.register_condition(a, START, b, STARTED)
 
-    ec.stop(c) if ec.wait_started(c, timeout=5) else None
+    assert ec.wait_started(c, timeout=5)
+    ec.stop(c)
     assert ec.wait_started([a, b], timeout=5)

@@ -25,7 +25,7 @@ from fedmon.experiment.check.problems import (
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
 from fedmon.experiment.events import COMES_TO, VERB_OF
 from fedmon.experiment.natures import lasts, needed
-from fedmon.experiment.situation import Doomed, Resource, State, Want, has_held, verdict_on_condition
+from fedmon.experiment.situation import Impossible, Resource, State, Want, has_held, verdict_on_condition
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 _MEASURED = ("fedmon::Node", "fedmon::Monitor")
@@ -373,7 +373,7 @@ class Checks:
         want = Want(key=(wait.guid, wait.name), since=0.0, conditions=(condition,))
         found = verdict_on_condition(condition, want, self._resources, 0.0)
         are_known = self._facts.are_removed or all(guid in self._resources for guid in condition.group)
-        if isinstance(found, Doomed) and are_known:
+        if isinstance(found, Impossible) and are_known:
             kind: ProblemKind = "impossible-quorum" if condition.at_least is not None else "may-not-come"
             yield _problem(kind, f"{wait.what} can never come: {found.reason}", wait.guid, *condition.group)
 

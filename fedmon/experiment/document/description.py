@@ -18,7 +18,7 @@ from fedmon.experiment.document.conditions import checked_condition
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.journal import is_folder_name
-from fedmon.experiment.situation import Resource, State, Want, waits_in_vain
+from fedmon.experiment.situation import Resource, State, Want, waits_for_itself
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 Policy = Literal["critical", "optional", "quorum"]
@@ -177,7 +177,7 @@ def _check_resource(resource: ResourceDescription) -> None:
     if resource.guid in resource.connections:
         raise DescriptionError(f"{where} is connected to itself")
     for number, (action, condition) in enumerate(resource.conditions, 1):
-        if isinstance(condition, StateCondition) and waits_in_vain(resource.guid, action, condition):
+        if isinstance(condition, StateCondition) and waits_for_itself(resource.guid, action, condition):
             raise DescriptionError(
                 f"{where}: {VERB_OF[action]} condition {number} waits for the resource itself to be "
                 f"{condition.state.name}, which would last for ever: take it out"

@@ -163,7 +163,7 @@ class LinkedResource(ResourceManager):
         a source.
         """
         resource = self.controller.snapshot.resources.get(guid)
-        asked = frozenset() if resource is None else {condition.metric.name for condition in resource.asked}
+        asked = frozenset() if resource is None else {condition.metric.name for condition in resource.metric_conditions}
         for name in sorted(asked & values.keys()) if only_asked else values:
             # The resource may just have been taken out, and no condition can ask for some names.
             with contextlib.suppress(UnknownGuidError, InvalidConditionError):
