@@ -42,6 +42,18 @@ def collected(collector: Collector) -> Reading:
     return found[-1]
 
 
+def collected_of(collector: Collector, key: str) -> Reading:
+    """Collect until a series has a value."""
+    found: list[Reading] = []
+
+    def read() -> bool:
+        found.append(collector.collect(NOW))
+        return found[-1].values.get(key) is not None
+
+    wait_until(read, what=f"a value of {key}")
+    return found[-1]
+
+
 @pytest.fixture
 def opened() -> Iterator[Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]]:
     """Collectors over a stand-in, closed at the end."""
@@ -95,43 +107,60 @@ def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(
     assert not gpu_threads()
 
 
-def test_a_reading_is_handed_out_once(opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]) -> None:
-    _, collectors = opened(FakeNvml(FakeGpu()))
-    fast = collectors[0]
-    fast.probe()
-
-    first, second = fast.collect(NOW), fast.collect(NOW)
-
-    assert first.values[POWER] == 123.456
-    assert second.values == dict.fromkeys(first.values)
-    assert set(second.reasons) == set(first.values)
-    assert second.reasons[POWER].startswith("failed: no new reading")
-
-
-def test_a_hanging_call_does_not_stop_the_tick(
-    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]], monkeypatch: pytest.MonkeyPatch
+def test_each_tick_has_a_reading_of_its_own_at_any_pace(
+    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
 ) -> None:
-    monkeypatch.setattr("fedmon.node.collectors.nvml.collector._FRESH_S", 0.2)
     fake = FakeNvml(FakeGpu())
     _, (fast, *_) = opened(fake)
     fast.probe()
-    for _ in range(3):  # ticks that follow each other at once, so that the next reading is due at once
-        fast.collect(NOW)
+
+    got = [fast.collect(NOW) for _ in range(3)]
+
+    assert [reading.reasons for reading in got] == [{}] * 3
+    assert [reading.values[POWER] for reading in got] == [123.456] * 3
+    assert fake.calls["nvmlDeviceGetPowerUsage"] == 4
+
+
+def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(
+    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
+) -> None:
+    fake = FakeNvml(FakeGpu())
+    _, (fast, *_) = opened(fake)
+    fast.probe()
     fake.hang("nvmlDeviceGetPowerUsage")
-    wait_until(lambda: fake.hanging, what="the call to hang")
+    late = fast.collect(NOW)
+    fake.release.set()
+    after = collected(fast)
 
-    def is_named() -> bool:
-        return fast.collect(NOW).reasons[POWER].startswith("failed: no answer for ")
+    assert late.values == dict.fromkeys(after.values)
+    assert late.reasons[POWER] == "failed: the reading is not finished within 0.2 s"
+    assert after.values[POWER] == 123.456
 
-    wait_until(is_named, what="the limit to pass")
-    stuck = fast.collect(NOW)
+
+def test_a_call_that_hangs_costs_its_own_gpu_alone(
+    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("fedmon.node.collectors.nvml.reader.HANG_S", 0.1)
+    fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
+    _, (fast, counters, *_) = opened(fake)
+    fast.probe()
+    counters.probe()
+    fake.hang("nvmlDeviceGetPowerUsage", on=fake.gpus[0])
+    fast.collect(NOW)
+
+    other, lane = collected_of(fast, 'gpu_power_watts{gpu="1"}'), counters.collect(NOW)
     fake.hang("")
     fake.release.set()
-    again = collected(fast)
+    again = collected_of(fast, POWER)
 
-    assert stuck.values == dict.fromkeys(stuck.values)
-    assert re.fullmatch(r"failed: no answer for \d\.\d s: nvmlDeviceGetPowerUsage of GPU 0", stuck.reasons[POWER])
-    assert again.values[POWER] == 123.456
+    assert other.values[POWER] is None
+    assert re.fullmatch(r"failed: no answer for \d\.\d s: nvmlDeviceGetPowerUsage of GPU 0", other.reasons[POWER])
+    assert lane.values['gpu_pcie_link_lanes{gpu="1"}'] == 16
+    assert lane.reasons['gpu_pcie_link_lanes{gpu="0"}'] == other.reasons[POWER]
+    assert again.reasons == {}
+    assert "GPU 0 answers again" in caplog.text
 
 
 def test_closing_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.node.perf.output import Count, parse_line
-from fedmon.node.perf.source import why_it_ended
+from fedmon.node.perf.source import exit_reason
 
 RECORDED = Path(__file__).parents[1] / "data" / "perf"
 
@@ -99,9 +99,9 @@ def test_no_text_breaks_the_reader(text: str, cut: int) -> None:
 def test_the_end_of_perf_has_a_reason(recorded: str, expected: str) -> None:
     text = (RECORDED / recorded).read_text()
 
-    assert why_it_ended(text, 255, "kernel.perf_event_paranoid is 2") == expected
+    assert exit_reason(text, 255, "kernel.perf_event_paranoid is 2") == expected
 
 
 def test_a_silent_end_is_named_by_its_signal_or_status() -> None:
-    assert why_it_ended("", -11, "") == "failed: perf was ended by signal 11 and said nothing"
-    assert why_it_ended("\n", 3, "") == "failed: perf ended with status 3 and said nothing"
+    assert exit_reason("", -11, "") == "failed: perf was ended by signal 11 and said nothing"
+    assert exit_reason("\n", 3, "") == "failed: perf ended with status 3 and said nothing"

@@ -20,7 +20,7 @@ from fedmon.common.settings.values import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector, PerfProcess, PerfSession
 from fedmon.node.perf.events import PerfScope
-from fedmon.node.perf.source import PerfSource, WholeMachine
+from fedmon.node.perf.source import PerfSource, Target
 from tests.support.waiting import wait_until
 
 REPLAY = Path(__file__).parents[1] / "data" / "perf" / "replay_perf"
@@ -231,7 +231,7 @@ def session(replay: Replay, *, interval_s: float = 0.1) -> PerfSession:
     return PerfSession(
         perf=str(replay.perf),
         prepare=lambda stopping: source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping),
-        target=WholeMachine,
+        target=Target,
         interval_s=interval_s,
         paranoia="",
         name="test-perf",
@@ -290,7 +290,7 @@ def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it() -> No
     ended: list[tuple[int, str]] = []
 
     def start_and_end() -> None:
-        process = PerfProcess(lambda _log_fd: ["sleep", "60"], patience_s=20.0)
+        process = PerfProcess(["sleep", "60"], patience_s=20.0)
         list(process.end())
         ended.append(process.close())
 
@@ -349,3 +349,21 @@ def test_a_job_whose_processes_are_gone_is_not_counted(replay: Replay) -> None:
 
     assert dict(reading.reasons) == {"perf_counted_seconds_total": "not found: no process of the job lives"}
     assert not any(" -I " in call for call in replay.calls)
+
+
+def test_the_last_sample_of_a_job_holds_its_last_interval(replay: Replay) -> None:
+    pids = [10]
+    (replay.folder / "proc" / "10").mkdir()
+    (replay.folder / "proc" / "10" / "stat").write_text(f"10 (job) S {' 1' * 30}\n".replace("  ", " "))
+    collector = PerfJobCollector(replay.source("cycles", interval_s=60.0), job="7", pids=lambda: list(pids))
+    try:
+        collector.collect(NOW)
+        # The replay has blocked SIGINT once it has written down its call.
+        wait_until(lambda: (replay.folder / "calls.txt").exists() and any(" -I " in call for call in replay.calls))
+        pids.clear()
+        last, after = collector.collect(NOW), collector.collect(NOW)
+    finally:
+        collector.close()
+
+    assert last.values['perf_events_total{group="cycles",event="cycles"}'] == 50
+    assert set(after.reasons.values()) == {"not found: no process of the job lives"}

@@ -8,31 +8,33 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import split_series
 from fedmon.common.metrics.table import METRICS, metric_of
 from fedmon.node.collectors.base import Roots
 from fedmon.node.perf.events import (
-    GENERIC,
     OF_ARCHITECTURE,
-    SOFTWARE,
     Architecture,
     Counter,
     Derived,
+    Formula,
     Group,
     PerfScope,
     architecture,
-    architectures,
-    choose,
+    candidates,
+    everywhere,
     make_plan,
+    table,
 )
 from fedmon.node.perf.source import cgroup_name, processor, watchdog_takes_one
 
-NAMES = architectures()
+NAMES = tuple(table()["architectures"])
+EVERYWHERE = tuple(map(everywhere, table()["everywhere"]))
 TOPICS = ("software", "cycles", "branches", "cache", *OF_ARCHITECTURE)
 RAW = re.compile(r"(cpu|amd_l3|amd_df|uncore_imc)/(event=0x[0-9a-f]{2,3}(,umask=0x[0-9a-f]{2})?|data_\w+),name=\S+/u?")
 
 
-def table(name: str) -> Architecture:
+def of(name: str) -> Architecture:
     found = architecture(name)
     assert found is not None
     return found
@@ -40,13 +42,12 @@ def table(name: str) -> Architecture:
 
 def every() -> Iterator[tuple[str, Group]]:
     for name in NAMES:
-        yield from ((name, group) for group in table(name).groups)
-    yield from (("generic", group) for group in GENERIC)
-    yield from ((scope.value, group) for scope, group in SOFTWARE.items())
+        yield from ((name, group) for group in of(name).groups)
+    yield from (("everywhere", group) for group in EVERYWHERE)
 
 
 def derived(name: str, series: str) -> tuple[Group, Derived]:
-    return next((g, d) for g in table(name).groups for d in g.derived if d.series == series)
+    return next((g, d) for g in of(name).groups for d in g.derived if d.series == series)
 
 
 def test_each_formula_uses_events_of_its_own_group_alone() -> None:
@@ -63,7 +64,7 @@ def test_each_formula_uses_events_of_its_own_group_alone() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_group_fits_the_counters_with_two_threads_and_a_watchdog(name: str) -> None:
-    here = table(name)
+    here = of(name)
     general = here.counters - name.startswith("zen")  # Intel's watchdog has a counter of its own
 
     assert all(group.cost <= general for group in here.groups if group.together)
@@ -73,11 +74,11 @@ def test_each_group_fits_the_counters_with_two_threads_and_a_watchdog(name: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_event_is_spelled_as_perf_reads_it_under_a_name_of_its_own(name: str) -> None:
-    groups = (*table(name).groups, *GENERIC, SOFTWARE[PerfScope.JOB])
+    groups = (*of(name).groups, *EVERYWHERE[1:])
     printed = [event.printed(group.name) for group in groups for event in group.events]
 
     assert len(set(printed)) == len(printed)
-    for group in table(name).groups:
+    for group in of(name).groups:
         for event in group.events:
             assert RAW.fullmatch(event.spelling(group.name))
             assert event.spelling(group.name).endswith("/u") == (event.counter is Counter.CORE)
@@ -87,8 +88,8 @@ def test_each_event_is_spelled_as_perf_reads_it_under_a_name_of_its_own(name: st
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scope", PerfScope)
 def test_each_promised_metric_is_counted_or_missing_with_a_reason(name: str, scope: PerfScope) -> None:
-    choice = choose(TOPICS, scope=scope, architecture=table(name), described="x", counters=table(name).counters)
-    plan = make_plan(choice.groups, TOPICS, dict.fromkeys((g.name for g in choice.groups), None), choice.missing)
+    groups, missing = candidates(TOPICS, scope=scope, architecture=of(name), described="x", counters=of(name).counters)
+    plan = make_plan(groups, TOPICS, dict.fromkeys((group.name for group in groups), None), missing)
 
     report = plan.capabilities()
 
@@ -138,7 +139,7 @@ def test_known_counts_give_known_results(name: str, series: str, numbers: list[f
 def test_floating_point_events_have_intels_public_codes(name: str) -> None:
     umasks = {
         event.name.removeprefix("fp_arith_inst_retired."): event.config
-        for group in table(name).groups if group.name.startswith("flops") for event in group.events
+        for group in of(name).groups if group.name.startswith("flops") for event in group.events
     }  # fmt: skip
     expected = {
         "scalar_double": 0x01, "scalar_single": 0x02, "128b_packed_double": 0x04, "128b_packed_single": 0x08,
@@ -153,27 +154,51 @@ def test_floating_point_events_have_intels_public_codes(name: str) -> None:
 
 
 def test_what_a_processor_cannot_count_has_its_reason() -> None:
-    haswell = choose(TOPICS, scope=PerfScope.HOST, architecture=table("haswell"), described="x").missing
-    zen3 = choose(TOPICS, scope=PerfScope.HOST, architecture=table("zen3"), described="x", counters=6).missing
-    none = choose(("l2", "cycles"), scope=PerfScope.JOB, architecture=None, described="Quark (family 5, model 9)")
+    _, haswell = candidates(TOPICS, scope=PerfScope.HOST, architecture=of("haswell"), described="x")
+    _, zen3 = candidates(TOPICS, scope=PerfScope.HOST, architecture=of("zen3"), described="x", counters=6)
+    groups, missing = candidates(("l2", "cycles"), scope=PerfScope.JOB, architecture=None, described="Quark (family 5)")
 
     assert haswell['perf_flops_per_second{precision="double"}'] == (
         "unsupported: Haswell counts no floating point operations by precision"
     )
     assert 'precision="any"' in zen3['perf_flops_per_second{precision="single"}']
-    assert none.missing == {
-        "perf_l2_bandwidth_bytes_per_second": "unsupported: there is no table of events for Quark (family 5, model 9)"
+    assert missing == {
+        "perf_l2_bandwidth_bytes_per_second": "unsupported: there is no table of events for Quark (family 5)"
     }
-    assert [group.name for group in none.groups] == ["software", "cycles"]
+    assert [group.name for group in groups] == ["software", "cycles"]
 
 
 def test_a_group_that_needs_more_counters_than_there_are_is_not_tried() -> None:
-    choice = choose(("flops_dp",), scope=PerfScope.JOB, architecture=table("skylake_x"), described="x", counters=2)
+    skylake = of("skylake_x")
+    groups, missing = candidates(("flops_dp",), scope=PerfScope.JOB, architecture=skylake, described="x", counters=2)
 
-    assert [group.name for group in choice.groups] == ["software"]
-    assert choice.missing['perf_flops_per_second{precision="double"}'] == (
+    assert [group.name for group in groups] == ["software"]
+    assert missing['perf_flops_per_second{precision="double"}'] == (
         "unsupported: its events take 4 counters at once, and a thread here has 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1 + 2 * 3", 7.0), ("(1 + 2) * 3", 9.0), ("8 / 4 / 2", 1.0), ("2 - 3 - 4", -5.0), ("1e-6 * a", 1e-05),
+        ("a / b.c_1 ", 2.5), ("a / missing", None), ("a / unknown", None), ("a / (a - a)", None), ("huge * huge", None),
+    ],
+)  # fmt: skip
+def test_a_formula_follows_arithmetic_and_gives_no_number_for_what_is_missing(
+    text: str, expected: float | None
+) -> None:
+    numbers = {"a": 10.0, "b_c_1": 4.0, "unknown": None, "huge": 1e300}
+
+    assert Formula(text).value(numbers) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a +", "f(1)", "a ** b", "a.__class__()", "a if b else c", "[1]", "'a' * 3", "a;b"]
+)
+def test_a_text_that_is_no_arithmetic_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="formula"):
+        Formula(text)
 
 
 @pytest.mark.parametrize(

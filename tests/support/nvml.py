@@ -152,6 +152,7 @@ class FakeNvml:
         self._initialised = 0
         self._refusals: list[tuple[str, int, Refuses]] = []
         self._hanging = ""
+        self._hanging_on: FakeGpu | None = None
         self.hanging = 0
 
     def refuse(self, name: str, code: int, *, when: Refuses = lambda _: True) -> Callable[[], None]:
@@ -160,9 +161,9 @@ class FakeNvml:
         self._refusals.append(rule)
         return lambda: self._refusals.remove(rule)
 
-    def hang(self, name: str) -> None:
-        """Let calls of a function hang from now on, until ``release`` is set."""
-        self._hanging = name
+    def hang(self, name: str, *, on: FakeGpu | None = None) -> None:
+        """Let calls of a function hang from now on, of all GPUs or one, until ``release`` is set."""
+        self._hanging, self._hanging_on = name, on
 
     def nvmlInit(self) -> None:  # noqa: N802
         self._called("nvmlInit", ())
@@ -206,7 +207,7 @@ class FakeNvml:
 
     def _called(self, name: str, arguments: tuple[Any, ...]) -> None:
         self.calls[name] += 1
-        if name == self._hanging:
+        if name == self._hanging and self._hanging_on in (None, *arguments[:1]):
             self.hanging += 1
             self.release.wait(20.0)
         for refused, code, when in self._refusals:

@@ -72,8 +72,8 @@ class Reading(NamedTuple):
 class Collector(Protocol):
     """Reads one source of metrics.
 
-    ``collect`` is called from the sampler's thread only. It neither sleeps nor waits: it reads what the kernel has
-    ready and returns. A series that it cannot read this once is None with a reason; a metric that this machine does
+    ``collect`` is called from the sampler's thread only and delays all other collectors, so it must return within a
+    fraction of a tick. A series that it cannot read this once is None with a reason; a metric that this machine does
     not have is left out, and ``probe`` says why. When it raises, the other collectors go on, and the series that it
     gave before become None with the error as the reason. One that finds out later what it can measure may have a
     property ``probe_changed``, true once after that: then it is probed again.

@@ -19,57 +19,57 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Lane, Reading, Why
 from fedmon.node.collectors.job.process import Birth, read_birth
-from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, PerfScope, Plan, event_series, has_ratio
+from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, PerfScope, Plan
 from fedmon.node.perf.output import Snapshot, Totals, parse_line
 from fedmon.node.perf.source import (
     PLAIN,
-    InCgroup,
     PerfSource,
-    Processes,
     Target,
-    WholeMachine,
+    cgroup_name,
     count,
-    not_startable,
-    signals_reach_children,
-    why_it_ended,
+    exit_reason,
+    start_problem,
+    unblocked_signals,
 )
 
 logger = logging.getLogger(__name__)
 
-
 _QUIET_S = 0.1
 _READ_BYTES = 65_536
 _SAID_BYTES = 4_096
+_VANISHED_S = 0.2
+_PROCESSES_GONE = "Problems finding threads"
+_LAST_INTERVAL_S = 0.5
+_AGAIN_AFTER_S = 2.0
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PROBING = f"{Why.FIRST_SAMPLE.value}: perf's events are still being tried out"
+_NO_PROCESS = f"{Why.NOT_FOUND.value}: no process of the job lives"
+_INCOMPLETE = f"{Why.FAILED.value}: the events of this group were not all counted in one interval"
+_ZERO_DIVISOR = f"{Why.FAILED.value}: nothing happened that the result could be divided by"
 
 
 class PerfProcess:
-    """A running perf; every method belongs to the thread that made it.
+    """A running perf that prints counts on its standard output; every method belongs to one thread.
 
-    Its output comes through a pipe whose only reader is this process. When this process dies, even by kill -9, the
-    next line that perf prints ends it by SIGPIPE, within one interval. (A parent-death signal would need code between
-    fork and exec, which is not safe beside threads, and the kernel drops it for a perf that has file capabilities.)
-    ``patience_s`` is how long it may take to end. Raises OSError when perf cannot be started.
+    When this process dies, even by kill -9, the next line that perf prints ends it by SIGPIPE, within one interval. (A
+    parent-death signal would need code between fork and exec, which is not safe beside threads, and the kernel drops it
+    for a perf with file capabilities.) Perf may take ``patience_s`` to end. Raises OSError if it cannot be started.
     """
 
-    def __init__(self, command: Callable[[int], list[str]], *, patience_s: float = 2.0) -> None:
+    def __init__(self, command: list[str], *, patience_s: float = 2.0) -> None:
         self._patience_s = patience_s
-        self._lines, writes = os.pipe()
-        # What perf says beside its counts is kept in memory; a pipe that nobody reads could block it.
-        self._said = os.memfd_create("fedmon-perf")
         self._rest = b""
+        self._lines, writes = os.pipe()
+        # Perf's messages are kept in memory; an unread pipe could block it.
+        self._said = os.fdopen(os.memfd_create("fedmon-perf"), "w+b")
         try:
-            with signals_reach_children():
+            with unblocked_signals():
                 self._process = subprocess.Popen(
-                    command(writes),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=self._said,
-                    pass_fds=(writes,),
-                    env=PLAIN,
+                    command, stdin=subprocess.DEVNULL, stdout=writes, stderr=self._said, env=PLAIN
                 )
         except BaseException:
             os.close(self._lines)
-            os.close(self._said)
+            self._said.close()
             raise
         finally:
             os.close(writes)
@@ -80,20 +80,18 @@ class PerfProcess:
         return self._process.pid
 
     def lines(self, wake: int, *, silence_s: float) -> Iterator[str | None]:
-        """Yield each line as it comes, and None when a burst of lines is over.
+        """Yield each line, and None after a burst of lines.
 
-        Ends when perf has closed its output, when the descriptor ``wake`` can be read, or when perf printed nothing for
-        ``silence_s``.
+        Ends when perf has closed its output, when the descriptor ``wake`` is readable, or after ``silence_s`` without a
+        line.
         """
         in_burst, silent = False, Deadline(silence_s)
         while True:
-            wait_s = _QUIET_S if in_burst else silent.left_s()
-            ready, _, _ = select.select([self._lines, wake], [], [], wait_s)
+            ready, _, _ = select.select([self._lines, wake], [], [], _QUIET_S if in_burst else silent.left_s())
             if wake in ready:
                 return
             if ready:
-                chunk = os.read(self._lines, _READ_BYTES)
-                if not chunk:
+                if not (chunk := os.read(self._lines, _READ_BYTES)):
                     return
                 yield from self._split(chunk)
                 in_burst, silent = True, Deadline(silence_s)
@@ -104,58 +102,47 @@ class PerfProcess:
                 return
 
     def end(self) -> Iterator[str]:
-        """End perf by SIGINT and yield what it still prints; SIGKILL follows when it has not ended in time."""
+        """End perf by SIGINT and yield its last lines; SIGKILL follows if it does not end in time."""
         deadline = Deadline(self._patience_s)
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
-        while not deadline.passed():
-            ready, _, _ = select.select([self._lines], [], [], deadline.left_s())
-            chunk = os.read(self._lines, _READ_BYTES) if ready else b""
-            if not chunk:
+        while not deadline.passed() and select.select([self._lines], [], [], deadline.left_s())[0]:
+            if not (chunk := os.read(self._lines, _READ_BYTES)):
                 break
             yield from self._split(chunk)
-        self._reap(deadline.left_s())
-
-    def close(self) -> tuple[int, str]:
-        """Make sure that perf is gone, and return its status and what it said; afterwards this object is of no use."""
-        self._reap(0.0 if self._process.poll() is None else None)
-        size = os.fstat(self._said).st_size
-        said = os.pread(self._said, _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace")
-        os.close(self._lines)
-        os.close(self._said)
-        return self._process.returncode, said
+        self.wait(deadline.left_s())
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a perf that has closed its output."""
+        """Wait for perf's end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
 
-    def _reap(self, timeout_s: float | None) -> None:
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
+    def close(self) -> tuple[int, str]:
+        """Kill perf if it still runs, and return its status and its messages; the object is of no use afterwards."""
+        if self._process.poll() is None:
             self._process.kill()
-            self._process.wait()
+        self._process.wait()
+        os.close(self._lines)
+        with self._said:
+            size = self._said.seek(0, os.SEEK_END)
+            self._said.seek(max(0, size - _SAID_BYTES))
+            said = self._said.read().decode(errors="replace")
+        return self._process.returncode, said
 
     def _split(self, chunk: bytes) -> Iterator[str]:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > _READ_BYTES:
             self._rest = b""
-        for line in lines:
-            yield line.decode(errors="replace")
-
-
-_VANISHED_S = 0.2
-_PROCESSES_GONE = "Problems finding threads"
+        yield from (line.decode(errors="replace") for line in lines)
 
 
 class PerfSession:
-    """Counts a plan for a target until it is stopped.
+    """Counts a plan for a target on a thread, until it is stopped.
 
-    ``prepare`` is called once on the session's thread, ``begin_after_s`` after the start, and gives the plan, after as
-    long as probing takes; it asks its argument whether it is time to stop, and then gives None. ``target`` is called
-    there before each start and gives what to count now, or None to wait for the next ``attach_again``.
-    ``start``, ``attach_again`` and ``stop`` belong to one thread; what can be read, to any.
+    ``prepare`` is called once on the thread, ``begin_after_s`` after the start, and gives the plan; None if its
+    argument said that it is time to stop. ``target`` is called there before each start of perf; None waits for the next
+    ``attach_again``. ``start``, ``attach_again``, ``end_interval`` and ``stop`` belong to one thread; attributes may be
+    read from any.
     """
 
     def __init__(
@@ -177,12 +164,14 @@ class PerfSession:
         self._backoff, self._patience_s = backoff or Backoff(1.0, longest_s=60.0), patience_s
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
-        self._again = False
         self._thread = threading.Thread(target=self._run, name=name)
+        self._ended = threading.Event()
+        self.attaching = False
+        """Whether ``attach_again`` was called and the target has not been looked at since."""
         self.plan: Plan | None = None
         self.totals: Totals | None = None
         self.problem: str | None = None
-        """Why perf does not count at present; None while it does."""
+        """The reason why perf does not count at present; None while it does."""
         self.starts = 0
         """How often perf was started."""
         self.attached_at: float | None = None
@@ -197,17 +186,17 @@ class PerfSession:
         """Start the thread."""
         self._thread.start()
 
-    @property
-    def attaching(self) -> bool:
-        """Whether ``attach_again`` was called and the target has not been looked at since."""
-        return self._again
-
     def attach_again(self) -> None:
         """Look at the target again: end perf and start it anew."""
-        if self._stopping:
-            return
-        self._again = True
-        os.eventfd_write(self._wake, 1)
+        if not self._stopping:
+            self.attaching = True
+            os.eventfd_write(self._wake, 1)
+
+    def end_interval(self, timeout_s: float) -> None:
+        """End perf, so that its present interval is counted, and look at the target again."""
+        if self.pid is not None:
+            self.attach_again()
+            self._ended.wait(timeout_s)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End perf and the thread; safe to call twice."""
@@ -230,15 +219,17 @@ class PerfSession:
         self.plan, self.totals = plan, Totals(plan)
         self.planned.set()
         while plan.groups and not self._stopping:
-            self._again = False
+            self.attaching = False
             target = self._target()
             self.idle = target is None
             if target is None:
                 self._pause(None)
                 continue
             ran = Deadline(10.0)
+            self._ended.clear()
             self.problem = problem = self._count(target, plan, self.totals)
             self.attached_at = self.pid = None
+            self._ended.set()
             if problem is None:
                 continue
             if ran.passed():
@@ -249,14 +240,12 @@ class PerfSession:
             self._pause(delay_s)
 
     def _count(self, target: Target, plan: Plan, totals: Totals) -> str | None:
-        """Run perf once; return why it ended, or None when that was meant."""
+        """Run perf once; return why it ended, or None if that was intended."""
+        command = count(self._perf, plan.groups, target, interval_s=self._interval_s)
         try:
-            process = PerfProcess(
-                lambda log_fd: count(self._perf, plan.groups, target, interval_s=self._interval_s, log_fd=log_fd),
-                patience_s=self._patience_s,
-            )
+            process = PerfProcess(command, patience_s=self._patience_s)
         except OSError as error:
-            return not_startable(self._perf, error)
+            return start_problem(self._perf, error)
         self.pid = process.pid
         self.starts += 1
         totals.begin()
@@ -266,8 +255,8 @@ class PerfSession:
             for line in process.lines(self._wake, silence_s=silence_s):
                 heard, silent = True, Deadline(silence_s)
                 self._take(line, totals)
-            meant = self._woken()
-            if meant or silent.passed():
+            intended = self._woken()
+            if intended or silent.passed():
                 for line in process.end():
                     self._take(line, totals)
             else:
@@ -275,31 +264,28 @@ class PerfSession:
             totals.end_interval()
         finally:
             status, said = process.close()
-        if meant:
+        if intended:
             return None
         if silent.passed():
             return f"failed: perf printed nothing for {silence_s:g} s"
-        if isinstance(target, Processes) and (status == 0 or _PROCESSES_GONE in said):
-            # All of them ended, or one did before perf found it: look at who is left.
+        if target.pids and (status == 0 or _PROCESSES_GONE in said):
+            # All of them ended, or one did before perf found it: list the living ones again.
             self._pause(0.0 if heard else _VANISHED_S)
             return None
-        return why_it_ended(said, status, self._paranoia)
+        return exit_reason(said, status, self._paranoia)
 
     def _take(self, line: str | None, totals: Totals) -> None:
         if line is None:
             totals.end_interval()
-            return
-        found = parse_line(line)
-        if found is None:
-            return
-        if self.attached_at is None and found.time_s is not None:
-            self.attached_at = time.clock_gettime(time.CLOCK_BOOTTIME) - found.time_s
-            self.problem = None
-        totals.add(found)
+        elif (found := parse_line(line)) is not None:
+            if self.attached_at is None and found.time_s is not None:
+                self.attached_at = time.clock_gettime(time.CLOCK_BOOTTIME) - found.time_s
+                self.problem = None
+            totals.add(found)
 
     def _pause(self, seconds: float | None) -> None:
-        """Wait, but not longer than until ``stop`` or ``attach_again``; None waits for these alone."""
-        if not (self._stopping or self._again):
+        """Wait until ``stop`` or ``attach_again``, at most so long."""
+        if not (self._stopping or self.attaching):
             select.select([self._wake], [], [], seconds)
         self._woken()
 
@@ -308,23 +294,22 @@ class PerfSession:
         try:
             os.eventfd_read(self._wake)
         except BlockingIOError:
-            return self._stopping or self._again
+            return self._stopping or self.attaching
         return True
-
-
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class JobTarget:
     """The processes of one job, as they were seen last.
 
-    perf counts the children that a process forks after it was attached, but not those that were there before.
-    ``see`` and ``uncounted`` belong to the sampler's thread, ``target`` to perf's.
+    Perf counts the children that a process forks after perf was attached, but no earlier ones. ``see`` and
+    ``uncounted`` belong to the sampler's thread, ``target`` to perf's.
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
-        self.cgroup: str | None = None
+        self.cgroup = ""
         """The job's cgroup as perf calls it, once it is known that perf may count it."""
+        self.has_ended = False
+        """Whether the job had processes and has none."""
         self._proc = proc
         self._pids: frozenset[int] = frozenset()
         self._listed: frozenset[int] = frozenset()
@@ -332,23 +317,23 @@ class JobTarget:
         self._of: frozenset[int] = frozenset()
 
     def see(self, pids: Collection[int]) -> None:
-        """Take the processes that the job has now."""
+        """Take the present processes of the job."""
+        self.has_ended = not pids and (self.has_ended or bool(self._pids))
         self._pids = frozenset(pids)
 
     def target(self) -> Target | None:
-        """Return what perf is to count now; None when no process of the job lives."""
-        if self.cgroup is not None:
-            return InCgroup(self.cgroup)
-        listed = {pid for pid in self._pids if self._living(pid) is not None}
-        self._listed = frozenset(listed)
-        return Processes(tuple(sorted(listed))) if listed else None
+        """Return what perf is to count now; None if no process of the job lives."""
+        if self.cgroup:
+            return None if self.has_ended else Target(cgroup=self.cgroup)
+        self._listed = frozenset(pid for pid in self._pids if self._living(pid) is not None)
+        return Target(pids=tuple(sorted(self._listed))) if self._listed else None
 
     def uncounted(self, attached_at: float | None) -> bool:
         """Tell whether the job has a process that perf does not count.
 
-        ``attached_at`` is when perf began, in seconds since boot; None, when that is not known yet, means no.
+        ``attached_at`` is when perf began, in seconds since boot; None if that is not known yet, which means no.
         """
-        if self.cgroup is not None or attached_at is None:
+        if self.cgroup or attached_at is None:
             return False
         listed = self._listed
         if listed is not self._of:
@@ -358,7 +343,7 @@ class JobTarget:
             return False
         self._counted &= self._pids
         found = {pid: birth for pid in new if (birth := self._living(pid)) is not None}
-        # Parents first: a child is counted when its parent was at the time.
+        # Parents first: a child is counted if its parent was at the time.
         for pid, birth in sorted(found.items(), key=lambda pair: (pair[1].start, pair[0])):
             # Start times are cut to a tick of the kernel's clock, so one of the same tick may have been too early.
             if birth.parent in self._counted and birth.start / _TICKS_PER_SECOND > attached_at:
@@ -373,18 +358,11 @@ class JobTarget:
         return None if birth.is_zombie else birth
 
 
-_PROBING = f"{Why.FIRST_SAMPLE.value}: perf's events are still being tried out"
-_NO_PROCESS = f"{Why.NOT_FOUND.value}: no process of the job lives"
-_INCOMPLETE = f"{Why.FAILED.value}: the events of this group were not all counted in one interval"
-_NOTHING_TO_DIVIDE_BY = f"{Why.FAILED.value}: nothing happened that the result could be divided by"
-_AGAIN_AFTER_S = 2.0
-
-
 class PerfCollector:
     """Counts the whole machine; for the stream ``host``.
 
-    ``collect`` starts perf's thread when first called, and afterwards only takes what that thread has ready: a series
-    is left out of a sample when perf has ended no interval since the previous one.
+    ``collect`` starts perf's thread when first called, and afterwards only takes the finished intervals: a series is
+    left out of a sample if perf has ended no interval since the previous one.
     """
 
     name = "perf"
@@ -393,7 +371,7 @@ class PerfCollector:
     def __init__(self, source: PerfSource, *, thread: str = "fedmon-perf") -> None:
         self._source = source
         self._started = False
-        self._told: tuple[Plan | None, str | None] = (None, None)
+        self._reported: tuple[Plan | None, str | None] = (None, None)
         self._given: tuple[str, ...] = (COUNTED_SECONDS,)
         self._session = PerfSession(
             perf=source.perf,
@@ -406,7 +384,10 @@ class PerfCollector:
         )
 
     def collect(self, now: Instant) -> Reading:
-        """Return totals and what is derived from the intervals since the previous call; never waits."""
+        """Return totals, and series derived from the intervals since the previous call.
+
+        Never waits, but up to 0.5 s for the last interval of a job.
+        """
         self._look(now)
         self._start()
         session = self._session
@@ -417,7 +398,7 @@ class PerfCollector:
             return self._missing(plan.missing.get(EVENTS, Why.UNSUPPORTED.value))
         snapshot = totals.take()
         if not snapshot.fresh:
-            problem = session.problem or self._idle()
+            problem = session.problem or (_NO_PROCESS if session.idle else None)
             return self._missing(problem) if problem is not None else Reading({})
         values, reasons = _reading(plan, snapshot)
         values[STARTS] = session.starts
@@ -425,9 +406,9 @@ class PerfCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say what is counted; the answer changes from "first sample" to the truth when the probes are over."""
+        """Say what is counted; "first sample" until the groups were tried out."""
         self._start()
-        self._told = plan, problem = self._session.plan, self._session.problem
+        self._reported = plan, problem = self._session.plan, self._session.problem
         if plan is None:
             return dict.fromkeys((EVENTS, COUNTED_SECONDS), _PROBING)
         report = plan.capabilities()
@@ -435,11 +416,11 @@ class PerfCollector:
 
     @property
     def probe_changed(self) -> bool:
-        """Whether ``probe`` would answer otherwise than it did last: the probes are over, or perf began or ceased."""
-        return self._told != (self._session.plan, self._session.problem)
+        """Whether ``probe`` would give another answer than the last time."""
+        return self._reported != (self._session.plan, self._session.problem)
 
     def wait_probed(self, timeout_s: float) -> bool:
-        """Wait until the probes are over, at most so long; for a report, never in the sampler's thread."""
+        """Wait until the groups were tried out, at most so long; for a report, never in the sampler's thread."""
         self._start()
         return self._session.planned.wait(timeout_s)
 
@@ -457,25 +438,21 @@ class PerfCollector:
         return Reading(dict.fromkeys(self._given), dict.fromkeys(self._given, reason))
 
     def _look(self, now: Instant) -> None:
-        """Notice what changed about the target."""
-
-    def _idle(self) -> str | None:
-        """Return why perf counts nothing although nothing is wrong with it."""
-        return None
+        """Notice a change of the target."""
 
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         return self._source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping)
 
     def _target(self) -> Target | None:
-        return WholeMachine()
+        return Target()
 
 
 class PerfJobCollector(PerfCollector):
     """Counts the processes of one job; for the stream of that job.
 
-    ``pids`` gives the processes that the job has now; it is called at each tick and must not wait. ``cgroup`` is the
-    folder of the cgroup that holds the job and nothing else; it is preferred where perf sees it and may count it, since
-    it holds whatever the job will start.
+    ``pids`` gives the present processes of the job; it is called at each tick and must not wait. ``cgroup`` is the
+    folder of the cgroup that holds the job and nothing else; it is preferred if perf may count it, since it holds all
+    that the job will start.
     """
 
     def __init__(
@@ -489,10 +466,10 @@ class PerfJobCollector(PerfCollector):
     @property
     def method(self) -> str:
         """Return how the job is counted: ``cgroup``, or ``pids`` with the children they fork."""
-        return "pids" if self._job.cgroup is None else "cgroup"
+        return "cgroup" if self._job.cgroup else "pids"
 
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
-        name = self._source.cgroup_name(self._cgroup) if self._cgroup is not None else None
+        name = cgroup_name(self._source.roots, self._cgroup) if self._cgroup is not None else None
         if name is not None:
             plan = self._source.plan(PerfScope.JOB, whole_machine=True, stopping=stopping)
             if plan is None or plan.groups:
@@ -504,20 +481,15 @@ class PerfJobCollector(PerfCollector):
         return self._job.target()
 
     def _look(self, now: Instant) -> None:
-        if self._job.cgroup is not None:
-            return
-        pids = self._pids()
+        pids, session, had_ended = self._pids(), self._session, self._job.has_ended
         self._job.see(pids)
-        session = self._session
+        if self._job.has_ended and not had_ended:
+            session.end_interval(_LAST_INTERVAL_S)
         if session.attaching or now.mono < self._again_from:
             return
-        if not (bool(pids) and session.idle) and not self._job.uncounted(session.attached_at):
-            return
-        self._again_from = now.mono + max(_AGAIN_AFTER_S, 2 * self._source.settings.interval_s)
-        session.attach_again()
-
-    def _idle(self) -> str | None:
-        return _NO_PROCESS if self._session.idle else None
+        if (pids and session.idle) or self._job.uncounted(session.attached_at):
+            self._again_from = now.mono + max(_AGAIN_AFTER_S, 2 * self._source.settings.interval_s)
+            session.attach_again()
 
 
 def _reading(plan: Plan, snapshot: Snapshot) -> tuple[dict[str, float | None], dict[str, str]]:
@@ -525,20 +497,18 @@ def _reading(plan: Plan, snapshot: Snapshot) -> tuple[dict[str, float | None], d
     reasons: dict[str, str] = {}
     for group in plan.groups:
         window = snapshot.windows.get(group.name)
-        gap = None
-        for event in group.events:
-            name = event_series(group.name, event)
-            reason = snapshot.gaps.get(name)
-            if reason is not None:
+        gap = ""
+        for name in (event.series(group.name) for event in group.events):
+            if (reason := snapshot.gaps.get(name)) is not None:
                 values[name], reasons[name] = None, reason
                 gap = gap or reason
             elif name in snapshot.totals:
                 values[name] = snapshot.totals[name]
-        if window is not None and window.running_ratio is not None and has_ratio(group):
+        if window is not None and window.running_ratio is not None and group.has_ratio:
             values[series(RUNNING, group=group.name)] = window.running_ratio
         for derived in plan.derived[group.name]:
             result = None if window is None else derived.parsed().value({**window.counts, "seconds": window.seconds})
             values[derived.series] = result
             if result is None:
-                reasons[derived.series] = (gap or _INCOMPLETE) if window is None else _NOTHING_TO_DIVIDE_BY
+                reasons[derived.series] = (gap or _INCOMPLETE) if window is None else _ZERO_DIVISOR
     return values, reasons

@@ -1,150 +1,112 @@
-"""The collectors of a machine's GPUs: read ahead on one thread, so that a tick never waits for NVML."""
+"""The collectors of a machine's GPUs, and of the use that one job makes of them."""
 
 from __future__ import annotations
 
-import functools
-import logging
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fedmon.common.metrics.metric import Scope
 from fedmon.common.metrics.sample import Instant
+from fedmon.common.metrics.series import series
 from fedmon.common.metrics.tables.gpu import ROWS
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.nvml import queries
 from fedmon.node.collectors.nvml.library import AbsentError
+from fedmon.node.collectors.nvml.processes import GpuUse
 from fedmon.node.collectors.nvml.queries import Query
 from fedmon.node.collectors.nvml.reader import LaneReader, NvmlSession, Round
 
-logger = logging.getLogger(__name__)
-
-_FRESH_S = 2.0
-"""How old a reading of the fast lane may be; those of the other lanes may be as old as their lane is long."""
-_MARGIN_S = 0.005
-_MARGIN_RATIO = 1.5
-_MAX_DOUBLINGS = 16
+PATIENCE_S = 0.2
+"""A tick waits no longer for NVML, which answers for one GPU within about 10 ms."""
+_PROBE_S = 5.0
+"""The longest wait for a first reading; it ends as soon as a call hangs."""
 
 
 class GpuCollector:
-    """Hands out each reading of one lane once; it was read just before this tick.
+    """Reads one lane at each of its ticks, on the session's thread.
 
-    Ticks are foreseen from the distance of the last ones. A tick for which no reading is ready gives None with the
-    reason for every series of the reading before. ``close`` is final.
+    A reading that is not finished in time is handed out at the next tick; meanwhile the series are None with the
+    reason. ``close`` is final.
     """
 
     def __init__(self, name: str, lane: Lane, reader: LaneReader, metrics: Iterable[str]) -> None:
         self.name, self.lane = name, lane
         self._metrics, self._reader, self._session = tuple(dict.fromkeys(metrics)), reader, reader.session
-        self._max_age_s = max(_FRESH_S, lane.value)
         self._changed = threading.Condition()
-        self._newest: Round | CollectorUnavailableError | None = None
-        self._is_taken = self._is_closed = self._is_stuck = self._has_entered = False
-        self._began = self._took_s = 0.0
-        self._reading_since: float | None = None
-        self._plan = 0
-        self._last_take: float | None = None
-        self._distances = (1.0, 1.0)
-        self._untaken = 0
+        self._result: Round | CollectorUnavailableError | None = None
+        self._is_reading = self._has_entered = self._is_closed = False
+        self._abandoned = 0
         self._gave: tuple[str, ...] = ()
 
     def collect(self, _now: Instant) -> Reading:
-        """Take the newest reading, once; never waits."""
-        self.start()
-        with self._changed:
-            now = time.monotonic()
-            if self._last_take is not None:
-                self._distances = self._distances[1], now - self._last_take
-            self._last_take, self._untaken = now, 0
-            if self._newest is not None:
-                self._foresee()
-            newest, is_taken, self._is_taken = self._newest, self._is_taken, True
-            if self._session.absent is not None:
-                return Reading({})
-            if newest is None or is_taken or now - self._began > self._max_age_s:
-                newest = self._nothing(now)
-        if isinstance(newest, CollectorUnavailableError):
-            return Reading(dict.fromkeys(self._gave), dict.fromkeys(self._gave, newest.reason))
-        self._gave = tuple(newest.values)
-        return Reading(newest.values, newest.reasons)
+        """Read the GPUs; waits 0.2 s at most."""
+        found = self._read(PATIENCE_S)
+        if self._session.absent is not None:
+            return Reading({})
+        if isinstance(found, Round):
+            self._gave = tuple(found.values)
+            return Reading(found.values, found.reasons)
+        return Reading(dict.fromkeys(self._gave), dict.fromkeys(self._gave, found.reason))
 
     def probe(self) -> dict[str, str | None]:
-        """Say what each GPU gives, after a first reading for which all lanes together wait 5 s at most."""
-        self.start()
-        with self._changed:
-            if self._session.absent is None:
-                self._changed.wait_for(lambda: self._newest is not None, self._session.patience.left_s())
-            found = self._session.absent or self._newest
-            if isinstance(found, Round):
-                return dict(found.report)
-            reason = found.reason if found is not None else f"{Why.FAILED.value}: NVML has not answered yet"
-            return dict.fromkeys(self._metrics, reason)
-
-    def start(self) -> None:
-        """Begin to read ahead; ``collect`` and ``probe`` do it by themselves."""
-        with self._changed:
-            if self._has_entered or self._is_closed or self._session.absent is not None:
-                return
-            self._has_entered = True
-        self._session.enter()
-        self._session.schedule(functools.partial(self._read, self._plan))
+        """Say what each GPU gives, after a first reading that waits 5 s at most."""
+        found = self._read(_PROBE_S)
+        if isinstance(found, Round):
+            self._gave = tuple(found.values)
+            return dict(found.report)
+        return dict.fromkeys(self._metrics, (self._session.absent or found).reason)
 
     def close(self) -> None:
-        """Read no more; the last collector of a session ends NVML."""
+        """Read no more; the last collector of a session shuts NVML down."""
         with self._changed:
             has_entered, self._has_entered, self._is_closed = self._has_entered, False, True
         if has_entered:
             self._session.leave()
 
-    def _foresee(self) -> None:
-        """Schedule the next reading shortly before the next tick."""
-        if self._reading_since is not None or self._is_closed or self._last_take is None:
-            return
-        self._plan += 1
-        # After a tick that came late the distance before it is still the right one. A tick that does not come is
-        # awaited at doubling distances, so that a slower pace finds a fresh reading, and one that ended costs nothing.
-        tick = self._last_take + min(self._distances) * (1 << min(self._untaken, _MAX_DOUBLINGS))
-        due = max(tick - self._took_s * _MARGIN_RATIO - _MARGIN_S, self._began)
-        self._session.schedule(functools.partial(self._read, self._plan), due)
-
-    def _read(self, plan: int) -> None:
-        """Read once, on the reader's thread, unless another time was planned since."""
+    def _read(self, patience_s: float) -> Round | CollectorUnavailableError:
+        """Return a new reading, else the one that was late for the tick before, else the reason."""
+        session = self._session
+        if session.absent is not None:
+            return session.absent
+        if not self._has_entered and not self._is_closed:
+            self._has_entered = True
+            session.enter()
+        hang = session.hang()
         with self._changed:
-            if self._is_closed or plan != self._plan:
-                return
-            self._began = self._reading_since = time.monotonic()
+            late = self._take()
+            if not self._is_reading or self._abandoned != session.abandoned:
+                self._is_reading, self._abandoned = True, session.abandoned
+                session.post(self._run)
+            if not hang:
+                self._changed.wait_for(lambda: self._result is not None, patience_s)
+            found = self._take() or late
+        if found is None:
+            hang = hang or session.hang()
+            detail = hang.partition(": ")[2] or f"the reading is not finished within {patience_s:g} s"
+            return CollectorUnavailableError(Why.FAILED, detail)
+        return found
+
+    def _take(self) -> Round | CollectorUnavailableError | None:
+        result, self._result = self._result, None
+        return result
+
+    def _run(self) -> None:
+        """Read once, on the session's thread."""
+        if self._is_closed:
+            return
         try:
             result: Round | CollectorUnavailableError = self._reader.read()
         except CollectorUnavailableError as error:
             result = error
         with self._changed:
-            self._newest, self._is_taken, self._reading_since = result, False, None
-            self._took_s = time.monotonic() - self._began
-            self._untaken += 1
-            if self._is_stuck:
-                self._is_stuck = False
-                logger.warning("NVML answers again after %.1f s", self._took_s)
-            if not isinstance(result, AbsentError):
-                self._foresee()
+            self._result, self._is_reading = result, False
             self._changed.notify_all()
         if isinstance(result, AbsentError):
             self.close()
 
-    def _nothing(self, now: float) -> CollectorUnavailableError:
-        """Say why there is no fresh reading."""
-        since, call = self._reading_since, self._session.doing
-        if since is not None and now - since > self._max_age_s:
-            if not self._is_stuck:
-                self._is_stuck = True
-                logger.warning("NVML has not answered for %.1f s: %s", now - since, call)
-            return CollectorUnavailableError(Why.FAILED, f"no answer for {now - since:.1f} s: {call}")
-        if self._newest is None:
-            return CollectorUnavailableError(Why.FIRST_SAMPLE, "the first reading is not finished")
-        return CollectorUnavailableError(Why.FAILED, "no new reading is finished; the pace changed or reading is slow")
-
 
 class AbsentGpus:
-    """Stands for all GPUs where there are none: says so, and costs nothing."""
+    """The collector of a machine without GPUs: reports the reason, and costs nothing."""
 
     name = "gpu"
     lane = Lane.SLOW
@@ -162,23 +124,106 @@ class AbsentGpus:
 
 
 def nvml_collectors(session: NvmlSession) -> list[Collector]:
-    """Return the collectors of this machine's GPUs, for the stream ``host``.
-
-    Those of one session share its NVML. Without NVIDIA's library there is one, which says so and has no thread.
-    """
+    """Return the collectors of this machine's GPUs, for the stream ``host``; without a driver, one with the reason."""
     if session.absent is not None:
         return [AbsentGpus(session.absent.reason)]
     fast = LaneReader(session, queries.FAST, with_processes=True)
     slow = LaneReader(session, queries.SLOW, with_hardware=True)
-    collectors = [
+    return [
         GpuCollector("gpu", Lane.FAST, fast, [*_metrics((*queries.FAST, *queries.MIG)), "gpu_processes"]),
         GpuCollector("gpu-counters", Lane.MEDIUM, LaneReader(session, queries.MEDIUM), _metrics(queries.MEDIUM)),
         GpuCollector("gpu-pcie", Lane.MEDIUM, LaneReader(session, queries.PCIE), _metrics(queries.PCIE)),
         GpuCollector("gpu-limits", Lane.SLOW, slow, _metrics(queries.SLOW)),
     ]
-    return list(collectors)
 
 
 def _metrics(asked: Iterable[Query]) -> list[str]:
     both = [(*query.gives, *(query.otherwise.gives if query.otherwise else ())) for query in asked]
     return [metric for gives in both for metric, _ in gives]
+
+
+_MEMORY, _SM, _PROCESSES = _JOB = ("job_gpu_memory_bytes", "job_gpu_sm_ratio", "job_gpu_processes")
+_NO_LIST = "no new list of the processes on the GPUs"
+_NEVER_KNOWN = (Why.UNSUPPORTED.value, Why.NO_PERMISSION.value)
+
+
+class JobGpuCollector:
+    """Sums the use of each GPU by the processes of a job, for the stream of the job.
+
+    ``jobs`` maps the ids of jobs to the pids of their processes; it is asked at each tick and must not wait. The lists
+    of processes are those that the stream ``host`` read for this tick. A GPU is named from the first tick on at which
+    the job uses it.
+    """
+
+    name = "job-gpu"
+    lane = Lane.FAST
+
+    def __init__(self, session: NvmlSession, *, job_id: str, jobs: Callable[[], Mapping[str, Collection[int]]]) -> None:
+        self._session, self._job_id, self._jobs = session, job_id, jobs
+        self._used: dict[str, None] = {}
+        self._seen = 0
+
+    def collect(self, _now: Instant) -> Reading:
+        """Sum the job's processes, once for each list of them."""
+        if self._session.absent is not None:
+            return Reading({})
+        table = self._session.processes()
+        uses: Mapping[str, GpuUse] = {}
+        pids: frozenset[int] = frozenset()
+        if table is not None and table.number != self._seen:
+            self._seen, uses, pids = table.number, table.gpus, frozenset(self._jobs().get(self._job_id, ()))
+        self._used |= {gpu: None for gpu, use in uses.items() if not pids.isdisjoint(use.memory or ())}
+        values: dict[str, float | None] = {}
+        reasons: dict[str, str] = {}
+        for gpu in self._used:
+            use = uses.get(gpu) or GpuUse(None, None, f"{Why.FAILED.value}: {_NO_LIST}", "")
+            for metric, (value, reason) in zip(_JOB, _use_of(use, pids), strict=True):
+                key = series(metric, gpu=gpu)
+                values[key] = value
+                if value is None:
+                    reasons[key] = reason
+        return Reading(values, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Say whether there is a GPU; whether the job uses one shows only later."""
+        absent = self._session.absent
+        return dict.fromkeys(_JOB, None if absent is None else absent.reason)
+
+
+def _use_of(use: GpuUse, pids: frozenset[int]) -> list[tuple[float | None, str]]:
+    """Return memory, share of the multiprocessors and number of these processes, each with the reason for None."""
+    if use.memory is None:
+        return [(None, use.memory_reason)] * len(_JOB)
+    own = {pid: used for pid, used in use.memory.items() if pid in pids}
+    known = [used for used in own.values() if used is not None]
+    return [
+        (sum(known) if len(known) == len(own) else None, use.memory_reason),
+        (None if use.sm is None else _share(use.sm, own), use.sm_reason),
+        (len(own), ""),
+    ]
+
+
+def gpu_shares(session: NvmlSession, jobs: Mapping[str, Collection[int]]) -> dict[str, dict[str, float | None]]:
+    """Map each job to its share, 0 to 1, of the multiprocessors of each GPU; None if it is unknown this time.
+
+    ``jobs`` is as in JobGpuCollector. A GPU that never gives shares is left out. Raises CollectorUnavailableError if
+    the GPUs were not read for this tick.
+    """
+    if session.absent is not None:
+        return {}
+    table = session.processes()
+    if table is None:
+        raise CollectorUnavailableError(Why.FAILED, _NO_LIST)
+    known = {
+        gpu: use.sm
+        for gpu, use in table.gpus.items()
+        if use.sm is not None or not use.sm_reason.startswith(_NEVER_KNOWN)
+    }
+    return {
+        job: {gpu: None if sm is None else _share(sm, pids) for gpu, sm in known.items()} for job, pids in jobs.items()
+    }
+
+
+def _share(sm: Mapping[int, float], pids: Collection[int]) -> float:
+    # The driver rounds each share to a percent, so the sum can be a little above the whole.
+    return min(1.0, sum(sm.get(pid, 0.0) for pid in pids))

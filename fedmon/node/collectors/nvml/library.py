@@ -1,38 +1,33 @@
-"""The NVML library behind one door: calls by name, and what each of its error codes means for a metric."""
+"""NVML by the names of its functions, and the meaning of its error codes for a metric."""
 
 from __future__ import annotations
 
 import ctypes
 import enum
+import math
 from typing import Any
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 
 _SONAME = "libnvidia-ml.so.1"
-_NO_VALUE = 2**64 - 1
+NO_VALUE = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE_ulonglong of nvml.h: a number that the driver does not have."""
 
 
 class Meaning(enum.Enum):
-    """The meaning of a refused call for the calls to come."""
+    """The meaning of a refused call for later calls."""
 
     NEVER = "this device will not answer it, if it never did"
     ONCE = "it may answer next time"
-    LOST = "the device is gone, or NVML was ended under us"
+    LOST = "the device is gone, or NVML was shut down by another part of this process"
 
 
-_MEANINGS = {
-    "NOT_SUPPORTED": Meaning.NEVER,
-    "FUNCTION_NOT_FOUND": Meaning.NEVER,
-    "ARGUMENT_VERSION_MISMATCH": Meaning.NEVER,
-    "DEPRECATED": Meaning.NEVER,
-    "NO_PERMISSION": Meaning.NEVER,
-    "INVALID_ARGUMENT": Meaning.NEVER,  # a link or policy that a card does not have
-    "GPU_IS_LOST": Meaning.LOST,
-    "GPU_NOT_FOUND": Meaning.LOST,
-    "RESET_REQUIRED": Meaning.LOST,
-    "UNINITIALIZED": Meaning.LOST,
-}
+_NEVER = (
+    *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED", "NO_PERMISSION"),
+    "INVALID_ARGUMENT",  # a link or policy that a card does not have
+)
+_LOST = ("GPU_IS_LOST", "GPU_NOT_FOUND", "RESET_REQUIRED", "UNINITIALIZED")
+_MEANINGS = dict.fromkeys(_NEVER, Meaning.NEVER) | dict.fromkeys(_LOST, Meaning.LOST)
 """Error names of nvml.h without their NVML_ERROR_; all others are ONCE."""
 
 _WHY = {
@@ -44,69 +39,56 @@ _WHY = {
 
 
 class RefusedError(CollectorUnavailableError):
-    """NVML did not answer one call; ``error`` is its word for it, such as NOT_SUPPORTED."""
+    """NVML did not answer one call; ``error`` is its name for the error, such as NOT_SUPPORTED."""
 
-    def __init__(self, call: str, error: str, meaning: Meaning) -> None:
-        unsupported = meaning is Meaning.NEVER
-        why = _WHY.get(error, Why.UNSUPPORTED if unsupported else Why.FAILED)
+    def __init__(self, call: str, error: str, meaning: Meaning | None = None) -> None:
+        self.error, self.meaning = error, meaning or _MEANINGS.get(error, Meaning.ONCE)
+        why = _WHY.get(error, Why.UNSUPPORTED if self.meaning is Meaning.NEVER else Why.FAILED)
         super().__init__(why, f"{call}: {error.lower().replace('_', ' ')}")
-        self.error, self.meaning = error, meaning
 
 
 class AbsentError(CollectorUnavailableError):
-    """There is no NVML, no driver or no GPU on this machine; asking again is of no use."""
+    """This machine has no NVML, no driver or no GPU; a retry is of no use."""
 
 
 class Nvml:
-    """Calls a module's functions by name; safe from any thread, as NVML is."""
+    """A module such as ``pynvml``, called by names; safe from any thread, as NVML is."""
 
     def __init__(self, module: Any) -> None:
         self._module: Any = module
-        self._error: type[Exception] = module.NVMLError
-        # Raised by pynvml, as no NVMLError, where the driver is older than the module.
-        mismatch = getattr(module, "NVMLLibraryMismatchError", None)
-        self._mismatch: tuple[type[Exception], ...] = (mismatch,) if isinstance(mismatch, type) else ()
-        self._names: dict[int, str] = {0: "SUCCESS"} | {
+        self._names = {
             value: name.removeprefix("NVML_ERROR_")
             for name in dir(module)
             if name.startswith("NVML_ERROR_") and isinstance(value := getattr(module, name), int)
-        }
+        } | {0: "SUCCESS"}
 
     def call(self, name: str, /, *arguments: object) -> Any:
         """Call a function of NVML; an argument that begins with ``NVML_`` stands for the constant of that name.
 
         Raises RefusedError.
         """
-        function = getattr(self._module, name, None)
-        if function is None:
-            raise RefusedError(name, "FUNCTION_NOT_FOUND", Meaning.NEVER)
+        module = self._module
         try:
-            return function(*[self._argument(name, argument) for argument in arguments])
-        except self._error as error:
-            code = getattr(error, "value", None)
-            raise self.refusal(code if isinstance(code, int) else -1, name) from None
-        except self._mismatch:
-            raise RefusedError(name, "FUNCTION_NOT_FOUND", Meaning.NEVER) from None
+            return getattr(module, name)(*[self._argument(each) for each in arguments])
+        except module.NVMLError as error:
+            raise self.refusal(getattr(error, "value", -1), name) from None
+        except (AttributeError, module.NVMLLibraryMismatchError):  # the module or the driver is too old for it
+            raise RefusedError(name, "FUNCTION_NOT_FOUND") from None
         except (TypeError, ValueError, LookupError, OSError, ArithmeticError, ctypes.ArgumentError) as error:
-            raise RefusedError(name, f"{type(error).__name__}: {error}", Meaning.ONCE) from None
+            raise RefusedError(name, f"{type(error).__name__}: {error}") from None
 
     def refusal(self, code: int, call: str) -> RefusedError:
-        """Return the error that an NVML return code stands for."""
-        name = self._names.get(code, f"error {code}")
-        return RefusedError(call, name, _MEANINGS.get(name, Meaning.ONCE))
+        """Return the error for a return code of NVML."""
+        return RefusedError(call, self._names.get(code, f"error {code}"))
 
-    def constant(self, name: str) -> int | None:
-        """Return a constant of nvml.h; None where the module is too old to know it."""
-        value = getattr(self._module, name, None)
-        return value if isinstance(value, int) else None
-
-    def _argument(self, call: str, argument: object) -> object:
-        if not isinstance(argument, str) or not argument.startswith(("NVML_", "nvml")):
-            return argument
-        value = self.constant(argument)
-        if value is None:
-            raise RefusedError(f"{call}({argument})", "FUNCTION_NOT_FOUND", Meaning.NEVER)
+    def constant(self, name: str) -> int:
+        """Return a constant of nvml.h. Raises AttributeError if the module is too old to know it."""
+        value: int = getattr(self._module, name)
         return value
+
+    def _argument(self, argument: object) -> object:
+        is_name = isinstance(argument, str) and argument.startswith(("NVML_", "nvml"))
+        return self.constant(str(argument)) if is_name else argument
 
 
 def load_nvml() -> Nvml:
@@ -126,11 +108,11 @@ def load_nvml() -> Nvml:
 
 
 def number(value: object, *, call: str) -> int | float | None:
-    """Return what NVML answered as a number; None where it says that it has none. Raises RefusedError."""
+    """Return an answer of NVML as a number; None if NVML has no value. Raises RefusedError."""
     plain = getattr(value, "value", value)
     if isinstance(plain, bool) or not isinstance(plain, int | float):
-        raise RefusedError(call, f"answered {plain!r}"[:100], Meaning.ONCE)
-    return None if plain == _NO_VALUE or plain != plain else plain  # noqa: PLR0124 - NaN differs from itself
+        raise RefusedError(call, f"answered {plain!r}"[:100])
+    return None if plain == NO_VALUE or math.isnan(plain) else plain
 
 
 def text(value: object) -> str:
