@@ -25,8 +25,7 @@ from fedmon.common.settings import BrokerSettings, broker_from_url
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.compat.nebula.settings import ReporterSettings, section
-from fedmon.node.measure.publisher import HOST_STREAM, Publisher
-from fedmon.node.measure.user_values import UserValues
+from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues
 from fedmon.node.requests.dialect import echo
 
 if TYPE_CHECKING:

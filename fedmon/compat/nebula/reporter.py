@@ -32,9 +32,8 @@ from fedmon.compat.nebula.settings import (
 from fedmon.compat.nebula.view import Processes, Reported, Traffic, gpus, resources
 from fedmon.node.collectors.agent import AgentCollector
 from fedmon.node.collectors.base import THIS_MACHINE, Collector, Lane
-from fedmon.node.measure.publisher import HOST_STREAM
+from fedmon.node.measure.publisher import HOST_STREAM, UserValues
 from fedmon.node.measure.sampler import MIN_INTERVAL_S, Sampler
-from fedmon.node.measure.user_values import UserValues
 
 logger = logging.getLogger(__name__)
 
