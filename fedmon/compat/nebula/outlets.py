@@ -1,21 +1,17 @@
-"""The ways out of a reporter beside its sinks: a broker, and NEBULA's controller over HTTP."""
+"""The outlets of a reporter beside its sinks: a broker, and NEBULA's controller over HTTP."""
 
 from __future__ import annotations
 
-import asyncio
 import collections
-import concurrent.futures
-import contextlib
-import enum
 import json
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedmon.common.actor import Actor
+from fedmon.common.actor import Actor, BusyError
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError
@@ -25,8 +21,7 @@ from fedmon.common.settings import BrokerSettings, broker_from_url
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.compat.nebula.settings import ReporterSettings, section
-from fedmon.node.measure.publisher import HOST_STREAM, Publisher
-from fedmon.node.measure.user_values import UserValues
+from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues
 from fedmon.node.requests.dialect import echo
 
 if TYPE_CHECKING:
@@ -58,6 +53,7 @@ MAX_ENTRIES = 1024
 _TRY_AGAIN = frozenset({408, 425, 429})
 """Refusals for the moment. Source: RFC 9110 section 15.5.9, RFC 8470 section 5.2, RFC 6585 section 4."""
 _MAX_ANSWER_BYTES = 65_536
+_NO_ANSWER = 0
 
 
 def status_body(participant: Mapping[str, Any], stamp: Mapping[str, Any]) -> bytes:
@@ -96,28 +92,13 @@ class ControllerCounts(NamedTuple):
     failures: int = 0
 
 
-class _Outcome(enum.Enum):
-    OK = "200"
-    OTHER_SUCCESS = "another success"
-    REFUSED = "refused"
-    FAILED = "failed"
-
-
-class _End(NamedTuple):
-    """The end of a scenario that waits for its confirmation; ``status`` goes once before it."""
-
-    status: bytes
-    body: bytes
-    confirmed: concurrent.futures.Future[bool]
-
-
 class Controller:
-    """Posts statuses in their order, and the end of a scenario, over one connection of its own thread.
+    """Posts statuses in order, and the end of a scenario, over one connection on a dedicated thread.
 
-    A status that does not arrive is retried later and later; at most ``backlog`` wait, the oldest is dropped and
+    A status that does not arrive is retried later and later; at most ``backlog`` wait, then the oldest is dropped and
     counted. A status that the controller refuses (4xx) is not sent again. The end of a scenario goes before waiting
-    statuses, and drops them once it is confirmed. No redirect is followed, no proxy of the environment is used. Every
-    method but `stop` returns at once, and each is safe from any thread.
+    statuses, and drops them once it is confirmed. No redirect is followed, and no proxy of the environment is used.
+    Every method is safe from any thread, and only `finish` and `stop` wait.
     """
 
     def __init__(
@@ -132,10 +113,9 @@ class Controller:
         self._status_url, self._done_url, self._timeout_s = status_url, done_url, timeout_s
         # A header holds no line ends, and only Latin-1.
         self._user_agent = "".join(letter for letter in user_agent if letter.isprintable() and letter.isascii())
-        self._backlog, self._lock = backlog, threading.Lock()
+        self._lock = threading.Lock()
         self._waiting: collections.deque[bytes] = collections.deque()
-        self._ends: collections.deque[_End] = collections.deque()
-        self._counts = ControllerCounts()
+        self._backlog, self._counts, self._ends = backlog, ControllerCounts(), 0
         self._actor: Actor | None = None
         self._session: requests.Session | None = None
         self._stop_by: Deadline | None = None
@@ -145,45 +125,60 @@ class Controller:
         """Start the thread; does nothing while it runs."""
         if self._actor is None:
             self._stop_by, self._actor = None, Actor("fedmon-controller")
+            self._actor.post(self._send)
             self._actor.start()
-            self._actor.post(self._send_all)
 
     def stop(self, timeout_s: float) -> None:
-        """Send what waits as far as that succeeds at once, and end the thread, within about ``timeout_s``."""
-        self._stop_by = Deadline(timeout_s)
-        if self._actor is not None:
-            if not self._actor.close(timeout_s=timeout_s + 0.1):
+        """Send waiting statuses while that succeeds, drop the rest, and end the thread, within about ``timeout_s``."""
+        actor, self._actor, self._stop_by = self._actor, None, Deadline(timeout_s)
+        if actor is not None:
+            actor.post(self._close)
+            if not actor.close(timeout_s=timeout_s + 0.1):
                 logger.warning("a request to the controller is left to its timeout")
-            elif self._session is not None:
-                self._session.close()
-            self._actor = self._session = None
-        with self._lock:
-            self._drop_all()
-            ends = list(self._ends)
-            self._ends.clear()
-        for end in ends:
-            end.confirmed.cancel()
+        self._drop_all()
 
     def status(self, body: bytes) -> None:
         """Queue one status."""
         with self._lock:
             self._count(queued=1)
             self._waiting.append(body)
-            while len(self._waiting) > self._backlog:
+            if len(self._waiting) > self._backlog:
                 self._waiting.popleft()
                 self._count(dropped=1)
         if self._actor is not None:
-            self._actor.post(self._send_all)
+            self._actor.post(self._send)
 
-    def finished(self, status: bytes, body: bytes) -> concurrent.futures.Future[bool]:
-        """Queue the end of the scenario; the future is True once the controller said 200, False when it refused."""
-        end = _End(status, body, concurrent.futures.Future())
-        with self._lock:
-            self._ends.append(end)
-            self._next_attempt = 0.0
-        if self._actor is not None:
-            self._actor.post(self._send_all)
-        return end.confirmed
+    def finish(self, status: bytes, body: bytes, timeout_s: float, *, given_up: threading.Event) -> bool:
+        """Post a last status, then the end of the scenario until it is confirmed with 200.
+
+        Returns False if it is refused or given up, or after ``timeout_s``.
+        """
+        self.start()
+        deadline, retry = Deadline(timeout_s), Backoff(FIRST_RETRY_S, longest_s=END_RETRY_S)
+        self._ends += 1
+        try:
+            if status:
+                self._ask(self._status_url, status, deadline)
+            while not given_up.is_set():
+                answer = self._ask(self._done_url, body, deadline)
+                if answer == 200:
+                    self._drop_all()
+                    return True
+                if _is_refused(answer) or given_up.wait(min(retry.next_s(), deadline.left_s())):
+                    return False
+        except BusyError:  # the time is over, or `stop` was called
+            pass
+        finally:
+            self._ends -= 1
+            if self._actor is not None:
+                self._actor.post(self._send)
+        return False
+
+    def _ask(self, url: str, body: bytes, deadline: Deadline) -> int:
+        """Post on the thread, and wait for the answer. Raises BusyError."""
+        if self._actor is None or deadline.passed():
+            raise BusyError("the time to post is over")
+        return self._actor.call(lambda: self._post(url, body), timeout_s=deadline.left_s())
 
     def counts(self) -> ControllerCounts:
         """Return the counts of statuses so far."""
@@ -194,94 +189,68 @@ class Controller:
         self._counts = self._counts._replace(**{name: getattr(self._counts, name) + add for name, add in more.items()})
 
     def _drop_all(self) -> None:
-        self._count(dropped=len(self._waiting))
-        self._waiting.clear()
+        with self._lock:
+            self._count(dropped=len(self._waiting))
+            self._waiting.clear()
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
-    def _send_all(self) -> None:
-        """Send until nothing waits, or an attempt failed; then it is tried again later."""
-        is_sent = True
-        while is_sent and time.monotonic() >= self._next_attempt:
+    def _send(self) -> None:
+        """Send waiting statuses until an attempt fails, which is repeated later, or an end goes first."""
+        while self._waiting and not self._ends and time.monotonic() >= self._next_attempt:
             if self._stop_by is not None and (self._retry.attempts or self._stop_by.passed()):
                 return
-            with self._lock:
-                while self._ends and self._ends[0].confirmed.cancelled():
-                    self._ends.popleft()
-                end = self._ends[0] if self._ends else None
-                oldest = self._waiting[0] if self._waiting else None
-            if end is not None:
-                is_sent = self._send_end(end)
-            elif oldest is not None:
-                is_sent = self._send_oldest(oldest)
-            else:
+            body = self._waiting[0]
+            answer = self._post(self._status_url, body)
+            if not (200 <= answer < 300 or _is_refused(answer)):
+                self._next_attempt = time.monotonic() + self._retry.next_s()
+                if self._actor is not None:
+                    self._actor.at(self._next_attempt, self._send)
                 return
-            if is_sent:
-                self._retry.reset()
-        if not is_sent and self._actor is not None:
-            self._retry.longest_s = END_RETRY_S if end is not None else LAST_RETRY_S
-            self._next_attempt = time.monotonic() + self._retry.next_s()
-            self._actor.at(self._next_attempt, self._send_all)
+            self._retry.reset()
+            with self._lock:
+                if self._waiting and self._waiting[0] is body:
+                    self._waiting.popleft()
+                else:  # it was dropped meanwhile to make room
+                    self._count(dropped=-1)
+                self._count(**{"refused" if _is_refused(answer) else "delivered": 1})
 
-    def _send_oldest(self, body: bytes) -> bool:
-        outcome = self._post(self._status_url, body)
-        if outcome is _Outcome.FAILED:
-            return False
-        with self._lock:
-            if self._waiting and self._waiting[0] is body:
-                self._waiting.popleft()
-            else:  # it was dropped meanwhile to make room
-                self._count(dropped=-1)
-            self._count(**{"refused" if outcome is _Outcome.REFUSED else "delivered": 1})
-        return True
+    def _post(self, url: str, body: bytes) -> int:
+        """Return the status code of the answer, 0 without one."""
+        import requests  # takes a tenth of a second, so on this thread
 
-    def _send_end(self, end: _End) -> bool:
-        if end.status:
-            self._post(self._status_url, end.status)
-            self._ends[0] = end = end._replace(status=b"")
-        outcome = self._post(self._done_url, end.body)
-        if outcome in (_Outcome.FAILED, _Outcome.OTHER_SUCCESS) and not end.confirmed.cancelled():
-            return False
-        with self._lock:
-            self._ends.popleft()
-            if outcome is _Outcome.OK:
-                self._drop_all()
-        if end.confirmed.set_running_or_notify_cancel():
-            end.confirmed.set_result(outcome is _Outcome.OK)
-        return True
-
-    def _post(self, url: str, body: bytes) -> _Outcome:
-        import requests  # here, in the thread: importing it takes a tenth of a second
-
-        session = self._session
-        if session is None:
-            session = self._session = requests.Session()
-            session.trust_env = False
-            session.headers.update({"Content-Type": "application/json", "User-Agent": self._user_agent})
+        if self._session is None:
+            self._session = requests.Session()
+            self._session.trust_env = False
+            self._session.headers.update({"Content-Type": "application/json", "User-Agent": self._user_agent})
         left_s = self._timeout_s if self._stop_by is None else self._stop_by.left_s()
         timeout_s = max(0.05, min(self._timeout_s, left_s))
         try:
-            with session.post(url, data=body, timeout=timeout_s, allow_redirects=False, stream=True) as response:
-                # A connection is kept only when its answer was read to the end.
+            with self._session.post(url, data=body, timeout=timeout_s, allow_redirects=False, stream=True) as response:
+                # A connection is kept only if its answer was read to the end.
                 read = 0
                 for chunk in response.iter_content(8192):
                     read += len(chunk)
                     if read > _MAX_ANSWER_BYTES:
                         break
-                status = int(response.status_code)
+                answer, problem = int(response.status_code), f"answer {response.status_code}"
         except (requests.RequestException, ValueError, OSError) as error:
-            return self._failed(_Outcome.FAILED, f"{url}: {type(error).__name__}: {error}")
-        if 200 <= status < 300:
-            return _Outcome.OK if status == 200 else _Outcome.OTHER_SUCCESS
-        outcome = _Outcome.FAILED if status >= 500 or status in _TRY_AGAIN else _Outcome.REFUSED
-        return self._failed(outcome, f"{url} answered {status}")
+            answer, problem = _NO_ANSWER, f"{type(error).__name__}: {error}"
+        if not 200 <= answer < 300:
+            with self._lock:
+                self._count(failures=1)
+            level = logging.DEBUG if self._retry.attempts or self._counts.failures > 100 else logging.WARNING
+            logger.log(level, "the controller did not take a report: %s: %s", url, problem)
+        return answer
 
-    def _failed(self, outcome: _Outcome, text: str) -> _Outcome:
-        with self._lock:
-            self._count(failures=1)
-        level = logging.DEBUG if self._retry.attempts or self._counts.failures > 100 else logging.WARNING
-        logger.log(level, "the controller did not take a report: %s", text)
-        return outcome
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def _is_refused(answer: int) -> bool:
+    return 300 <= answer < 500 and answer not in _TRY_AGAIN
 
 
 class Outlets:
@@ -296,13 +265,13 @@ class Outlets:
         *,
         broker: str | BrokerSettings | None = None,
         boot: int = 1,
-        streams: list[str] | None = None,
+        streams: Iterable[str] = (),
         capabilities: Callable[[], Mapping[str, str | None]] = dict,
         http_timeout_s: float = TIMEOUT_S,
         backlog: int = BACKLOG,
     ) -> None:
         self._settings, self._boot, self._capabilities = settings, boot, capabilities
-        self._streams = [HOST_STREAM, *(streams or []), USER_STREAM]
+        self._streams = [HOST_STREAM, *streams, USER_STREAM]
         self._broker = broker_from_url(broker) if isinstance(broker, str) else broker
         self._link: BrokerLink | None = None
         self._connections = self._statuses = 0
@@ -331,7 +300,7 @@ class Outlets:
     def open(self) -> None:
         """Begin to connect; returns at once."""
         if self._broker is not None:
-            from fedmon.node.broker_link import BrokerLink
+            from fedmon.node.broker_link import BrokerLink  # loads MQTT
 
             self._link = BrokerLink(
                 self._broker,
@@ -346,15 +315,15 @@ class Outlets:
         if self._controller is not None:
             self._controller.start()
 
-    def close(self, timeout_s: float = CLOSE_WITHIN_S) -> None:
-        """Send what was gathered, and end the connections."""
+    def close(self) -> None:
+        """Send open batches, and end the connections."""
         self.flush()
         if self._link is not None:
-            self._link.stop(timeout_s)
+            self._link.stop(CLOSE_WITHIN_S)
             self._connections = self._link.connections
             self._link = None
         if self._controller is not None:
-            self._controller.stop(timeout_s)
+            self._controller.stop(CLOSE_WITHIN_S)
 
     def publish(self, stream: str, sample: Sample) -> None:
         """Take a sample of a stream; for the sampler."""
@@ -362,12 +331,12 @@ class Outlets:
             self._publisher.publish(stream, sample)
 
     def flush(self) -> None:
-        """Send the samples that were gathered."""
+        """Send open batches."""
         if self._publisher is not None:
             self._publisher.flush()
 
     def value(self, name: str, value: Any, t: float) -> None:
-        """Publish one value of the program; one that is no number goes to the sinks alone."""
+        """Publish one value of the program; one that is not a number goes to the sinks alone."""
         if self.user_values is None:
             return
         try:
@@ -386,41 +355,23 @@ class Outlets:
         """Return the counts of statuses; all 0 without a controller."""
         return ControllerCounts() if self._controller is None else self._controller.counts()
 
-    async def finish(self, participant: Mapping[str, Any], timeout_s: float) -> bool:
-        """Tell the end of the scenario until it is confirmed; False when it was not in time.
+    def finish(self, participant: Mapping[str, Any], timeout_s: float, *, given_up: threading.Event) -> bool:
+        """Announce the end of the scenario until it is confirmed; False if it was not in time.
 
         A controller confirms with 200; without one the broker does, by showing that it holds our last presence.
         """
-        held = asyncio.create_task(self._tell_broker(self._link, timeout_s)) if self._link is not None else None
-        try:
-            if self._controller is not None:
-                return await self._tell_controller(self._controller, participant, timeout_s)
-            return held is not None and await held
-        finally:
-            if held is not None and not held.done():
-                held.cancel()
-                await asyncio.wait({held})
-
-    async def _tell_controller(self, controller: Controller, participant: Mapping[str, Any], timeout_s: float) -> bool:
-        # The old controller is told the end alone, the later one a last status before.
-        status = b"" if self._settings.generation == "old" else self._status_body(participant, time.time())
-        controller.start()
-        confirmed = controller.finished(status, json.dumps({"idx": self._settings.idx}).encode())
-        with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.wrap_future(confirmed), timeout_s)
-        return False
-
-    async def _tell_broker(self, link: BrokerLink, timeout_s: float) -> bool:
-        scenario = self._settings.scenario
-        sample = Sample(t=time.time(), mono=time.monotonic(), values={series(FINISHED, scenario=scenario): 1.0})
-        self.publish(USER_STREAM, sample)
-        self.flush()
-        link.finish(f"scenario {scenario} finished"[:200])
-        given_up = threading.Event()
-        try:
-            return await asyncio.to_thread(link.wait_held, timeout_s, given_up=given_up)
-        finally:
-            given_up.set()
+        scenario, now = self._settings.scenario, time.time()
+        if self._link is not None:
+            values: dict[str, float | None] = {series(FINISHED, scenario=scenario): 1.0}
+            self.publish(USER_STREAM, Sample(t=now, mono=time.monotonic(), values=values))
+            self.flush()
+            self._link.finish(f"scenario {scenario} finished"[:200])
+        if self._controller is not None:
+            # The old controller gets the end alone, the later one a last status before.
+            status = b"" if self._settings.generation == "old" else self._status_body(participant, now)
+            done = json.dumps({"idx": self._settings.idx}).encode()
+            return self._controller.finish(status, done, timeout_s, given_up=given_up)
+        return self._link is not None and self._link.wait_held(timeout_s, given_up=given_up)
 
     def _status_body(self, participant: Mapping[str, Any], t: float) -> bytes:
         self._statuses += 1

@@ -1,4 +1,4 @@
-"""`fedmon.Reporter`: NEBULA's reporter over the node's sampler."""
+"""`fedmon.Reporter`: NEBULA's reporter over the node's sampler and publisher."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ from fedmon.compat.nebula.settings import (
 )
 from fedmon.compat.nebula.view import Processes, Reported, Traffic, gpus, resources
 from fedmon.node.collectors.agent import AgentCollector
-from fedmon.node.collectors.base import THIS_MACHINE, Collector, Lane
-from fedmon.node.measure.publisher import HOST_STREAM
+from fedmon.node.collectors.base import THIS_MACHINE, Collector
+from fedmon.node.measure.publisher import HOST_STREAM, UserValues
 from fedmon.node.measure.sampler import MIN_INTERVAL_S, Sampler
-from fedmon.node.measure.user_values import UserValues
 
 logger = logging.getLogger(__name__)
 
@@ -43,22 +42,15 @@ MAX_WAITING = 256
 """Ticks that a busy event loop may lag behind before the oldest is dropped."""
 SINK_TIMEOUT_S, COUNT_TIMEOUT_S = 5.0, 1.0
 LEFT_ALONE_S = 30.0
-"""How long a sink or a connection manager that hung is not called: it would hold up every report."""
+"""A sink or connection manager that hung is not called for so long, because it would delay every report."""
 JITTER_S, JITTER_SHARE = 0.5, 0.1
 RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
 FINISHED_WITHIN_S = 10.0
-"""How long the end of a scenario is told again until it is confirmed."""
-_SLOWLY_READ = frozenset(
-    {
-        "host_filesystem_size_bytes",
-        "host_filesystem_free_bytes",
-        "host_filesystem_available_bytes",
-        "host_temperature_celsius",
-    }
+"""How long the end of a scenario is repeated until it is confirmed."""
+SLOWLY_READ = frozenset(
+    {"host_temperature_celsius", *(f"host_filesystem_{what}_bytes" for what in ("size", "free", "available"))}
 )
-_HOLDS_S = 2.5 * Lane.MEDIUM.value
-"""A reading of a slow lane is shown until two further ones did not come."""
-_ASK = "get_addrs_current_connections"
+"""Metrics of slow lanes, whose last reading is in each report."""
 
 
 def reporter_streams(job: str) -> dict[str, Sequence[Collector]]:
@@ -69,12 +61,10 @@ def reporter_streams(job: str) -> dict[str, Sequence[Collector]]:
     from fedmon.node.collectors.nvml import nvml_collectors, open_session
 
     streams: dict[str, Sequence[Collector]] = {HOST_STREAM: [*nvml_collectors(open_session()), *host_collectors()]}
+    marker = f"FEDMON_REPORTER={os.getpid()}"
     try:
-        streams[job] = (
-            JobMaker(THIS_MACHINE)
-            .make(pids=[os.getpid()], cgroup=None, marker=f"FEDMON_REPORTER={os.getpid()}", mono=time.monotonic())
-            .collectors
-        )
+        made = JobMaker(THIS_MACHINE).make(pids=[os.getpid()], cgroup=None, marker=marker, mono=time.monotonic())
+        streams[job] = made.collectors
     except FedmonError as error:
         logger.warning("the processes of this program are not measured: %s", error)
     return streams
@@ -89,10 +79,10 @@ class Tick(NamedTuple):
 
 
 class Ticks:
-    """One run of the node's sampler, handed to an event loop that it never waits for; made anew for each start.
+    """The node's sampler for an event loop that it never waits for; made anew for each start.
 
-    ``publish(stream, sample)`` gets every sample, on the sampler's thread. `prime` comes first: shares of CPU time need
-    two readings. `begin` is called on the event loop that then awaits `next`; `stop` from any other thread.
+    ``publish(stream, sample)`` gets every sample, on the sampler's thread. `prime` comes first, because shares of CPU
+    time need two readings. `begin` is called on the event loop that then awaits `next`; `stop` from any thread.
     """
 
     def __init__(
@@ -105,7 +95,7 @@ class Ticks:
         others = {name: collectors for name, collectors in streams.items() if name != HOST_STREAM}
         self.sampler = Sampler({**others, HOST_STREAM: host}, interval_s=interval_s, on_sample=self._on_sample)
         self._values: dict[str, float | None] = {}
-        self._held: dict[str, tuple[float, float]] = {}
+        self._held: dict[str, float | None] = {}
         self._waiting: collections.deque[Tick] = collections.deque(maxlen=MAX_WAITING)
         self._arrived = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,11 +106,9 @@ class Ticks:
         """Read everything once; the values are not reported."""
         samples = self.sampler.sample()
         for sample in samples.values():
-            self._hold(sample)
-        last = samples[HOST_STREAM]
-        return Tick(
-            last.t, last.mono, {key: value for sample in samples.values() for key, value in sample.values.items()}
-        )
+            self._take(sample)
+        values, self._values = self._values, {}
+        return Tick(samples[HOST_STREAM].t, samples[HOST_STREAM].mono, values)
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the sampler; its first tick is now."""
@@ -128,17 +116,18 @@ class Ticks:
         self.sampler.start()
 
     async def next(self) -> Tick | None:
-        """Return the next tick; None once `end` was called."""
-        while not self._is_ended:
+        """Return the next tick; None after all of them once `end` was called."""
+        while True:
             # Cleared before looking: a later tick sets it again.
             self._arrived.clear()
             if self._waiting:
                 return self._waiting.popleft()
+            if self._is_ended:
+                return None
             await self._arrived.wait()
-        return None
 
     def end(self) -> None:
-        """Let `next` return; on the event loop."""
+        """Let `next` return None after the ticks that wait; on the event loop."""
         self._is_ended = True
         self._arrived.set()
 
@@ -151,34 +140,18 @@ class Ticks:
 
     def _on_sample(self, stream: str, sample: Sample) -> None:
         self._publish(stream, sample)
-        self._values.update(sample.values)
-        self._hold(sample)
+        self._take(sample)
         if stream == HOST_STREAM:
-            held = {key: value for key, (value, mono) in self._held.items() if sample.mono - mono <= _HOLDS_S}
             self.dropped += len(self._waiting) == MAX_WAITING
-            self._waiting.append(Tick(sample.t, sample.mono, {**held, **self._values}))
+            self._waiting.append(Tick(sample.t, sample.mono, {**self._held, **self._values}))
             self._values = {}
-            self._wake()
+            if self._loop is not None and not self._arrived.is_set():
+                with contextlib.suppress(RuntimeError):  # the program closed its loop without a stop
+                    self._loop.call_soon_threadsafe(self._arrived.set)
 
-    def _hold(self, sample: Sample) -> None:
-        for key, value in sample.values.items():
-            if metric_name(key) in _SLOWLY_READ:
-                self._held.pop(key, None)
-                if value is not None:
-                    self._held[key] = (value, sample.mono)
-
-    def _wake(self) -> None:
-        # A loop that lags behind is told once, not once a tick.
-        if self._arrived.is_set() or self._loop is None:
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._arrived.set)
-        except RuntimeError:
-            if not self._is_ended:
-                logger.warning("the event loop of the reporter was closed before its stop(): sampling ends")
-                self._is_ended = True
-                # The sampler cannot wait for its own end.
-                threading.Thread(target=self.stop, name="fedmon-reporter-end").start()
+    def _take(self, sample: Sample) -> None:
+        self._values.update(sample.values)
+        self._held |= {key: value for key, value in sample.values.items() if metric_name(key) in SLOWLY_READ}
 
 
 class Sinks:
@@ -189,9 +162,7 @@ class Sinks:
     ``logger`` is looked up each time, because trainers change theirs.
     """
 
-    def __init__(
-        self, trainer: Callable[[], object], sinks: Sequence[object], *, timeout_s: float = SINK_TIMEOUT_S
-    ) -> None:
+    def __init__(self, trainer: Callable[[], object], sinks: Sequence[object], *, timeout_s: float) -> None:
         self._trainer, self._sinks, self._timeout_s = trainer, sinks, timeout_s
         self._problems: set[str] = set()
         self._left_alone: dict[int, float] = {}
@@ -203,36 +174,35 @@ class Sinks:
             if time.monotonic() < self._left_alone.get(id(sink), 0.0):
                 self.failures += 1
                 continue
-            write = _writer(sink)
-            if write is None:
-                self._log_once("has neither log_data nor log_metrics: it is left out", sink)
-                continue
             try:
-                done = write(values)
-                if inspect.isawaitable(done) and not await self._finish(done):
-                    self._left_alone[id(sink)] = time.monotonic() + LEFT_ALONE_S
-                    raise TimeoutError(f"it took more than {self._timeout_s:g} s")
+                done = _write(sink, values)
+                if inspect.isawaitable(done):
+                    await self._finish(done, sink)
             except Exception as error:  # a user's callback: the reporter goes on
                 self.failures += 1
-                self._log_once(f"failed: {type(error).__name__}: {error}", sink)
+                key = f"{id(sink)} {error!r:.80}"
+                is_known = key in self._problems or len(self._problems) > 100
+                level = logging.DEBUG if is_known else logging.WARNING
+                logger.log(level, "sink %s failed: %s: %s", type(sink).__name__, type(error).__name__, error)
                 logger.debug("a sink failed", exc_info=True)
+                self._problems.add(key)
             else:
                 self.logged += 1
 
-    async def _finish(self, pending: Awaitable[object]) -> bool:
-        """Wait for an async sink; False when it takes too long. Raises its error."""
+    async def _finish(self, pending: Awaitable[object], sink: object) -> None:
+        """Wait for an async sink. Raises its error, and TimeoutError."""
         task = asyncio.ensure_future(pending)
         try:
             # A sink that cancels itself must not look as if the reporter had been cancelled.
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
         finally:
-            if not task.done():
-                task.cancel()
+            task.cancel()
+        if not done:
+            self._left_alone[id(sink)] = time.monotonic() + LEFT_ALONE_S
+            raise TimeoutError(f"it took more than {self._timeout_s:g} s")
         if task.cancelled():
             raise RuntimeError("it cancelled itself")
-        if done:
-            task.result()
-        return bool(done)
+        task.result()
 
     def _present(self) -> list[object]:
         trainer = self._trainer()
@@ -242,49 +212,14 @@ class Sinks:
         loggers = found if isinstance(found, list | tuple) else [found]
         return [sink for sink in [*loggers, *self._sinks] if sink is not None]
 
-    def _log_once(self, text: str, sink: object) -> None:
-        key = f"{id(sink)} {text[:80]}"
-        is_known = key in self._problems or len(self._problems) > 100
-        logger.log(logging.DEBUG if is_known else logging.WARNING, "sink: %s %s", type(sink).__name__, text)
-        self._problems.add(key)
 
-
-def _writer(sink: object) -> Callable[[Reported], Any] | None:
-    log_data, log_metrics = getattr(sink, "log_data", None), getattr(sink, "log_metrics", None)
-    if callable(log_data):
-        return (lambda values: log_data(values, t=values.t)) if _takes(log_data, "t") else log_data
-    return (lambda values: log_metrics(values, step=values.seq)) if callable(log_metrics) else None
-
-
-def _takes(function: Callable[..., object], name: str, *, unknown: bool = False) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return unknown
-    return name in parameters or (unknown and any(each.kind is each.VAR_KEYWORD for each in parameters.values()))
-
-
-async def count_connections(manager: object, *, timeout_s: float = COUNT_TIMEOUT_S) -> int | None:
-    """Return the number of direct connections; None when there is no manager or it cannot tell.
-
-    A manager has NEBULA's ``get_addrs_current_connections(only_direct=True)``, plain or async, or a collection
-    ``connections``, or is a number or collection itself, or a function that returns one of these. Raises the manager's
-    errors, and TimeoutError.
-    """
-
-    async def finished(result: Any) -> Any:
-        return await asyncio.wait_for(result, timeout_s) if inspect.isawaitable(result) else result
-
-    if not hasattr(manager, _ASK) and not hasattr(manager, "connections") and callable(manager):
-        manager = await finished(manager())
-    ask = getattr(manager, _ASK, None)
-    if callable(ask):
-        found = await finished(ask(only_direct=True) if _takes(ask, "only_direct", unknown=True) else ask())
-    else:
-        found = getattr(manager, "connections", manager)
-    if isinstance(found, int) and not isinstance(found, bool):
-        return found
-    return len(found) if hasattr(found, "__len__") else None
+def _write(sink: Any, values: Reported) -> object:
+    if not callable(getattr(sink, "log_data", None)):
+        return sink.log_metrics(values, step=values.seq)
+    with contextlib.suppress(ValueError):  # a builtin that has no signature
+        if "t" in inspect.signature(sink.log_data).parameters:
+            return sink.log_data(values, t=values.t)
+    return sink.log_data(values)
 
 
 class Enqueued(NamedTuple):
@@ -298,11 +233,11 @@ class Enqueued(NamedTuple):
 class Cycle:
     """The report of each tick; belongs to one event loop at a time.
 
-    ``manager()`` returns the connection manager, None for none. ``report`` raises nothing: a failing part is left out.
+    ``manager()`` returns the connection manager or None. ``report`` raises nothing: a failing part is left out.
     """
 
     def __init__(
-        self, settings: ReporterSettings, outlets: Outlets, sinks: Sinks, *, manager: Callable[[], object]
+        self, settings: ReporterSettings, outlets: Outlets, sinks: Sinks, *, manager: Callable[[], Any]
     ) -> None:
         self._settings, self._outlets, self._sinks, self._manager = settings, outlets, sinks, manager
         self.traffic, self.processes = Traffic(), Processes()
@@ -318,7 +253,7 @@ class Cycle:
         self.queue.put_nowait(Enqueued(name, value, time.time()))
 
     async def report(self, tick: Tick, participant: Callable[[], Mapping[str, Any]] | None = None) -> None:
-        """Report once; with ``participant`` a status first, which takes nothing else away when it fails."""
+        """Report once; with ``participant`` a status first, whose failure takes nothing else away."""
         try:
             if participant is not None:
                 self._outlets.status(participant(), tick.t)
@@ -356,17 +291,19 @@ class Cycle:
         self._logged += 1
 
     async def _connections(self) -> int | None:
+        """Return the number of direct connections; None without a manager, or if it fails."""
         try:
             manager = self._manager()
             if manager is None or time.monotonic() < self._ask_again_at:
                 return None
-            count = await count_connections(manager)
+            found = manager.get_addrs_current_connections(only_direct=True)
+            count = len(await asyncio.wait_for(found, COUNT_TIMEOUT_S) if inspect.isawaitable(found) else found)
         except Exception as error:  # noqa: BLE001  # the program's own object: the rest is reported
             if isinstance(error, TimeoutError):
                 self._ask_again_at = time.monotonic() + LEFT_ALONE_S
             level = logging.DEBUG if self._problem == str(error) else logging.WARNING
             self._problem = str(error)
-            logger.log(level, "the connections are not known: %s: %s", type(error).__name__, error)
+            logger.log(level, "the connections are unknown: %s: %s", type(error).__name__, error)
             return None
         self._problem = ""
         return count
@@ -386,13 +323,13 @@ class Reporter:
     """Measures this machine and its own processes, and reports them together with the values of a program.
 
     ``config`` is NEBULA's participant mapping, an object that has it as ``.participant``, or nothing; each keyword
-    from ``report_frequency`` to ``idx`` goes before the participant's key of that name. ``trainer.logger`` and each of
-    ``sinks`` get what NEBULA logged (see `view`); ``cm`` tells the connections; ``broker`` (a URL or BrokerSettings)
-    gets our own metrics, values and presence under ``node_id``, which no other party there may use.
-    ``generation`` chooses the controller's paths and the names of the network's tags. The period differs from
-    ``report_frequency`` by up to ``jitter_s`` or a tenth, so that many do not report at once; ``seed`` fixes the
-    choice. ``config_file`` is read again, never written, each ``reload_every`` cycles. ``streams`` replaces what is
-    measured. Its methods belong to one event loop at a time. Raises SettingsError.
+    from ``report_frequency`` to ``node_id`` goes before the participant's key of that name. ``trainer.logger`` and each
+    of ``sinks`` get NEBULA's tags (see `view`); ``cm`` tells the connections; ``broker`` (a URL or BrokerSettings) gets
+    our own metrics, values and presence under ``node_id``, which no other party there may use. ``generation`` chooses
+    the controller's paths and the names of the network's tags. The period differs from ``report_frequency`` by up to
+    ``jitter_s`` or a tenth, so that many do not report at once; ``seed`` fixes the choice. ``config_file`` is read
+    again, never written, each ``reload_every`` cycles. ``streams`` replaces the collectors. Its methods belong to one
+    event loop at a time. Raises SettingsError.
     """
 
     def __init__(
@@ -421,16 +358,10 @@ class Reporter:
         sink_timeout_s: float = SINK_TIMEOUT_S,
         finished_within_s: float = FINISHED_WITHIN_S,
     ) -> None:
+        given = dict(locals())
+        names = ("report_frequency", "grace_time_reporter", "report_status_data_queue", "controller", "scenario", "idx")
+        self._keywords: dict[str, Any] = {name: given[name] for name in (*names, "node_id")}
         self.config, self.trainer, self.cm = config, trainer, cm
-        self._keywords: dict[str, Any] = {
-            "report_frequency": report_frequency,
-            "grace_time_reporter": grace_time_reporter,
-            "report_status_data_queue": report_status_data_queue,
-            "controller": controller,
-            "scenario": scenario,
-            "idx": idx,
-            "node_id": node_id,
-        }
         self._config_file = None if config_file is None else Path(config_file)
         self._from_file: Mapping[str, Any] = {} if self._config_file is None else read_participant(self._config_file)
         self._generation = generation
@@ -438,8 +369,7 @@ class Reporter:
         self._keywords["node_id"] = self._settings.node_id
         self._reload_every, self._finished_within_s = max(1, reload_every), finished_within_s
         self._jitter = random.Random(seed).uniform(-1, 1)  # noqa: S311  # spreads load, keeps no secret
-        self._jitter_s, self._streams = jitter_s, streams
-        self._job = f"job-{os.getpid()}"
+        self._jitter_s, self._streams, self._job = jitter_s, streams, f"job-{os.getpid()}"
         self._outlets = Outlets(
             self._settings,
             broker=broker,
@@ -479,7 +409,7 @@ class Reporter:
 
     @property
     def period_s(self) -> float:
-        """The period that is kept, with its jitter."""
+        """The period with its jitter."""
         most = min(self._jitter_s, JITTER_SHARE * self.frequency)
         return max(MIN_INTERVAL_S, self.frequency + self._jitter * most)
 
@@ -490,7 +420,7 @@ class Reporter:
 
     @property
     def url(self) -> str:
-        """Where each status goes; empty without a controller."""
+        """The address of statuses; empty without a controller."""
         return self._settings.status_url
 
     @property
@@ -500,12 +430,12 @@ class Reporter:
 
     @property
     def counter(self) -> int:
-        """How many cycles were reported."""
+        """The number of cycles reported."""
         return self._cycle.count
 
     @property
     def data_queue(self) -> asyncio.Queue[Enqueued]:
-        """What was enqueued and waits for the next cycle."""
+        """The values that wait for the next cycle."""
         return self._cycle.queue
 
     @property
@@ -514,7 +444,7 @@ class Reporter:
         return self._outlets.user_values
 
     def counts(self) -> dict[str, int]:
-        """Return what went out and what did not: statuses (see ControllerCounts), values, ticks, calls of sinks."""
+        """Return the counts of statuses (see ControllerCounts), dropped values and ticks, and calls of sinks."""
         return {
             **{f"statuses_{name}": count for name, count in self._outlets.counts()._asdict().items()},
             "values_dropped": self._cycle.values_dropped,
@@ -528,14 +458,14 @@ class Reporter:
     async def enqueue_data(self, name: str, value: Any) -> None:
         """Report a value of the program with the next cycle; at most 10,000 wait, the oldest goes first.
 
-        Raises InvalidInputError when the name is no text.
+        Raises InvalidInputError if the name is not a text.
         """
         if not isinstance(name, str):
             raise InvalidInputError(f"the name of a value is a {type(name).__name__}: give a text")
         self._cycle.enqueue(name, value)
 
     async def start(self) -> asyncio.Task[None]:
-        """Wait for the grace time, then report in a task of its own, which is returned; once, however often called."""
+        """Wait for the grace time, then report in a separate task, which is returned; once, however often called."""
         if self._reporter_task is not None and not self._reporter_task.done():
             return self._reporter_task
         if self._starting is None or self._starting.done():
@@ -544,18 +474,18 @@ class Reporter:
         return await self._starting
 
     async def stop(self) -> None:
-        """End reporting: what was enqueued is still logged, what was gathered is sent. `start` begins again."""
+        """End reporting: enqueued values are still logged, open batches are sent. `start` begins again."""
         self._stop_asked.set()
         if self._ticks is not None:
             self._ticks.end()
-        # What is done may belong to a loop that is closed.
+        # A task that is done may belong to a loop that is closed.
         if self._starting is not None and not self._starting.done():
             await asyncio.wait({self._starting})
         task = self._reporter_task
         if task is asyncio.current_task():
             return
         if task is None or task.done():
-            # The end of a scenario may have been told without, or after, any reporting.
+            # The end of a scenario may have been announced without, or after, any reporting.
             await asyncio.to_thread(self._outlets.close)
             return
         await asyncio.wait({task}, timeout=STOP_WITHIN_S)
@@ -564,7 +494,7 @@ class Reporter:
             await asyncio.wait({task}, timeout=STOP_WITHIN_S)
 
     async def run_reporter(self) -> None:
-        """Report at each tick until `stop`; returns at once when it is running already."""
+        """Report at each tick until `stop`; returns at once if it is running already."""
         if self._is_running:
             return
         self._is_running = True
@@ -573,10 +503,12 @@ class Reporter:
             if ticks is None:
                 self._stop_asked = asyncio.Event()
                 ticks = await self._prime()
-            if not self._stop_asked.is_set():
+            if self._stop_asked.is_set():
+                ticks.end()
+            else:
                 self._outlets.open()
                 await asyncio.to_thread(ticks.begin, asyncio.get_running_loop())
-            while not self._stop_asked.is_set() and (tick := await ticks.next()) is not None:
+            while (tick := await ticks.next()) is not None:
                 await self._cycle.report(tick, self._participant if self._settings.report_status else None)
                 await self._follow()
             await self._cycle.report_queue()
@@ -585,14 +517,19 @@ class Reporter:
             await asyncio.to_thread(self._close, ticks)
 
     async def report_scenario_finished(self) -> bool:
-        """Tell that this participant has finished its scenario; True only once that was confirmed.
+        """Announce that this participant has finished its scenario; True only once that was confirmed.
 
-        It is told again for up to ``finished_within_s``. The controller confirms with 200; where there is none, the
-        broker does by showing that it holds our last presence. After a confirmation nothing is told twice.
+        It is repeated for up to ``finished_within_s``. The controller confirms with 200; without one, the broker does
+        by showing that it holds our last presence. After a confirmation nothing is repeated.
         """
         async with self._finishing:
-            if not self._is_finished:
-                self._is_finished = await self._outlets.finish(self._participant(), self._finished_within_s)
+            given_up = threading.Event()
+            try:
+                self._is_finished = self._is_finished or await asyncio.to_thread(
+                    self._outlets.finish, self._participant(), self._finished_within_s, given_up=given_up
+                )
+            finally:
+                given_up.set()
             return self._is_finished
 
     # --- the loop ----------------------------------------------------------------------------------------------------
@@ -643,6 +580,6 @@ class Reporter:
             self._ticks.sampler.set_interval(self.period_s)
 
     def _participant(self) -> Mapping[str, Any]:
-        """Return what is known of the participant now; a file goes before what the program holds in memory."""
+        """Return the present participant; a file goes before the mapping in memory."""
         given = participant_of(self.config)
         return {**given, **self._from_file} if self._from_file else given

@@ -15,13 +15,13 @@ MAX_LEASES_OF_ONE = 100
 
 
 class LeaseRefusedError(FedmonError):
-    """A lease is not granted because the node already holds as many as it can."""
+    """A lease is not granted because the node holds too many."""
 
 
 class MonitorLease(msgspec.Struct, frozen=True, kw_only=True):
-    """A researcher that wants samples every ``interval_s`` (None: the owner's default) until ``until``, monotonic.
+    """A researcher's wish for samples every ``interval_s`` (None: the owner's default) until ``until``, monotonic.
 
-    ``live`` asks for each sample at once, and not for batches.
+    ``live`` asks for each sample at once, not in batches.
     """
 
     researcher_id: str
@@ -31,19 +31,12 @@ class MonitorLease(msgspec.Struct, frozen=True, kw_only=True):
     until: float
 
 
-class Granted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lease brought: the node's interval with it, and how long it holds unless renewed."""
-
-    interval_s: float
-    lease_s: float
-
-
 class LeaseTable:
     """The leases of one node, at most 1000, and 100 of one researcher; owned by the router's thread.
 
-    The node's interval is the smallest that a lease asks for, kept between the owner's two limits: not faster than
-    ``min_interval_s``, and not slower than ``default_interval_s``, so that no researcher can blind the owner or the
-    others. ``follow(interval_s, live)`` sets the pace of measuring.
+    The node's interval is the smallest of all leases within the owner's limits: not below ``min_interval_s``, and not
+    above ``default_interval_s``, so that no researcher can blind the owner or the others. ``follow(interval_s, live)``
+    sets the pace of measuring.
     """
 
     def __init__(
@@ -59,9 +52,8 @@ class LeaseTable:
         self.set_limits(default_interval_s=default_interval_s, min_interval_s=min_interval_s)
 
     def set_limits(self, *, default_interval_s: float, min_interval_s: float) -> None:
-        """Obey other limits of the owner from now on; what leases ask for is kept between them."""
-        self._default_s = max(default_interval_s, min_interval_s)
-        self._min_s = min_interval_s
+        """Obey other limits of the owner from now on."""
+        self._default_s, self._min_s = max(default_interval_s, min_interval_s), min_interval_s
 
     def start(
         self,
@@ -71,33 +63,30 @@ class LeaseTable:
         interval_s: float | None = None,
         lease_s: float = 30.0,
         live: bool = True,
-    ) -> Granted:
-        """Grant or renew a lease; without ``interval_s`` it asks for the owner's default.
+    ) -> float:
+        """Grant or renew a lease, and return its seconds; without ``interval_s`` it asks for the owner's default.
 
-        Raises LeaseRefusedError when there are too many.
+        Raises LeaseRefusedError if there are too many.
         """
         key, held = (researcher_id, instance), self.held()
         if key not in self._leases:
             mine = sum(lease.researcher_id == researcher_id for lease in held)
-            if len(held) >= MAX_LEASES or mine >= MAX_LEASES_OF_ONE:
-                whose, most = (
-                    ("this node", MAX_LEASES)
-                    if len(held) >= MAX_LEASES
-                    else (f"researcher {researcher_id}", MAX_LEASES_OF_ONE)
-                )
-                raise LeaseRefusedError(
-                    f"{whose} already holds {most} monitoring leases on this node, which is the limit; stop unneeded"
-                    f" ones, or try again in {MAX_LEASE_S:.0f} s"
-                )
-        held_s = min(max(lease_s, 0.0), MAX_LEASE_S)
+            for whose, number, most in (
+                ("this node", len(held), MAX_LEASES),
+                (f"researcher {researcher_id}", mine, MAX_LEASES_OF_ONE),
+            ):
+                if number >= most:
+                    raise LeaseRefusedError(
+                        f"{whose} already holds {most} monitoring leases on this node, which is the limit; stop "
+                        f"unneeded ones, or try again in {MAX_LEASE_S:.0f} s"
+                    )
+        granted_s = min(max(lease_s, 0.0), MAX_LEASE_S)
+        until = self._monotonic() + granted_s
         self._leases[key] = MonitorLease(
-            researcher_id=researcher_id,
-            instance=instance,
-            interval_s=interval_s,
-            live=live,
-            until=self._monotonic() + held_s,
+            researcher_id=researcher_id, instance=instance, interval_s=interval_s, live=live, until=until
         )
-        return Granted(interval_s=self.apply(), lease_s=held_s)
+        self.apply()
+        return granted_s
 
     def stop(self, researcher_id: str, instance: str) -> bool:
         """End a lease; return whether there was one."""
@@ -106,24 +95,22 @@ class LeaseTable:
         return was_held
 
     def end_refused(self, is_refused: Callable[[str], bool]) -> None:
-        """End the leases of researchers that are no longer obeyed."""
+        """End the leases of researchers whom the policy refuses now."""
         self._leases = {key: lease for key, lease in self._leases.items() if not is_refused(lease.researcher_id)}
 
     def apply(self) -> float:
-        """Set the pace that the leases ask for now, and return its interval; called about once a second."""
+        """Set the pace of the present leases, and return its interval; called about once a second."""
         interval_s = self.interval_s()
         self._follow(interval_s, any(lease.live for lease in self._leases.values()))
         return interval_s
 
     def interval_s(self) -> float:
-        """Return the interval between samples in seconds, with the leases that hold now."""
-        return min((self._allowed(lease.interval_s) for lease in self.held()), default=self._default_s)
+        """Return the interval between samples in seconds, by the present leases."""
+        asked = (lease.interval_s or self._default_s for lease in self.held())
+        return min((min(max(each, self._min_s), self._default_s) for each in asked), default=self._default_s)
 
     def held(self) -> list[MonitorLease]:
-        """Return the leases that hold now."""
+        """Return the present leases."""
         now = self._monotonic()
         self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
         return list(self._leases.values())
-
-    def _allowed(self, interval_s: float | None) -> float:
-        return min(max(interval_s or self._default_s, self._min_s), self._default_s)

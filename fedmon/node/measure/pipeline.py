@@ -12,11 +12,10 @@ from fedmon.common.metrics.sample import USER_STREAM, user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
 from fedmon.node.collectors.energy.meter import JobEnergyCollector
-from fedmon.node.measure.publisher import HOST_STREAM, Publisher
+from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, HOLD_S, RECORDED, Recorder
 from fedmon.node.measure.sampler import Sampler
 from fedmon.node.measure.survey import Instruments, roots_of
-from fedmon.node.measure.user_values import UserValues
 from fedmon.node.registers.jobs import JobWatches, WatchedJob
 
 logger = logging.getLogger(__name__)
@@ -24,15 +23,15 @@ logger = logging.getLogger(__name__)
 _JOB = "job-"
 _METERS_KEPT = 256
 _LATE_SHARE = 0.1
-"""Of a job's duration: so much of it may be missing from what is told of its energy."""
+"""The largest share of a job's duration that its last energy reading may lack."""
 
 
 class Pipeline:
     """The measuring parts of one node; methods are safe from any thread except `hardware`, which belongs to one.
 
-    ``boot`` numbers this run of the process, ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
-    as in JobWatches. ``recording_file`` is where samples are kept, unless the owner switched that off; they wait there
-    for at most ``hold_s`` until they are on the disk. perf is started ``perf_after_s`` after what it counts was there.
+    ``boot`` numbers this run of the process; ``send``, ``leaves`` and ``on_sent`` are as in Publisher, ``on_job_end``
+    as in JobWatches. Samples are kept in ``recording_file``, unless the owner switched that off, and wait in memory for
+    ``hold_s`` at most. perf starts ``perf_after_s`` after the processes that it counts.
     """
 
     def __init__(
@@ -49,7 +48,15 @@ class Pipeline:
         perf_after_s: float = 0.0,
     ) -> None:
         self._settings, self.boot = settings, boot
-        self.recorder = _recorder(settings, recording_file, hold_s) if settings.recording.enabled else None
+        self.recorder: Recorder | None = None
+        if settings.recording.enabled:
+            self.recorder = Recorder(
+                recording_file,
+                node_id=settings.id,
+                max_bytes=settings.recording.max_bytes,
+                max_age_s=settings.recording.max_age_s,
+                hold_s=hold_s,
+            )
         self.publisher = Publisher(
             node_id=settings.id,
             boot=boot,
@@ -86,10 +93,8 @@ class Pipeline:
 
     @property
     def streams(self) -> list[str]:
-        """Name the streams of samples that this node has now."""
-        if not self.enabled:
-            return []
-        return [*self.sampler.streams, *self._reported(USER_STREAM)]
+        """The present streams of samples."""
+        return [*self.sampler.streams, *self._reported(USER_STREAM)] if self.enabled else []
 
     def streams_for(self, researcher_id: str) -> list[str]:
         """Name the streams that a researcher may read, that of its own runs included."""
@@ -99,7 +104,7 @@ class Pipeline:
         return [stream] if self.enabled and self.publisher.last_seq(stream) is not None else []
 
     def hardware(self) -> dict[str, Any]:
-        """Return what the machine is made of."""
+        """Return the machine's hardware."""
         return self._instruments.hardware()
 
     def counts(self) -> dict[str, float]:
@@ -121,10 +126,7 @@ class Pipeline:
         }
 
     def job_energy(self, job_id: str, wall_s: float | None) -> float | None:
-        """Return the joules that a job of this duration took until now; None where they were not measured.
-
-        A reading from long before the end is not told: it is less than what the job took.
-        """
+        """Return the joules of a job of this duration until now; None if unknown, or last read long before its end."""
         meter = self._job_meters.pop(f"{_JOB}{job_id}", None)
         if meter is None or meter.joules is None or wall_s is None:
             return None
@@ -139,9 +141,9 @@ class Pipeline:
             self._is_started = True
 
     def stop(self, timeout_s: float = 2.0, *, last_sample: bool = False) -> None:
-        """End the sampler, send what it gathered, and store what waits; the recording may not be read any more.
+        """End the sampler, after a ``last_sample`` if asked, send open batches, and store everything.
 
-        With ``last_sample`` one more is taken before.
+        The recording must not be read any more.
         """
         if self._is_started:
             self.sampler.stop(timeout_s, last_sample=last_sample)
@@ -168,7 +170,7 @@ class Pipeline:
             self.jobs.resume()
 
     def follow(self, interval_s: float, *, live: bool) -> None:
-        """Keep this pace, and close what fell silent; called about once a second."""
+        """Keep this pace, and close old batches; called about once a second."""
         if self.sampler.asked_interval_s != interval_s:
             self.sampler.set_interval(interval_s)
         self.publisher.set_pace(interval_s=self.sampler.interval_s, live=live)
@@ -194,8 +196,3 @@ class Pipeline:
             self._job_meters.pop(next(iter(self._job_meters)))
         self.sampler.remove_stream(stream)
         self.publisher.flush(stream)
-
-
-def _recorder(settings: NodeSettings, file: Path, hold_s: float) -> Recorder:
-    bounds = settings.recording
-    return Recorder(file, node_id=settings.id, max_bytes=bounds.max_bytes, max_age_s=bounds.max_age_s, hold_s=hold_s)

@@ -1,18 +1,23 @@
-"""Numbered batches of samples: all are kept, and the metrics that the owner's policy lets leave are sent."""
+"""Numbered batches of samples, measured or reported by programs: all are kept, and the policy says which leave."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
+import operator
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import SupportsFloat, SupportsIndex
 
 import msgspec
 
-from fedmon.common.errors import InvalidMessageError
-from fedmon.common.metrics.sample import Batch, Sample
-from fedmon.common.metrics.series import metric_name
+from fedmon.common.errors import InvalidInputError, InvalidMessageError
+from fedmon.common.metrics.sample import USER_STREAM, Batch, Sample
+from fedmon.common.metrics.series import metric_name, series
 from fedmon.common.wire import codec
+from fedmon.common.wire.runs import NOT_FINITE
 from fedmon.common.wire.samples import as_message
 
 logger = logging.getLogger(__name__)
@@ -25,27 +30,23 @@ MAX_SAMPLES = 10
 MAX_AGE_S = 10.0
 MAX_BYTES = 65_536
 MAX_SAMPLE_BYTES = 90_000
-"""What the series of one sample may take, so that it fits into a message whatever else that carries."""
-
-_FRAME_BYTES = 256
-_NUMBER_BYTES = 25
+"""The room of one sample's series in a message, beside everything else that it carries."""
 _LONE_NUMBER_BYTES = 32
-"""Of a batch of one sample, where each number has brackets around it."""
+"""The size of a number in a batch of one sample, with its brackets."""
 _MAX_REMEMBERED = 64
 
 
 class Publisher:
     """Numbers the samples of each stream, gathers them, and hands each batch to ``keep`` and to ``send``.
 
-    The first sample of a stream has seq 0, and each sample one more than the one before, whether it was sent or not: a
-    receiver sees what it missed. A batch is closed with 10 samples, before it is 10 s or 64 KiB large, and with each
-    sample while ``live``. ``keep(batch)`` is given everything that was measured. ``send(payload)`` is given what may
-    leave and returns False when there is no connection. Neither ever waits. ``leaves(name)`` tells whether a metric
-    leaves this node. ``on_sent(names, samples)`` is told which metrics left, and how often.
+    The first sample of a stream has seq 0, each further one the next number, whether it was sent or not: a receiver
+    sees its gaps. A batch closes at 10 samples, at 10 s, and with each sample while ``live``. ``keep(batch)`` gets
+    everything. ``send(payload)`` gets the part that may leave, in messages of 64 KiB, and returns False without a
+    connection. Neither may wait. ``leaves(name)`` tells whether a metric leaves this node, and
+    ``on_sent(names, samples)`` gets the metrics that left and how often.
 
-    Samples and batches that were handed to the connection are counted in ``published`` and ``batches``. ``dropped``
-    counts samples that were not sent because there was no connection, and ``withheld`` those of which the policy lets
-    no metric leave. Every method is safe from any thread.
+    ``published`` and ``batches`` count samples and messages handed to the connection, ``dropped`` samples that were not
+    sent without one, and ``withheld`` samples none of whose metrics may leave. Every method is safe from any thread.
     """
 
     def __init__(
@@ -68,23 +69,22 @@ class Publisher:
         self.published = self.batches = self.dropped = self.withheld = 0
 
     def publish(self, stream: str, sample: Sample, *, is_private: bool = False) -> int:
-        """Take the next sample of a stream, close the batch when it is complete, and return the sample's number.
+        """Take the next sample of a stream, close a complete batch, and return the sample's number.
 
         A private sample is kept and not sent. For ``Sampler.on_sample``.
         """
         with self._lock:
             state = self._streams.get(stream)
             if state is None:
-                state = self._streams[stream] = _Stream(self._node_id, self._boot, stream, is_private=is_private)
-            if not state.fits(sample):
-                self._close(state)
-            state.add(sample)
+                state = self._streams[stream] = _Stream(stream, is_private=is_private)
+            state.samples.append(sample)
+            state.next_seq += 1
             if (self._live and not is_private) or state.is_complete(self._interval_s):
                 self._close(state)
             return state.next_seq - 1
 
     def set_pace(self, *, interval_s: float, live: bool) -> None:
-        """Set when the next sample comes, and whether a lease wants each at once."""
+        """Set the distance of samples, and whether a lease wants each at once."""
         with self._lock:
             self._interval_s, self._live = interval_s, live
             for state in self._streams.values():
@@ -106,21 +106,21 @@ class Publisher:
 
         @functools.lru_cache(maxsize=_MAX_REMEMBERED)
         def leaving(among: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
-            """Choose among series: those that leave, and the names of their metrics, each once."""
-            series = [key for key in among if leaves(metric_name(key))]
-            return series, tuple(dict.fromkeys(map(metric_name, series)))
+            """Return the series that leave, and the names of their metrics, each once."""
+            found = [key for key in among if leaves(metric_name(key))]
+            return found, tuple(dict.fromkeys(map(metric_name, found)))
 
         self._leaving = leaving
 
     def flush(self, stream: str | None = None) -> None:
-        """Close what was gathered, complete or not, of one stream or of all."""
+        """Close open batches, of one stream or of all."""
         with self._lock:
             for name, state in self._streams.items():
                 if stream in (None, name):
                     self._close(state)
 
     def counts(self) -> dict[str, float | None]:
-        """Return the ``agent_`` metrics that the publisher keeps, for AgentCollector."""
+        """Return the ``agent_`` metrics of the publisher, for AgentCollector."""
         return {SAMPLES_PUBLISHED: self.published, SAMPLES_DROPPED: self.dropped}
 
     def last_seq(self, stream: str = HOST_STREAM) -> int | None:
@@ -130,149 +130,240 @@ class Publisher:
 
     @property
     def taken(self) -> int:
-        """Return how many samples of all streams were taken since the start."""
+        """The number of samples of all streams since the start."""
         return sum(state.next_seq for state in list(self._streams.values()))
 
     @property
     def open_samples(self) -> int:
-        """Return how many samples are in batches that are not closed yet."""
+        """The number of samples in open batches."""
         return sum(len(state.samples) for state in list(self._streams.values()))
 
     def _close(self, state: _Stream) -> None:
         if state.samples:
-            batch = state.close()
+            samples, state.samples = state.samples, []
+            batch = self._batch(state, samples, state.next_seq - len(samples))
             self._keep(batch)
             if not state.is_private:
-                self._deliver(batch)
+                self._deliver(state, samples, batch)
 
-    def _deliver(self, batch: Batch) -> None:
-        """Send the part of a closed batch that may leave."""
-        series, names = self._leaving(tuple(batch.columns))
-        if not series:
-            self.withheld += len(batch.t)
+    def _batch(self, state: _Stream, samples: list[Sample], seq: int) -> Batch:
+        """Make a batch; a series that a sample lacks is null in it, without a reason."""
+        names = dict.fromkeys(key for sample in samples for key in sample.values)
+        return Batch(
+            node_id=self._node_id,
+            boot=self._boot,
+            stream=state.name,
+            seq=seq,
+            t=[round(sample.t, 3) for sample in samples],
+            mono=[round(sample.mono, 6) for sample in samples],
+            columns={key: [sample.values.get(key) for sample in samples] for key in names},
+            reasons={key: why for sample in samples for key, why in sample.reasons.items()},
+        )
+
+    def _deliver(self, state: _Stream, samples: list[Sample], batch: Batch) -> None:
+        """Send the part of a closed batch that may leave, in halves if it is too large for one message."""
+        found, names = self._leaving(tuple(batch.columns))
+        if not found:
+            self.withheld += len(samples)
             return
-        leaving = batch if len(series) == len(batch.columns) else batch.only(series)
+        leaving = batch if len(found) == len(batch.columns) else batch.only(found)
         try:
             payload = codec.encode(as_message(leaving))
+            is_large = len(payload) > MAX_BYTES
         except InvalidMessageError as error:
-            self._shrink(batch, leaving, error)
-            return
-        if self._send(payload):
-            self.published += len(batch.t)
+            is_large = True
+            if len(samples) == 1:
+                part = fitting(leaving, MAX_SAMPLE_BYTES)
+                left_out = len(found) - len(part.columns)
+                logger.error("a sample of stream %s goes without %d series: %s", batch.stream, left_out, error)  # noqa: TRY400
+                payload = codec.encode(as_message(part))
+        if is_large and len(samples) > 1:
+            middle = len(samples) // 2
+            for half, seq in ((samples[:middle], batch.seq), (samples[middle:], batch.seq + middle)):
+                self._deliver(state, half, self._batch(state, half, seq))
+        elif self._send(payload):
+            self.published += len(samples)
             self.batches += 1
-            self._on_sent(names, len(batch.t))
+            self._on_sent(names, len(samples))
         else:
-            self.dropped += len(batch.t)
-
-    def _shrink(self, batch: Batch, leaving: Batch, error: InvalidMessageError) -> None:
-        """Send a batch that is too large for one message in parts."""
-        if len(batch.t) > 1:
-            middle = batch.seq + len(batch.t) // 2
-            self._deliver(batch.part(batch.seq, middle - 1))
-            self._deliver(batch.part(middle, batch.last_seq))
-            return
-        part = fitting(leaving, MAX_SAMPLE_BYTES)
-        left_out = len(batch.columns) - len(part.columns)
-        logger.error("a sample of stream %s goes without %d series: %s; let fewer leave", batch.stream, left_out, error)
-        self._deliver(part)
+            self.dropped += len(samples)
 
 
 class _Stream:
-    """One stream: the number of its next sample, and the ``samples`` of the batch that is still open.
+    """One stream: the number of its next sample, and the ``samples`` of the open batch."""
 
-    Samples need not have the same series: what one lacks is null in the batch, without a reason.
-    """
-
-    def __init__(self, node_id: str, boot: int, name: str, *, is_private: bool) -> None:
-        self._node_id, self._boot, self._name, self.is_private = node_id, boot, name, is_private
+    def __init__(self, name: str, *, is_private: bool) -> None:
+        self.name, self.is_private = name, is_private
         self.next_seq = 0
-        self._open()
-
-    def _open(self) -> None:
         self.samples: list[Sample] = []
-        self._series: dict[str, None] = {}
-        self._keys: tuple[str, ...] = ()
-        self._is_even = True
-        self._reasons: dict[str, str] = {}
-        self._size = _FRAME_BYTES
-
-    def fits(self, sample: Sample) -> bool:
-        """Tell whether a sample finds room; the first one always does."""
-        return not self.samples or self._size + self._added(sample) <= MAX_BYTES
-
-    def add(self, sample: Sample) -> None:
-        """Take a sample that fits."""
-        self._size += self._added(sample)
-        keys = tuple(sample.values)
-        if keys != self._keys:
-            self._is_even = not self.samples
-            self._keys = keys
-            self._series.update(sample.values)  # type: ignore[arg-type]  # only the keys count
-        self.samples.append(sample)
-        self.next_seq += 1
-        if sample.reasons:
-            self._reasons.update(sample.reasons)
 
     def is_complete(self, next_in_s: float) -> bool:
-        """Tell whether the batch goes out now: it is full, or would be too old when the next sample comes."""
+        """Tell whether the batch closes now: it is full, or would be too old when the next sample comes."""
         if not self.samples:
             return False
         age_s = self.samples[-1].mono - self.samples[0].mono
         # A tenth of a tick of tolerance: ticks are a little late, and none of them is early.
         return len(self.samples) >= MAX_SAMPLES or age_s + 0.9 * next_in_s > MAX_AGE_S
 
-    def close(self) -> Batch:
-        """Return what was gathered, and begin the next batch."""
-        batch = Batch(
-            node_id=self._node_id,
-            boot=self._boot,
-            stream=self._name,
-            seq=self.next_seq - len(self.samples),
-            t=[round(sample.t, 3) for sample in self.samples],
-            mono=[round(sample.mono, 6) for sample in self.samples],
-            columns=self._columns(),
-            reasons=self._reasons,
-        )
-        self._open()
-        return batch
-
-    def _columns(self) -> dict[str, list[float | None]]:
-        if self._is_even:
-            rows = [sample.values.values() for sample in self.samples]
-            return {key: list(column) for key, column in zip(self._keys, zip(*rows, strict=True), strict=True)}
-        return {key: [sample.values.get(key) for sample in self.samples] for key in self._series}
-
-    def _added(self, sample: Sample) -> int:
-        # Upper bounds, so that nothing has to be encoded twice: numbers of at most 24 characters, and each name once.
-        names = 0
-        if len(sample.values) != len(self._keys) or tuple(sample.values) != self._keys:
-            new = [key for key in sample.values if key not in self._series]
-            # A series that is new has an entry for each sample that lacks it.
-            names = sum(map(_text_bytes, new)) + (8 + 5 * len(self.samples)) * len(new)
-        reasons = sum(
-            _text_bytes(key) + _text_bytes(text) + 8
-            for key, text in sample.reasons.items()
-            if self._reasons.get(key) != text
-        )
-        return (max(len(self._series), len(sample.values)) + 2) * _NUMBER_BYTES + names + reasons
-
 
 def fitting(batch: Batch, max_bytes: int) -> Batch:
     """Return a batch of one sample with as many series as ``max_bytes`` of JSON are sure to hold, in their order.
 
-    What is left out stays in the recording; a sample has no other way out than one message.
+    The rest stays in the recording: a sample leaves in one message or not at all.
     """
-    series: list[str] = []
+    found: list[str] = []
     size = 0
     for key in batch.columns:
         why, name_bytes = batch.reasons.get(key), _text_bytes(key)
         size += name_bytes + _LONE_NUMBER_BYTES + (name_bytes + _text_bytes(why) + 2 if why else 0)
         if size > max_bytes:
             break
-        series.append(key)
-    return batch.only(series)
+        found.append(key)
+    return batch.only(found)
 
 
 def _text_bytes(text: str) -> int:
-    """Return how many bytes a text takes in JSON, where one character may take six: names may be users' own."""
+    """Return the size of a text in JSON, where one character may take six bytes: users choose names."""
     return len(msgspec.json.encode(text))
+
+
+# --- values of programs ----------------------------------------------------------------------------------------------
+
+VALUE = "user_value"
+STEP = "user_step"
+VALUES_DROPPED = "user_values_dropped_total"
+MAX_NAME_CHARS = 256
+MAX_STEP = 2**53
+"""Up to here every whole number has its own float. Source: IEEE 754, binary64."""
+BURST = 2000
+PER_S = 200.0
+_PART_BYTES = 32_768
+_MAX_T = 253_402_300_800.0
+"""The year 10000, where calendars of programs end."""
+
+Number = SupportsFloat | SupportsIndex
+
+
+class UserValues:
+    """Turns named values of programs, such as a loss, into samples of the stream ``user`` for ``publish``.
+
+    Every method is safe from any thread and never waits. ``burst`` values are taken at once and ``per_s`` a second in
+    the long run, the rest is dropped; ``taken`` and ``dropped`` count values since the start. A value that is not
+    finite is an event of the program: it is kept as null with the reason "failed: not finite". A value that is not a
+    number is an error of the caller, and refused.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[str, Sample], object],
+        *,
+        burst: int = BURST,
+        per_s: float = PER_S,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._publish = publish
+        self._burst, self._per_s = float(burst), per_s
+        self._wall, self._monotonic = wall, monotonic
+        self._lock = threading.Lock()
+        self._left, self._looked = float(burst), monotonic()
+        self.taken = self.dropped = 0
+
+    def add_scalar(
+        self, name: str, value: Number, step: int | None = None, t: float | None = None, *, job: str | None = None
+    ) -> int:
+        """Report one value; see `add_scalars`."""
+        return self.add_scalars({name: value}, step, t, job=job)
+
+    def add_scalars(
+        self, values: Mapping[str, Number], step: int | None = None, t: float | None = None, *, job: str | None = None
+    ) -> int:
+        """Report values of one moment, and return the number taken.
+
+        A name is any text of 1 to 256 characters. ``step`` is the program's own count, ``t`` Unix seconds (default:
+        now), ``job`` the id of the job that the values belong to. Raises InvalidInputError, and takes nothing, if one
+        of these cannot be used.
+        """
+        checked = [(_text(name, "the name of a value"), *_checked(name, value)) for name, value in values.items()]
+        number = None if step is None else _checked_step(step)
+        labels = {} if job is None else {"job": _text(job, "a job id")}
+        if t is not None and not (math.isfinite(t) and 0 <= t < _MAX_T):
+            raise InvalidInputError(f"t={t!r} is no time: give Unix seconds, or leave it away for now")
+        # Publishing under the lock keeps samples in the order of their times.
+        with self._lock:
+            wall, mono = self._wall(), self._monotonic()
+            allowed = checked[: self._admit(len(checked), mono)]
+            when = wall if t is None else float(t)
+            for readings, reasons in self._parts(allowed, number, labels):
+                self._publish(USER_STREAM, Sample(t=when, mono=mono + (when - wall), values=readings, reasons=reasons))
+        return len(allowed)
+
+    def _parts(
+        self, values: list[tuple[str, float | None, str]], step: int | None, labels: Mapping[str, str]
+    ) -> Iterator[tuple[dict[str, float | None], dict[str, str]]]:
+        """Yield values and reasons of samples that each fit into a message, however long the names are."""
+        readings: dict[str, float | None] = {}
+        reasons: dict[str, str] = {}
+        size = 0
+        for name, value, reason in values:
+            # A character takes 6 bytes of JSON at most, and a name stands in up to three series.
+            cost = 3 * (6 * (len(name) + sum(map(len, labels.values()))) + 64)
+            if readings and size + cost > _PART_BYTES:
+                yield readings, reasons
+                readings, reasons, size = {}, {}, 0
+            size += cost
+            key = series(VALUE, name=name, **labels)
+            readings[key] = value
+            if reason:
+                reasons[key] = reason
+            if step is not None:
+                readings[series(STEP, name=name, **labels)] = step
+        if readings:
+            if self.dropped:
+                readings[VALUES_DROPPED] = self.dropped
+            yield readings, reasons
+
+    def _admit(self, count: int, now: float) -> int:
+        """Return how many of ``count`` values are within the limit, and count the others."""
+        self._left = min(self._burst, self._left + (now - self._looked) * self._per_s)
+        self._looked = now
+        admitted = min(count, int(self._left))
+        self._left -= admitted
+        self.taken += admitted
+        self.dropped += count - admitted
+        return admitted
+
+
+def _checked(name: str, value: Number) -> tuple[float | None, str]:
+    """Return a value and an empty reason, or None and the reason for a value that is not finite."""
+    try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError
+        number = float(value)
+    except OverflowError:  # an integer that is larger than every float
+        return None, f"{NOT_FINITE}: an integer beyond 1.8e308"
+    except (TypeError, ValueError, RuntimeError):  # libraries of arrays choose among these for more than one element
+        shown = repr(value) if isinstance(value, str | bytes) and len(value) <= 40 else f"a {type(value).__name__}"
+        raise InvalidInputError(
+            f"the value of {name!r} is {shown}, not a number: give an int, a float or a 0-d array"
+        ) from None
+    return (number, "") if math.isfinite(number) else (None, f"{NOT_FINITE}: {number}")
+
+
+def _text(text: object, what: str) -> str:
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_NAME_CHARS:
+        given = f"of {len(text)} characters" if isinstance(text, str) else f"of type {type(text).__name__}"
+        raise InvalidInputError(f"{what} {given} cannot be used: give a text of 1 to {MAX_NAME_CHARS} characters")
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InvalidInputError(f"{what} {text!r} holds half a character, which no file and no message can")
+    return text
+
+
+def _checked_step(step: object) -> int:
+    try:
+        number = operator.index(int(step) if isinstance(step, float) and step.is_integer() else step)  # type: ignore[arg-type]  # raises TypeError
+    except TypeError:
+        raise InvalidInputError(f"step={step!r} is no whole number: give the epoch or iteration") from None
+    if abs(number) > MAX_STEP:
+        raise InvalidInputError(f"step={step!r} is beyond {MAX_STEP}")
+    return number

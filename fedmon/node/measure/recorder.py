@@ -1,8 +1,7 @@
-"""The node's recorder: every sample goes to the recording first, on its own thread, and can be asked for again."""
+"""The node's recorder: every sample goes to the recording first, and can be read again."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedmon.common.actor import Actor, Priority
 from fedmon.common.backoff import Backoff
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch, may_read
@@ -28,11 +28,10 @@ BUFFERED = "agent_recording_samples_buffered"
 FILE_BYTES = "agent_recording_size_bytes"
 BUFFER_BYTES = 8 * 2**20
 HOLD_S = 10.0
+CHECK_EVERY_S = 60.0
 MAX_EXTENTS = 256
 _FULL_BATCH, _AT_ONCE = 10, 100
 _VALUE_BYTES, _COLUMN_BYTES, _BATCH_BYTES = 32, 120, 1_000
-_IDLE_S, _LOOK_AGAIN_S = 600.0, 60.0
-_RETRY_S, _MAX_RETRY_S = 1.0, 30.0
 
 Place = tuple[str, int]
 """A stream and a boot."""
@@ -41,12 +40,11 @@ Place = tuple[str, int]
 class Recorder:
     """Keeps every sample of this node in its recording, as far as the bounds allow.
 
-    ``samples`` reads through a separate connection and belongs to one thread, the one that calls ``stop`` last; every
-    other method is safe from any thread and never waits for the disk. Samples wait in memory for at most ``hold_s`` or
-    10 samples, then a thread commits them. While that fails, as on a full disk, they wait in ``buffer_bytes``, then the
-    oldest are dropped and counted: what was kept is stored, dropped or waiting, always. A file that is damaged,
-    moved or removed while it is open is noticed within a minute, or when read, and begun anew. ``problem`` says why
-    nothing can be stored at present; it is empty otherwise.
+    Every method is safe from any thread, and only ``samples`` and ``stop`` wait for the disk. Samples wait in memory
+    until a stream has 10, or for ``hold_s``, then a thread commits them. While that fails, as on a full disk, they wait
+    in ``buffer_bytes``, then the oldest are dropped and counted: each sample is stored, dropped or waiting at any
+    moment. A file that is damaged, moved or removed while it is open is noticed when read, or within ``check_every_s``,
+    and begun anew. ``problem`` is the reason why nothing can be stored at present, or empty.
     """
 
     def __init__(
@@ -58,55 +56,51 @@ class Recorder:
         max_age_s: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
         hold_s: float = HOLD_S,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        check_every_s: float = CHECK_EVERY_S,
     ) -> None:
-        self.path, self._node_id = path, node_id
-        self._bounds, self._has_new_bounds = (max_bytes, max_age_s), False
-        self._monotonic, self._wall = monotonic, wall
-        self._changed = threading.Condition()
-        self._buffer = RecordBuffer(buffer_bytes, hold_s=hold_s)
+        self.path, self._node_id, self._hold_s = path, node_id, hold_s
+        self._max_bytes, self._max_age_s = max_bytes, max_age_s
+        self._actor = Actor("fedmon-recorder")
+        self._actor.every(check_every_s, self._check)
+        self._lock = threading.Lock()
+        self._buffer = _Buffer(buffer_bytes)
+        self._lengths: Counter[Place] = Counter()
+        self._due_at, self._not_before = 0.0, 0.0
+        self._retry = Backoff(1.0, longest_s=30.0)
         self._stored: dict[Place, Extent] = {}
         self._known: set[str] | None = None
         self._recorded = self._size_bytes = self._expired = self._files = 0
         self.problem = ""
-        self._doubt: StorageError | None = None
-        self._look_again_at, self._stopping = 0.0, False
         self._recording: Recording | None = None
-        self._reader: Recording | None = None
-        self._reader_file = 0
-        self._thread = threading.Thread(target=self._run, name="fedmon-recorder")
 
     def start(self) -> None:
         """Start the thread, which opens the recording and tries again if it cannot."""
-        self._thread.start()
+        self._actor.post(self._store)
+        self._actor.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Store what waits, then end; return whether that was done in time. The reading thread must have ended."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        self._close_reader()
-        return not self._thread.is_alive()
+        """Store what waits, then end; return False if that takes longer."""
+        self._actor.post(self._finish)
+        return self._actor.close(timeout_s=timeout_s)
 
     def keep(self, batch: Batch) -> None:
-        """Take samples in, from any thread, without waiting; for ``Publisher``."""
-        with self._changed:
-            self._buffer.add(batch, now=self._monotonic())
-            if self._buffer.samples == len(batch.t) or self._is_due():
-                self._changed.notify_all()
+        """Take samples in without waiting; for ``Publisher``."""
+        now, place = time.monotonic(), (batch.stream, batch.boot)
+        with self._lock:
+            self._buffer.add(batch)
+            self._lengths[place] += len(batch.t)
+            # A batch that took long to gather does not wait again.
+            is_due = self._lengths[place] >= _FULL_BATCH or batch.mono[-1] - batch.mono[0] >= self._hold_s / 2
+            self._set_due(max(self._not_before, now if is_due else now + self._hold_s))
 
     def set_bounds(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
         """Keep to other bounds from now on."""
-        with self._changed:
-            self._bounds, self._has_new_bounds = (max_bytes, max_age_s), True
-            self._changed.notify_all()
+        self._max_bytes, self._max_age_s = max_bytes, max_age_s
+        self._actor.post(lambda: self._run(self._bound))
 
     def counts(self) -> dict[str, float | None]:
-        """Return the ``agent_`` metrics of the recording, of one moment."""
-        with self._changed:
+        """Return the ``agent_`` metrics of the recording, all of one moment."""
+        with self._lock:
             return {
                 RECORDED: self._recorded,
                 DROPPED_FULL: self._buffer.dropped,
@@ -122,20 +116,20 @@ class Recorder:
 
     def streams(self) -> set[str]:
         """Name every stream of which the recording ever held something."""
-        with self._changed:
-            return (self._known or set()) | {batch.stream for batch in self._buffer}
+        with self._lock:
+            return (self._known or set()) | {batch.stream for batch in self._buffer.batches()}
 
     def extents(self, researcher_id: str = "") -> list[Extent]:
         """Return what is kept of each stream that a researcher may read; newest boot first, at most 256."""
-        with self._changed:
-            found = _joined(self._stored, self._buffer).values()
+        with self._lock:
+            found = _joined(self._stored, self._buffer.batches()).values()
         mine = [extent for extent in found if may_read(extent.stream, researcher_id)]
         return sorted(mine, key=lambda extent: (-extent.boot, -extent.last_t, extent.stream))[:MAX_EXTENTS]
 
     def extent(self, stream: str, boot: int | None) -> Extent | None:
-        """Return what is kept of a stream: of one boot, or of the newest that has it; None for nothing."""
-        with self._changed:
-            found = _joined(self._stored, (batch for batch in self._buffer if batch.stream == stream))
+        """Return what is kept of a stream, of one boot or of the newest; None for nothing."""
+        with self._lock:
+            found = _joined(self._stored, (batch for batch in self._buffer.batches() if batch.stream == stream))
         if boot is None:
             boot = max((number for name, number in found if name == stream), default=0)
         return found.get((stream, boot))
@@ -143,108 +137,59 @@ class Recorder:
     def samples(
         self, stream: str, boot: int, first_seq: int, last_seq: int, *, wanted: Callable[[str], bool]
     ) -> Iterator[Batch]:
-        """Yield kept samples in order, with the series that are ``wanted``; some have none of them.
+        """Yield kept samples in order, with the series that are ``wanted``, perhaps none.
 
-        Only as much is read as is taken. Raises StorageError.
+        They are read from the disk as the caller goes on. Raises StorageError.
         """
-        with self._changed:
-            waiting = [batch for batch in self._buffer if (batch.stream, batch.boot) == (stream, boot)]
+        with self._lock:
+            waiting = [batch for batch in self._buffer.batches() if (batch.stream, batch.boot) == (stream, boot)]
+            is_stored, files = (stream, boot) in self._stored, self._files
         position = first_seq
-        for batch in self._read(stream, boot, first_seq, last_seq, wanted):
-            position = batch.last_seq + 1
-            yield batch
+        if is_stored:
+            try:
+                with Recording(self.path, read_only=True) as reader:
+                    for batch in reader.read(
+                        self._node_id, boot, stream, first_seq=first_seq, last_seq=last_seq, series=wanted
+                    ):
+                        position = batch.last_seq + 1
+                        yield batch
+            except StorageError as error:
+                failure = error
+                if tells_of_damage(error) and files == self._files:
+                    # The writer need not notice: its connection reads from memory.
+                    self._actor.post(lambda: self._failed(failure))
+                raise
         for batch in waiting:
             if batch.last_seq >= position and batch.seq <= last_seq:
                 part = batch.part(position, last_seq)
                 position = part.last_seq + 1
                 yield part.only([series for series in part.columns if wanted(series)])
 
-    # --- the reading thread ------------------------------------------------------------------------------------------
-
-    def _read(
-        self, stream: str, boot: int, first_seq: int, last_seq: int, wanted: Callable[[str], bool]
-    ) -> Iterator[Batch]:
-        if (stream, boot) not in self._stored:
-            return
-        file = self._files
-        if self._reader_file != file:  # another file was begun at this path
-            self._close_reader()
-        try:
-            if self._reader is None:
-                self._reader, self._reader_file = Recording(self.path, read_only=True), file
-            yield from self._reader.read(
-                self._node_id, boot, stream, first_seq=first_seq, last_seq=last_seq, series=wanted
-            )
-        except StorageError as error:
-            self._close_reader()
-            if tells_of_damage(error) and file == self._files:
-                with self._changed:
-                    self._doubt = error  # the writer need not notice: what it reads is in its memory
-                    self._changed.notify_all()
-            raise
-
-    def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
     # --- the recorder's thread ---------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        retry = Backoff(_RETRY_S, longest_s=_MAX_RETRY_S)
-        while self._wait():
-            try:
-                self._work()
-                retry.reset()
-            except StorageError as error:
-                self._failed(error)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._stopping, retry.next_s())
-        self._finish()
+    def _set_due(self, due_at: float) -> None:
+        """Store at ``due_at``, unless that is done earlier; under the lock."""
+        if due_at < self._due_at:
+            self._due_at = due_at
+            self._actor.at(due_at, self._store)
 
-    def _is_due(self) -> bool:
-        due_at = self._buffer.due_at()
-        return due_at is not None and self._monotonic() >= due_at
+    def _store(self) -> None:
+        with self._lock:
+            if time.monotonic() < self._due_at:
+                return  # it was done earlier
+            self._due_at = float("inf")
+            self._lengths.clear()
+        self._run(self._store_all)
 
-    def _wait(self) -> bool:
-        """Wait for something to store or to maintain; False when it is time to stop."""
-        with self._changed:
-            while self._recording is not None and self._doubt is None:
-                if self._stopping or self._has_new_bounds or self._is_due():
-                    break
-                due_at = self._buffer.due_at()
-                if not self._changed.wait(_IDLE_S if due_at is None else max(0.0, due_at - self._monotonic())):
-                    break
-            return not self._stopping
-
-    def _work(self) -> None:
-        """Store what waits, then maintain the file for as long as nothing else waits."""
-        if (doubt := self._doubt) is not None:
-            self._doubt = None
-            raise doubt
-        recording = self._opened()
-        with self._changed:
-            (max_bytes, max_age_s), is_new, self._has_new_bounds = self._bounds, self._has_new_bounds, False
-        if is_new:
-            recording.set_bounds(max_bytes=max_bytes, max_age_s=max_age_s)
-        self._store(recording)
-        if self._monotonic() >= self._look_again_at:
-            # The writer's connection sees what it has in memory, and only a new one the file itself.
-            with Recording(self.path, read_only=True) as file:
-                file.extents()
-            self._look_again_at = self._monotonic() + _LOOK_AGAIN_S
-        while recording.maintain():
-            self._look(recording)
-            with self._changed:
-                if self._stopping or self._is_due():
-                    break
+    def _run(self, work: Callable[[Recording], None]) -> None:
+        try:
+            work(self._opened())
+        except StorageError as error:
+            self._failed(error)
 
     def _opened(self) -> Recording:
         if self._recording is None:
-            max_bytes, max_age_s = self._bounds
-            recording = Recording(
-                self.path, max_bytes=max_bytes, max_age_s=max_age_s, wall=self._wall, monotonic=self._monotonic
-            )
+            recording = Recording(self.path, max_bytes=self._max_bytes, max_age_s=self._max_age_s)
             self._files += 1  # it may be another file than before, which was set aside
             try:
                 self._look(recording)
@@ -254,23 +199,50 @@ class Recorder:
             self._recording = recording
         return self._recording
 
-    def _store(self, recording: Recording) -> None:
-        while True:
-            with self._changed:
-                batches = self._buffer.taken()
-            if not batches:
-                break
+    def _store_all(self, recording: Recording) -> None:
+        while batches := self._take():
             self._look(recording, stored=recording.append(batches))
         if self.problem:
             logger.warning("recording %s works again", self.path)
             self.problem = ""
+        self._retry.reset()
+        self._not_before = 0.0
+        self._actor.post(self._maintain, priority=Priority.BULK)
+
+    def _take(self) -> list[Batch]:
+        with self._lock:
+            return self._buffer.take()
+
+    def _maintain(self) -> None:
+        """Do one piece of what can wait; storing goes first."""
+        if self._recording is not None:
+            self._run(self._maintain_once)
+
+    def _maintain_once(self, recording: Recording) -> None:
+        if recording.maintain():
+            self._look(recording)
+            self._actor.post(self._maintain, priority=Priority.BULK)
+
+    def _bound(self, recording: Recording) -> None:
+        recording.set_bounds(max_bytes=self._max_bytes, max_age_s=self._max_age_s)
+        self._maintain_once(recording)
+
+    def _check(self) -> None:
+        """Look for damage through another connection, because the writer's shows pages from memory."""
+        if self._recording is not None:
+            self._run(self._read_once)
+
+    def _read_once(self, recording: Recording) -> None:
+        with Recording(self.path, read_only=True) as file:
+            file.extents()
+        self._maintain_once(recording)
 
     def _look(self, recording: Recording, *, stored: int | None = None) -> None:
-        """Take over what the recording holds now, and that the samples in hand were ``stored``, all in one moment."""
+        """Take over what the recording holds now, with the samples in hand ``stored``, all at one moment."""
         mine = [one for one in recording.extents() if one.node_id == self._node_id]
         extents = {(one.stream, one.boot): msgspec.convert(one, Extent, from_attributes=True) for one in mine}
         counts, size, known = recording.counts(), recording.size_bytes(), recording.streams(self._node_id)
-        with self._changed:
+        with self._lock:
             self._known = known
             self._stored, self._size_bytes, self._expired = extents, size, sum(counts.values())
             if stored is not None:
@@ -281,20 +253,21 @@ class Recorder:
         if not self.problem:
             logger.error("samples wait in memory: %s", error)
         self.problem = str(error)
-        with self._changed:
+        with self._lock:
             self._buffer.failed()
+            self._not_before = time.monotonic() + self._retry.next_s()
+            self._set_due(self._not_before)
         if self._recording is not None and tells_of_damage(error):
             self._recording.close()
             self._recording = None  # opened anew, it is set aside
 
     def _finish(self) -> None:
-        try:
-            self._store(self._opened())
-        except StorageError as error:
-            self._failed(error)
-            logger.error("%d samples could not be stored and are lost", self._buffer.samples)  # noqa: TRY400
+        self._run(self._store_all)
+        if self._buffer.samples:
+            logger.error("%d samples could not be stored and are lost", self._buffer.samples)
         if self._recording is not None:
             self._recording.close()
+            self._recording = None
 
 
 def _joined(stored: Mapping[Place, Extent], waiting: Iterable[Batch]) -> dict[Place, Extent]:
@@ -315,83 +288,59 @@ def _joined(stored: Mapping[Place, Extent], waiting: Iterable[Batch]) -> dict[Pl
     return found
 
 
-class RecordBuffer:
-    """Samples on their way to the disk, oldest first, bounded in size. The owner holds its lock around every call.
+class _Buffer:
+    """Batches on their way to the disk, oldest first, bounded in size; used under the lock of its owner.
 
-    Samples wait for 10 in a stream or ``hold_s``, so that single samples share a row; a batch that took long to gather
-    does not wait again. ``taken`` puts some in hand; then ``done`` lets them go, or ``failed`` puts them back. Samples
-    in hand are dropped last, because they may be stored already. ``dropped`` counts the samples without room.
+    ``take`` puts some in hand, until ``done`` or ``failed``. ``dropped`` counts samples without room.
     """
 
-    def __init__(self, max_bytes: int, *, hold_s: float = HOLD_S) -> None:
-        self._max_bytes, self._hold_s = max_bytes, hold_s
-        self._batches: deque[Batch] = deque()
-        self._in_hand = self._size = 0
-        self._lengths: Counter[Place] = Counter()
-        self._hurry = False
-        self._begun: float | None = None
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._size = max_bytes, 0
+        self._waiting: deque[Batch] = deque()
+        self._in_hand: list[Batch] = []
         self.samples = self.dropped = 0
 
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._batches)
+    def batches(self) -> list[Batch]:
+        """Return all batches, also those in hand."""
+        return [*self._in_hand, *self._waiting]
 
-    def due_at(self) -> float | None:
-        """Return the monotonic time at which to store; None if nothing waits."""
-        return None if self._begun is None else self._begun if self._hurry else self._begun + self._hold_s
-
-    def add(self, batch: Batch, *, now: float) -> None:
-        """Add a batch; the oldest ones make room for it."""
-        if not batch.t:
-            return
-        self._batches.append(batch)
+    def add(self, batch: Batch) -> None:
+        """Append a batch; the oldest make room for it."""
+        self._waiting.append(batch)
         self._size += _memory_bytes(batch)
         self.samples += len(batch.t)
-        self._begun = now if self._begun is None else self._begun
-        self._lengths[batch.stream, batch.boot] += len(batch.t)
-        is_full = self._lengths[batch.stream, batch.boot] >= _FULL_BATCH
-        self._hurry = self._hurry or is_full or batch.mono[-1] - batch.mono[0] >= self._hold_s / 2
         self._make_room()
 
-    def taken(self) -> list[Batch]:
-        """Put batches in hand, as many as are stored at once, and return all in hand."""
-        if not self._in_hand:
-            # The rest of the room is for new samples, which are worth the most.
-            size, most_bytes = 0, self._max_bytes // 4
-            for batch in itertools.islice(self._batches, _AT_ONCE):
-                if size > most_bytes:
-                    break
-                size += _memory_bytes(batch)
-                self._in_hand += 1
-            if self._in_hand == len(self._batches):
-                self._lengths.clear()
-                self._begun, self._hurry = None, False
-        return list(itertools.islice(self._batches, self._in_hand))
+    def take(self) -> list[Batch]:
+        """Return as many batches as are stored at once."""
+        while self._waiting and len(self._in_hand) < _AT_ONCE:
+            batch = self._waiting.popleft()
+            self._size -= _memory_bytes(batch)
+            self._in_hand.append(batch)
+        return self._in_hand
 
     def done(self, stored: int) -> None:
-        """Drop the batches in hand; samples that were not stored, because they were there already, count as dropped."""
-        self.dropped += sum(self._remove(0) for _ in range(self._in_hand)) - stored
-        self._in_hand = 0
+        """Forget the batches in hand; samples that the recording had already count as dropped."""
+        taken = sum(len(batch.t) for batch in self._in_hand)
+        self.samples -= taken
+        self.dropped += taken - stored
+        self._in_hand = []
 
     def failed(self) -> None:
         """Put the batches in hand back."""
-        self._in_hand = 0
-        self._begun, self._hurry = (0.0, True) if self._batches else (None, False)
+        self._waiting.extendleft(reversed(self._in_hand))
+        self._size += sum(map(_memory_bytes, self._in_hand))
+        self._in_hand = []
         self._make_room()
 
     def _make_room(self) -> None:
-        while self._size > self._max_bytes and len(self._batches) > self._in_hand:
-            self.dropped += self._remove(self._in_hand)
-
-    def _remove(self, index: int) -> int:
-        """Remove a batch, and return how many samples it held."""
-        batch = self._batches[index]
-        del self._batches[index]
-        self._size -= _memory_bytes(batch)
-        self.samples -= len(batch.t)
-        return len(batch.t)
+        while self._size > self._max_bytes and self._waiting:
+            batch = self._waiting.popleft()
+            self._size -= _memory_bytes(batch)
+            self.samples -= len(batch.t)
+            self.dropped += len(batch.t)
 
 
 def _memory_bytes(batch: Batch) -> int:
-    """Estimate what a batch takes in memory, from above."""
-    columns = len(batch.columns) + 2
-    return _BATCH_BYTES + columns * (_COLUMN_BYTES + _VALUE_BYTES * len(batch.t))
+    """Estimate the size of a batch in memory, from above."""
+    return _BATCH_BYTES + (len(batch.columns) + 2) * (_COLUMN_BYTES + _VALUE_BYTES * len(batch.t))

@@ -12,6 +12,7 @@ from typing import Self
 
 import msgspec
 
+from fedmon.common.actor import Actor
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why
@@ -19,11 +20,11 @@ from fedmon.node.collectors.base import Collector, CollectorUnavailableError, La
 logger = logging.getLogger(__name__)
 
 MIN_INTERVAL_S = 0.2
-"""No two samples are asked for closer together than this."""
+"""The shortest interval that can be asked for."""
 COST_BUDGET_RATIO = 0.05
 MAX_STRETCH = 64
 STUCK_AFTER_S = 10.0
-"""A collector that has been read for so long without an end is named, with what it measures."""
+"""The other collectors go on without one that has not returned for so long."""
 
 COLLECT_SECONDS = "agent_collect_seconds"
 COLLECT_CPU = "agent_collect_cpu_seconds_total"
@@ -31,21 +32,20 @@ INTERVAL = "agent_interval_seconds"
 TICKS_MISSED = "agent_ticks_missed_total"
 COLLECTOR_SECONDS = "agent_collector_seconds"
 
-_PATIENCE_S = 1.0
+_HANGS = f"{Why.FAILED.value}: the collector does not return"
 _AVERAGED_TICKS, _CALM_TICKS = 8.0, 20
 _EARLY_S = 0.1
-"""A lane is due this long before its time is over, since no two ticks are late by just the same."""
+"""A lane is due this long before its time is over, because ticks are late by different amounts."""
 
 
 class Sampler:
-    """Reads all collectors at each tick of a grid, on its own thread, and hands the samples over by stream.
+    """Reads all collectors at each tick of a grid, on a dedicated thread; a context manager.
 
     All collectors of a tick, whatever their stream, share one wall and one monotonic timestamp. A tick that comes too
-    late is left out and counted, never replayed. ``on_sample(stream, sample)`` runs on the sampler's thread and only
-    hands over. When sampling takes more than ``cost_budget_ratio`` of a core, ticks are taken further apart.
-    ``asked_interval_s`` is the interval that was asked for, ``ticks`` counts the ticks that were taken, and
-    ``overruns`` how often sampling came too late for its next tick. Every method is safe from any thread. ``start``
-    and ``stop`` are also the context manager.
+    late is skipped and counted, never replayed. ``on_sample(stream, sample)`` runs on the sampler's thread and must not
+    wait. If sampling takes more than ``cost_budget_ratio`` of a core, ticks are taken further apart.
+    ``asked_interval_s`` is the interval before that, ``ticks`` counts the ticks taken, and ``overruns`` how often
+    sampling came too late for its next tick. Every method is safe from any thread.
     """
 
     def __init__(
@@ -55,46 +55,41 @@ class Sampler:
         interval_s: float,
         on_sample: Callable[[str, Sample], object],
         cost_budget_ratio: float = COST_BUDGET_RATIO,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._readers = {stream: StreamReader(collectors) for stream, collectors in streams.items()}
         self._on_sample = on_sample
-        self._monotonic, self._wall, self._cpu = monotonic, wall, cpu
-        self._changed = threading.Condition()
-        self._reading = threading.Lock()
         self.asked_interval_s = _checked(interval_s)
         self._cost = SamplingCost(budget_ratio=cost_budget_ratio)
-        self._stopping = self._is_last_wanted = self._is_early_wanted = False
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._actor = Actor("fedmon-sampler")
+        self._is_started = self._is_stopped = False
+        self._grid: TickGrid | None = None
+        self._number = 0
+        self._last_due = -math.inf
         self.ticks = self.overruns = self._missed = 0
         self._collect_s: float | None = None
-        self._unclosed: list[StreamReader] = []
-        self._is_stuck = False
 
     def start(self) -> None:
         """Probe the collectors, then start the thread; its first tick is now."""
         for reader in self._readers.values():
             reader.probe()
-        # A collector that never returns, against its promise, must not keep the process from ending after `stop`.
-        self._thread = threading.Thread(target=self._run, name="fedmon-sampler", daemon=True)
-        self._thread.start()
+        self._is_started = True
+        self._actor.post(self._arrange)
+        self._actor.start()
 
     def stop(self, timeout_s: float = 2.0, *, last_sample: bool = False) -> None:
-        """End the thread, at once unless a collector is being read, and close the collectors.
+        """End the thread within about ``timeout_s``, and close the collectors.
 
-        A collector that never returns is left behind with the thread. With ``last_sample`` one more sample is taken
-        before, beside the grid.
+        With ``last_sample`` one more sample is taken first, off the grid. A collector that does not return is left
+        behind with the thread.
         """
-        with self._changed:
-            self._stopping, self._is_last_wanted = True, last_sample
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
-                logger.error("the sampler did not end within %.1f s: a collector is stuck", timeout_s)
-        for reader in (*self._readers.values(), *self._unclosed):
+        if last_sample:
+            self.sample_now()
+        with self._lock:
+            self._is_stopped = True
+        if not self._actor.close(timeout_s=timeout_s):
+            logger.error("the sampler did not end within %.1f s: a collector does not return", timeout_s)
+        for reader in self._readers.values():
             reader.close()
 
     def __enter__(self) -> Self:
@@ -105,56 +100,58 @@ class Sampler:
         self.stop()
 
     def sample_now(self) -> None:
-        """Have one sample taken beside the grid, as soon as the thread gets to it."""
-        with self._changed:
-            self._is_early_wanted = True
-            self._changed.notify_all()
+        """Take one sample off the grid, as soon as the thread is free."""
+        actor = self._actor
+        actor.post(lambda: self._take(actor))
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
     def add_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
-        """Read these collectors, too, from the next tick on; close those that the stream had before.
+        """Read these collectors from the next tick on; close those that the stream had before.
 
         After `stop` they are closed at once.
         """
         reader = StreamReader(collectors)
-        if self._thread is not None and not self._stopping:
+        if self._is_started and not self._is_stopped:
             reader.probe()
-        with self._changed:
-            is_late = self._stopping
-            replaced = reader if is_late else self._readers.get(stream)
-            self._readers = self._readers if is_late else {**self._readers, stream: reader}
-        if replaced is not None:
-            self._close(replaced)
+        with self._lock:
+            replaced = reader if self._is_stopped else self._readers.get(stream)
+            if not self._is_stopped:
+                self._readers = {**self._readers, stream: reader}
+        self._close(replaced)
 
     def remove_stream(self, stream: str) -> None:
-        """Stop reading a stream, if there is one of this name."""
-        with self._changed:
+        """Stop reading a stream, if it exists."""
+        with self._lock:
             removed = self._readers.get(stream)
             self._readers = {name: reader for name, reader in self._readers.items() if name != stream}
-        if removed is not None:
-            self._close(removed)
+        self._close(removed)
 
     @property
     def streams(self) -> list[str]:
         """Name the streams that are read."""
         return list(self._readers)
 
+    def _close(self, reader: StreamReader | None) -> None:
+        """Close a reader between two ticks."""
+        if reader is not None and not self._actor.post(reader.close):
+            reader.close()
+
     # --- pace --------------------------------------------------------------------------------------------------------
 
     @property
     def interval_s(self) -> float:
-        """Return the present distance of two ticks: what was asked for, or more when that costs too much."""
+        """The present distance of two ticks: the one asked for, or more if that costs too much."""
         return self.asked_interval_s * self._cost.stretch
 
     def set_interval(self, interval_s: float) -> None:
         """Sample at another interval at once: the next tick follows the last one by it, or is now.
 
-        Raises ValueError when it is below 0.2 s.
+        Raises ValueError below 0.2 s.
         """
-        with self._changed:
-            self.asked_interval_s = _checked(interval_s)
-            self._changed.notify_all()
+        self.asked_interval_s = _checked(interval_s)
+        if self._is_started:
+            self._actor.post(self._arrange)
 
     def set_cost_budget(self, ratio: float) -> None:
         """Keep to another share of a core from the next tick on."""
@@ -163,9 +160,9 @@ class Sampler:
     # --- reports -----------------------------------------------------------------------------------------------------
 
     def capabilities(self) -> dict[str, str | None]:
-        """Map each metric, or one series of it, to None when it is measured, else to the reason why not.
+        """Map each metric, or one series of it, to None if it is measured, else to the reason why not.
 
-        Says what was found at the start, and what is wrong at present; empty before the start.
+        Present problems count as well as those found at the start; empty before the start.
         """
         report: dict[str, str | None] = {}
         for reader in self._readers.values():
@@ -188,7 +185,7 @@ class Sampler:
         }
 
     def collector_counts(self) -> dict[str, float | None]:
-        """Return how long the last reading of each collector took, as series of ``agent_collector_seconds``."""
+        """Return the duration of the last reading of each collector, as series of ``agent_collector_seconds``."""
         return {
             series(COLLECTOR_SECONDS, stream=stream, collector=watch.name): (
                 None if watch.seconds is None else round(watch.seconds, 6)
@@ -199,81 +196,67 @@ class Sampler:
 
     def sample(self) -> dict[str, Sample]:
         """Read every collector that is due, now, by stream; for the thread, and for callers without a grid."""
-        with self._reading:
-            now = Instant(t=self._wall(), mono=self._monotonic())
-            samples = {stream: reader.read(now) for stream, reader in self._readers.items()}
-            self._collect_s = round(self._monotonic() - now.mono, 6)
-            self.ticks += 1
-            return samples
+        return self._sample(self._actor)
+
+    def _sample(self, actor: Actor) -> dict[str, Sample]:
+        now = Instant(t=time.time(), mono=time.monotonic())
+        readers = self._readers.items()
+        samples = {stream: reader.read(now, goes_on=lambda: actor is self._actor) for stream, reader in readers}
+        if actor is not self._actor:  # a collector did not return in time, and another thread took over
+            return {}
+        self._collect_s = round(time.monotonic() - now.mono, 6)
+        self.ticks += 1
+        return samples
 
     def check_stuck(self, stuck_after_s: float = STUCK_AFTER_S) -> None:
-        """Log once when a collector does not return, since all others wait for it; called about once a second."""
-        watches = (watch for reader in (*self._readers.values(), *self._unclosed) for watch in reader.watches)
-        stuck = next((f"{watch.name}: {why}" for watch in watches if (why := watch.stuck(stuck_after_s))), "")
-        if stuck and not self._is_stuck:
-            logger.error("nothing is measured, since one collector does not come back: %s", stuck)
-        self._is_stuck = bool(stuck)
+        """Go on without a collector that does not return, until it does; called about once a second.
+
+        Its thread is left to it, and another one reads the others.
+        """
+        watches = (watch for reader in self._readers.values() for watch in reader.watches)
+        stuck = next((watch for watch in watches if not watch.is_left and watch.waited_s() > stuck_after_s), None)
+        with self._lock:
+            if stuck is None or self._is_stopped:
+                return
+            stuck.is_left = True
+            left, self._actor, self._grid = self._actor, Actor("fedmon-sampler"), None
+        logger.error("collector %s does not return, and the others go on without it", stuck.name)
+        self._actor.post(self._arrange)
+        self._actor.start()
+        left.close(timeout_s=0.0)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        grid, number = TickGrid(start=self._monotonic(), interval_s=self.interval_s), 0
-        while self._wait_for(grid, number):
-            if grid.interval_s != self.interval_s:
-                grid = TickGrid(start=self._restart(grid, number), interval_s=self.interval_s)
-                number = 0
-                continue
-            is_early = self._is_early_wanted and grid.due(number) > self._monotonic()
-            self._is_early_wanted = False
-            before = self._cpu()
-            self._take()
-            self._cost.account(self._cpu() - before, grid.interval_s)
-            while self._unclosed:
-                self._unclosed.pop().close()
-            if is_early:
-                continue
-            number, missed = grid.after(number, self._monotonic())
-            if missed:
-                self.overruns += 1
-                self._missed += missed
-        if self._is_last_wanted:
-            self._take()
+    def _arrange(self) -> None:
+        """Have the next tick taken at its time, on a new grid if the interval has changed."""
+        if self._grid is None or self._grid.interval_s != self.interval_s:
+            start = max(time.monotonic(), self._last_due + self.interval_s)
+            self._grid, self._number = TickGrid(start=start, interval_s=self.interval_s), 0
+        grid, number = self._grid, self._number
+        self._actor.at(grid.due(number), lambda: self._tick(grid, number))
 
-    def _take(self) -> None:
-        for stream, sample in self.sample().items():
+    def _tick(self, grid: TickGrid, number: int) -> None:
+        if grid is not self._grid or number != self._number:
+            return  # the interval has changed meanwhile
+        self._take(self._actor)
+        if grid is not self._grid:
+            return  # another thread goes on
+        self._last_due = grid.due(number)
+        self._number, missed = grid.after(number, time.monotonic())
+        self.overruns += missed > 0
+        self._missed += missed
+        self._arrange()
+
+    def _take(self, actor: Actor) -> None:
+        before = time.thread_time()
+        for stream, sample in (self._sample(actor) if actor is self._actor else {}).items():
             if not sample.values:
                 continue
             try:
                 self._on_sample(stream, sample)
-            except Exception:  # the callback is another part's; the grid goes on
+            except Exception:  # the receiver is another part; the grid goes on
                 logger.exception("a sample of stream %s was lost: its receiver failed", stream)
-
-    def _wait_for(self, grid: TickGrid, number: int) -> bool:
-        """Wait for a tick, or until the interval changes; False when it is time to stop."""
-        with self._changed:
-            while not self._stopping and self.interval_s == grid.interval_s:
-                left_s = grid.due(number) - self._monotonic()
-                if left_s <= 0 or self._is_early_wanted:
-                    break
-                self._changed.wait(left_s)
-            return not self._stopping
-
-    def _restart(self, grid: TickGrid, number: int) -> float:
-        """Return the first instant of the grid that replaces ``grid``, whose next tick was ``number``."""
-        now = self._monotonic()
-        return now if number == 0 else max(now, grid.due(number - 1) + self.interval_s)
-
-    def _close(self, reader: StreamReader) -> None:
-        """Close a reader between two ticks; one whose tick does not end is left to the thread, or to `stop`."""
-        if threading.current_thread() is self._thread:
-            reader.close()
-        elif self._reading.acquire(timeout=_PATIENCE_S):
-            try:
-                reader.close()
-            finally:
-                self._reading.release()
-        else:
-            self._unclosed.append(reader)
+        self._cost.account(time.thread_time() - before, self.interval_s)
 
 
 def _checked(interval_s: float) -> float:
@@ -289,11 +272,11 @@ class TickGrid(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float
 
     def due(self, number: int) -> float:
-        """Return the instant of one tick; computed from the start, so that rounding does not add up."""
+        """Return the instant of one tick."""
         return self.start + number * self.interval_s
 
     def after(self, number: int, now: float) -> tuple[int, int]:
-        """Return the tick that follows tick ``number`` at ``now``, and how many ticks lie behind and are left out."""
+        """Return the tick that follows tick ``number`` at ``now``, and how many ticks are skipped before it."""
         due = max(number + 1, math.ceil((now - self.start) / self.interval_s))
         if self.due(due) < now:  # the division rounded down
             due += 1
@@ -303,16 +286,16 @@ class TickGrid(msgspec.Struct, frozen=True, kw_only=True):
 class SamplingCost:
     """Compares the CPU time of sampling with a budget; for the sampler's thread, except for ``stretch``.
 
-    The share of a core is averaged over about eight ticks. Above the budget ``stretch``, by which the interval is
-    multiplied, is doubled, at most to 64; if the share would stay below half of the budget at half the interval, for
-    20 ticks, it is halved again. ``cpu_s`` is the sum of all ticks.
+    The share of a core is averaged over about eight ticks. Above the budget ``stretch``, the factor of the interval, is
+    doubled, at most to 64. It is halved again if the share would stay below half of the budget at half the interval,
+    for 20 ticks. ``cpu_s`` is the sum of all ticks.
     """
 
     def __init__(self, *, budget_ratio: float) -> None:
         self.budget_ratio = budget_ratio
         self.stretch = 1
         self.cpu_s = 0.0
-        # From 0, so that the first tick, which opens every file, is one among many, too.
+        # From 0, so that the first tick, which opens every file, does not count more than others.
         self._share = 0.0
         self._calm = 0
 
@@ -338,8 +321,7 @@ class SamplingCost:
 class StreamReader:
     """Reads the collectors of one stream; ``probe``, ``read`` and ``close`` belong to one thread at a time.
 
-    No collector can stop the others. If one never returns to the thread that reads it, ``close`` from another thread
-    leaves it alone.
+    A collector that fails leaves gaps with a reason, and so does one that has not returned to another thread.
     """
 
     def __init__(self, collectors: Sequence[Collector]) -> None:
@@ -350,12 +332,12 @@ class StreamReader:
         for watch in self.watches:
             watch.probe()
 
-    def read(self, now: Instant) -> Sample:
-        """Read every collector that is due."""
+    def read(self, now: Instant, *, goes_on: Callable[[], bool] = lambda: True) -> Sample:
+        """Read every collector that is due, for as long as ``goes_on()``."""
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         for watch in self.watches:
-            if watch.is_fast or watch.is_due(now):
+            if (watch.is_fast or watch.is_due(now)) and goes_on():
                 watch.collect(now, values, reasons)
         if None in values.values():
             for key, value in values.items():
@@ -369,12 +351,12 @@ class StreamReader:
             watch.close()
 
     def capabilities(self) -> dict[str, str | None]:
-        """Map each metric, or one series of it, to None when it is measured, else to the reason why not."""
+        """Map each metric, or one series of it, to None if it is measured, else to the reason why not."""
         return {name: reason for watch in self.watches for name, reason in watch.capabilities().items()}
 
 
 class _Watch:
-    """One collector: when it is due, what it gave last, and what is wrong with it."""
+    """One collector: when it is due, its last reading, and its present problem."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
@@ -389,13 +371,12 @@ class _Watch:
         self.name = collector.name
         self.seconds: float | None = None
         self._begun: float | None = None
+        self.is_left = False
 
-    def stuck(self, after_s: float) -> str | None:
-        """Return the reason of a collector that has been read for too long, else None."""
+    def waited_s(self) -> float:
+        """Return for how long the collector has been read without an end."""
         begun = self._begun
-        if begun is None or (waited_s := time.perf_counter() - begun) < after_s:
-            return None
-        return f"{Why.FAILED.value}: no answer for {waited_s:.0f} s"
+        return 0.0 if begun is None else time.perf_counter() - begun
 
     def probe(self) -> None:
         try:
@@ -417,7 +398,10 @@ class _Watch:
         return True
 
     def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
-        """Add one reading; when it fails, None and the reason for each series of the previous one."""
+        """Add one reading; if it fails, None and the reason for each series of the previous one."""
+        if self.is_left:
+            self._miss(_HANGS, values, reasons)
+            return
         self._begun = before = time.perf_counter()
         try:
             reading = self._collector.collect(now)
@@ -425,11 +409,10 @@ class _Watch:
             level = logging.DEBUG if self._problem else logging.WARNING
             self._problem = _reason(error)
             logger.log(level, "collector %s failed: %s", self.name, self._problem)
-            values.update(dict.fromkeys(self._gave))
-            reasons.update(dict.fromkeys(self._gave, self._problem))
+            self._miss(self._problem, values, reasons)
             return
         finally:
-            self.seconds, self._begun = time.perf_counter() - before, None
+            self.seconds, self._begun, self.is_left = time.perf_counter() - before, None, False
         if self._problem:
             logger.info("collector %s works again", self.name)
             self._problem = ""
@@ -441,8 +424,8 @@ class _Watch:
             reasons.update(reading.reasons)
 
     def capabilities(self) -> dict[str, str | None]:
-        """Return what the collector said of itself, with its present problem for what it measured before."""
-        problem = self.stuck(STUCK_AFTER_S) or self._problem
+        """Return the last probe of the collector, with its present problem for everything it measured before."""
+        problem = _HANGS if self.is_left else self._problem
         return {name: reason or problem or None for name, reason in self._probed.items()}
 
     def close(self) -> None:
@@ -450,6 +433,10 @@ class _Watch:
         if close is not None and self._begun is None:
             with contextlib.suppress(Exception):
                 close()
+
+    def _miss(self, reason: str, values: dict[str, float | None], reasons: dict[str, str]) -> None:
+        values.update(dict.fromkeys(self._gave))
+        reasons.update(dict.fromkeys(self._gave, reason))
 
 
 def _reason(error: Exception) -> str:

@@ -29,7 +29,7 @@ from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.node.folder import NodeFolder
-from fedmon.node.measure.user_values import PER_S, UserValues
+from fedmon.node.measure.publisher import PER_S, UserValues
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetRecord
 from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob

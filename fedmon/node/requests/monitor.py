@@ -70,7 +70,7 @@ class MonitorHandler:
                         interval_s=request.interval_s,
                         lease_s=request.lease_s,
                         live=request.live,
-                    ).lease_s
+                    )
                 except LeaseRefusedError as refusal:
                     return error(request, self._node_id, ErrorCode.BUSY, str(refusal))
             case "stop":

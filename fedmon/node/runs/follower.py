@@ -17,7 +17,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, NotFoundError
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.wire.runs import JobScalar, JobState, RunScalars
-from fedmon.node.measure.user_values import BURST, PER_S
+from fedmon.node.measure.publisher import BURST, PER_S
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.throttle import Throttle
 from fedmon.node.runs.conclusion import Conclusion

@@ -144,7 +144,7 @@ def one_by_one(
 ) -> Cycle:
     """Report ticks that lie one second apart, without any thread; returns the cycle."""
     settings = read_settings(participant(), {"node_id": "n"}, generation=generation)
-    cycle = Cycle(settings, Outlets(settings), Sinks(lambda: None, sinks), manager=lambda: cm)
+    cycle = Cycle(settings, Outlets(settings), Sinks(lambda: None, sinks, timeout_s=1.0), manager=lambda: cm)
 
     async def steps() -> None:
         for number, values in enumerate(ticks):

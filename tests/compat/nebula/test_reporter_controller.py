@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fedmon.common.clock import Deadline
 from fedmon.compat.nebula.outlets import Controller, status_body
 from tests.support.http_controller import HttpController, SilentController
 from tests.support.ports import free_port
@@ -65,7 +66,7 @@ def test_the_end_is_told_before_statuses_that_wait_and_makes_them_worthless() ->
         controller.status(body(1))
         wait_until(lambda: controller.counts().failures)
         controller.status(body(2))
-        told = controller.finished(body(3), b"{}").result(5.0)
+        told = controller.finish(body(3), b"{}", 5.0, given_up=threading.Event())
 
     assert told is True
     assert [(posted.path, posted.body.get("n")) for posted in server.posted] == [
@@ -76,17 +77,21 @@ def test_the_end_is_told_before_statuses_that_wait_and_makes_them_worthless() ->
 
 def test_a_refused_end_is_answered_at_once() -> None:
     with HttpController(lambda _posted: 404) as server, to(server.address) as controller:
-        assert controller.finished(b"", b"{}").result(5.0) is False
+        assert controller.finish(b"", b"{}", 5.0, given_up=threading.Event()) is False
+    assert len(server.posted) == 1
 
 
-def test_nobody_waits_for_a_controller_that_never_answers() -> None:
+@pytest.mark.parametrize("is_given_up", [True, False])
+def test_the_end_is_given_up_with_a_controller_that_never_answers(is_given_up: bool) -> None:
+    given_up, within = threading.Event(), Deadline(3.0)
+    if is_given_up:
+        given_up.set()
     with SilentController() as silent, to(silent.address, timeout_s=0.15) as controller:
         controller.status(body(1))
-        told = controller.finished(b"", b"{}")
-        wait_until(lambda: controller.counts().failures >= 2)
 
-        assert not told.done()
-    assert told.cancelled()
+        assert controller.finish(b"", b"{}", 60.0 if is_given_up else 0.4, given_up=given_up) is False
+
+    assert not within.passed()
 
 
 @pytest.mark.parametrize(

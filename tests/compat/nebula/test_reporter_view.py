@@ -10,7 +10,7 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.table import metric_of
 from fedmon.compat.nebula.outlets import FINISHED
-from fedmon.compat.nebula.reporter import _SLOWLY_READ
+from fedmon.compat.nebula.reporter import SLOWLY_READ
 from fedmon.compat.nebula.view import _KINDS, Traffic, cpu_temperature
 from fedmon.node.collectors.sensors import TemperatureCollector
 from tests.compat.nebula.reporters import HOST, Logger, Neighbours, one_by_one
@@ -158,7 +158,7 @@ def test_weakness_10_sensors_of_every_make_are_found_in_a_tree_of_files(
 
 
 def test_every_metric_that_the_tags_are_computed_from_is_in_the_table() -> None:
-    named = {*HOST, *gpu(0), FINISHED, *_SLOWLY_READ, *(f'{name}{{interface="a"}}' for name in _KINDS)}
+    named = {*HOST, *gpu(0), FINISHED, *SLOWLY_READ, *(f'{name}{{interface="a"}}' for name in _KINDS)}
 
     assert {name for name in named if metric_of(name) is None} == set()
 

@@ -1,3 +1,5 @@
+"""Leases set the pace of measuring, within the owner's limits and for a time."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,11 +14,11 @@ class Held:
         self.now = 0.0
         self.pace: tuple[float, bool] | None = None
         self.table = LeaseTable(
-            default_interval_s=default, min_interval_s=minimum, follow=self._follow, monotonic=lambda: self.now
+            default_interval_s=default,
+            min_interval_s=minimum,
+            follow=lambda *pace: setattr(self, "pace", pace),
+            monotonic=lambda: self.now,
         )
-
-    def _follow(self, interval_s: float, live: bool) -> None:  # the shape of the callback
-        self.pace = interval_s, live
 
     def pace_at(self, now: float) -> tuple[float, bool] | None:
         """Return interval and liveness as the table sets them at that moment."""
@@ -25,21 +27,15 @@ class Held:
         return self.pace
 
 
-def test_without_a_lease_the_owner_s_interval_holds() -> None:
-    assert Held(default=7.0).pace_at(0.0) == (7.0, False)
-
-
-def test_the_smallest_lease_sets_the_interval_and_the_next_smallest_follows_it() -> None:
+def test_the_smallest_lease_sets_the_interval_and_without_one_the_owner_s_holds() -> None:
     held = Held()
+    paces = [held.pace_at(0.0)]
 
-    first = held.table.start("anna", "main", interval_s=2.0, lease_s=30.0)
-    second = held.table.start("ben", "main", interval_s=0.5, lease_s=10.0)
+    held.table.start("anna", "main", interval_s=2.0, lease_s=30.0)
+    held.table.start("ben", "main", interval_s=0.5, lease_s=10.0)
 
-    assert (first.interval_s, second.interval_s) == (2.0, 0.5)
-    assert held.pace == (0.5, True)
-    assert held.pace_at(9.9) == (0.5, True)
-    assert held.pace_at(10.0) == (2.0, True)
-    assert held.pace_at(30.0) == (5.0, False)
+    paces += [held.pace_at(now) for now in (9.9, 10.0, 30.0)]
+    assert paces == [(5.0, False), (0.5, True), (2.0, True), (5.0, False)]
 
 
 @pytest.mark.parametrize(
@@ -48,33 +44,21 @@ def test_the_smallest_lease_sets_the_interval_and_the_next_smallest_follows_it()
 def test_a_lease_stays_within_the_owner_s_limits(wanted: float | None, granted: float) -> None:
     held = Held(default=5.0, minimum=1.0)
 
-    answer = held.table.start("anna", "main", interval_s=wanted)
+    held.table.start("anna", "main", interval_s=wanted)
 
-    assert answer.interval_s == granted
-    assert held.table.interval_s() == granted
+    assert held.pace == (granted, True)
 
 
-def test_a_lease_holds_a_minute_at_most_and_lives_on_when_renewed() -> None:
+def test_a_lease_holds_a_minute_at_most_and_a_renewal_may_ask_for_something_else() -> None:
     held = Held()
 
-    granted = held.table.start("anna", "main", interval_s=1.0, lease_s=3600.0)
+    granted_s = held.table.start("anna", "main", interval_s=1.0, lease_s=3600.0)
     held.now = 59.0
-    held.table.start("anna", "main", interval_s=1.0, lease_s=60.0)
+    held.table.start("anna", "main", interval_s=2.0, lease_s=60.0, live=False)
 
-    assert granted.lease_s == 60.0
-    assert held.pace_at(118.9) == (1.0, True)
+    assert granted_s == 60.0
+    assert held.pace_at(118.9) == (2.0, False)
     assert held.pace_at(119.0) == (5.0, False)
-
-
-def test_a_renewal_may_change_what_was_asked() -> None:
-    held = Held()
-
-    held.table.start("anna", "main", interval_s=0.5, live=True)
-    held.now = 1.0
-    held.table.start("anna", "main", interval_s=2.0, live=False)
-
-    assert held.pace == (2.0, False)
-    assert [lease.until for lease in held.table.held()] == [31.0]
 
 
 def test_stopping_ends_the_lease_of_that_instance_alone() -> None:
@@ -82,42 +66,32 @@ def test_stopping_ends_the_lease_of_that_instance_alone() -> None:
     held.table.start("anna", "main", interval_s=1.0)
     held.table.start("anna", "shell", interval_s=0.5)
 
-    assert held.table.stop("anna", "shell")
-
-    assert not held.table.stop("anna", "shell")
+    assert [held.table.stop("anna", "shell") for _ in range(2)] == [True, False]
     assert held.pace == (1.0, True)
 
 
-def test_a_lease_that_is_not_live_changes_the_pace_but_wants_no_sample_at_once() -> None:
+def test_a_refused_researcher_has_no_lease_any_more() -> None:
     held = Held()
+    held.table.start("anna", "main", interval_s=1.0)
 
-    held.table.start("anna", "main", interval_s=1.0, live=False)
+    held.table.end_refused(lambda researcher_id: researcher_id == "anna")
 
-    assert held.pace == (1.0, False)
+    assert held.pace_at(0.0) == (5.0, False)
 
 
-def test_one_researcher_cannot_take_every_lease() -> None:
+@pytest.mark.parametrize(
+    ("most", "researchers", "said"),
+    [(MAX_LEASES_OF_ONE, 1, "researcher r0 already holds 100"), (MAX_LEASES, 20, "this node already holds 1000")],
+)
+def test_leases_are_bounded_and_expired_ones_make_room(most: int, researchers: int, said: str) -> None:
     held = Held()
-    for number in range(MAX_LEASES_OF_ONE):
-        held.table.start("anna", f"shell{number}")
-
-    with pytest.raises(LeaseRefusedError, match="researcher anna already holds 100 monitoring leases"):
-        held.table.start("anna", "one-more")
-
-    held.table.start("anna", "shell0")
-    held.table.start("ben", "main")
-    held.now = 30.0
-    held.table.start("anna", "one-more")
-
-
-def test_leases_are_bounded_and_expired_ones_make_room() -> None:
-    held = Held()
-    for number in range(MAX_LEASES):
-        held.table.start(f"r{number // 50}", f"i{number}")
+    for number in range(most):
+        held.table.start(f"r{number % researchers}", f"i{number}")
 
     held.now = 29.9
-    with pytest.raises(LeaseRefusedError, match="already holds 1000 monitoring leases"):
-        held.table.start("late", "main")
+    with pytest.raises(LeaseRefusedError, match=f"{said} monitoring leases"):
+        held.table.start("r0", "one-more")
+    held.table.start("r0", "i0")
 
     held.now = 30.0
-    assert held.table.start("late", "main").interval_s == 5.0
+    assert held.table.start("r0", "one-more") == 30.0

@@ -1,9 +1,11 @@
+"""The sampler keeps its grid, and no collector, receiver or clock disturbs another."""
+
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given
@@ -13,19 +15,27 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.measure.sampler import MAX_STRETCH, Sampler, SamplingCost, TickGrid
+from fedmon.node.measure.sampler import MAX_STRETCH, Sampler, SamplingCost, StreamReader, TickGrid
+from tests.support.waiting import wait_until
 
 
 class Scripted:
-    """A collector whose readings are written down; the last one is repeated."""
+    """A collector whose readings are written down; the last one is repeated, and a function is called first."""
 
-    def __init__(self, name: str, *readings: Mapping[str, float | None] | Exception, lane: Lane = Lane.FAST) -> None:
-        self.name = name
-        self.lane = lane
-        self._readings = list(readings)
+    def __init__(
+        self,
+        name: str,
+        *readings: Mapping[str, float | None] | Exception,
+        lane: Lane = Lane.FAST,
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.name, self.lane = name, lane
+        self._readings, self._before = list(readings), before
         self.instants: list[Instant] = []
+        self.closed = 0
 
     def collect(self, now: Instant) -> Reading:
+        self._before()
         self.instants.append(now)
         reading = self._readings.pop(0) if len(self._readings) > 1 else self._readings[0]
         if isinstance(reading, Exception):
@@ -35,116 +45,76 @@ class Scripted:
     def probe(self) -> Mapping[str, str | None]:
         return {f"{self.name}_metric": None}
 
-
-class Closing(Scripted):
-    """A collector that counts how often it was closed."""
-
-    closed = 0
-
     def close(self) -> None:
         self.closed += 1
 
 
 class Samples:
-    """Keeps samples and lets a test wait for a number of them."""
+    """Keeps samples, by stream, and lets a test wait for them."""
 
     def __init__(self) -> None:
-        self.taken: list[Sample] = []
-        self._arrived = threading.Condition()
+        self.of: dict[str, list[Sample]] = {}
 
-    def __call__(self, _stream: str, sample: Sample) -> None:
-        with self._arrived:
-            self.taken.append(sample)
-            self._arrived.notify_all()
+    def __call__(self, stream: str, sample: Sample) -> None:
+        self.of.setdefault(stream, []).append(sample)
 
-    def wait_for(self, count: int, *, timeout_s: float = 20.0) -> list[Sample]:
-        with self._arrived:
-            assert self._arrived.wait_for(lambda: len(self.taken) >= count, timeout_s), (
-                f"only {len(self.taken)} samples"
-            )
-            return self.taken[:count]
+    def wait_for(self, count: int, stream: str = "host") -> list[Sample]:
+        wait_until(lambda: len(self.of.get(stream, [])) >= count)
+        return self.of[stream][:count]
 
 
-class Clock:
-    """The monotonic clock, which remembers when it was first read and can be put forward."""
-
-    def __init__(self) -> None:
-        self.start: float | None = None
-        self._ahead_s = 0.0
-
-    def __call__(self) -> float:
-        now = time.monotonic() + self._ahead_s
-        if self.start is None:
-            self.start = now
-        return now
-
-    def advance(self, seconds: float) -> None:
-        self._ahead_s += seconds
+@pytest.fixture
+def samples() -> Samples:
+    return Samples()
 
 
-class Slow:
-    """A collector that takes a written number of seconds of the clock that it was given."""
-
-    name = "slow"
-    lane = Lane.FAST
-
-    def __init__(self, clock: Clock, *, seconds: list[float]) -> None:
-        self._clock, self._seconds = clock, seconds
-
-    def collect(self, _now: Instant) -> Reading:
-        if self._seconds:
-            self._clock.advance(self._seconds.pop(0))
-        return Reading({"a": 1.0})
-
-    def probe(self) -> Mapping[str, str | None]:
-        return {"a": None}
+def sampler(samples: Samples, *collectors: Scripted, interval_s: float = 0.2, **more: float) -> Sampler:
+    return Sampler(
+        {"host": collectors or [Scripted("one", {"a": 1.0})]}, interval_s=interval_s, on_sample=samples, **more
+    )
 
 
-def ignore(_stream: str, _sample: Sample) -> None:
-    """Take no notice."""
+def on_grid(taken: list[Sample], start: float, interval_s: float) -> bool:
+    return all(sample.mono >= start + number * interval_s - 1e-6 for number, sample in enumerate(taken))
 
 
-def test_all_collectors_of_a_tick_share_one_instant() -> None:
+def test_all_collectors_of_a_tick_share_one_instant(samples: Samples) -> None:
     one, two = Scripted("one", {"a": 1.0}), Scripted("two", {"b": 2.0})
-    sampler = Sampler({"host": [one, two]}, interval_s=5.0, on_sample=ignore)
 
-    sample = sampler.sample()["host"]
+    sample = sampler(samples, one, two).sample()["host"]
 
     assert sample.values == {"a": 1.0, "b": 2.0}
     assert one.instants == two.instants == [Instant(t=sample.t, mono=sample.mono)]
 
 
-def test_no_sample_comes_before_its_tick() -> None:
-    samples, clock = Samples(), Clock()
-
-    with Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.2, on_sample=samples, monotonic=clock):
-        taken = samples.wait_for(6)
-
-    assert clock.start is not None
-    for number, sample in enumerate(taken):
-        assert sample.mono >= clock.start + number * 0.2 - 1e-6
+def test_no_sample_comes_before_its_tick(samples: Samples) -> None:
+    start = time.monotonic()
+    with sampler(samples):
+        assert on_grid(samples.wait_for(6), start, 0.2)
 
 
-def test_ticks_that_come_too_late_are_left_out_and_counted() -> None:
-    samples, clock = Samples(), Clock()
-    slow = Slow(clock, seconds=[0.0, 0.5])
+def test_ticks_that_come_too_late_are_left_out_and_counted(samples: Samples) -> None:
+    delays = iter([0.0, 0.5])
+    slow = Scripted("slow", {"a": 1.0}, before=lambda: threading.Event().wait(next(delays, 0.0)))
+    start = time.monotonic()
 
-    with Sampler({"host": [slow]}, interval_s=0.2, on_sample=samples, monotonic=clock) as sampler:
+    with sampler(samples, slow) as running:
         taken = samples.wait_for(3)
 
-    # the second tick, at 0.2 s or later, was busy for 0.5 s: those at 0.4 s and 0.6 s lay behind then
-    assert clock.start is not None
-    assert taken[2].mono >= clock.start + 0.8 - 1e-6
-    assert (sampler.counts()["agent_ticks_missed_total"] or 0) >= 2
-    assert sampler.overruns >= 1
+    # The second tick, at 0.2 s or later, was busy for 0.5 s: those at 0.4 s and 0.6 s were over then.
+    assert taken[2].mono >= start + 0.8 - 1e-6
+    assert (running.counts()["agent_ticks_missed_total"] or 0) >= 2
+    assert running.overruns >= 1
 
 
-def test_a_failing_collector_leaves_gaps_with_a_reason_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_collector_leaves_gaps_with_a_reason_and_the_others_go_on(
+    samples: Samples, caplog: pytest.LogCaptureFixture
+) -> None:
     flaky = Scripted("flaky", {"a": 1.0, "b": 2.0}, RuntimeError("sensor\ngone"), ValueError("x"), {"a": 3.0, "b": 4.0})
-    sampler = Sampler({"host": [flaky, Scripted("steady", {"c": 5.0})]}, interval_s=5.0, on_sample=ignore)
+    sampling = sampler(samples, flaky, Scripted("steady", {"c": 5.0}))
     caplog.set_level(logging.INFO)
 
-    taken = [sampler.sample()["host"] for _ in range(4)]
+    taken = [sampling.sample()["host"] for _ in range(4)]
 
     assert [sample.values for sample in taken] == [
         {"a": 1.0, "b": 2.0, "c": 5.0},
@@ -152,42 +122,31 @@ def test_a_failing_collector_leaves_gaps_with_a_reason_and_the_others_go_on(capl
         {"a": None, "b": None, "c": 5.0},
         {"a": 3.0, "b": 4.0, "c": 5.0},
     ]
-    assert taken[1].reasons == {
-        "a": "failed: RuntimeError: sensor gone",
-        "b": "failed: RuntimeError: sensor gone",
-    }
+    assert taken[1].reasons == dict.fromkeys(("a", "b"), "failed: RuntimeError: sensor gone")
     assert taken[3].reasons == {}
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
-def test_a_collector_that_never_worked_is_absent_and_the_report_says_why() -> None:
-    broken = Scripted("broken", CollectorUnavailableError(Why.NO_PERMISSION, "/sys/x"))
-    sampler = Sampler({"host": [broken, Scripted("good", {"good_metric": 1.0})]}, interval_s=60.0, on_sample=ignore)
-
-    with sampler:
-        sample = sampler.sample()["host"]
-        report = sampler.capabilities()
-
-    assert sample.values == {"good_metric": 1.0}
-    assert report == {"broken_metric": "no permission: /sys/x", "good_metric": None}
-    assert sampler.metrics() == ["good_metric"]
-
-
-def test_a_collector_that_cannot_even_be_probed_does_not_stop_the_start() -> None:
+def test_a_collector_that_never_worked_is_absent_and_the_report_says_why(samples: Samples) -> None:
     class Unprobed(Scripted):
         def probe(self) -> Mapping[str, str | None]:
             raise OSError("no such bus")
 
-    samples = Samples()
-    with Sampler({"host": [Unprobed("bus", {"a": 1.0})]}, interval_s=60.0, on_sample=samples) as sampler:
-        samples.wait_for(1)
+    broken = Scripted("broken", CollectorUnavailableError(Why.NO_PERMISSION, "/sys/x"))
+    good = Scripted("good", {"good_metric": 1.0})
 
-        assert sampler.capabilities() == {"bus": "failed: OSError: no such bus"}
+    with sampler(samples, broken, good, Unprobed("bus", {"x": None})) as running:
+        (sample,) = samples.wait_for(1)
+
+    assert sample.values == {"good_metric": 1.0, "x": None}
+    assert sample.reasons == {"x": "failed: the collector gave no value and no reason"}
+    assert running.capabilities() == {
+        "broken_metric": "no permission: /sys/x", "good_metric": None, "bus": "failed: OSError: no such bus",
+    }  # fmt: skip
+    assert running.metrics() == ["good_metric"]
 
 
-def test_a_receiver_that_fails_loses_its_sample_and_nothing_else() -> None:
-    samples = Samples()
-
+def test_a_receiver_that_fails_loses_its_sample_and_nothing_else(samples: Samples) -> None:
     def receive(stream: str, sample: Sample) -> None:
         samples(stream, sample)
         raise RuntimeError("receiver")
@@ -196,244 +155,177 @@ def test_a_receiver_that_fails_loses_its_sample_and_nothing_else() -> None:
         samples.wait_for(3)
 
 
-def test_a_shorter_interval_acts_at_once() -> None:
-    samples, clock = Samples(), Clock()
+def test_a_shorter_interval_acts_at_once_and_the_same_one_disturbs_nothing(samples: Samples) -> None:
+    start, waited = time.monotonic(), Deadline(20.0)
 
-    with Sampler(
-        {"host": [Scripted("one", {"a": 1.0})]}, interval_s=60.0, on_sample=samples, monotonic=clock
-    ) as sampler:
-        samples.wait_for(1)
-        waited = Deadline(60.0)
-        sampler.set_interval(0.2)
-        taken = samples.wait_for(4)
-
-    assert waited.elapsed_s() < 20.0
-    assert clock.start is not None
-    for number, sample in enumerate(taken):
-        assert sample.mono >= clock.start + number * 0.2 - 1e-6
-    assert sampler.interval_s == 0.2
-
-
-def test_setting_the_same_interval_again_does_not_disturb_the_grid() -> None:
-    samples, clock = Samples(), Clock()
-
-    with Sampler(
-        {"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.5, on_sample=samples, monotonic=clock
-    ) as sampler:
+    with sampler(samples, interval_s=60.0) as running:
         samples.wait_for(1)
         for _ in range(100):
-            sampler.set_interval(0.5)
-        second = samples.wait_for(2)[1]
+            running.set_interval(0.2)
+        taken = samples.wait_for(4)
 
-    assert clock.start is not None
-    assert second.mono >= clock.start + 0.5 - 1e-6
+    assert not waited.passed()
+    assert on_grid(taken, start, 0.2)
+    assert running.interval_s == 0.2
 
 
-def test_stopping_does_not_wait_for_the_next_tick() -> None:
-    samples = Samples()
-    sampler = Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=3600.0, on_sample=samples)
-    sampler.start()
+def test_stopping_does_not_wait_for_the_next_tick_and_takes_the_last_sample_if_asked(samples: Samples) -> None:
+    running = sampler(samples, interval_s=3600.0)
+    running.start()
     samples.wait_for(1)
 
-    sampler.stop(timeout_s=20.0)
+    running.stop(timeout_s=20.0, last_sample=True)
 
     assert "fedmon-sampler" not in [thread.name for thread in threading.enumerate()]
-    assert sampler.ticks == 1
+    assert (running.ticks, len(samples.of["host"])) == (2, 2)
 
 
 @pytest.mark.parametrize("interval_s", [0.19, 0.0, -1.0, float("nan")])
-def test_an_interval_below_the_limit_is_refused(interval_s: float) -> None:
+def test_an_interval_below_the_limit_is_refused(samples: Samples, interval_s: float) -> None:
     with pytest.raises(ValueError, match=r"use 0\.2 s or more"):
-        Sampler({"host": []}, interval_s=interval_s, on_sample=ignore)
+        sampler(samples, interval_s=interval_s)
 
 
-def test_the_real_collectors_run_together_and_count_their_own_cost() -> None:
-    samples = Samples()
-    collectors = host_collectors(counts=lambda: sampler.counts())  # noqa: PLW0108 - there is no sampler yet
-    sampler = Sampler({"host": collectors}, interval_s=0.2, on_sample=samples)
+def test_the_real_collectors_run_together_and_count_their_own_cost(samples: Samples) -> None:
+    collectors = host_collectors(counts=lambda: running.counts())  # noqa: PLW0108 - there is no sampler yet
+    running = Sampler({"host": collectors}, interval_s=0.2, on_sample=samples)
 
-    with sampler:
+    with running:
         first, second = samples.wait_for(2)
-        report = sampler.capabilities()
+        report = running.capabilities()
 
     assert first.values["host_cpu_busy_ratio"] is None
-    assert first.reasons["host_cpu_busy_ratio"] == "first sample"
-    assert first.reasons["agent_collect_seconds"] == "first sample"
+    assert first.reasons["host_cpu_busy_ratio"] == first.reasons["agent_collect_seconds"] == "first sample"
     assert (second.values["agent_collect_seconds"] or 0) > 0
-    assert report["host_memory_total_bytes"] is None
-    assert report["agent_collect_seconds"] is None
+    assert (report["host_memory_total_bytes"], report["agent_collect_seconds"]) == (None, None)
 
 
-class Ticking:
-    """Both clocks, moved by hand."""
-
-    def __init__(self, mono: float = 100.0, wall: float = 1_000_000.0) -> None:
-        self.mono, self.wall = mono, wall
-
-    def advance(self, seconds: float) -> None:
-        self.mono += seconds
-        self.wall += seconds
-
-
-def ticked(collectors: list[Scripted], clock: Ticking) -> Sampler:
-    return Sampler(
-        {"host": collectors}, interval_s=1.0, on_sample=ignore, monotonic=lambda: clock.mono, wall=lambda: clock.wall
-    )
+def read(reader: StreamReader, ticks: int, step_s: float) -> list[Sample]:
+    return [reader.read(Instant(t=1e6 + step_s * number, mono=100 + step_s * number)) for number in range(ticks)]
 
 
 def test_a_slow_lane_is_read_when_its_time_is_over_and_absent_in_between() -> None:
-    clock = Ticking()
-    fast = Scripted("fast", {"f": 1.0})
-    medium, slow = Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM), Scripted("slow", {"s": 1.0}, lane=Lane.SLOW)
-    sampler = ticked([fast, medium, slow], clock)
+    lanes = {"f": Lane.FAST, "m": Lane.MEDIUM, "s": Lane.SLOW}
 
-    taken = []
-    for _ in range(121):
-        taken.append(sampler.sample()["host"])
-        clock.advance(1.0003)
+    taken = read(StreamReader([Scripted(key, {key: 1.0}, lane=lane) for key, lane in lanes.items()]), 121, 1.0003)
 
-    assert all("f" in sample.values for sample in taken)
     assert [number for number, sample in enumerate(taken) if "m" in sample.values] == list(range(0, 121, 10))
     assert [number for number, sample in enumerate(taken) if "s" in sample.values] == [0, 60, 120]
-    assert all(sample.reasons == {} for sample in taken)
+    assert all("f" in sample.values and sample.reasons == {} for sample in taken)
 
 
 def test_a_lane_is_read_at_each_tick_when_ticks_are_further_apart_than_it() -> None:
-    clock = Ticking()
-    medium = Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM)
-    sampler = ticked([medium], clock)
+    taken = read(StreamReader([Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM)]), 5, 30.0)
 
-    for _ in range(5):
-        sampler.sample()
-        clock.advance(30.0)
-
-    assert len(medium.instants) == 5
+    assert all("m" in sample.values for sample in taken)
 
 
-@pytest.mark.parametrize("step_s", [-86_400.0, 7_200.0])
-def test_a_step_of_the_wall_clock_moves_no_tick_and_no_monotonic_time(step_s: float) -> None:
-    clock = Ticking()
-    medium = Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM)
-    sampler = ticked([medium], clock)
-    before = sampler.sample()["host"]
-    clock.advance(10.0)
-    clock.wall += step_s
+def test_a_step_of_the_wall_clock_moves_no_lane() -> None:
+    reader = StreamReader([Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM)])
 
-    after = sampler.sample()["host"]
+    taken = [reader.read(Instant(t=t, mono=mono)) for t, mono in ((1e6, 100.0), (0.0, 105.0), (2e6, 110.0))]
 
-    assert after.mono - before.mono == 10.0
-    assert after.t - before.t == 10.0 + step_s
-    assert len(medium.instants) == 2
+    assert ["m" in sample.values for sample in taken] == [True, False, True]
 
 
-def test_streams_share_the_instant_and_come_and_go_while_it_runs() -> None:
-    samples: dict[str, list[Sample]] = {"host": [], "job-1": []}
-    arrived = threading.Condition()
-
-    def take(stream: str, sample: Sample) -> None:
-        with arrived:
-            samples[stream].append(sample)
-            arrived.notify_all()
-
+def test_streams_share_the_instant_and_come_and_go_while_it_runs(samples: Samples) -> None:
     job = Scripted("job", {"j": 1.0})
-    with Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.2, on_sample=take) as sampler:
-        sampler.add_stream("job-1", [job])
-        with arrived:
-            assert arrived.wait_for(lambda: len(samples["job-1"]) >= 2, 20.0)
-        streams = sampler.streams
-        sampler.remove_stream("job-1")
-        read = len(job.instants)
-        with arrived:
-            so_far = len(samples["host"])
-            assert arrived.wait_for(lambda: len(samples["host"]) >= so_far + 2, 20.0)
+    with sampler(samples) as running:
+        running.add_stream("job-1", [job])
+        samples.wait_for(2, "job-1")
+        streams = running.streams
+        running.remove_stream("job-1")
+        wait_until(lambda: job.closed)
+        read_so_far = len(job.instants)
+        samples.wait_for(len(samples.of["host"]) + 2)
 
     assert streams == ["host", "job-1"]
-    assert {sample.mono for sample in samples["job-1"]} <= {sample.mono for sample in samples["host"]}
-    assert len(job.instants) == read
-    assert sampler.streams == ["host"]
+    assert {sample.mono for sample in samples.of["job-1"]} <= {sample.mono for sample in samples.of["host"]}
+    assert len(job.instants) == read_so_far
+    assert running.streams == ["host"]
 
 
-def test_collectors_are_closed_when_their_stream_or_the_sampler_ends() -> None:
-    first, second, host = Closing("a", {"a": 1.0}), Closing("b", {"b": 1.0}), Closing("c", {"c": 1.0})
-    with Sampler({"host": [host]}, interval_s=60.0, on_sample=ignore) as sampler:
-        sampler.add_stream("job-1", [first])
-        sampler.add_stream("job-1", [second])
-        replaced = (first.closed, second.closed)
-        sampler.remove_stream("job-1")
+def test_collectors_are_closed_when_their_stream_or_the_sampler_ends_and_late_ones_at_once(samples: Samples) -> None:
+    first, second, host, late = (Scripted(name, {name: 1.0}) for name in "abcd")
+    with sampler(samples, host, interval_s=60.0) as running:
+        running.add_stream("job-1", [first])
+        running.add_stream("job-1", [second])
+        wait_until(lambda: first.closed)
+        replaced = second.closed
+        running.remove_stream("job-1")
+    running.add_stream("job-2", [late])
 
-    assert replaced == (1, 0)
-    assert (second.closed, host.closed) == (1, 1)
-
-
-class Hanging(Scripted):
-    """A collector that does not come back from its reading until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__("hanging", {"a": 1.0})
-        self.is_hanging, self.let_go = threading.Event(), threading.Event()
-
-    def collect(self, now: Instant) -> Reading:
-        self.is_hanging.set()
-        self.let_go.wait()
-        return super().collect(now)
+    assert replaced == 0
+    assert [each.closed for each in (first, second, host, late)] == [1, 1, 1, 1]
+    assert running.streams == ["host"]
 
 
-def test_a_collector_that_never_comes_back_is_named_and_keeps_nobody_else_waiting(
-    caplog: pytest.LogCaptureFixture,
+def test_the_others_go_on_without_a_collector_that_does_not_return_until_it_does(
+    samples: Samples, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hanging, beside, host = Hanging(), Closing("b", {"b": 1.0}), Closing("c", {"c": 1.0})
-    sampler = Sampler({"host": [host, hanging], "job-1": [beside]}, interval_s=0.2, on_sample=ignore)
-    sampler.start()
-    assert hanging.is_hanging.wait(20.0)
+    calls, hangs, let_go = iter(range(1000)), threading.Event(), threading.Event()
 
-    sampler.check_stuck(stuck_after_s=0.0)
-    sampler.check_stuck(stuck_after_s=0.0)
-    removing = Deadline(10.0)
-    sampler.remove_stream("job-1")
-    was_in_time = not removing.passed()
-    sampler.stop(timeout_s=0.1)
-    hanging.let_go.set()
+    def hang() -> None:
+        if next(calls) == 1:
+            hangs.set()
+            let_go.wait(20.0)
 
-    assert was_in_time
-    assert caplog.text.count("one collector does not come back: hanging: failed: no answer for 0 s") == 1
-    assert beside.closed >= 1
-    assert host.closed >= 1
-
-
-def test_a_stream_that_comes_after_the_end_is_closed_at_once() -> None:
-    late = Closing("a", {"a": 1.0})
-    with Sampler({}, interval_s=60.0, on_sample=ignore) as sampler:
-        pass
-
-    sampler.add_stream("job-1", [late])
-
-    assert late.closed == 1
-    assert sampler.streams == []
-
-
-def test_a_value_that_is_missing_without_a_word_gets_a_reason() -> None:
-    sampler = Sampler({"host": [Scripted("one", {"a": None, "b": 1.0})]}, interval_s=5.0, on_sample=ignore)
-
-    sample = sampler.sample()["host"]
-
-    assert sample.reasons == {"a": "failed: the collector gave no value and no reason"}
-
-
-def test_costly_sampling_backs_off_and_says_at_which_pace_it_runs(caplog: pytest.LogCaptureFixture) -> None:
-    samples, spent = Samples(), iter(range(0, 10_000, 100))
-    sampler = Sampler(
-        {"host": [Scripted("one", {"a": 1.0})]},
-        interval_s=0.2,
-        on_sample=samples,
-        cost_budget_ratio=0.05,
-        cpu=lambda: next(spent) / 1000.0,  # each tick takes 0.1 s, half of its interval
+    before, hanging, after = (
+        Scripted("b", {"b": 1.0}),
+        Scripted("h", {"h": 2.0}, before=hang),
+        Scripted("a", {"a": 3.0}),
     )
+    with sampler(samples, before, hanging, after) as running:
+        assert hangs.wait(20.0)
+        running.check_stuck(stuck_after_s=0.0)
+        running.check_stuck(stuck_after_s=0.0)
+        _, second, third = samples.wait_for(3)
+        report = running.capabilities()
+        let_go.set()
+        wait_until(lambda: samples.of["host"][-1].values["h"] == 2.0)
+        threads = [thread.name for thread in threading.enumerate()].count("fedmon-sampler")
 
-    with sampler:
+    assert second.values == third.values == {"b": 1.0, "h": None, "a": 3.0}
+    assert second.reasons == {"h": "failed: the collector does not return"}
+    assert report == {"b_metric": None, "h_metric": "failed: the collector does not return", "a_metric": None}
+    assert caplog.text.count("collector h does not return") == 1
+    assert threads == 1
+    assert after.instants == sorted(set(after.instants), key=lambda instant: instant.mono)
+    assert hanging.closed == 1
+
+
+def test_a_collector_that_hangs_at_the_end_keeps_no_other_from_being_closed(samples: Samples) -> None:
+    hangs, let_go = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        let_go.wait(20.0)
+
+    host, hanging = Scripted("c", {"c": 1.0}), Scripted("h", {"h": 2.0}, before=hang)
+    running = sampler(samples, host, hanging)
+    running.start()
+    assert hangs.wait(20.0)
+
+    running.stop(timeout_s=0.1)
+    closed = host.closed, hanging.closed
+    let_go.set()
+
+    assert closed == (1, 0)
+
+
+def test_costly_sampling_backs_off_and_says_at_which_pace_it_runs(
+    samples: Samples, caplog: pytest.LogCaptureFixture
+) -> None:
+    def burn() -> None:
+        begun = time.thread_time()
+        while time.thread_time() < begun + 0.1:
+            pass
+
+    with sampler(samples, Scripted("costly", {"a": 1.0}, before=burn), cost_budget_ratio=0.05) as running:
         samples.wait_for(2)
-        interval_s = sampler.counts()["agent_interval_seconds"]
+        interval_s = running.counts()["agent_interval_seconds"]
 
-    assert sampler.asked_interval_s == 0.2
+    assert running.asked_interval_s == 0.2
     assert (interval_s or 0) >= 0.4
     assert "samples are now 2 times as far apart" in caplog.text
 

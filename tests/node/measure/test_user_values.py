@@ -17,8 +17,7 @@ from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import series, split_series
 from fedmon.common.metrics.table import metric_of
 from fedmon.common.wire import codec
-from fedmon.node.measure.publisher import Publisher
-from fedmon.node.measure.user_values import MAX_NAME_CHARS, UserValues
+from fedmon.node.measure.publisher import MAX_NAME_CHARS, Publisher, UserValues
 from tests.node.owner.owner_desks import made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
@@ -46,30 +45,22 @@ def kept() -> Kept:
     return Kept()
 
 
-def test_a_value_gets_both_clocks_and_its_step(kept: Kept) -> None:
+def test_a_value_gets_both_clocks_its_step_and_its_job(kept: Kept) -> None:
     taken = kept.values.add_scalar("accuracy", 0.5, 3)
+    kept.values.add_scalars({"loss": 1, "error": 0.25}, t=1.7e9 + 990, job="slurm-7")
 
     assert taken == 1
     assert kept.streams == {"user"}
     assert kept.samples == [
         Sample(
             t=1.7e9 + 1000, mono=1000.0, values={'user_value{name="accuracy"}': 0.5, 'user_step{name="accuracy"}': 3}
-        )
+        ),
+        Sample(
+            t=1.7e9 + 990,
+            mono=990.0,
+            values={'user_value{name="loss",job="slurm-7"}': 1.0, 'user_value{name="error",job="slurm-7"}': 0.25},
+        ),
     ]
-
-
-def test_values_of_one_moment_share_a_sample_and_name_their_job(kept: Kept) -> None:
-    kept.values.add_scalars({"loss": 1, "accuracy": 0.25}, job="slurm-7")
-
-    assert [sample.values for sample in kept.samples] == [
-        {'user_value{name="loss",job="slurm-7"}': 1.0, 'user_value{name="accuracy",job="slurm-7"}': 0.25}
-    ]
-
-
-def test_an_earlier_moment_moves_both_clocks(kept: Kept) -> None:
-    kept.values.add_scalar("loss", 1.0, t=1.7e9 + 990)
-
-    assert [(sample.t, sample.mono) for sample in kept.samples] == [(1.7e9 + 990, 990.0)]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
@@ -81,10 +72,20 @@ def test_a_loss_that_is_not_finite_is_an_event_and_no_error(kept: Kept, value: f
     assert sample.reasons['user_value{name="loss"}'].startswith("failed: not finite")
 
 
-@pytest.mark.parametrize("value", ["0.5", b"1", None, [1], {}, 1j, object()])
-def test_what_is_no_number_is_refused_by_name_and_takes_nothing(kept: Kept, value: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"'loss' is .*not a number"):
-        kept.values.add_scalars({"accuracy": 0.5, "loss": value})
+@pytest.mark.parametrize(
+    ("name", "value", "extra", "said"),
+    [
+        *(("loss", value, {}, r"'loss' is .*not a number") for value in ("0.5", b"1", None, [1], {}, 1j, object())),
+        *((name, 1.0, {}, "the name of a value") for name in ("", "x" * (MAX_NAME_CHARS + 1), 5, None, "\ud800")),
+        *(("loss", 1.0, {"step": step}, "step") for step in (1.5, "3", 2**60)),
+        *(("loss", 1.0, {"t": t}, "t=") for t in (math.nan, -5.0)),
+    ],
+)
+def test_a_value_name_step_or_time_that_cannot_be_used_is_refused_and_takes_nothing(
+    kept: Kept, name: Any, value: Any, extra: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        kept.values.add_scalars({"accuracy": 0.5, name: value}, **extra)
 
     assert kept.samples == []
 
@@ -103,18 +104,6 @@ def test_any_text_is_a_name_and_comes_back_whole(kept: Kept, name: str) -> None:
     (key,) = kept.samples[0].values
     assert split_series(key) == ("user_value", {"name": name})
     assert metric_of(key) is not None
-
-
-@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME_CHARS + 1), 5, None, "\ud800"])
-def test_a_name_that_cannot_be_one_is_refused(kept: Kept, name: Any) -> None:
-    with pytest.raises(InvalidInputError, match="the name of a value"):
-        kept.values.add_scalar(name, 1.0)
-
-
-@pytest.mark.parametrize("extra", [{"step": 1.5}, {"step": "3"}, {"step": 2**60}, {"t": math.nan}, {"t": -5.0}])
-def test_a_step_or_time_that_cannot_be_one_is_refused(kept: Kept, extra: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=next(iter(extra))):
-        kept.values.add_scalar("x", 1.0, **extra)
 
 
 def test_a_flood_is_cut_and_counted_and_the_count_is_reported() -> None:
