@@ -14,7 +14,7 @@ from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 
-__all__ = ["Function", "prepared", "result_of"]
+__all__ = ["Function", "prepared", "result_of"]  # types among them are registered
 
 _LARGEST = 65_536
 

@@ -75,7 +75,7 @@ class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.failed or self.timed_out or self.left)
 
 
-class Job:
+class HookJob:
     """A call for `Hooks`. Jobs of kind "verb" have a limit; those of kind "ending" survive `Hooks.drop`."""
 
     __slots__ = ("call", "kind")
@@ -95,14 +95,14 @@ class Hooks:
     def __init__(self, max_running: int | None, later: Callable[[Callable[[], None]], None]) -> None:
         self._max_running, self._later = max_running, later
         self._changed = threading.Condition(threading.Lock())
-        self._verbs: deque[Job] = deque()
-        self._others: deque[Job] = deque()
-        self._running: set[Job] = set()
-        # Threads that wait; that are called, and have not noticed yet; that are called or started, and have no job yet.
+        self._verbs: deque[HookJob] = deque()
+        self._others: deque[HookJob] = deque()
+        self._running: set[HookJob] = set()
+        # Threads that are idle; that were woken and do not run yet; that were woken or started and have no job yet.
         self._idle = self._called = self._coming = 0
         self._is_closed = False
 
-    def put(self, job: Job) -> None:
+    def put(self, job: HookJob) -> None:
         """Run a job as soon as there is a thread and a slot for it; after `close` it is dropped."""
         with self._changed:
             if not self._is_closed:
@@ -128,7 +128,7 @@ class Hooks:
             with contextlib.suppress(RuntimeError):  # then the next job tries again
                 self._later(self.start)
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: HookJob) -> None:
         """Free the slot of a job that may never end."""
         with self._changed:
             self._running.discard(job)
@@ -162,7 +162,7 @@ class Hooks:
             self._changed.wait_for(lambda: len(self._running) <= own, timeout_s)
             return len(self._running) - own
 
-    def _ready(self) -> deque[Job] | None:
+    def _ready(self) -> deque[HookJob] | None:
         """Return the queue whose first job may run now."""
         if self._others:
             return self._others
@@ -171,7 +171,7 @@ class Hooks:
         return self._verbs or None
 
     def _work(self) -> None:
-        job: Job | None = None
+        job: HookJob | None = None
         while (job := self._next(job)) is not None:
             here.job = job
             try:
@@ -179,7 +179,7 @@ class Hooks:
             except BaseException:  # SystemExit of a hook must not end the thread
                 logger.exception("a job of an experiment failed")
 
-    def _next(self, done: Job | None) -> Job | None:
+    def _next(self, done: HookJob | None) -> HookJob | None:
         """Return the next job, or None if none comes for a while."""
         with self._changed:
             if done is None:
@@ -241,7 +241,7 @@ class Engine:
         call: Callable[[int, Verb, str], AnyEvent | None],
         assign: Callable[[int, str, Any], None],
         inform: Callable[[int], None],
-        abandon: Callable[[int], Job | None],
+        abandon: Callable[[int], HookJob | None],
         waits_for: Callable[[int], str],
         state: State | None = None,
         after: float = 0.0,
@@ -295,12 +295,12 @@ class Engine:
 
     def run(self, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks."""
-        self.hooks.put(Job(work))
+        self.hooks.put(HookJob(work))
 
     def reconnect(self, guid: int, verb: Verb | None, work: Callable[[], AnyEvent | None]) -> None:
         """Call a function in a thread for hooks that takes up a resource, and its verb that was under way."""
         kind: Kind = "other" if verb in (None, "release") else "verb"
-        self.hooks.put(Job(functools.partial(self._begin, guid, verb, work), kind))
+        self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), kind))
 
     def wait(
         self,
@@ -406,7 +406,7 @@ class Engine:
                 call = functools.partial(self._call, guid, verb, reason)
                 # What ends a resource must not wait for hooks that do not end.
                 kind: Kind = "ending" if verb in ("fail", "release") else "verb"
-                self.hooks.put(Job(functools.partial(self._begin, guid, verb, call), kind))
+                self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, call), kind))
             case Assign(guid=guid, name=name, value=value):
                 self.run(functools.partial(self._assign, guid, name, value))
             case Alarm(timer=timer, at=at):
@@ -527,7 +527,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.hooks: list[Hook] = []
-        self.job: Job | None = None
+        self.job: HookJob | None = None
         self.reported: BaseException | None = None
 
     def is_in(self, rm: object, name: str | None = None) -> bool:
@@ -536,17 +536,6 @@ class _Here(threading.local):
 
 
 here = _Here()
-
-
-def note_scheduled() -> None:
-    """Note in the hooks of this thread that they scheduled a task."""
-    for hook in here.hooks:
-        hook.has_scheduled = True
-
-
-def was_reported(error: BaseException) -> bool:
-    """Tell whether an exception was noted in this thread as the failure of a verb."""
-    return here.reported is error
 
 
 def guids_within(ec: object, name: str | None = None) -> frozenset[int]:
@@ -574,7 +563,7 @@ def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return method(*args, **kwargs)
         except BaseException as error:
-            if not (here.is_in(rm) or was_reported(error) or isinstance(error, InvalidStateError)):
+            if not (here.is_in(rm) or here.reported is error or isinstance(error, InvalidStateError)):
                 rm.trap(method.__name__.removeprefix("do_"), error)
             raise
 

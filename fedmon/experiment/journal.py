@@ -97,14 +97,12 @@ def run_folder(exp_id: str | None, local_dir: str | Path | None, run_id: str | N
     return RunFolder(exp_id=exp_id, run_id=run_id or run_id_of(utc_now()), local_dir=where)
 
 
-def path_of(what: str, given: object) -> Path:
+def path_of(what: str, given: str | Path) -> Path:
     """Return a caller's path as an absolute one. Raises InvalidExperimentError, with ``what`` as its name."""
     try:
-        if isinstance(given, str | os.PathLike) and "\0" not in os.fsdecode(given):
-            return Path(given).expanduser().absolute()
-    except (TypeError, ValueError, RuntimeError) as error:  # such as "~nobody"
+        return Path(given).expanduser().absolute()
+    except (TypeError, RuntimeError) as error:  # such as "~nobody"
         raise InvalidExperimentError(f"{what} is {given!r:.80}, and not a path: {error}") from error
-    raise InvalidExperimentError(f"{what} is {given!r:.80}, and must be a path")
 
 
 def is_folder_name(name: object) -> bool:

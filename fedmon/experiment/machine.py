@@ -126,11 +126,16 @@ class Change:
         if found.due is not None and found.due != want.due:
             timer = Timer(guid=want.guid, purpose="delay", want=want.name)
             self.actions.append(Alarm(timer=timer, at=found.due))
+        if want.attribute is not None and want.key not in self.wants:
+            resource = self.resources[want.guid]
+            self.update(resource, sets=(*resource.sets, want.name))
         self._watch(want, found.guids)
         self.wants[want.key] = replace(want, watching=found.guids, due=found.due)
 
     def end_want(self, want: Want) -> None:
-        """Remove a want."""
+        """Remove a want, if it was kept."""
+        if want.key not in self.wants:
+            return
         del self.wants[want.key]
         resource = self.resources.get(want.guid)
         if resource is not None and want.attribute is not None:
@@ -212,17 +217,13 @@ def _begin(change: Change, resource: Resource, verb: Verb) -> None:
     key = (resource.guid, verb)
     if key not in change.wants:
         conditions = tuple([each for action, each in resource.conditions if VERB_OF[action] == verb])
-        _add_want(change, Want(key=key, since=change.now, conditions=conditions))
-
-
-def _add_want(change: Change, want: Want) -> None:
-    if change.level is FailureLevel.OK:
-        change.wants[want.key] = want
-        change.woken.append(want.key)
+        _judge(change, Want(key=key, since=change.now, conditions=conditions))
 
 
 def _judge(change: Change, want: Want) -> None:
     """Do what is wanted, have its resource fail if that is impossible, or keep the want if something blocks it."""
+    if change.level is not FailureLevel.OK:
+        return
     found = verdict_on(want, change.resources, change.now)
     if isinstance(found, Blocked):
         change.block(want, found)
@@ -247,13 +248,10 @@ def _action_wanted(change: Change, event: events.ActionWanted, resource: Resourc
 def _set_wanted(change: Change, event: events.SetWanted) -> None:
     conditions = () if event.condition is None else (event.condition,)
     _count_values(change, conditions)
-    if change.level is not FailureLevel.OK:
-        return
     for resource in change.found(event.guids):
         change.numbers += 1
         name, attribute = f"set:{change.numbers}", (event.name, event.value)
-        change.update(resource, sets=(*resource.sets, name))
-        _add_want(change, Want(key=(resource.guid, name), since=event.t, conditions=conditions, attribute=attribute))
+        _judge(change, Want(key=(resource.guid, name), since=event.t, conditions=conditions, attribute=attribute))
 
 
 def _release_asked(change: Change, event: events.ReleaseAsked) -> None:

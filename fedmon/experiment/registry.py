@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fedmon.common.errors import FedmonError
 from fedmon.experiment.check.graph import refuse_circles
 from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition, is_text
-from fedmon.experiment.engine import Engine, Job
+from fedmon.experiment.engine import Engine, HookJob
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
@@ -216,7 +216,7 @@ class Registry:
         except FedmonError as error:
             logger.warning("resource %d: %s", guid, error)
 
-    def abandon(self, guid: int) -> Job | None:
+    def abandon(self, guid: int) -> HookJob | None:
         """Leave the hook of a resource behind; return its job."""
         resource = self._resources.get(guid)
         return None if resource is None else resource.abandon()

@@ -15,7 +15,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.experiment import durations
 from fedmon.experiment.attributes import MASK, Attribute, Flags, Types, write_refusal
 from fedmon.experiment.conditions import MetricCondition, state_of
-from fedmon.experiment.engine import Engine, Hook, Job, failtrap, here
+from fedmon.experiment.engine import Engine, Hook, HookJob, failtrap, here
 from fedmon.experiment.errors import (
     AttributeAccessError,
     ExperimentOverError,
@@ -686,7 +686,7 @@ class ResourceManager:
         """Tell whether its type says how to take it up again, or has no code of its own that could go on."""
         return type(self).do_reconnect is not ResourceManager.do_reconnect or not self.overrides("start")
 
-    def abandon(self) -> Job | None:
+    def abandon(self) -> HookJob | None:
         """Leave the running hook behind, so that others may run; return its job, if it has one."""
         hook, self.__running, self.__turn = self.__running, None, threading.RLock()
         if hook is None:

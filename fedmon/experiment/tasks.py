@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.experiment import nepi
 from fedmon.experiment.durations import moment_of
-from fedmon.experiment.engine import Engine, note_scheduled, was_reported
+from fedmon.experiment.engine import Engine, here
 from fedmon.experiment.errors import InvalidStateError, InvalidTaskError, told
 from fedmon.experiment.events import TaskDone, TaskScheduled
 from fedmon.experiment.states import TaskStatus
@@ -48,7 +48,8 @@ class Tasks:
         if is_tracked:
             self._tracked[number] = task = nepi("scheduler").Task(at, callback)
             task.id = number
-        note_scheduled()
+        for hook in here.hooks:
+            hook.has_scheduled = True
         function = _name_of(callback) if at > now else ""
         if function:
             self._engine.post(TaskScheduled(t=now, number=number, function=function, at=at))
@@ -83,7 +84,7 @@ class Tasks:
         try:
             result, status = callback(), TaskStatus.DONE
         except BaseException as error:  # noqa: BLE001 - the exception is the task's result, sys.exit too
-            is_known = was_reported(error) or (isinstance(error, InvalidStateError) and error.is_over)
+            is_known = here.reported is error or (isinstance(error, InvalidStateError) and error.is_over)
             logger.log(logging.DEBUG if is_known else logging.WARNING, "task %s failed: %s", number, told(error))
             result, status = traceback.format_exc() if task is not None else "", TaskStatus.ERROR
         if task is not None:

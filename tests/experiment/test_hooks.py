@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedmon.experiment import ExperimentController, ResourceManager, ResourceState, Retry, failtrap
-from fedmon.experiment.engine import Engine, Hooks, Job
+from fedmon.experiment.engine import Engine, HookJob, Hooks
 from fedmon.experiment.errors import InvalidStateError
 from fedmon.experiment.events import Became, Registered, Verb, VerbBegan, VerbReturned
 from tests.experiment.own_types import blocking, experiment, own
@@ -123,7 +123,7 @@ def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path
 def test_a_job_that_is_over_is_not_taken_for_the_next_one_of_its_thread() -> None:
     gate, ended, late = threading.Event(), threading.Event(), threading.Event()
     hooks = Hooks(1, lambda _: None)
-    jobs = [Job(ended.set, "verb"), Job(lambda: gate.wait(20), "verb"), Job(late.set, "verb")]
+    jobs = [HookJob(ended.set, "verb"), HookJob(lambda: gate.wait(20), "verb"), HookJob(late.set, "verb")]
     for job in jobs:
         hooks.put(job)
     assert ended.wait(10)

@@ -142,7 +142,7 @@ def test_a_type_of_which_nothing_is_connected_is_told_from_one_that_nobody_regis
     try:
         assert node.get_connected("test::Host") == node.get_connected("test::Node") == []
         with pytest.raises(UnknownTypeError, match="test::Host"):
-            node.get_connected("test::Nothing")
+            node.get_connected("test::Hosts")
     finally:
         ResourceFactory._resource_types = kept
 
