@@ -154,10 +154,6 @@ class TreeCollector:
         state = (len(tree.living), tree.zombies, tree.threads, tree.resident_bytes, tree.virtual_bytes)
         values: Values = dict(zip(_STATE, state, strict=True))
         reasons: Reasons = {}
-        unreadable = tree.unreadable()
-        if unreadable:
-            reason = f"{Why.FAILED.value}: stat of {unreadable} of {len(tree.living)} processes cannot be understood"
-            reasons.update(dict.fromkeys(_STATE[2:], reason))
         self._cpu(now, values, reasons)
         if self._peak:
             values[PEAK] = tree.peak_resident_bytes

@@ -150,10 +150,6 @@ class ProcessTree:
                 self._add_up()
                 self._members.settled(self._processes)
 
-    def unreadable(self) -> int:
-        """Return of how many living processes ``stat`` cannot be understood; only their counts of before are in."""
-        return sum(process.unreadable for process in self.living)
-
     def unread(self) -> tuple[str, int]:
         """Return why ``io`` of living processes cannot be read, and of how many; "" and 0 when it can."""
         unread = [process.unread_io for process in self.living if process.unread_io]
