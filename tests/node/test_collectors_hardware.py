@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,16 +13,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import THIS_MACHINE, Roots
-from fedmon.node.collectors.hardware import (
-    Adapter,
-    Disk,
-    Hardware,
-    HardwareCollector,
-    Interface,
-    MemoryNode,
-    describe,
-)
-from fedmon.node.collectors.processors import Cache
+from fedmon.node.collectors.hardware import HardwareCollector, hardware
 from tests.support.machine_tree import FLAGS, machine_tree, write_tree
 
 EPYC = (
@@ -35,73 +27,73 @@ GRAVITON = (
 )
 
 
-def cpuinfo_of(tmp_path: Path, text: str) -> Hardware:
+def cpuinfo_of(tmp_path: Path, text: str) -> dict[str, Any]:
     proc = write_tree(tmp_path / "proc", {"cpuinfo": f"{text}\n\n"})
-    return describe(Roots(proc=proc, sys=tmp_path / "sys", cgroup=tmp_path))
+    return hardware(Roots(proc=proc, sys=tmp_path / "sys", cgroup=tmp_path))
 
 
 def test_a_whole_machine_is_described(tmp_path: Path) -> None:
-    found = describe(machine_tree(tmp_path), gpus=[{"gpu": "0", "model": "H100"}])
+    found = hardware(machine_tree(tmp_path), gpus=[{"gpu": "0", "model": "H100"}])
 
-    assert (found.sockets, found.cores, found.threads) == (2, 4, 4)
-    assert (found.vendor, found.model) == ("GenuineIntel", "Intel(R) Xeon(R) Gold 6148")
-    assert (found.architecture, found.microarchitecture) == ("x86_64", "skylake_avx512")
-    assert found.caches == [
-        Cache(level=1, kind="Data", size_bytes=32_768, count=4),
-        Cache(level=1, kind="Instruction", size_bytes=32_768, count=4),
-        Cache(level=3, kind="Unified", size_bytes=27 * 2**20, count=2),
+    assert (found["sockets"], found["cores"], found["threads"]) == (2, 4, 4)
+    assert (found["vendor"], found["model"]) == ("GenuineIntel", "Intel(R) Xeon(R) Gold 6148")
+    assert (found["architecture"], found["microarchitecture"]) == ("x86_64", "skylake_avx512")
+    assert found["caches"] == [
+        {"level": 1, "kind": "Data", "size_bytes": 32_768, "count": 4},
+        {"level": 1, "kind": "Instruction", "size_bytes": 32_768, "count": 4},
+        {"level": 3, "kind": "Unified", "size_bytes": 27 * 2**20, "count": 2},
     ]
-    assert (found.memory_bytes, found.swap_bytes) == (65_536_000 * 1024, 8_000_000 * 1024)
-    assert found.numa == [
-        MemoryNode(node=0, cpus="0-1", memory_bytes=32_768_000 * 1024),
-        MemoryNode(node=1, cpus="2-3", memory_bytes=32_768_000 * 1024),
+    assert (found["memory_bytes"], found["swap_bytes"]) == (65_536_000 * 1024, 8_000_000 * 1024)
+    assert found["numa"] == [
+        {"node": 0, "cpus": "0-1", "memory_bytes": 32_768_000 * 1024},
+        {"node": 1, "cpus": "2-3", "memory_bytes": 32_768_000 * 1024},
     ]
-    assert found.disks == [
-        Disk(device="nvme0n1", model="Micron 7300", size_bytes=2_000_409_264 * 512, rotational=False),
-        Disk(device="sda", model="ST1000NM0055", size_bytes=1_953_525_168 * 512, rotational=True),
+    assert found["disks"] == [
+        {"device": "nvme0n1", "model": "Micron 7300", "size_bytes": 2_000_409_264 * 512, "rotational": False},
+        {"device": "sda", "model": "ST1000NM0055", "size_bytes": 1_953_525_168 * 512, "rotational": True},
     ]
-    assert found.network == [
-        Interface(interface="eth0", driver=None, speed_bytes_per_second=1_250_000_000),
-        Interface(interface="ib0", driver=None, speed_bytes_per_second=None),
+    assert found["network"] == [
+        {"interface": "eth0", "driver": None, "speed_bytes_per_second": 1_250_000_000},
+        {"interface": "ib0", "driver": None, "speed_bytes_per_second": None},
     ]
-    assert found.infiniband == [
-        Adapter(device=f"mlx5_{number}", model="MT4115", link_layers=["InfiniBand"], rates=["100 Gb/sec (4X EDR)"])
+    assert found["infiniband"] == [
+        {"device": f"mlx5_{number}", "model": "MT4115", "link_layers": ["InfiniBand"], "rates": ["100 Gb/sec (4X EDR)"]}
         for number in (0, 1)
     ]
-    assert found.gpus == [{"gpu": "0", "model": "H100"}]
-    assert (found.kernel, found.virtualisation) == ("5.14.0-362.el9.x86_64", "none")
-    assert found.simulated
-    assert found.python == f"{platform.python_implementation()} {platform.python_version()}"
-    assert set(found.reasons) == {"os", "network.ib0.speed_bytes_per_second"}
+    assert found["gpus"] == [{"gpu": "0", "model": "H100"}]
+    assert (found["kernel"], found["virtualisation"]) == ("5.14.0-362.el9.x86_64", "none")
+    assert found["simulated"]
+    assert found["python"] == f"{platform.python_implementation()} {platform.python_version()}"
+    assert set(found["reasons"]) == {"os", "network.ib0.speed_bytes_per_second"}
 
 
 def test_what_nothing_tells_is_none_with_a_reason_and_never_made_up(tmp_path: Path) -> None:
-    found = describe(Roots(proc=tmp_path, sys=tmp_path, cgroup=tmp_path))
+    found = hardware(Roots(proc=tmp_path, sys=tmp_path, cgroup=tmp_path))
 
-    unknown = {name for name in found.__struct_fields__ if getattr(found, name) is None}
-    assert found.infiniband == []
-    assert unknown == set(found.reasons)
-    assert unknown == set(found.__struct_fields__) - {"simulated", "python", "infiniband", "reasons", "notes"}
+    unknown = {name for name, value in found.items() if value is None}
+    assert found["infiniband"] == []
+    assert unknown == set(found["reasons"])
+    assert unknown == set(found) - {"simulated", "python", "infiniband", "reasons", "notes"}
 
 
 def test_on_a_virtual_machine_the_guess_of_the_microarchitecture_is_marked(tmp_path: Path) -> None:
     virtual = cpuinfo_of(tmp_path / "virtual", EPYC)
     iron = cpuinfo_of(tmp_path / "iron", EPYC.replace(" hypervisor", ""))
 
-    assert virtual.vendor == "AuthenticAMD"
-    assert virtual.microarchitecture == iron.microarchitecture
-    assert str(virtual.microarchitecture).startswith(("zen", "x86_64_v3"))
-    assert "virtual machine" in virtual.notes["microarchitecture"]
-    assert "virtual machine" not in iron.notes["microarchitecture"]
-    assert (virtual.virtualisation, iron.virtualisation) == ("unknown hypervisor", "none")
+    assert virtual["vendor"] == "AuthenticAMD"
+    assert virtual["microarchitecture"] == iron["microarchitecture"]
+    assert str(virtual["microarchitecture"]).startswith(("zen", "x86_64_v3"))
+    assert "virtual machine" in virtual["notes"]["microarchitecture"]
+    assert "virtual machine" not in iron["notes"]["microarchitecture"]
+    assert (virtual["virtualisation"], iron["virtualisation"]) == ("unknown hypervisor", "none")
 
 
 def test_a_processor_of_arm_is_known_by_its_part(tmp_path: Path) -> None:
     found = cpuinfo_of(tmp_path, GRAVITON)
 
-    assert found.architecture == "aarch64"
-    assert found.microarchitecture == "neoverse_n1"
-    assert found.vendor == "0x41"
+    assert found["architecture"] == "aarch64"
+    assert found["microarchitecture"] == "neoverse_n1"
+    assert found["vendor"] == "0x41"
 
 
 def test_without_topology_sockets_and_cores_come_from_cpuinfo(tmp_path: Path) -> None:
@@ -112,7 +104,7 @@ def test_without_topology_sockets_and_cores_come_from_cpuinfo(tmp_path: Path) ->
 
     found = cpuinfo_of(tmp_path, blocks)
 
-    assert (found.sockets, found.cores, found.threads) == (2, 4, 8)
+    assert (found["sockets"], found["cores"], found["threads"]) == (2, 4, 8)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +115,17 @@ def test_the_hypervisor_is_known_by_the_maker_of_the_machine(tmp_path: Path, ven
     proc = write_tree(tmp_path / "proc", {"cpuinfo": EPYC + "\n"})
     sys = write_tree(tmp_path / "sys", {"class/dmi/id/sys_vendor": f"{vendor}\n"})
 
-    assert describe(Roots(proc=proc, sys=sys)).virtualisation == told
+    assert hardware(Roots(proc=proc, sys=sys))["virtualisation"] == told
 
 
 def test_this_machine_is_described_as_python_knows_it() -> None:
-    found = describe(THIS_MACHINE)
+    found = hardware(THIS_MACHINE)
 
-    assert not found.simulated
-    assert found.threads == os.cpu_count()
-    assert found.kernel == platform.release()
-    assert found.architecture == platform.machine()
-    assert found.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert not found["simulated"]
+    assert found["threads"] == os.cpu_count()
+    assert found["kernel"] == platform.release()
+    assert found["architecture"] == platform.machine()
+    assert found["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_the_description_travels_as_the_labels_of_one_series(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What watching costs: the node's own process, its sampler and its publisher."""
+"""The cost of the agent: the node's own process, its sampler and its publisher."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AgentCollector:
         return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})
 
     def probe(self) -> dict[str, str | None]:
-        """Say that this can always be measured."""
+        """Report that this can always be measured."""
         return dict.fromkeys((CPU, RSS, *self._counts()))
 
 
@@ -56,5 +56,5 @@ class CollectorTimes:
         return Reading({key: value for key, value in self._times().items() if value is not None})
 
     def probe(self) -> dict[str, str | None]:
-        """Say that this can always be measured."""
+        """Report that this can always be measured."""
         return {TIMES: None}

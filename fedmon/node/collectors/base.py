@@ -1,4 +1,4 @@
-"""What every collector promises, and the words in which one says that a value is missing."""
+"""The interface of all collectors, and the reasons of missing values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Lane(enum.Enum):
 
 
 class Roots(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the files of a machine lie: this machine's, or a tree that stands in for hardware that it lacks."""
+    """The folders of a machine's files: this machine's, or a tree that stands in for another one."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
@@ -63,7 +63,7 @@ THIS_MACHINE = Roots()
 
 
 class Reading(NamedTuple):
-    """What a collector read at one tick: series to value, and for each None the reason."""
+    """The values of a collector at one tick by series, and for each None the reason."""
 
     values: Mapping[str, float | None]
     reasons: Mapping[str, str] = {}
@@ -74,9 +74,9 @@ class Collector(Protocol):
 
     ``collect`` is called from the sampler's thread only and delays all other collectors, so it must return within a
     fraction of a tick. A series that it cannot read this once is None with a reason; a metric that this machine does
-    not have is left out, and ``probe`` says why. When it raises, the other collectors go on, and the series that it
-    gave before become None with the error as the reason. One that finds out later what it can measure may have a
-    property ``probe_changed``, true once after that: then it is probed again.
+    not have is left out, and ``probe`` gives the reason. If it raises, the other collectors go on, and the series that
+    it gave before become None with the error as the reason. A collector whose report changes later may have a property
+    ``probe_changed``, true once after that: then it is probed again.
     """
 
     @property
@@ -99,7 +99,7 @@ class Collector(Protocol):
 
 
 def why(error: OSError) -> CollectorUnavailableError:
-    """Turn an operating system error into the reason that people and programs read."""
+    """Convert an operating system error into a reason."""
     where = f"{error.filename}" if error.filename else (error.strerror or type(error).__name__)
     if isinstance(error, FileNotFoundError):
         return CollectorUnavailableError(Why.NOT_FOUND, where)

@@ -1,22 +1,29 @@
-"""What the machine is made of: one document, made once."""
+"""The hardware and system of the machine: one document, made once."""
 
 from __future__ import annotations
 
 import functools
 import platform
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Lane, Reading, Roots, Why
-from fedmon.node.collectors.files import entries, read_number, read_text, text_or
+from fedmon.node.collectors.files import (
+    LONGEST_TEXT,
+    KernelFile,
+    entries,
+    entries_or_none,
+    read_number,
+    read_text,
+    text_or,
+)
 from fedmon.node.collectors.infiniband import Ports
 from fedmon.node.collectors.kernel import SECTOR_BYTES, NumaCollector, choose_disks, choose_interfaces, memory_collector
-from fedmon.node.collectors.processors import Cache, cpuinfo, describe_processors
 
 _ValueT = TypeVar("_ValueT")
 _NOW = Instant(t=0.0, mono=0.0)
@@ -26,6 +33,15 @@ INFO_LABELS = (
     *("simulated", "vendor", "model", "microarchitecture", "sockets", "cores", "threads", "kernel"),
     "virtualisation",
 )
+_ON_A_VM = (
+    "guessed from the CPU's features; this is a virtual machine, which may hide some of them, so the guess may be "
+    "an older one than the processor is"
+)
+_GUESSED = "guessed from the CPU's features"
+_SIZE = re.compile(r"(\d+)([KMG]?)")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_VENDOR_KEYS = ("vendor_id", "CPU implementer")
+_MODEL_KEYS = ("model name", "cpu", "Model", "uarch")
 _HYPERVISORS = {
     "amazon ec2": "amazon",
     "bochs": "bochs",
@@ -42,99 +58,29 @@ _HYPERVISORS = {
 }
 
 
-class MemoryNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One NUMA node: its number, the list of its CPUs such as ``0-15``, and its memory."""
+def hardware(roots: Roots = THIS_MACHINE, *, gpus: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """Describe the machine whose files lie under ``roots`` as a document; takes milliseconds, so do it once.
 
-    node: int
-    cpus: str | None
-    memory_bytes: int | None
-
-
-class Disk(msgspec.Struct, frozen=True, kw_only=True):
-    """One whole disk."""
-
-    device: str
-    model: str | None
-    size_bytes: int | None
-    rotational: bool | None
-
-
-class Interface(msgspec.Struct, frozen=True, kw_only=True):
-    """One network interface that leaves the machine; its speed is known while it has a link."""
-
-    interface: str
-    driver: str | None
-    speed_bytes_per_second: int | None
-
-
-class Adapter(msgspec.Struct, frozen=True, kw_only=True):
-    """One InfiniBand or other RDMA adapter, and the rates of its ports such as ``100 Gb/sec (4X EDR)``."""
-
-    device: str
-    model: str | None
-    link_layers: list[str]
-    rates: list[str]
-
-
-class Hardware(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine is made of.
-
-    ``threads`` are the CPUs that the kernel has, whether on or off. What is unknown is None; ``reasons`` says why,
-    by the field's name, or by a name such as ``disks.sda.model``. ``notes`` says what to be careful with.
-    ``simulated`` is set when the description is not of the machine that this process runs on.
-    """
-
-    simulated: bool
-    vendor: str | None
-    model: str | None
-    architecture: str | None
-    microarchitecture: str | None
-    sockets: int | None
-    cores: int | None
-    threads: int | None
-    caches: list[Cache] | None
-    memory_bytes: int | None
-    swap_bytes: int | None
-    numa: list[MemoryNode] | None
-    disks: list[Disk] | None
-    network: list[Interface] | None
-    infiniband: list[Adapter] | None
-    gpus: list[dict[str, Any]] | None
-    os: str | None
-    kernel: str | None
-    python: str
-    virtualisation: str | None
-    reasons: dict[str, str]
-    notes: dict[str, str]
-
-
-def describe(roots: Roots, *, gpus: Sequence[Mapping[str, Any]] | None = None) -> Hardware:
-    """Describe the machine whose files lie under ``roots``; takes milliseconds, so do it once.
-
-    ``gpus`` describes each GPU; None when nothing looked for them. Raises nothing: what is unknown is None and named
-    in ``reasons``.
+    ``gpus`` describes each GPU; None if they were not looked for. Unknown fields are None; ``reasons`` says why, by the
+    field's name, or by a name such as ``disks.sda.model``. ``notes`` holds cautions. ``simulated`` is true if the files
+    are not those of this process's machine. ``threads`` counts all CPUs of the kernel, online or not.
     """
     reasons: dict[str, str] = {}
     notes: dict[str, str] = {}
-    found: dict[str, Any] = describe_processors(roots, reasons, notes)
+    found: dict[str, Any] = {"simulated": roots.simulated} | _processors(roots, reasons, notes)
     _memory(roots, found, reasons)
     found["disks"] = _devices(roots.sys / "block", choose_disks, _disk, "disks", reasons)
     found["network"] = _devices(roots.sys / "class" / "net", choose_interfaces, _interface, "network", reasons)
     found["infiniband"] = _adapters(roots.sys / "class" / "infiniband", reasons)
-    _system(roots, found, reasons)
+    found["gpus"] = None if gpus is None else [dict(gpu) for gpu in gpus]
     if gpus is None:
-        reasons["gpus"] = "not found: nobody looked for GPUs"
-    return Hardware(**found, gpus=None if gpus is None else [dict(gpu) for gpu in gpus], reasons=reasons, notes=notes)
-
-
-def hardware(roots: Roots = THIS_MACHINE, *, gpus: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """Describe a machine as a document that a message can carry."""
-    document: dict[str, Any] = msgspec.to_builtins(describe(roots, gpus=gpus))
-    return document
+        reasons["gpus"] = "not found: GPUs were not looked for"
+    _system(roots, found, reasons)
+    return {**found, "reasons": reasons, "notes": notes}
 
 
 class HardwareCollector:
-    """Gives the description as the labels of one series, whose value is 1; an empty label is unknown."""
+    """Reports the description as the labels of one series with the value 1; an empty label is unknown."""
 
     name = "hardware"
     lane = Lane.SLOW
@@ -144,14 +90,14 @@ class HardwareCollector:
         self._key = ""
 
     def collect(self, _now: Instant) -> Reading:
-        """Give the description that was made at the first reading."""
+        """Report the description, made at the first reading."""
         if not self._key:
-            found = describe(self._roots)
-            self._key = series(INFO, **{label: _label(getattr(found, label)) for label in INFO_LABELS})
+            found = hardware(self._roots)
+            self._key = series(INFO, **{label: _label(found[label]) for label in INFO_LABELS})
         return Reading({self._key: 1})
 
     def probe(self) -> dict[str, str | None]:
-        """Say that there is always a description."""
+        """Report that there is always a description."""
         return {INFO: None}
 
 
@@ -169,16 +115,16 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
         if found[field] is None:
             reasons[field] = report[metric] or Why.FAILED.value
     folder = roots.sys / "devices" / "system" / "node"
-    nodes = _told(lambda: entries(folder, r"node\d+"), "numa", reasons)
+    nodes = _read(lambda: entries(folder, r"node\d+"), "numa", reasons)
     found["numa"] = nodes
     if nodes is not None:
         memory = NumaCollector(sys=roots.sys).collect(_NOW).values
         found["numa"] = [
-            MemoryNode(
-                node=int(name[4:]),
-                cpus=_told(functools.partial(read_text, folder / name / "cpulist"), f"numa.{name}.cpus", reasons),
-                memory_bytes=memory.get(series("host_numa_memory_total_bytes", node=name[4:])),  # type: ignore[arg-type] # whole
-            )
+            {
+                "node": int(name[4:]),
+                "cpus": _read(functools.partial(read_text, folder / name / "cpulist"), f"numa.{name}.cpus", reasons),
+                "memory_bytes": memory.get(series("host_numa_memory_total_bytes", node=name[4:])),
+            }
             for name in nodes
         ]
 
@@ -186,30 +132,30 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
 def _devices(
     folder: Path,
     choose: Callable[[tuple[bytes, ...]], Iterable[bytes]],
-    one: Callable[[Path, dict[str, str]], _ValueT],
+    one: Callable[[Path, dict[str, str]], dict[str, Any]],
     field: str,
     reasons: dict[str, str],
-) -> list[_ValueT] | None:
-    """Describe the devices of a folder that are reported, by the rules of their collector."""
-    names = _told(functools.partial(entries, folder), field, reasons)
+) -> list[dict[str, Any]] | None:
+    """Describe the devices of a folder that their collector reports."""
+    names = _read(functools.partial(entries, folder), field, reasons)
     if names is None:
         return None
     chosen = choose(tuple(name.encode(errors="surrogateescape") for name in names))
     return [one(folder / name.decode(errors="replace"), reasons) for name in chosen]
 
 
-def _disk(folder: Path, reasons: dict[str, str]) -> Disk:
+def _disk(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
     where = f"disks.{folder.name}"
-    rotational = _told(lambda: read_number(folder / "queue" / "rotational"), f"{where}.rotational", reasons)
-    return Disk(
-        device=folder.name,
-        model=_told(lambda: read_text(folder / "device" / "model"), f"{where}.model", reasons),
-        size_bytes=_told(lambda: read_number(folder / "size") * SECTOR_BYTES, f"{where}.size_bytes", reasons),
-        rotational=None if rotational is None else rotational != 0,
-    )
+    rotational = _read(lambda: read_number(folder / "queue" / "rotational"), f"{where}.rotational", reasons)
+    return {
+        "device": folder.name,
+        "model": _read(lambda: read_text(folder / "device" / "model"), f"{where}.model", reasons),
+        "size_bytes": _read(lambda: read_number(folder / "size") * SECTOR_BYTES, f"{where}.size_bytes", reasons),
+        "rotational": None if rotational is None else rotational != 0,
+    }
 
 
-def _interface(folder: Path, reasons: dict[str, str]) -> Interface:
+def _interface(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
     def speed() -> int:
         megabits = read_number(folder / "speed")
         if megabits <= 0:  # the kernel's way to say that there is no link
@@ -217,15 +163,15 @@ def _interface(folder: Path, reasons: dict[str, str]) -> Interface:
         return megabits * 125_000
 
     driver = folder / "device" / "driver"
-    return Interface(
-        interface=folder.name,
-        driver=driver.resolve().name if driver.exists() else None,
-        speed_bytes_per_second=_told(speed, f"network.{folder.name}.speed_bytes_per_second", reasons),
-    )
+    return {
+        "interface": folder.name,
+        "driver": driver.resolve().name if driver.exists() else None,
+        "speed_bytes_per_second": _read(speed, f"network.{folder.name}.speed_bytes_per_second", reasons),
+    }
 
 
-def _adapters(folder: Path, reasons: dict[str, str]) -> list[Adapter] | None:
-    """Return the RDMA adapters: an empty list where there is none, None where they cannot be listed."""
+def _adapters(folder: Path, reasons: dict[str, str]) -> list[dict[str, Any]] | None:
+    """Return the RDMA adapters; None if they cannot be listed."""
     try:
         ports = Ports(folder).look(_NOW)
     except CollectorUnavailableError as error:
@@ -234,24 +180,23 @@ def _adapters(folder: Path, reasons: dict[str, str]) -> list[Adapter] | None:
         reasons["infiniband"] = error.reason
         return None
     return [
-        Adapter(
-            device=device,
-            model=text_or(folder / device / "hca_type") or None,
-            link_layers=sorted({port.link_layer for port in ports if port.device == device and port.link_layer}),
-            rates=[port.rate for port in ports if port.device == device],
-        )
+        {
+            "device": device,
+            "model": text_or(folder / device / "hca_type") or None,
+            "link_layers": sorted({port.link_layer for port in ports if port.device == device and port.link_layer}),
+            "rates": [port.rate for port in ports if port.device == device],
+        }
         for device in dict.fromkeys(port.device for port in ports)
     ]
 
 
 def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> None:
-    """Describe the system that runs on the machine; Python is always ours."""
-    found["simulated"] = roots.simulated
+    """Describe the system that runs on the machine; Python is always that of this process."""
     found["python"] = f"{platform.python_implementation()} {platform.python_version()}"
-    found["kernel"] = _told(lambda: read_text(roots.proc / "sys" / "kernel" / "osrelease"), "kernel", reasons)
+    found["kernel"] = _read(lambda: read_text(roots.proc / "sys" / "kernel" / "osrelease"), "kernel", reasons)
     found["os"] = None
     if roots.simulated:
-        reasons["os"] = f"{Why.UNSUPPORTED.value}: trees that stand in for a machine do not tell its distribution"
+        reasons["os"] = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine does not tell its distribution"
     else:
         try:
             found["os"] = platform.freedesktop_os_release().get("PRETTY_NAME")
@@ -261,9 +206,9 @@ def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
 
 
 def _virtualisation(roots: Roots, reasons: dict[str, str]) -> str | None:
-    """Return the hypervisor of this virtual machine, ``none`` on bare metal, None where that is unknown."""
+    """Return the hypervisor of this virtual machine, ``none`` on bare metal, None if that is unknown."""
     try:
-        blocks = cpuinfo(roots.proc / "cpuinfo")
+        blocks = _cpuinfo(roots.proc / "cpuinfo")
     except CollectorUnavailableError as error:
         reasons["virtualisation"] = error.reason
         return None
@@ -281,9 +226,142 @@ def _virtualisation(roots: Roots, reasons: dict[str, str]) -> str | None:
     return "unknown hypervisor"
 
 
-def _told(read: Callable[[], _ValueT], field: str, reasons: dict[str, str]) -> _ValueT | None:
+def _read(read: Callable[[], _ValueT], field: str, reasons: dict[str, str]) -> _ValueT | None:
     try:
         return read()
     except CollectorUnavailableError as error:
         reasons[field] = error.reason
         return None
+
+
+def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) -> dict[str, Any]:
+    """Describe the CPUs by ``cpuinfo`` and by the topology under ``/sys/devices/system/cpu``."""
+    cpus = roots.sys / "devices" / "system" / "cpu"
+    try:
+        blocks = _cpuinfo(roots.proc / "cpuinfo")
+        unknown = f"{Why.UNSUPPORTED.value}: {roots.proc / 'cpuinfo'} does not tell"
+    except CollectorUnavailableError as error:
+        blocks, unknown = [], error.reason
+    first = blocks[0] if blocks else {}
+    found: dict[str, Any] = {
+        "vendor": _first(first, _VENDOR_KEYS),
+        "model": _first(first, _MODEL_KEYS),
+        "architecture": _architecture(roots, first),
+    }
+    reasons.update({field: unknown for field, value in found.items() if value is None})
+    found["microarchitecture"] = _microarchitecture(first, found["architecture"], reasons, notes)
+    names = entries_or_none(cpus, r"cpu\d+")
+    places: set[tuple[object, ...]] = {place for name in names if (place := _place(cpus / name / "topology"))}
+    if not places:
+        told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
+        places = {(block["physical id"], block["core id"]) for block in told}
+    untold = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
+    for field, value, where in (
+        ("threads", len(names) or len(blocks), ""),
+        ("cores", len(places), "/topology"),
+        ("sockets", len({place[0] for place in places}), "/topology"),
+        ("caches", _caches(cpus, names), "/cache"),
+    ):
+        found[field] = value or None
+        if not value:
+            reasons[field] = untold + where
+    return found
+
+
+def _cpuinfo(path: Path) -> list[dict[str, str]]:
+    """Return the blocks of ``cpuinfo``, one for each online CPU. Raises CollectorUnavailableError."""
+    text = KernelFile(path, size_bytes=65_536).read().decode(errors="replace")
+    blocks = [
+        {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
+        for block in text.split("\n\n")
+    ]
+    return [block for block in blocks if "processor" in block]
+
+
+def _microarchitecture(
+    block: Mapping[str, str], architecture: str | None, reasons: dict[str, str], notes: dict[str, str]
+) -> str | None:
+    """Return archspec's name of the newest micro-architecture whose features the first CPU of ``cpuinfo`` has.
+
+    None with a reason if none is known; the notes say that it is a guess.
+    """
+    if architecture not in ("x86_64", "aarch64"):
+        reasons["microarchitecture"] = f"{Why.UNSUPPORTED.value}: no names are known for {architecture or 'this'} CPUs"
+        return None
+    features = set(block.get("flags" if architecture == "x86_64" else "Features", "").split())
+    if not features:
+        reasons["microarchitecture"] = f"{Why.NOT_FOUND.value}: cpuinfo does not tell the CPU's features"
+        return None
+    # archspec takes 30 ms and 3 MB to load, and only this needs it.
+    try:
+        from archspec.cpu import TARGETS
+        from archspec.cpu.schema import TARGETS_JSON
+
+        root = TARGETS[architecture]
+    except (ImportError, OSError, KeyError) as error:
+        reasons["microarchitecture"] = f"{Why.FAILED.value}: archspec cannot be used: {error}"
+        return None
+    vendor = block.get("vendor_id", "generic")
+    if architecture == "aarch64":
+        vendor = TARGETS_JSON["conversions"]["arm_vendors"].get(block.get("CPU implementer", ""), "generic")
+    elif "pni" in features:
+        features.add("sse3")  # Linux calls it by its older name
+    fitting = [
+        target
+        for target in TARGETS.values()
+        if (target == root or root in target.ancestors)
+        and target.vendor in (vendor, "generic")
+        and target.features <= features
+    ]
+    part = block.get("CPU part", "")
+    fitting = [target for target in fitting if part and target.cpu_part == part] or fitting or [root]
+    # A maker's name is right only if the CPU has all features of the newest level without a maker's name.
+    level = max((target for target in fitting if target.vendor == "generic"), key=_newness, default=root)
+    makers = [target for target in fitting if target.vendor != "generic" and (target > level or part)]
+    notes["microarchitecture"] = _ON_A_VM if "hypervisor" in features else _GUESSED
+    return str(max(makers or [level], key=_newness).name)
+
+
+def _newness(target: Any) -> tuple[int, int]:
+    return len(target.ancestors), len(target.features)
+
+
+def _first(block: dict[str, str], keys: tuple[str, ...]) -> str | None:
+    return next((block[key][:LONGEST_TEXT] for key in keys if block.get(key)), None)
+
+
+def _architecture(roots: Roots, block: dict[str, str]) -> str | None:
+    if not roots.simulated:
+        return platform.machine()
+    if " lm " in f" {block.get('flags', '')} ":
+        return "x86_64"
+    return "aarch64" if "CPU implementer" in block else None
+
+
+def _place(topology: Path) -> tuple[int, ...]:
+    """Return socket and core of a CPU; empty if they are unknown, as for one that is off."""
+    try:
+        return read_number(topology / "physical_package_id"), read_number(topology / "core_id")
+    except CollectorUnavailableError:
+        return ()
+
+
+def _caches(cpus: Path, names: list[str]) -> list[dict[str, Any]]:
+    """Count the caches; all CPUs that share a cache list it."""
+    seen: set[tuple[int, str, int | None, str]] = set()
+    for name in names:
+        folder = cpus / name / "cache"
+        for index in entries_or_none(folder, r"index\d+"):
+            cache = folder / index
+            match = _SIZE.fullmatch(text_or(cache / "size"))
+            size = int(match[1]) * _UNITS[match[2]] if match else None
+            try:
+                level, kind = read_number(cache / "level"), read_text(cache / "type")
+            except CollectorUnavailableError:
+                continue
+            seen.add((level, kind, size, text_or(cache / "shared_cpu_list", name)))
+    counted = Counter((level, kind, size) for level, kind, size, _ in seen)
+    return [
+        {"level": level, "kind": kind, "size_bytes": size, "count": count}
+        for (level, kind, size), count in sorted(counted.items(), key=lambda each: (each[0][0], each[0][1]))
+    ]

@@ -58,7 +58,7 @@ _ACTIVE = (4, 5)
 
 
 class Counter(NamedTuple):
-    """One traffic counter of a port; ``file`` is None where the port does not have it, ``is_short`` one of 32 bits."""
+    """One traffic counter of a port; ``file`` is None if the port lacks it, ``is_short`` is true for 32 bits."""
 
     key: str
     file: KernelFile | None
@@ -66,7 +66,7 @@ class Counter(NamedTuple):
 
 
 class Port(NamedTuple):
-    """One port as it was looked at last; texts are empty where they are unknown."""
+    """One port as of the last look; unknown texts are empty."""
 
     device: str
     number: str
@@ -79,7 +79,7 @@ class Port(NamedTuple):
 
     @property
     def inactive(self) -> str:
-        """Say why there is no traffic to count; empty while there may be."""
+        """The reason why there is no traffic to count; else empty."""
         number = self.state.partition(":")[0]
         if not number.isdigit() or int(number) in _ACTIVE:
             return ""
@@ -87,7 +87,7 @@ class Port(NamedTuple):
 
 
 class Ports:
-    """The ports of all adapters, looked up anew every ten seconds; used by one thread."""
+    """The ports of all adapters, listed again every ten seconds; used by one thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,7 +99,7 @@ class Ports:
         return self._ports if 0 <= now.mono - self._looked <= LOOK_AGAIN_S else self.look(now)
 
     def look(self, now: Instant) -> list[Port]:
-        """Look at all ports. Raises CollectorUnavailableError when adapters cannot be listed."""
+        """List all ports. Raises CollectorUnavailableError if adapters cannot be listed."""
         before = {(port.device, port.number): port.traffic for port in self._ports}
         self._ports, self._looked = [], now.mono
         for device in entries(self.folder):
@@ -129,7 +129,7 @@ def _port(root: Path, device: str, number: str, before: dict[str, Counter]) -> P
 
 
 def _file_of(folder: Path, counter: str, listed: frozenset[str]) -> Path | None:
-    """Return the file of a port's counter: that of 64 bits, where an older kernel keeps it under another name."""
+    """Return the file of a port's counter, preferably of 64 bits, which an older kernel keeps under another name."""
     names = (
         f"counters_ext/{counter}_64",
         f"counters/{counter}_64",
@@ -140,7 +140,7 @@ def _file_of(folder: Path, counter: str, listed: frozenset[str]) -> Path | None:
 
 
 def _is_wide(path: Path, listed: frozenset[str]) -> bool:
-    """Tell whether a counter has 64 bits: by its name, by those that exist only beside such ones, or by its value.
+    """Tell whether a counter has 64 bits: by its name, by files that exist only beside such counters, or by its value.
 
     Source of the second: Linux drivers/infiniband/core/sysfs.c, the groups pma_group and pma_group_ext.
     """
@@ -153,7 +153,7 @@ def _is_wide(path: Path, listed: frozenset[str]) -> bool:
 
 
 class InfinibandTrafficCollector(SourceCollector):
-    """Reads the four traffic counters of each port; those of a port without a link are None, with its state.
+    """Reads the four traffic counters of each port; without a link they are None, with the port's state.
 
     Data is counted in units of four octets, packets are not.
     Source: Linux Documentation/ABI/stable/sysfs-class-infiniband.
@@ -175,7 +175,7 @@ class InfinibandTrafficCollector(SourceCollector):
         return values, reasons
 
     def probe(self) -> dict[str, str | None]:
-        """Say what is counted, which ports have no link, and which have only the counters of 32 bits."""
+        """Report the counted metrics, ports without a link, and counters of 32 bits."""
         report = super().probe()
         short = f"{Why.UNSUPPORTED.value}: 64 bits; these 32 stop when they are full"
         if all(reason is not None for reason in report.values()):
@@ -185,7 +185,7 @@ class InfinibandTrafficCollector(SourceCollector):
 
 
 class InfinibandPortCollector(SourceCollector):
-    """Reads state, rate, errors and kinds of packets of each port, and looks which ports there are."""
+    """Lists the ports, and reads state, rate, errors and kinds of packets of each."""
 
     def __init__(self, ports: Ports) -> None:
         untold = f"{Why.UNSUPPORTED.value}: no port counts it"
@@ -199,11 +199,11 @@ class InfinibandPortCollector(SourceCollector):
         """Read every port; a counter that a port does not have is left out."""
         self._infos = {}
         values, reasons = super().collect(now)
-        # The labels of a description change with the state; the one before is over, and nothing is missing.
+        # The labels of a description change with the state: the previous one is not missing.
         return Reading({**values, **self._infos}, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say which ports there are, and which counters none of them has."""
+        """Report the metrics, and the counters that no port has."""
         self._infos = {}
         report = super().probe()
         return report | {INFO: None} if self._infos else report
@@ -233,13 +233,13 @@ class InfinibandPortCollector(SourceCollector):
 
 
 def infiniband_collectors(*, sys: Path) -> list[InfinibandTrafficCollector | InfinibandPortCollector]:
-    """Return both collectors; they share the ports, so that those are looked up once."""
+    """Return both collectors, which share the list of ports."""
     ports = Ports(sys / "class" / "infiniband")
     return [InfinibandTrafficCollector(ports), InfinibandPortCollector(ports)]
 
 
 def _traffic(port: Port, metric: str, counter: Counter) -> int:
-    """Return octets or packets. Raises CollectorUnavailableError where there is no link, or no such counter."""
+    """Return octets or packets. Raises CollectorUnavailableError without a link or such a counter."""
     if port.inactive:
         raise CollectorUnavailableError(Why.UNSUPPORTED, port.inactive)
     if counter.file is None:

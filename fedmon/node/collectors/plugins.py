@@ -1,7 +1,7 @@
-"""Collectors that other packages bring: found by entry point, loaded when the owner names them, kept apart.
+"""Collectors of other packages: found by entry point, loaded if the owner names them, guarded.
 
 A package offers a plug-in as an entry point of the group ``fedmon.collectors``: a callable that takes a Context and
-returns one Collector or several. What a plug-in's module needs is named in ``__all__`` here.
+returns one Collector or several. ``__all__`` lists the names for the module of a plug-in.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ GROUP = "fedmon.collectors"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _WORDS = tuple(why.value for why in Why)
 _MAX_SERIES = 1000
-"""More than any plug-in needs, and few enough that a mistake in labels does not fill memory and network."""
+"""Bound against a mistake in labels, which could fill memory and network."""
 _SUFFIX = {Kind.COUNTER: "_total", Kind.INFO: "_info", Kind.GAUGE: ""}
 
 
 class Context(NamedTuple):
-    """What a plug-in is given: where the machine's files are, its own settings, and ``declare`` for its metrics.
+    """The argument of a plug-in: the roots of the machine's files, its settings, and ``declare`` for its metrics.
 
-    ``settings`` is the table ``[plugins.<name>]`` of the node's settings, empty when there is none. ``declare`` takes
-    the rows of all metrics that the plug-in will give, see ``rows``; what is not declared never leaves the plug-in. It
-    raises ConflictError for a name that is taken, InvalidInputError for one that does not say its unit.
+    ``settings`` is the table ``[plugins.<name>]`` of the node's settings, empty by default. ``declare`` takes the rows
+    of all metrics of the plug-in, see ``rows``; undeclared metrics are dropped. It raises ConflictError for a name that
+    is taken, InvalidInputError for a name without its unit.
     """
 
     roots: Roots
@@ -72,8 +72,8 @@ def plugin_collectors(
 ) -> list[Collector]:
     """Return the collectors of the plug-ins that the owner named, for the stream ``host``.
 
-    A plug-in that is not installed, cannot be imported, fails, or declares a metric that exists already, is left out:
-    in its place stands a collector that reads nothing and says why. ``offers`` are all installed plug-ins when None.
+    A plug-in that is not installed, cannot be imported, fails, or declares an existing metric is replaced by a
+    collector that only reports the reason. ``offers`` defaults to all installed plug-ins.
     """
     if not names:
         return []
@@ -87,7 +87,7 @@ def plugin_collectors(
         try:
             made = _make(_chosen(name, known), context)
             guarded = [GuardedCollector(name, collector, declared, many=len(made) > 1) for collector in made]
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plug-in is somebody else's, and the node goes on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code; the node goes on
             reason = described(error)
             logger.warning("collector plug-in %s is left out: %s", name, reason)
             collectors.append(LeftOutPlugin(name, reason))
@@ -137,7 +137,7 @@ def _declare(metrics: Iterable[Metric], *, into: dict[str, Metric], taken: Mappi
 
 
 class GuardedCollector:
-    """Reads a collector of a plug-in, and lets through what the plug-in declared and can be a value.
+    """Reads a collector of a plug-in, and passes only declared metrics and finite numbers.
 
     ``declared`` maps the names of the plug-in's metrics to their rows.
     """
@@ -168,22 +168,22 @@ class GuardedCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Return what the plug-in says of its metrics; those that it gave without declaring them are named."""
+        """Return the plug-in's report, and the undeclared metrics that it gave."""
         try:
             said = dict(self._collector.probe())
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plug-in is somebody else's
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code
             return {self.name: self._named(error).reason}
         report = {key: None if why is None else _reasoned(str(why)) for key, why in said.items() if self._allows(key)}
         return report | self._refused
 
     def close(self) -> None:
-        """Let the plug-in give back what it holds, where it holds anything."""
+        """Close the plug-in's collector, if it can be closed."""
         close = getattr(self._collector, "close", None)
         if close is not None:
             close()
 
     def _allows(self, key: str) -> bool:
-        """Tell whether a series belongs to a metric that this plug-in declared, with its labels."""
+        """Tell whether a series belongs to a declared metric, with its labels."""
         if key in self._allowed:
             return self._allowed[key]
         if len(self._allowed) >= _MAX_SERIES:
@@ -203,7 +203,7 @@ class GuardedCollector:
     def _refuse(self, name: str, key: str, what: str) -> bool:
         if name not in self._warned:
             self._warned.add(name)
-            # Of a metric that is not the plug-in's nothing may be said under its name.
+            # The report must not name a metric of another owner.
             self._refused[self.name] = f"{Why.FAILED.value}: the plug-in {self._plugin} {what}: {name}"
             logger.warning("collector plug-in %s: %s is dropped: it %s", self._plugin, key, what)
         if len(self._allowed) < _MAX_SERIES:
@@ -222,7 +222,7 @@ class GuardedCollector:
 
 
 class LeftOutPlugin:
-    """Stands for a plug-in that could not be loaded, and says why."""
+    """The collector of a plug-in that could not be loaded: reports the reason."""
 
     lane = Lane.SLOW
 
@@ -239,7 +239,7 @@ class LeftOutPlugin:
 
 
 def described(error: BaseException, *, plain: bool = False) -> str:
-    """Return an error as a reason, or plainly as its type and text."""
+    """Return an error as a reason, or only its type and text."""
     if isinstance(error, CollectorUnavailableError):
         return error.reason
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -247,7 +247,7 @@ def described(error: BaseException, *, plain: bool = False) -> str:
 
 
 def _number(value: object) -> float | None:
-    """Return a value as it can be sent, None where it cannot; JSON has no NaN and no infinity."""
+    """Return a value that JSON can hold, else None: it has no NaN and no infinity."""
     if isinstance(value, bool):
         return float(value)
     return value if isinstance(value, int | float) and math.isfinite(value) else None

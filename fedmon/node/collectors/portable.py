@@ -34,12 +34,12 @@ class PortableCollector:
         return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})
 
     def probe(self) -> dict[str, str | None]:
-        """Say which metrics psutil gives on this system."""
+        """Report the metrics that psutil gives on this system."""
         try:
             found = set(map(metric_name, self._guarded()))
         except CollectorUnavailableError as error:
             return dict.fromkeys(self._metrics, error.reason)
-        missing = f"{Why.UNSUPPORTED.value}: psutil does not tell on this system"
+        missing = f"{Why.UNSUPPORTED.value}: psutil does not give it on this system"
         return {metric: None if metric in found else missing for metric in self._metrics}
 
     def _guarded(self) -> Values:
@@ -115,7 +115,7 @@ def _temperature() -> Values:
 def _frequency() -> Values:
     each = [core.current * 1_000_000 for core in psutil.cpu_freq(percpu=True) if core.current > 0]
     if not each:
-        raise CollectorUnavailableError(Why.UNSUPPORTED, "psutil tells no frequency on this system")
+        raise CollectorUnavailableError(Why.UNSUPPORTED, "psutil gives no frequency on this system")
     numbers = round(sum(each) / len(each)), round(min(each)), round(max(each))
     return dict(zip(cpu.FREQUENCIES, numbers, strict=True))
 

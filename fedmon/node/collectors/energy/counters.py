@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,7 @@ _LEAST_ELAPSED_S = 1.0  # a counter is refreshed in steps: two readings at once 
 
 
 class Part(enum.Enum):
-    """What a source measures."""
+    """The part of a machine that a source measures."""
 
     PLATFORM = "psys"
     PACKAGE = "package"
@@ -36,8 +37,8 @@ class Part(enum.Enum):
 class Source(NamedTuple):
     """A file with microjoules that count up, or with microwatts.
 
-    ``name`` is unique and stays the same. ``range_uj`` is the value at which the counter starts again from 0, None
-    where it does not or where that is unknown. ``driver`` is that of a sensor's chip.
+    ``name`` is unique and stays the same. ``range_uj`` is the value at which the counter starts again from 0; None if
+    it does not or that is unknown. ``driver`` is that of a sensor's chip.
     """
 
     path: Path
@@ -50,9 +51,9 @@ class Source(NamedTuple):
 
 
 class SourceReading(NamedTuple):
-    """Microwatts (None for a counter) and microjoules since the node's start, None where they are not known.
+    """Microwatts (None for a counter) and microjoules since the node's start, None if they are not known.
 
-    ``reason`` says why this reading was missed, ``gap`` why the energy since the previous one is not known.
+    ``reason`` is that of a missed reading, ``gap`` that of unknown energy since the previous one.
     """
 
     source: Source
@@ -60,63 +61,6 @@ class SourceReading(NamedTuple):
     total_uj: int | None
     reason: str = ""
     gap: str = ""
-
-
-class EnergyCounter:
-    """The energy that one counter has shown since its first reading, in whole microjoules.
-
-    ``max_watts`` is the most that it can measure: whether a counter that went back has wrapped or was reset follows
-    from it, and so does the time after which it may have wrapped twice.
-    """
-
-    def __init__(self, *, range_uj: int | None, max_watts: float, impossible_watts: float | None = None) -> None:
-        self.range_uj = range_uj
-        self.total_uj = 0
-        self._max_watts, self._impossible_watts = max_watts, impossible_watts
-        self._last: tuple[int, float] | None = None
-        self._gap = ""
-
-    def add(self, raw_uj: int, mono: float) -> str:
-        """Add the energy since the previous reading; return the reason where it cannot be known.
-
-        ``mono`` is monotonic time in seconds. After a reason the counting goes on from this reading.
-        """
-        last, self._last = self._last, (raw_uj, mono)
-        if last is None:
-            gap, self._gap = self._gap, ""
-            return gap
-        elapsed_s = max(mono - last[1], _LEAST_ELAPSED_S)
-        counted = raw_uj - last[0]
-        if self.range_uj:
-            shortest_s = max(self.range_uj / 1e6 / self._max_watts, SHORTEST_WRAP_S)
-            if elapsed_s > shortest_s:
-                return (
-                    f"{Why.FAILED.value}: the counter may have wrapped more than once in {elapsed_s:.0f} s, which takes"
-                    f" it {shortest_s:.0f} s at {self._max_watts:g} W; sample more often"
-                )
-            across = counted + self.range_uj
-            if counted < 0 <= across <= min(self._max_watts * elapsed_s * 1e6, self.range_uj / 2):
-                counted = across
-        if counted < 0:
-            return (
-                f"{Why.FAILED.value}: the counter went back from {last[0]} to {raw_uj} uJ; it was reset, and the"
-                " energy since the previous reading is not known"
-            )
-        if self._impossible_watts is not None and counted > self._impossible_watts * elapsed_s * 1e6:
-            return (
-                f"{Why.FAILED.value}: the counter jumped by {counted / 1e6:.0f} J in {elapsed_s:.1f} s,"
-                " more than a machine draws; the energy since the previous reading is not known"
-            )
-        self.total_uj += counted
-        return ""
-
-    def missed(self) -> None:
-        """Note a failed reading: a counter goes on counting meanwhile."""
-
-    def restart(self, gap: str) -> None:
-        """Count from the next reading on, which gives the reason ``gap``."""
-        if self._last is not None:
-            self._last, self._gap = None, gap
 
 
 class PowerIntegral:
@@ -127,33 +71,80 @@ class PowerIntegral:
         self._name, self._gap = name, ""
         self._last: tuple[int, float] | None = None
 
-    def add(self, power_uw: int, mono: float) -> str:
-        """Add the trapezoid since the previous reading; return the reason where there is none."""
-        last, self._last = self._last, (power_uw, mono)
+    def add(self, number: int, mono: float) -> str:
+        """Add the energy since the previous reading; return the reason if it is not known.
+
+        ``mono`` is monotonic time in seconds. After a reason this reading is the first one.
+        """
+        last, self._last = self._last, (number, mono)
         if last is None:
             gap, self._gap = self._gap, ""
             return gap
-        elapsed_s = mono - last[1]
-        if not 0 <= elapsed_s <= LONGEST_GAP_S:
-            return f"{Why.FAILED.value}: {elapsed_s:.0f} s lie between two readings of {self._name}"
-        # A supply that feeds back or a battery that is charged shows less than nothing: no energy is given back here.
-        self.total_uj += max(0, int((last[0] + power_uw) * elapsed_s / 2))
-        return ""
+        drawn_uj, gap = self._between(number, last[0], mono - last[1])
+        self.total_uj += drawn_uj
+        return gap
 
     def missed(self) -> None:
         """Note a failed reading, after which the energy is unknown."""
         self.restart(f"{Why.FAILED.value}: {self._name} could not be read before")
 
     def restart(self, gap: str) -> None:
-        """Integrate from the next reading on, which gives the reason ``gap``."""
+        """Begin with the next reading, which gives the reason ``gap``."""
         if self._last is not None:
             self._last, self._gap = None, gap
+
+    def _between(self, power_uw: int, before_uw: int, elapsed_s: float) -> tuple[int, str]:
+        if not 0 <= elapsed_s <= LONGEST_GAP_S:
+            return 0, f"{Why.FAILED.value}: {elapsed_s:.0f} s lie between two readings of {self._name}"
+        # A supply that feeds back or a battery that is charged shows less than nothing: no energy is given back here.
+        return max(0, int((before_uw + power_uw) * elapsed_s / 2)), ""
+
+
+class EnergyCounter(PowerIntegral):
+    """The energy that one counter has shown since its first reading, in whole microjoules.
+
+    ``max_watts`` is the most that it can measure. It decides whether a counter that went back has wrapped or was reset,
+    and after which time it may have wrapped twice.
+    """
+
+    def __init__(self, *, range_uj: int | None, max_watts: float, impossible_watts: float = math.inf) -> None:
+        super().__init__("")
+        self.range_uj = range_uj
+        self._max_watts, self._impossible_watts = max_watts, impossible_watts
+
+    def missed(self) -> None:
+        """Note a failed reading: a counter goes on counting meanwhile."""
+
+    def _between(self, raw_uj: int, before_uj: int, elapsed_s: float) -> tuple[int, str]:
+        elapsed_s = max(elapsed_s, _LEAST_ELAPSED_S)
+        counted = raw_uj - before_uj
+        if self.range_uj:
+            shortest_s = max(self.range_uj / 1e6 / self._max_watts, SHORTEST_WRAP_S)
+            if elapsed_s > shortest_s:
+                return 0, (
+                    f"{Why.FAILED.value}: the counter may have wrapped more than once in {elapsed_s:.0f} s, which takes"
+                    f" it {shortest_s:.0f} s at {self._max_watts:g} W; sample more often"
+                )
+            across = counted + self.range_uj
+            if counted < 0 <= across <= min(self._max_watts * elapsed_s * 1e6, self.range_uj / 2):
+                counted = across
+        if counted < 0:
+            return 0, (
+                f"{Why.FAILED.value}: the counter went back from {before_uj} to {raw_uj} uJ; it was reset, and the"
+                " energy since the previous reading is not known"
+            )
+        if counted > self._impossible_watts * elapsed_s * 1e6:
+            return 0, (
+                f"{Why.FAILED.value}: the counter jumped by {counted / 1e6:.0f} J in {elapsed_s:.1f} s,"
+                " more than a machine draws; the energy since the previous reading is not known"
+            )
+        return counted, ""
 
 
 class _Account:
     """One source, its open file, and its energy so far."""
 
-    def __init__(self, source: Source, energy: EnergyCounter | PowerIntegral) -> None:
+    def __init__(self, source: Source, energy: PowerIntegral) -> None:
         self.energy, self.is_gone = energy, False
         self.move(source)
 
@@ -165,7 +156,7 @@ class _Account:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the reading before."""
+        """Forget the previous reading."""
         self.energy.restart(f"{Why.FAILED.value}: {self.source.name} was away; the energy meanwhile is not known")
 
     def read(self, mono: float, hint: str) -> SourceReading:
@@ -194,7 +185,7 @@ class SourceReader:
         find: Callable[[], list[Source]],
         *,
         max_watts: float,
-        impossible_watts: float | None = None,
+        impossible_watts: float = math.inf,
         hint: str = "",
     ) -> None:
         self._find, self._hint = find, hint
@@ -205,7 +196,7 @@ class SourceReader:
         self._read: tuple[Instant, list[SourceReading]] | None = None
 
     def read(self, now: Instant) -> list[SourceReading]:
-        """Read all sources; those that are gone are left out from the second reading on."""
+        """Read all sources; a source that is gone is left out from the second reading on."""
         if self._read is None or self._read[0] != now:
             is_due = self._looked is None or not 0 <= now.mono - self._looked < LOOK_AGAIN_S
             if is_due or any(account.is_gone for account in self._watched):
@@ -218,7 +209,7 @@ class SourceReader:
         return sum(account.energy.total_uj for account in self._accounts.values() if account.source.part in parts)
 
     def probe(self) -> dict[Source, str | None]:
-        """Say of each source that there is now whether it can be read, without counting anything."""
+        """Map each present source to None if it can be read, else to the reason; counts nothing."""
         found: dict[Source, str | None] = {}
         for source in self._find():
             try:
@@ -232,7 +223,7 @@ class SourceReader:
         key = source.name, source.counts_energy
         account = self._accounts.get(key)
         if account is None:
-            energy: EnergyCounter | PowerIntegral = PowerIntegral(source.name)
+            energy = PowerIntegral(source.name)
             if source.counts_energy:
                 energy = EnergyCounter(
                     range_uj=source.range_uj, max_watts=self._max_watts, impossible_watts=self._impossible_watts

@@ -13,10 +13,17 @@ from typing import NamedTuple
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Roots, Why
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.energy.carbon import chosen_factor
-from fedmon.node.collectors.energy.counters import LOOK_AGAIN_S, EnergyCounter, Part, SourceReader
-from fedmon.node.collectors.energy.sources import NO_ZONES, hwmon_reader, of_the_machine, rapl_reader
+from fedmon.node.collectors.energy.counters import LOOK_AGAIN_S, EnergyCounter, Part
+from fedmon.node.collectors.energy.sources import (
+    NO_ZONES,
+    hwmon_collector,
+    hwmon_reader,
+    of_the_machine,
+    rapl_collector,
+    rapl_reader,
+)
 from fedmon.node.collectors.files import KernelFile
 
 logger = logging.getLogger(__name__)
@@ -43,128 +50,17 @@ class Method(enum.Enum):
     PLATFORM = "psys"  # the counter of the whole platform
     COMPONENTS = "components"  # packages, memory and GPUs added up
     SENSORS = "hwmon"  # power sensors, integrated over time
-    GPUS = "gpus"  # GPUs alone, where nothing else can be read
+    GPUS = "gpus"  # GPUs alone, if nothing else can be read
 
 
 _PARTS = {Method.PLATFORM: (Part.PLATFORM,), Method.COMPONENTS: (Part.PACKAGE, Part.DRAM)}
 
 
-class NodeTotal:
-    """Adds up the machine's energy; used by the sampler's thread alone.
-
-    ``cpu_uj`` is that of processors and the rest of the machine, ``gpu_uj`` of each GPU that is added, in microjoules
-    since the node's start. ``reason`` says why the energy since the previous reading is not in them. The method is
-    chosen once, when there is one, so that a series never changes its meaning.
-    """
-
-    def __init__(
-        self, rapl: SourceReader, hwmon: SourceReader, *, sensors: tuple[str, ...], gpu_energy: GpuEnergy | None
-    ) -> None:
-        self._rapl, self._hwmon, self._named_sensors, self._gpu_energy = rapl, hwmon, sensors, gpu_energy
-        self._sensors: tuple[str, ...] = ()
-        self._gpus: dict[str, EnergyCounter] = {}
-        self._missing_gpus: frozenset[str] = frozenset()
-        self._sensor_uj: dict[str, int] = {}
-        self._chosen: float | None = None
-        self.cpu_uj = 0
-        self.gpu_uj: dict[str, int] = {}
-        self.reason = ""
-        self.method, self.no_method = self._choose()
-
-    def read(self, now: Instant) -> Energy:
-        """Read all that the method needs."""
-        if self.method is None and not self._is_found(now.mono):
-            return Energy(None, self.no_method)
-        if self.method is Method.SENSORS:
-            reasons = self._read_sensors(now)
-        else:
-            parts = _PARTS.get(self.method, ()) if self.method else ()
-            reasons = (
-                [each.reason or each.gap for each in self._rapl.read(now) if each.source.part in parts] if parts else []
-            )
-            self.cpu_uj = self._rapl.total_uj(parts)
-            if self.method is not Method.PLATFORM:
-                reasons += self._read_gpus(now)
-        self.reason = next(filter(None, reasons), "")
-        return Energy(None, self.reason) if self.reason else Energy(self.cpu_uj + sum(self.gpu_uj.values()))
-
-    def _is_found(self, mono: float) -> bool:
-        """Look for a method again when it is time to, or when GPUs have come."""
-        if self._has_gpus() or self._chosen is None or not 0 <= mono - self._chosen < LOOK_AGAIN_S:
-            self._chosen = mono
-            self.method, self.no_method = self._choose()
-        return self.method is not None
-
-    def _choose(self) -> tuple[Method | None, str]:
-        """Return the best method that can be read now, or None and why there is none."""
-        zones = self._rapl.probe()
-        readable = {zone.part for zone, reason in zones.items() if reason is None}
-        for method, parts in _PARTS.items():
-            if parts[0] in readable:
-                return method, ""
-        found = self._hwmon.probe()
-        chosen, problem = of_the_machine(list(found), self._named_sensors)
-        unreadable = next((reason for sensor in chosen if (reason := found[sensor]) is not None), "")
-        if chosen and not unreadable:
-            self._sensors = tuple(sorted(sensor.name for sensor in chosen))
-            return Method.SENSORS, ""
-        if self._has_gpus():
-            return Method.GPUS, ""
-        refused = next((reason for reason in zones.values() if reason is not None), None)
-        return None, refused or f"{NO_ZONES}; {unreadable or problem}"
-
-    def _has_gpus(self) -> bool:
-        try:
-            return self._gpu_energy is not None and bool(self._gpu_energy())
-        except CollectorUnavailableError:
-            return False
-
-    def _read_sensors(self, now: Instant) -> list[str]:
-        found = {reading.source.name: reading for reading in self._hwmon.read(now)}
-        reasons = []
-        for name in self._sensors:
-            reading = found.get(name)
-            if reading is None:
-                reasons.append(f"{Why.NOT_FOUND.value}: power sensor {name} is no longer there")
-                continue
-            if reading.total_uj is not None:
-                self._sensor_uj[name] = reading.total_uj
-            reasons.append(reading.reason or reading.gap)
-        self.cpu_uj = sum(self._sensor_uj.values())
-        return reasons
-
-    def _read_gpus(self, now: Instant) -> list[str]:
-        """Add the energy of each GPU; return the reasons of those that are not known.
-
-        A GPU that is no longer listed is missed once, and then gone.
-        """
-        if self._gpu_energy is None:
-            return []
-        try:
-            joules = self._gpu_energy()
-        except CollectorUnavailableError as error:
-            return [error.reason] if self._gpus else []
-        problems = []
-        for gpu, value in joules.items():
-            if not math.isfinite(value):
-                problems.append(f"{Why.FAILED.value}: GPU {gpu}: {value} is no energy")
-                continue
-            # The driver counts in 64 bits of millijoules, which do not wrap in a machine's life.
-            counter = self._gpus.setdefault(gpu, EnergyCounter(range_uj=None, max_watts=math.inf))
-            problems.append(counter.add(round(value * 1e6), now.mono))
-        missing = frozenset(self._gpus.keys() - joules.keys())
-        new = sorted(missing - self._missing_gpus)
-        problems += [f"{Why.NOT_FOUND.value}: GPU {gpu} gives no energy any more" for gpu in new]
-        self._missing_gpus = missing
-        self.gpu_uj = {gpu: counter.total_uj for gpu, counter in self._gpus.items()}
-        return problems
-
-
 class JobShares:
-    """Hands out energy to jobs: that of the processors by CPU time, that of a GPU by the jobs' shares of it.
+    """Divides energy among jobs: that of the processors by CPU time, that of a GPU by the jobs' shares of it.
 
     Whole numbers are rounded down, so that all jobs together, ended ones included, never get more than was there. The
-    rest is that of the machine itself and of processes outside of any job.
+    rest belongs to the machine itself and to processes outside of any job.
     """
 
     def __init__(self) -> None:
@@ -182,10 +78,10 @@ class JobShares:
         job_cpu_s: Mapping[str, float],
         gpu_shares: Mapping[str, Mapping[str, float | None]],
     ) -> None:
-        """Hand out the energy since the previous call; everything but ``gpu_shares`` counts up from some start.
+        """Divide the energy since the previous call; everything but ``gpu_shares`` counts up from some start.
 
         ``cpu_uj`` is shared by CPU time, ``gpu_uj`` of each GPU by ``gpu_shares``: job, GPU, share from 0 to 1. A job
-        gets its CPU time divided by the busy time of the machine, or by the CPU time of all jobs where that is more.
+        gets its CPU time divided by the busy time of the machine, or by the CPU time of all jobs if that is more.
         """
         cpu_drawn, self._cpu_uj = max(0, cpu_uj - self._cpu_uj), max(cpu_uj, self._cpu_uj)
         gpu_drawn = {gpu: max(0, uj - self._gpu_uj.get(gpu, 0)) for gpu, uj in gpu_uj.items()}
@@ -235,7 +131,7 @@ class _Job:
         self._is_known = False
 
     def used(self, cpu_s: float) -> int:
-        """Return the nanoseconds since the previous call; 0, and a reason, where they are not known."""
+        """Return the nanoseconds since the previous call; 0, and a reason, if they are not known."""
         now_ns = round(cpu_s * _NS)
         last_ns, self.last_ns, self.reason = self.last_ns, now_ns, ""
         if last_ns is None:
@@ -268,13 +164,15 @@ class BusyCpuTime:
 
 
 class EnergyMeter:
-    """Reads counters and sensors, and hands the machine's energy out to jobs.
+    """Reads counters and sensors, and divides the machine's energy among jobs.
 
-    ``job_cpu`` gives the CPU seconds of each job that runs, ``busy_cpu`` those of the machine (from /proc/stat when
-    absent), ``gpu_energy`` the joules of each GPU, ``gpu_shares`` the share from 0 to 1 that each job has of each GPU:
-    where it is None the energy of that GPU waits until it is known.
-    All are called from the sampler's thread, must not wait, and may raise CollectorUnavailableError. Every method but
-    ``factor`` belongs to the sampler's thread.
+    ``job_cpu`` gives the CPU seconds of each running job, ``busy_cpu`` those of the machine (default: /proc/stat),
+    ``gpu_energy`` the joules of each GPU, ``gpu_shares`` the share, 0 to 1, that each job has of each GPU; while it is
+    None the energy of that GPU waits. All are called from the sampler's thread, must not wait, and may raise
+    CollectorUnavailableError. Every method but ``factor`` belongs to the sampler's thread.
+
+    The ``method`` is chosen once, as soon as there is one, so that a series never changes its meaning; ``no_method`` is
+    the reason if there is none. ``no_factor`` is the reason if emissions are not reported.
     """
 
     def __init__(
@@ -289,14 +187,20 @@ class EnergyMeter:
     ) -> None:
         self.rapl = rapl_reader(roots.sys, max_watts=settings.max_zone_watts)
         self.hwmon = hwmon_reader(roots.sys, max_watts=settings.max_zone_watts)
-        self.total = NodeTotal(self.rapl, self.hwmon, sensors=settings.node_power_sensors, gpu_energy=gpu_energy)
-        self._job_cpu, self._gpu_shares = job_cpu, gpu_shares
+        self._named_sensors, self._sensors = settings.node_power_sensors, tuple[str, ...]()
+        self._job_cpu, self._gpu_energy, self._gpu_shares = job_cpu, gpu_energy, gpu_shares
         self._busy_cpu = busy_cpu or BusyCpuTime(roots.proc)
+        self._gpus: dict[str, EnergyCounter] = {}
+        self._missing_gpus: frozenset[str] = frozenset()
+        self._sensor_uj: dict[str, int] = {}
+        self._cpu_uj = 0
         self._shares = JobShares()
         self._watched: set[str] = set()
         self._node: tuple[Instant, Energy] | None = None
         self._settled: tuple[Instant, str] | None = None
-        self._micrograms_per_kwh: int | None = None
+        self._looked: float | None = None
+        self._method, self.no_method = self._choose()
+        self.micrograms_per_kwh: int | None = None
         self.no_factor: str | None = None
         self._factor: dict[str, str | float] = {}
         try:
@@ -306,23 +210,18 @@ class EnergyMeter:
             if settings.region is not None:
                 logger.warning("no emissions are reported: %s", error.reason)
         else:
-            self._micrograms_per_kwh = round(factor.gco2e_per_kwh * settings.pue * _MICRO)
+            self.micrograms_per_kwh = round(factor.gco2e_per_kwh * settings.pue * _MICRO)
             self._factor = {name: getattr(factor, name) for name in factor.__struct_fields__} | {"pue": settings.pue}
 
     @property
     def lane(self) -> Lane:
         """How often the machine's energy is read: counters each time, sensors behind a bus every 10 s."""
-        return Lane.MEDIUM if self.total.method is Method.SENSORS else Lane.FAST
+        return Lane.MEDIUM if self._method is Method.SENSORS else Lane.FAST
 
     @property
     def method(self) -> str | None:
-        """The word for how the machine's energy is found, None where it cannot be."""
-        return self.total.method.value if self.total.method else None
-
-    @property
-    def no_method(self) -> str:
-        """Why the machine's energy cannot be found; a reason."""
-        return self.total.no_method
+        """The word for how the machine's energy is found; None if it cannot be."""
+        return self._method.value if self._method else None
 
     def factor(self) -> dict[str, str | float]:
         """Return the emission factor: region, name, gco2e_per_kwh, date, source, table and pue; empty without one."""
@@ -331,7 +230,7 @@ class EnergyMeter:
     def node(self, now: Instant) -> Energy:
         """Return the machine's energy since the node's start."""
         if self._node is None or self._node[0] != now:
-            self._node = now, self.total.read(now)
+            self._node = now, self._read(now)
         return self._node[1]
 
     def watch(self, job_id: str) -> None:
@@ -339,7 +238,7 @@ class EnergyMeter:
         self._watched.add(job_id)
 
     def forget(self, job_id: str) -> None:
-        """Let go of a job that has ended."""
+        """Drop a job that has ended."""
         self._watched.discard(job_id)
 
     def job(self, now: Instant, job_id: str) -> Energy:
@@ -349,9 +248,9 @@ class EnergyMeter:
         return Energy(None, self._settled[1]) if self._settled[1] else self._shares.of(job_id)
 
     def no_shares(self) -> str | None:
-        """Return the reason why jobs get no energy; None where they do."""
-        if self.total.method is None:
-            return self.total.no_method
+        """Return the reason why jobs get no energy; None if they do."""
+        if self._method is None:
+            return self.no_method
         if self._job_cpu is None:
             return f"{Why.UNSUPPORTED.value}: this node watches no jobs"
         try:
@@ -363,24 +262,92 @@ class EnergyMeter:
     @property
     def has_shares(self) -> bool:
         """Whether jobs can get energy on this machine."""
-        return self.total.method is not None and self._job_cpu is not None
+        return self._method is not None and self._job_cpu is not None
 
-    def grams(self, uj: int) -> float | None:
-        """Return the emissions of an energy, in grams of CO2 equivalent; None without a factor."""
-        return None if self._micrograms_per_kwh is None else uj * self._micrograms_per_kwh / (_UJ_PER_KWH * _MICRO)
+    def _read(self, now: Instant) -> Energy:
+        """Read all sources of the method; without one, look again every minute or when GPUs have come."""
+        is_due = self._looked is None or not 0 <= now.mono - self._looked < LOOK_AGAIN_S
+        if self._method is None and (is_due or self._has_gpus()):
+            self._looked = now.mono
+            self._method, self.no_method = self._choose()
+        if self._method is None:
+            return Energy(None, self.no_method)
+        gpu_reasons: list[str] = []
+        if self._method is Method.SENSORS:
+            reasons = self._read_sensors(now)
+        else:
+            parts = _PARTS.get(self._method, ())
+            reasons = [each.reason or each.gap for each in self.rapl.read(now) if each.source.part in parts]
+            self._cpu_uj = self.rapl.total_uj(parts)
+            gpu_reasons = [] if self._method is Method.PLATFORM else self._read_gpus(now)
+        reason = next(filter(None, (*reasons, *gpu_reasons)), "")
+        return Energy(None, reason) if reason else Energy(self._cpu_uj + sum(self._gpu_uj().values()))
 
-    def grams_of_a_job(self, uj: int) -> float | None:
-        """Return the same, rounded down so that the sum over jobs is not above that of the machine."""
-        if self._micrograms_per_kwh is None:
-            return None
-        return _down(uj * self._micrograms_per_kwh, _UJ_PER_KWH * _MICRO, bits=32)
+    def _choose(self) -> tuple[Method | None, str]:
+        """Return the best method that can be read now, or None and the reason."""
+        zones = self.rapl.probe()
+        readable = {zone.part for zone, reason in zones.items() if reason is None}
+        for method, parts in _PARTS.items():
+            if parts[0] in readable:
+                return method, ""
+        found = self.hwmon.probe()
+        chosen, problem = of_the_machine(list(found), self._named_sensors)
+        unreadable = next((reason for sensor in chosen if (reason := found[sensor]) is not None), "")
+        if chosen and not unreadable:
+            self._sensors = tuple(sorted(sensor.name for sensor in chosen))
+            return Method.SENSORS, ""
+        if self._has_gpus():
+            return Method.GPUS, ""
+        refused = next((reason for reason in zones.values() if reason is not None), None)
+        return None, refused or f"{NO_ZONES}; {unreadable or problem}"
+
+    def _has_gpus(self) -> bool:
+        try:
+            return self._gpu_energy is not None and bool(self._gpu_energy())
+        except CollectorUnavailableError:
+            return False
+
+    def _gpu_uj(self) -> dict[str, int]:
+        return {gpu: counter.total_uj for gpu, counter in self._gpus.items()}
+
+    def _read_sensors(self, now: Instant) -> list[str]:
+        found = {reading.source.name: reading for reading in self.hwmon.read(now)}
+        reasons = []
+        for name in self._sensors:
+            reading = found.get(name)
+            if reading is None:
+                reasons.append(f"{Why.NOT_FOUND.value}: power sensor {name} is no longer there")
+                continue
+            if reading.total_uj is not None:
+                self._sensor_uj[name] = reading.total_uj
+            reasons.append(reading.reason or reading.gap)
+        self._cpu_uj = sum(self._sensor_uj.values())
+        return reasons
+
+    def _read_gpus(self, now: Instant) -> list[str]:
+        """Add the energy of each GPU; return the reasons of unknown ones, once for one that is no longer listed."""
+        if self._gpu_energy is None:
+            return []
+        try:
+            joules = self._gpu_energy()
+        except CollectorUnavailableError as error:
+            return [error.reason] if self._gpus else []
+        problems = []
+        for gpu, value in joules.items():
+            # The driver counts in 64 bits of millijoules, which do not wrap in a machine's life.
+            counter = self._gpus.setdefault(gpu, EnergyCounter(range_uj=None, max_watts=math.inf))
+            problems.append(counter.add(round(value * _MICRO), now.mono))
+        missing = frozenset(self._gpus.keys() - joules.keys())
+        new = sorted(missing - self._missing_gpus)
+        self._missing_gpus = missing
+        return problems + [f"{Why.NOT_FOUND.value}: GPU {gpu} gives no energy any more" for gpu in new]
 
     def _settle(self, now: Instant) -> str:
-        """Hand out the energy since the last time that all was known; return the reason why that is not now."""
+        """Divide the energy since the last time that all was known; return the reason if that is not now."""
         energy = self.node(now)
         if energy.reason or self._job_cpu is None:
             return energy.reason or self.no_shares() or ""
-        gpu_uj = self.total.gpu_uj
+        gpu_uj = {} if self._method is Method.PLATFORM else self._gpu_uj()
         try:
             busy_s, job_cpu_s = self._busy_cpu(), self._job_cpu()
             gpu_shares = self._gpu_shares() if self._gpu_shares is not None and gpu_uj else {}
@@ -388,7 +355,7 @@ class EnergyMeter:
             return error.reason
         unknown = {gpu for shares in gpu_shares.values() for gpu, share in shares.items() if share is None}
         self._shares.settle(
-            cpu_uj=self.total.cpu_uj,
+            cpu_uj=self._cpu_uj,
             gpu_uj={gpu: uj for gpu, uj in gpu_uj.items() if gpu not in unknown},
             busy_s=busy_s,
             job_cpu_s=job_cpu_s,
@@ -401,14 +368,16 @@ class EnergyMeter:
 class EnergyCollector:
     """Reports the energy of the whole machine since the node's start, or of one job since it was seen first.
 
-    ``emissions`` reports it in kilowatt-hours, with its emissions where the owner has chosen a factor, instead of in
-    joules. Of the machine, the label ``method`` says how the energy was found. ``close`` ends a job's account.
+    ``emissions`` reports kilowatt-hours, and grams if there is a factor, instead of joules. The label ``method`` of the
+    machine's says how the energy was found. ``close`` ends a job's account.
     """
 
     def __init__(self, meter: EnergyMeter, job_id: str | None = None, *, emissions: bool = False) -> None:
         self._meter, self._job_id, self._emissions = meter, job_id, emissions
-        self._of = "node" if job_id is None else "job"
-        self.name = f"{self._of}_emissions" if emissions else f"{self._of}_energy"
+        of = "node" if job_id is None else "job"
+        self.name = f"{of}_emissions" if emissions else f"{of}_energy"
+        self._joules, self._kwh = f"{of}_energy_joules_total", f"{of}_energy_kilowatt_hours_total"
+        self._grams = f"{of}_emissions_grams_total"
         if job_id is not None:
             meter.watch(job_id)
 
@@ -419,37 +388,31 @@ class EnergyCollector:
 
     def collect(self, now: Instant) -> Reading:
         """Read the meter."""
-        meter, of = self._meter, self._of
+        meter = self._meter
+        is_job = self._job_id is not None
         energy = meter.node(now) if self._job_id is None else meter.job(now, self._job_id)
-        if meter.method is None or (self._job_id is not None and not meter.has_shares):
+        if meter.method is None or (is_job and not meter.has_shares):
             return Reading({})
-        uj = energy.uj or 0
-        found: dict[str, float | None] = {
-            f"{of}_energy_joules_total": joules(uj) if of == "node" else joules_of_a_job(uj)
-        }
+        units = {self._joules: (1, _MICRO, 20)}
         if self._emissions:
-            found = {
-                f"{of}_energy_kilowatt_hours_total": kilowatt_hours(uj)
-                if of == "node"
-                else kilowatt_hours_of_a_job(uj),
-                f"{of}_emissions_grams_total": meter.grams(uj) if of == "node" else meter.grams_of_a_job(uj),
-            }
-        labels = {} if self._job_id is not None else {"method": meter.method}
-        values = {series(name, **labels): value for name, value in found.items() if value is not None}
+            units = {self._kwh: (1, _UJ_PER_KWH, 40)}
+            if meter.micrograms_per_kwh is not None:
+                units[self._grams] = (meter.micrograms_per_kwh, _UJ_PER_KWH * _MICRO, 32)
+        uj = energy.uj or 0
+        convert = rounded_down if is_job else _exact
+        labels = {} if is_job else {"method": meter.method}
+        values = {series(name, **labels): convert(uj * times, per, bits) for name, (times, per, bits) in units.items()}
         if energy.uj is None:
             return Reading(dict.fromkeys(values), dict.fromkeys(values, energy.reason))
         return Reading(values)
 
     def probe(self) -> dict[str, str | None]:
-        """Say whether there is a way to find the energy, and a factor."""
-        meter, of = self._meter, self._of
-        reason = meter.no_shares() if self._job_id is not None else None if meter.method else meter.no_method
+        """Report whether the energy can be found, and whether there is a factor."""
+        meter = self._meter
+        reason = meter.no_shares() if self._job_id is not None else meter.no_method or None
         if not self._emissions:
-            return {f"{of}_energy_joules_total": reason}
-        report = {
-            f"{of}_energy_kilowatt_hours_total": reason,
-            f"{of}_emissions_grams_total": meter.no_factor or reason,
-        }
+            return {self._joules: reason}
+        report = {self._kwh: reason, self._grams: meter.no_factor or reason}
         return report if self._job_id is not None else {**report, "node_emissions_factor_info": meter.no_factor}
 
     def close(self) -> None:
@@ -475,25 +438,32 @@ class JobEnergyCollector(EnergyCollector):
         return reading
 
 
-def joules(uj: int) -> float:
-    """Return microjoules as joules."""
-    return uj / _MICRO
+def _exact(numerator: int, denominator: int, _bits: int) -> float:
+    return numerator / denominator
 
 
-def kilowatt_hours(uj: int) -> float:
-    """Return microjoules as kilowatt-hours."""
-    return uj / _UJ_PER_KWH
-
-
-def joules_of_a_job(uj: int) -> float:
-    """Return joules, rounded down to 2**-20 J: such numbers add up without error, so never to more than the whole."""
-    return _down(uj, _MICRO, bits=20)
-
-
-def kilowatt_hours_of_a_job(uj: int) -> float:
-    """Return kilowatt-hours, rounded down to 2**-40 kWh (3 uJ) for the same reason."""
-    return _down(uj, _UJ_PER_KWH, bits=40)
-
-
-def _down(numerator: int, denominator: int, *, bits: int) -> float:
+def rounded_down(numerator: int, denominator: int, bits: int) -> float:
+    """Return a quotient rounded down to 2**-bits; such numbers add up without error, never to more than the whole."""
     return ((numerator << bits) // denominator) / (1 << bits)
+
+
+def energy_collectors(
+    roots: Roots,
+    settings: EnergySettings,
+    *,
+    job_cpu: JobCpu | None = None,
+    busy_cpu: Callable[[], float] | None = None,
+    gpu_energy: GpuEnergy | None = None,
+    gpu_shares: GpuShares | None = None,
+) -> tuple[list[Collector], EnergyMeter]:
+    """Return the collectors of the machine's energy, and their meter; the arguments are as in EnergyMeter."""
+    meter = EnergyMeter(
+        roots, settings, job_cpu=job_cpu, busy_cpu=busy_cpu, gpu_energy=gpu_energy, gpu_shares=gpu_shares
+    )
+    whole, emissions = EnergyCollector(meter), EnergyCollector(meter, emissions=True)
+    return [rapl_collector(meter.rapl), hwmon_collector(meter.hwmon), whole, emissions], meter
+
+
+def job_energy_collectors(meter: EnergyMeter, job_id: str) -> list[Collector]:
+    """Return the collectors of one job's share, for the stream of that job."""
+    return [JobEnergyCollector(meter, job_id), EnergyCollector(meter, job_id, emissions=True)]

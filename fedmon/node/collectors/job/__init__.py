@@ -1,1 +1,1 @@
-"""Collectors of jobs: the tree of a job's processes, and its cgroup where it has one of its own."""
+"""Collectors of jobs: the tree of a job's processes, and the job's own cgroup."""

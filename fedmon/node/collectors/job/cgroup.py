@@ -1,4 +1,4 @@
-"""Where the kernel keeps account of groups of processes, and which of these groups is a job's own."""
+"""Control groups: the hierarchies of a machine, and the job's own group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def found(cls, root: Path) -> Cgroups:
-        """Look which hierarchies are mounted below ``root``.
+        """Find the hierarchies mounted below ``root``.
 
         Source: Linux Documentation/admin-guide/cgroup-v2.rst, and systemd's docs/CGROUP_DELEGATION.md for hybrid.
         """
@@ -47,7 +47,7 @@ class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobCgroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders of a job's cgroup, by hierarchy; what is not among them is not the job's own."""
+    """The folders of a job's own cgroup, by hierarchy."""
 
     path: str
     folders: Mapping[str, Path]
@@ -90,7 +90,7 @@ def named(cgroups: Cgroups, root: Path, path: str) -> JobCgroup:
 
 
 def own(cgroups: Cgroups, proc: Path, roots: Collection[int], members: Collection[int]) -> JobCgroup | None:
-    """Return the cgroup that holds a job's processes and nothing else, where it has one.
+    """Return the cgroup that holds a job's processes and nothing else; None if there is none.
 
     ``members`` are the living processes of the job. The cgroup of a login session, of a service or of this node that
     holds other processes beside them is not the job's own.
@@ -129,7 +129,7 @@ def is_cgroup(folder: Path) -> bool:
 
 
 def members_of(folder: Path) -> set[int]:
-    """Return the processes of a cgroup and of those below it; what vanishes meanwhile has none."""
+    """Return the processes of a cgroup and of those below it."""
     found: set[int] = set()
     for each in below(folder):
         try:

@@ -27,20 +27,20 @@ ONLY_CGROUP = (
     *(CHARGED, LIMIT, ANON, CACHE, OOM_KILLS, LIMIT_HITS, THROTTLED_S, THROTTLED_PERIODS),
     *(DISK_READ, DISK_WRITTEN, DISK_READS, DISK_WRITES, TASKS, TASKS_LIMIT, PRESSURE),
 )
-"""Metrics that nothing but a cgroup tells; peak and swap come from the processes otherwise."""
+"""Metrics of a cgroup alone; peak and swap come from the processes otherwise."""
 
 MAX_DEVICES = 64
 """Devices beyond this number are left out, so that one sample always fits into a message."""
 
 _UNLIMITED = 2**60
-"""Version 1 writes the largest number of pages there is where there is no limit."""
+"""Version 1 writes the largest possible number of pages if there is no limit."""
 _FAST, _MEDIUM = Lane.FAST, Lane.MEDIUM
 
 Parse = Callable[[bytes], Values]
 
 
 class CgroupFile(NamedTuple):
-    """One file and the metrics that it holds; a text without ``mark`` belongs to a kernel that does not count them."""
+    """One file and its metrics; a text without ``mark`` belongs to a kernel that does not count them."""
 
     name: str
     metrics: tuple[str, ...]
@@ -55,7 +55,7 @@ def number(name: str, metric: str) -> CgroupFile:
 
 
 def limit(name: str, metric: str) -> CgroupFile:
-    """Return a file with a limit, which gives nothing where there is none."""
+    """Return a file with a limit; without a limit it gives nothing."""
 
     def parse(text: bytes) -> Values:
         value = _UNLIMITED if text.strip() == b"max" else int(text)
@@ -65,7 +65,7 @@ def limit(name: str, metric: str) -> CgroupFile:
 
 
 def keyed(name: str, table: Mapping[str, tuple[bytes, float]], lane: Lane = _FAST, mark: bytes = b"") -> CgroupFile:
-    """Return a file with lines of a key and a number, which is divided by the number behind its key in the table."""
+    """Return a file with lines of a key and a number; the table maps a metric to its key and a divisor."""
 
     def parse(text: bytes) -> Values:
         words = text.split()
@@ -158,7 +158,7 @@ _V1: Mapping[str, tuple[CgroupFile, ...]] = {
 
 
 def _files(cgroup: JobCgroup, names: DeviceNames) -> Iterable[tuple[Path, CgroupFile]]:
-    """Yield the files that may hold metrics of a cgroup, with their folders, those to be preferred first."""
+    """Yield the files that may hold metrics of a cgroup, with their folders, preferred ones first."""
     if (folder := cgroup.folders.get(UNIFIED)) is not None:
         yield from ((folder, file) for file in (*_V2, _io_stat(names)))
     for controller, files in _V1.items():
@@ -180,7 +180,7 @@ class DeviceNames:
         self._names: dict[bytes, str] = {}
 
     def of(self, numbers: bytes) -> str:
-        """Return the name, or the numbers where the system does not tell."""
+        """Return the name, or the numbers if it is unknown."""
         if numbers not in self._names:
             text = numbers.decode()
             try:
@@ -191,7 +191,7 @@ class DeviceNames:
 
 
 class CgroupSources:
-    """The files of a cgroup that can be read; which version gives each metric, and why none does."""
+    """The readable files of a cgroup, with the version behind each metric, and the reasons of missing ones."""
 
     def __init__(self, cgroup: JobCgroup, *, sys: Path) -> None:
         self.files: list[tuple[KernelFile, CgroupFile]] = []
@@ -220,7 +220,7 @@ class CgroupSources:
 
 
 class CgroupCollector:
-    """Reads the files of one lane of a job's cgroup; that of the fast lane also says what cannot be read at all.
+    """Reads the files of one lane of a job's cgroup; that of the fast lane also reports the missing metrics.
 
     ``is_over`` tells whether the job has ended.
     """
@@ -250,7 +250,7 @@ class CgroupCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say what this cgroup counts."""
+        """Report what this cgroup counts."""
         measured = dict.fromkeys(metric for _, file in self._sources for metric in file.metrics)
         return {**measured, **self._missing}
 

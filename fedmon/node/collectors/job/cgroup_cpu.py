@@ -14,10 +14,10 @@ from fedmon.node.collectors.job.process import Birth, Process, birth_of, read_bi
 
 
 class OverheadCpu:
-    """Reads what the excluded processes of a cgroup used, with those of their children that they waited for.
+    """Reads the CPU time of the excluded processes of a cgroup, with that of the children that they waited for.
 
-    ``folder`` is where the cgroup counts CPU time; a process that lies elsewhere is not counted there. What one that
-    was excluded by name used stays in the sum when it ends, as it does in the cgroup's.
+    ``folder`` is the cgroup that counts CPU time; a process outside it is not counted there. The time of a process that
+    was excluded by number stays in the sum after its end, as it does in the cgroup's.
     """
 
     def __init__(self, folder: Path, excluded: Excluded, *, proc: Path) -> None:
@@ -46,7 +46,7 @@ class OverheadCpu:
             user, system, of_children_user, of_children_system = map(int, stat_fields(text)[11:15])
         except (OSError, ValueError, IndexError):
             if pid not in self._named and pid not in self._excluded.alone:
-                self._used.pop(pid, None)  # it is in the sum of who waited for it now
+                self._used.pop(pid, None)  # its parent's sum holds it now
             return
         self._used[pid] = (user + of_children_user, system + of_children_system)
 
@@ -55,11 +55,11 @@ _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class CgroupCpu:
-    """Reads what all processes of a cgroup used, those that ended included: exact, whoever waited for them.
+    """Reads the exact CPU time of all processes of a cgroup, ended ones included.
 
-    What ``excluded`` processes in it used is taken off, to the clock tick; the result never goes down for that. All is
-    counted in whole nanoseconds, so that no rounding makes a number go back. Raises CollectorUnavailableError where
-    this cgroup has no such file.
+    That of ``excluded`` processes is taken off, to the clock tick; the result never goes down for that. All is counted
+    in whole nanoseconds, so that no rounding makes a number go back. Raises CollectorUnavailableError if this cgroup
+    counts no CPU time.
     """
 
     def __init__(self, cgroup: JobCgroup, *, excluded: Excluded | None = None, proc: Path = THIS_MACHINE.proc) -> None:
@@ -80,7 +80,7 @@ class CgroupCpu:
                 continue
             if excluded is not None and excluded.may_hold:
                 self._overhead = OverheadCpu(paths[0].parent, excluded, proc=proc)
-                # Who came into the cgroup later used a part of it elsewhere.
+                # Processes that entered the cgroup later used a part of it elsewhere.
                 self._elsewhere = _above(self._overhead.read(), used)
             return
         raise CollectorUnavailableError(Why.NOT_FOUND, f"cgroup {cgroup.path} counts no CPU time")
@@ -106,7 +106,7 @@ class CgroupCpu:
             user, system = int(numbers[b"user"]), int(numbers[b"system"])
             if len(texts) == 1:
                 return user * _TICK_NS, system * _TICK_NS
-            # Only the sum is counted to the nanosecond; before Linux 5.17 its parts are what ticks happened to see.
+            # Only the sum is counted to the nanosecond; before Linux 5.17 its parts are sampled at ticks.
             total = int(texts[1])
             user = total * user // (user + system) if user + system else total
             return user, total - user
@@ -120,10 +120,10 @@ class CgroupCpu:
 
 
 def _above(used: tuple[int, int], others: tuple[int, int], *, least: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-    """Return by how much user and system time are above those of others, and never below ``least``.
+    """Return user and system time less those of others, never below ``least``.
 
     The kernel splits the time of a cgroup and that of a process in different ways: only the sums can be compared, and
-    what one part lacks is taken off the other one.
+    a deficit of one part is taken off the other.
     """
     total = max(sum(used) - sum(others), sum(least))
     user = min(max(used[0] - others[0], least[0]), total - least[1])

@@ -42,20 +42,20 @@ DESCRIPTORS = "job_file_descriptors"
 VOLUNTARY = series("job_context_switches_total", kind="voluntary")
 INVOLUNTARY = series("job_context_switches_total", kind="involuntary")
 MAX_THREADS = 2000
-"""Threads of one job beyond this number are left out of the context switches; each costs some microseconds."""
+"""Context switches of more threads of one job are left out; each thread costs some microseconds."""
 
 _STATUS_BYTES = 8192
 USS = "job_memory_uss_bytes"
 PSS = "job_memory_pss_bytes"
 SWAP = "job_memory_swap_bytes"
 MAX_READING_S = 0.2
-"""The kernel walks through every page for this; processes that are not read by then are left out, and counted."""
+"""The kernel walks through every page for this; processes that are not read by then are left out and counted."""
 
 _SMAPS_BYTES = 4096
 METHOD = "job_method_info"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FRESH_S = 0.05
-"""Who asks again so soon asks within the same tick."""
+"""Readings so close together belong to one tick."""
 
 _CHEAP_S = 0.002
 _Thread = tuple[int, int, bytes]
@@ -63,12 +63,12 @@ _Thread = tuple[int, int, bytes]
 
 
 class JobReading:
-    """What the collectors of a job share, so that it is read once a tick.
+    """One reading of a job at each tick, shared by its collectors.
 
-    ``cpu_s`` is user and system time in seconds: from the cgroup where there is one to read, else of the processes; it
-    never goes down. ``is_last`` is true while the reading that found no process alive is taken, and ``is_over`` after
-    it. While ``awaits_end`` no reading is the last one: ``switches``, the voluntary and involuntary context switches of
-    the job's command, come with its end.
+    ``cpu_s`` is user and system time in seconds, from the job's cgroup or else its processes; it never goes down.
+    ``is_last`` is true during the reading that found no process alive, and ``is_over`` after it. While ``awaits_end``
+    no reading is the last one: ``switches``, the voluntary and involuntary context switches of the job's command, come
+    with its end.
     """
 
     def __init__(self, tree: ProcessTree, *, cpu: CgroupCpu | None) -> None:
@@ -77,15 +77,15 @@ class JobReading:
         self._read_early_at: float | None = None
         self.cpu_s = (0.0, 0.0)
         self.cpu_problem = ""
-        """Why the CPU time could not be read this once."""
+        """The reason if the CPU time could not be read this time."""
         self.is_last = self.is_over = False
         self.awaits_end = False
         self.switches: tuple[int, int] | None = None
         self.totals: list[Callable[[], Mapping[str, float | None]]] = []
-        """Counters of slower lanes, for the last reading: there they would not be due."""
+        """Counters of slower lanes, for the last reading, at which they are not due."""
 
     def read(self, now: Instant) -> None:
-        """Read everything for the tick ``now``, unless that happened in this tick already."""
+        """Read everything for the tick ``now``, once."""
         if self.is_last:
             self.is_last, self.is_over = False, True
         if self.is_over:
@@ -96,7 +96,7 @@ class JobReading:
         self.is_last = self.tree.has_ended and not self.awaits_end
 
     def read_early(self) -> float:
-        """Return the CPU seconds of now, for another stream of the same tick; from the sampler's thread."""
+        """Return the present CPU seconds, for another stream of the same tick; from the sampler's thread."""
         now = time.monotonic()
         is_fresh = self._read_early_at is not None and now - self._read_early_at < _FRESH_S
         if not (is_fresh or self.is_last or self.is_over):
@@ -119,7 +119,7 @@ class JobReading:
             try:
                 user_s, system_s = self._cpu.read()
             except CollectorUnavailableError as error:
-                if not self.tree.has_ended:  # of a cgroup that went with its last process the last reading holds
+                if not self.tree.has_ended:  # a cgroup that vanished with its last process keeps its last reading
                     self.cpu_problem = error.reason
                 return
         if user_s < self.cpu_s[0] or system_s < self.cpu_s[1]:
@@ -130,10 +130,10 @@ class JobReading:
 
 
 class TreeCollector:
-    """Reads all processes of a job at each tick; its last reading, when none is left, holds the complete totals.
+    """Reads all processes of a job at each tick; the last reading, when none is left, holds the complete totals.
 
-    ``peak`` says whether the peak of memory is told here, which it is unless the job's cgroup keeps it. After the last
-    reading there are no values.
+    ``peak`` reports the peak of memory, too, for a job whose cgroup does not keep it. After the last reading there are
+    no values.
     """
 
     name = "job-processes"
@@ -145,7 +145,7 @@ class TreeCollector:
         self._earlier: tuple[float, float] | None = None
 
     def collect(self, now: Instant) -> Reading:
-        """Read, and add up; the busy shares are None at the first tick."""
+        """Read and add up; the busy shares are None at the first tick."""
         watched = self._watched
         watched.read(now)
         if watched.is_over:
@@ -154,10 +154,6 @@ class TreeCollector:
         state = (len(tree.living), tree.zombies, tree.threads, tree.resident_bytes, tree.virtual_bytes)
         values: Values = dict(zip(_STATE, state, strict=True))
         reasons: Reasons = {}
-        unreadable = tree.unreadable()
-        if unreadable:
-            reason = f"{Why.FAILED.value}: stat of {unreadable} of {len(tree.living)} processes cannot be understood"
-            reasons.update(dict.fromkeys(_STATE[2:], reason))
         self._cpu(now, values, reasons)
         if self._peak:
             values[PEAK] = tree.peak_resident_bytes
@@ -170,7 +166,7 @@ class TreeCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say what can be read of the job's processes."""
+        """Report what can be read of the job's processes."""
         metrics = (USER_SECONDS, SYSTEM_SECONDS, CPUS_BUSY, BUSY, *_STATE, *_FAULTS)
         report: dict[str, str | None] = dict.fromkeys(metrics)
         if self._peak:
@@ -224,10 +220,10 @@ class TreeCollector:
 
 
 class StatusCollector:
-    """Reads ``status`` of each process, and of each thread of it, and how many files it has open.
+    """Reads ``status`` of each process and of each of its threads, and the number of its open files.
 
-    The kernel keeps context switches by thread and shows those of living threads only: those of a thread that ended
-    are kept here as of its last reading, until those of a whole command are told at its end.
+    The kernel counts context switches by thread, of living threads only. Those of a thread that ended are kept here as
+    of its last reading; those of a whole command come exactly at its end.
     """
 
     name = "job-status"
@@ -241,7 +237,7 @@ class StatusCollector:
         watched.totals.append(self._totals)
 
     def collect(self, _now: Instant) -> Reading:
-        """Read every process; one that cannot be read is left out, and the reason says of how many."""
+        """Read every process; unreadable ones are left out, and the reason says how many."""
         if self._watched.is_over:
             return Reading({})
         living = self._watched.tree.living
@@ -268,19 +264,19 @@ class StatusCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say what can be read of the processes that there are now."""
+        """Report what can be read of the present processes."""
         return _report(self.collect(Instant(t=0, mono=0)))
 
     def _keep(self, threads: dict[_Thread, tuple[int, int]]) -> None:
         for key, (voluntary, involuntary) in self._switches.items():
-            # A number of a thread that was given again begins anew.
+            # A reused number of a thread begins anew.
             if key not in threads or threads[key][0] < voluntary:
                 self._ended = (self._ended[0] + voluntary, self._ended[1] + involuntary)
         self._switches = threads
 
     def _totals(self) -> dict[str, float | None]:
         living = self._switches.values()
-        # What the kernel counted for a command that has ended is complete, but for orphans that others waited for.
+        # The kernel's count for an ended command is complete, but for orphans that other processes waited for.
         told = self._watched.switches or (0, 0)
         return {
             name: max(self._ended[at] + sum(each[at] for each in living), told[at])
@@ -305,7 +301,7 @@ class SmapsCollector:
         self._resident = 0
 
     def collect(self, now: Instant) -> Reading:
-        """Read every process if it is time; one that cannot be read is left out, and the reason says how many."""
+        """Read every process if it is time; unreadable ones are left out, and the reason says how many."""
         resident, before = self._watched.tree.resident_bytes, self._resident
         has_moved = now.mono >= self._not_before and abs(resident - before) * 10 > max(resident, before)
         if self._watched.is_over or self._watched.is_last or not (has_moved or now.mono >= self._due):
@@ -343,7 +339,7 @@ class SmapsCollector:
 
 
 class _Unread:
-    """Counts the processes of which one file cannot be read; a context for reading it of one of them."""
+    """Counts the processes whose file of one kind cannot be read; a context for reading the file of one process."""
 
     def __init__(self, file: str, living: int) -> None:
         self._file, self._living, self._why = file, living, Counter[str]()
@@ -363,7 +359,7 @@ class _Unread:
         return True
 
     def tell(self, values: Values, reasons: Reasons, keys: tuple[str, ...], *, partly: tuple[str, ...] = ()) -> None:
-        """Say of how many processes it could not be read; the values of ``keys`` are None if it was none of them."""
+        """Note the reason with the number of unread processes; the values of ``keys`` are None if none was read."""
         count = self._why.total()
         if count:
             why = max(self._why, key=self._why.__getitem__)
@@ -378,7 +374,7 @@ def _report(reading: Reading) -> dict[str, str | None]:
 
 
 def _read_threads(process: Process, text: bytes, threads: dict[_Thread, tuple[int, int]]) -> int:
-    """Note the switches of each thread of a process; return how many threads were left out."""
+    """Note the switches of each thread of a process; return the number of threads left out."""
     first = b"%d" % process.pid
     threads[process.pid, process.start, first] = _switches(text)
     if process.gauges[0] <= 1:
@@ -409,7 +405,7 @@ def descriptors_by_stat(proc: Path) -> bool:
 
 
 def _number(text: bytes, field: bytes) -> int:
-    """Return the number of a line; 0 where this kernel has no such line, or the process no memory of its own."""
+    """Return the number of a line; 0 if this kernel has no such line, or the process no memory."""
     start = text.find(field)
     return int(text[start + len(field) :].split(None, 1)[0]) if start >= 0 else 0
 
@@ -419,7 +415,7 @@ def _switches(text: bytes) -> tuple[int, int]:
 
 
 class MethodCollector:
-    """Says for CPU time, members, peak and swap whether they come from the processes or from the job's cgroup."""
+    """Reports whether CPU time, members, peak and swap come from the processes or from the job's cgroup."""
 
     name = "job-method"
     lane = Lane.SLOW
@@ -431,9 +427,9 @@ class MethodCollector:
         self._values = {series(METHOD, of=of, method=method): 1.0 for of, method in methods.items()}
 
     def collect(self, _now: Instant) -> Reading:
-        """Say it again."""
+        """Report the methods."""
         return Reading({} if self._watched.is_over else self._values)
 
     def probe(self) -> dict[str, str | None]:
-        """Say it, too, and what is not measured without a cgroup."""
+        """Report the methods, and the metrics that need a cgroup."""
         return {**dict.fromkeys(self._values), **self._missing}

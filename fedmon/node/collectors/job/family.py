@@ -1,4 +1,4 @@
-"""The processes that descend from one, asked of the kernel at once and without a memory of earlier looks."""
+"""The descendants of one process at one moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Relative(NamedTuple):
     """A living process or a zombie; ``start`` is in clock ticks since the boot.
 
-    ``cpu_s`` holds the CPU time of the children that it waited for, too.
+    ``cpu_s`` includes the CPU time of the children that it waited for.
     """
 
     pid: int
@@ -33,7 +33,7 @@ class Relative(NamedTuple):
 
 
 def relative(pid: int, *, proc: Path = THIS_MACHINE.proc) -> Relative | None:
-    """Return one process, or None when there is none with this number.
+    """Return one process, or None if no process has this number.
 
     Source: Linux Documentation/filesystems/proc.rst, table 1-4.
     """
@@ -54,9 +54,9 @@ def relative(pid: int, *, proc: Path = THIS_MACHINE.proc) -> Relative | None:
 
 
 def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
-    """Return all that descend from a process, itself not, parents before their children.
+    """Return the descendants of a process, without itself, parents before their children.
 
-    While they fork and end, one may be missing that was born during the look, or whose parent ended during it.
+    A process that was born during the look, or whose parent ended during it, may be missing.
     """
     children = _children_by_thread if os.access(proc / str(pid) / "task" / str(pid) / "children", os.R_OK) else None
     if children is None:
@@ -73,7 +73,7 @@ def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
 
 
 def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
-    """Return the processes of this machine that have a limit, such as ``b"Max file locks"``, of exactly a value."""
+    """Return the processes of this machine with a limit, such as ``b"Max file locks"``, of exactly this value."""
     found = []
     for pid in _all_pids(proc):
         try:
@@ -88,7 +88,7 @@ def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> li
 
 
 def tasks_of(user: int, *, proc: Path = THIS_MACHINE.proc) -> int:
-    """Return how many processes and threads a user has, as far as they can be seen."""
+    """Return the number of visible processes and threads of a user."""
     tasks = 0
     for pid in _all_pids(proc):
         try:
@@ -100,7 +100,7 @@ def tasks_of(user: int, *, proc: Path = THIS_MACHINE.proc) -> int:
 
 
 def proportional_bytes(pid: int, *, proc: Path = THIS_MACHINE.proc) -> int | None:
-    """Return the memory of a process with what it shares divided among those who do; None where that is not told.
+    """Return the memory of a process, shared pages divided among the sharers; None if it cannot be read.
 
     Source: Linux Documentation/filesystems/proc.rst, smaps_rollup.
     """
@@ -108,7 +108,7 @@ def proportional_bytes(pid: int, *, proc: Path = THIS_MACHINE.proc) -> int | Non
 
 
 def peak_resident_bytes(pid: int, *, proc: Path = THIS_MACHINE.proc) -> int | None:
-    """Return the most resident memory that a process had since it became its program; None where it is not told."""
+    """Return the peak of a process's resident memory since exec; None if it cannot be read."""
     return _kilobytes(b"%s/%d/status" % (os.fsencode(proc), pid), b"VmHWM:")
 
 

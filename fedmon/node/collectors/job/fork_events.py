@@ -1,4 +1,4 @@
-"""Who forked whom, as the kernel tells it: the only sure sign of an orphan whose parent nobody saw."""
+"""The kernel's reports of forks: the only sure sign of an orphan whose parent was never seen."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _WHAT, _EVENT, _CHILD_PID, _CHILD_TGID = 36, 52, 60, 64
 
 
 class ForkEvents:
-    """Listens to the births of processes; each takes a microsecond or two to read.
+    """Listens to the births of processes; each takes a microsecond or two to read. For one thread.
 
-    ``is_open`` is false where the kernel does not let us listen (before Linux 6.6 only root may), or where its numbers
-    are not ours (inside a container). What comes too fast is lost, and then ``parents`` knows less. For one thread.
+    ``is_open`` is false if the kernel does not allow it (before Linux 6.6 only root may listen), or if its numbers are
+    not ours (inside a container). Reports that come too fast are lost, and missing from ``parents``.
     Source: Linux drivers/connector/cn_proc.c, include/uapi/linux/cn_proc.h, proc_ns.h.
     """
 
@@ -39,16 +39,16 @@ class ForkEvents:
         self._socket: socket.socket | None = None
         self._buffer = bytearray(512)
         self.parents: dict[int, int] = {}
-        """The process that forked each process, of the births that were told since the last look but one."""
+        """The process that forked each process, of the births reported since the last look but one."""
         self._fresh: dict[int, int] = {}
 
     @property
     def is_open(self) -> bool:
-        """Tell whether births are told."""
+        """Tell whether births are reported."""
         return self._socket is not None
 
     def open(self) -> None:
-        """Begin to listen, where that is possible."""
+        """Begin to listen, if that is possible."""
         if self._socket is not None or not _sees_all_processes():
             return
         try:
@@ -69,7 +69,7 @@ class ForkEvents:
         self._socket = listening
 
     def look(self) -> None:
-        """Take what was told since the last look."""
+        """Read the reports since the last look."""
         if self._socket is None:
             return
         before, self._fresh = self._fresh, {}
@@ -97,7 +97,7 @@ class ForkEvents:
 
 
 def _sees_all_processes() -> bool:
-    """Tell whether our process numbers are the kernel's own, which events are told in."""
+    """Tell whether our process numbers are the kernel's own, as in its reports."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE  # noqa: PTH116 - one call
     except OSError:
@@ -136,7 +136,7 @@ def _keep_births_only(listening: socket.socket) -> None:
         (0x20, 0, 0, _CHILD_PID),
         (0x07, 0, 0, 0),  # keep it
         (0x20, 0, 0, _CHILD_TGID),
-        (0x1D, 0, 1, 0),  # differs from what was kept: it is a thread, drop
+        (0x1D, 0, 1, 0),  # differs from the kept one: it is a thread, drop
         (0x06, 0, 0, 0xFFFF),  # pass
         (0x06, 0, 0, 0),  # drop
     )

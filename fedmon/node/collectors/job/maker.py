@@ -1,4 +1,4 @@
-"""Everything that watches one job, made from its root processes or its cgroup."""
+"""The collectors of one job, made from its root processes or its cgroup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_PID = 2**22
 
 
 class Watching(NamedTuple):
-    """The parts that watch one job; ``methods`` says where what comes from."""
+    """The reading and collectors of one job; ``methods`` maps CPU time, members, peak, swap and orphans to a method."""
 
     watched: JobReading
     collectors: Sequence[Collector]
@@ -39,7 +39,7 @@ class Watching(NamedTuple):
 
 
 class JobMaker:
-    """Makes what watches a job; all jobs share the search for new processes and the number of open files."""
+    """Makes the collectors of jobs, which share the search for new processes and the number of open files."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -48,7 +48,7 @@ class JobMaker:
         self._descriptors = Descriptors(0 if roots.simulated else None)
 
     def rest(self) -> None:
-        """Stop to look for new processes, until the next job is made."""
+        """Stop the search for new processes, until the next job is made."""
         self._births.rest()
 
     def make(
@@ -65,12 +65,11 @@ class JobMaker:
     ) -> Watching:
         """Find the job's processes and its cgroup, and read them once.
 
-        ``starts`` tells of some of the processes when they started, in clock ticks since the boot: a number that was
-        given to another process since then is refused; of several that were found so, some may have ended meanwhile.
-        Processes in ``exclude``, and what they start, are not the job's; those in ``overhead``, with their starts, are
-        not, but what they start is; nor are those that come later and of which ``is_launcher`` says so. A JobCgroup
-        was made for this job: it is taken as it is, empty or not. Raises InvalidInputError, NotFoundError and
-        ConflictError for processes and cgroups that cannot be watched.
+        ``starts`` maps some of the processes to their start, in clock ticks since the boot: a reused number is refused;
+        some of several may have ended. Processes in ``exclude`` are not the job's, nor are their descendants. Processes
+        in ``overhead``, with their starts, are not the job's either, but their descendants are; the same holds for
+        later ones for which ``is_launcher`` is true. A JobCgroup was made for this job and may be empty. Raises
+        InvalidInputError, NotFoundError and ConflictError for processes and cgroups that cannot be watched.
         """
         if not self._roots.proc.is_dir():
             raise ConflictError(f"jobs are watched on Linux only: there is no {self._roots.proc} here")

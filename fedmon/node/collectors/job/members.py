@@ -18,21 +18,21 @@ from fedmon.node.collectors.job.process import Birth, Process, descended, read_b
 _ENVIRONMENT_BYTES = 262_144
 LIST_EVERY_S = 10.0
 MAX_PROBES = 64
-"""Up to this many new numbers are tried one by one; for more of them, listing all processes is cheaper."""
+"""Up to so many new numbers are tried one by one; for more, a list of all processes is cheaper."""
 
 _MAX_KEPT = 20_000
 _YOUNGEST = 16
-"""So many of the numbers given last may belong to processes that are being made and cannot be seen yet."""
+"""So many of the newest numbers may belong to processes that cannot be seen yet."""
 
 
 class Births:
     """Finds new processes for all jobs of a node; each job reads on from its own position. Safe from any thread.
 
-    The kernel gives numbers in turn, and the last field of ``loadavg`` is the one given last: while it stands still
-    there is no new process anywhere, which costs one read to know, and what was born since the last look lies between
-    two values of it. Every 10 s all numbers are listed, for what this does not see (a process that asked for a number
-    of its own). Where ``proc`` shows other numbers than ours (another name space, a tree of files) every look is a
-    whole scan. Source: Linux fs/proc/loadavg.c and kernel/pid.c, idr_alloc_cyclic.
+    The kernel gives numbers in turn, and the last field of ``loadavg`` is the newest one: while it stands still there
+    is no new process anywhere, and the processes born since the last look lie between two values of it. Every 10 s all
+    numbers are listed, because a process may ask for a certain number. If ``proc`` shows other numbers than ours
+    (another name space, a tree of files), every look is a whole scan.
+    Source: Linux fs/proc/loadavg.c and kernel/pid.c, idr_alloc_cyclic.
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
@@ -49,14 +49,14 @@ class Births:
         self._lock = threading.Lock()
 
     def everything(self) -> list[Birth]:
-        """Return all processes that there are. Raises CollectorUnavailableError when they cannot be listed."""
+        """Return all processes. Raises CollectorUnavailableError if they cannot be listed."""
         return self._read(self._listing())
 
     def since(self, position: int | None, mono: float) -> tuple[Sequence[Birth] | None, int]:
-        """Return what was born since a position, parents before children, and the position to go on from.
+        """Return the births since a position, parents before children, and the next position.
 
-        ``mono`` is the monotonic time of now. None instead of births means: look at everything, for the position is
-        too old or not known. Raises CollectorUnavailableError when processes cannot be listed.
+        ``mono`` is the monotonic time of now. None instead of births means that the position is too old or unknown:
+        look at everything. Raises CollectorUnavailableError if processes cannot be listed.
         """
         with self._lock:
             if self._last is None and self._is_ours:
@@ -74,11 +74,11 @@ class Births:
 
     @property
     def hears_forks(self) -> bool:
-        """Tell whether the kernel says who forked whom."""
+        """Tell whether the kernel reports forks."""
         return self._events.is_open
 
     def rest(self) -> None:
-        """Close everything while nobody looks; the next look begins anew."""
+        """Close everything; the next look begins anew."""
         with self._lock:
             self._loadavg.close()
             self._events.close()
@@ -93,7 +93,7 @@ class Births:
             return self.everything()
         before, self._last = self._last, last
         again, self._again = self._again, []
-        if before is None:  # who joins now scans for itself
+        if before is None:  # the first look of each job is a scan
             self._known, self._listed_at = set(self._listing()), mono
             return []
         is_listing_due = mono - self._listed_at >= LIST_EVERY_S
@@ -135,12 +135,12 @@ class Births:
 
 
 def _is_between(pid: int, before: int, last: int) -> bool:
-    """Tell whether a number was given after ``before`` and up to ``last``, where numbers begin again at the end."""
+    """Tell whether a number was given after ``before`` and up to ``last``; numbers begin again after the largest."""
     return before < pid <= last if before <= last else pid > before or pid <= last
 
 
 def is_thread(folder: bytes, pid: int) -> bool:
-    """Tell whether a number belongs to a thread that is not the first of its process; gone counts as one."""
+    """Tell whether a number belongs to a thread that is not the first of its process; a gone process counts as one."""
     try:
         text = read_file(folder + b"/status", 4096)
     except OSError:
@@ -155,52 +155,8 @@ def _shows_us(proc: Path) -> bool:
         return False
 
 
-class Kinship:
-    """Knows a job's children, and its orphans: processes whose parents ended before anybody looked.
-
-    Of the job is a process
-
-    - whose parent is of the job, or
-    - whom a process of the job forked, or one that such a process forked (see ForkEvents), or
-    - whose session was begun by a process of the job: a session is entered by being born into it alone, or
-    - whose process group is led by a process of the job, unless its parent is the parent of the job's roots, as that of
-      the other programs of a shell's pipeline is, or
-    - whose environment holds the job's ``marker``, such as ``FEDMON_JOB_ID=7``; only looked for where a root has it.
-
-    An orphan with none of these signs cannot be told from anybody's process.
-    """
-
-    def __init__(self, roots: Iterable[Process], *, marker: bytes) -> None:
-        roots = list(roots)
-        self._outside = {root.parent for root in roots}
-        self._marker = marker
-        self._is_marked = any(has_marker(root.folder, marker) for root in roots)
-        self._sessions: set[int] = set()
-        self._groups: set[int] = set()
-
-    def owns(self, birth: Birth, folder: bytes, members: Container[int]) -> bool:
-        """Tell whether a new process is of the job."""
-        # Who leads a session or group began it, and may have the number of one that is no more.
-        in_session = birth.session in self._sessions and birth.session != birth.pid
-        in_group = birth.group in self._groups and birth.group != birth.pid
-        return (
-            birth.parent in members
-            or any(ancestor in members for ancestor in birth.ancestors)
-            or in_session
-            or (in_group and birth.parent not in self._outside)
-            or (self._is_marked and has_marker(folder, self._marker))
-        )
-
-    def learn(self, members: Mapping[int, Process]) -> None:
-        """Note which sessions and groups are the job's, for as long as one of its processes is in them."""
-        living = members.values()
-        sessions, groups = {each.session for each in living}, {each.group for each in living}
-        self._sessions = {number for number in sessions if number in members or number in self._sessions}
-        self._groups = {number for number in groups if number in members or number in self._groups}
-
-
 def has_marker(folder: bytes, marker: bytes) -> bool:
-    """Tell whether a process was started with a variable in its environment."""
+    """Tell whether a process was started with this variable in its environment."""
     try:
         return marker in read_file(folder + b"/environ", _ENVIRONMENT_BYTES).split(b"\0")
     except OSError:
@@ -211,19 +167,19 @@ class Members(Protocol):
     """Finds the processes of one job."""
 
     def joined(self, members: Mapping[int, Process], mono: float) -> Sequence[Birth]:
-        """Return those that are not members yet, at the first call all, parents before their children."""
+        """Return the new members, at the first call all, parents before their children."""
         ...
 
     def settled(self, members: Mapping[int, Process]) -> None:
-        """Take note of who is a member, after a tick at which somebody came, changed or left."""
+        """Note the members, after a tick at which one came, changed or left."""
         ...
 
 
 class Excluded:
-    """Processes that are of no job though they lie in its cgroup or below its roots, with all that they start.
+    """Processes that are not the job's though they lie in its cgroup or below its roots, with all that they start.
 
-    ``alone`` maps those to their start of whom only they themselves are not counted, as launchers of its programs;
-    ``is_launcher`` tells whether a process that comes later is one of these at this moment.
+    ``alone`` maps launchers of the job's programs to their start: only they themselves are left out. ``is_launcher``
+    tells whether a process that comes later is a launcher at this moment.
     """
 
     def __init__(
@@ -240,16 +196,16 @@ class Excluded:
 
     @property
     def processes(self) -> dict[int, int | None]:
-        """Return who is known to be excluded, with their starts as far as they are known."""
+        """The known excluded processes, with their starts as far as they are known."""
         return {**self._starts, **self.alone}
 
     @property
     def may_hold(self) -> bool:
-        """Whether somebody is excluded, or may come to be."""
+        """Whether a process is excluded, or a later one may be."""
         return bool(self._starts or self.alone) or self._is_launcher is not None
 
     def without(self, births: Sequence[Birth], members: Container[int]) -> Sequence[Birth]:
-        """Leave out who is excluded, of births with parents before their children."""
+        """Leave out excluded processes, of births with parents before their children."""
         if not (self._starts or self.alone):
             return births
         return [birth for birth in births if not self._holds(birth, members)]
@@ -257,7 +213,7 @@ class Excluded:
     def programs(self, births: Sequence[Birth]) -> Sequence[Birth]:
         """Leave out launchers that came meanwhile, of processes that are the job's.
 
-        Who was left out so comes back when it is one no longer: a daemon forks itself to become a program.
+        One comes back when it is a launcher no longer: a daemon forks itself to become a program.
         """
         is_launcher = self._is_launcher
         if is_launcher is None:
@@ -287,7 +243,19 @@ class Excluded:
 
 
 class Descendants:
-    """The roots, all that descend from them, and their orphans as far as they can be known (see Kinship)."""
+    """The roots of a job, their descendants, and their orphans: processes whose parents ended unseen.
+
+    A process belongs to the job if
+
+    - its parent does, or
+    - a process of the job forked it, or forked the process that forked it, and so on (see ForkEvents), or
+    - a process of the job began its session: a session is entered by birth alone, or
+    - a process of the job leads its process group, and its parent is not the parent of the roots, as that of the other
+      programs in a shell's pipeline is, or
+    - its environment holds the job's ``marker``, such as ``FEDMON_JOB_ID=7``; only if that of a root does.
+
+    An orphan without any of these signs is like any other process.
+    """
 
     def __init__(
         self,
@@ -302,33 +270,41 @@ class Descendants:
         self._proc = os.fsencode(proc)
         self._excluded = excluded if excluded is not None else Excluded()
         self._position: int | None = None
-        self._kinship: Kinship | None = None
+        self._has_settled = self._is_marked = False
+        self._outside: set[int] = set()
+        self._sessions: set[int] = set()
+        self._groups: set[int] = set()
 
     def joined(self, members: Mapping[int, Process], mono: float) -> Sequence[Birth]:
-        """Look at the processes that are new on this machine; at all of them where it is not known which are new."""
+        """Look at the new processes of this machine; at all of them if the new ones are not known."""
         births, self._position = self._births.since(self._position, mono)
-        if self._kinship is None:
-            # Orphans can be told once the roots were read: the next look is at all processes again.
+        if not self._has_settled:
+            # Orphans are known only once the roots were read: the next look is at all processes again.
             self._position = None
             return self._excluded.programs(self._excluded.without(parents_first(self._descendants()), members))
         if births is None:
             births = self._births.everything()
         births = self._excluded.without(births, members) if births else ()
-        return self._excluded.programs(self._kin(births, members, self._kinship) if births else ())
+        return self._excluded.programs(self._own(births, members) if births else ())
 
     def settled(self, members: Mapping[int, Process]) -> None:
-        """Learn what marks the job's processes."""
-        if self._kinship is None:
-            roots = [each for each in members.values() if (each.pid, each.start) in self._roots]
-            self._kinship = Kinship(roots, marker=self._marker)
-        self._kinship.learn(members)
+        """Note the sessions and groups of the job, for as long as one of its processes is in them."""
+        living = members.values()
+        if not self._has_settled:
+            roots = [each for each in living if (each.pid, each.start) in self._roots]
+            self._outside = {root.parent for root in roots}
+            self._is_marked = any(has_marker(root.folder, self._marker) for root in roots)
+            self._has_settled = True
+        sessions, groups = {each.session for each in living}, {each.group for each in living}
+        self._sessions = {number for number in sessions if number in members or number in self._sessions}
+        self._groups = {number for number in groups if number in members or number in self._groups}
 
     def _descendants(self) -> list[Birth]:
         everything = self._births.everything()
         roots = [birth for birth in everything if (birth.pid, birth.start) in self._roots]
         return [*roots, *descended([root.pid for root in roots], everything)]
 
-    def _kin(self, births: Iterable[Birth], members: Mapping[int, Process], kinship: Kinship) -> list[Birth]:
+    def _own(self, births: Iterable[Birth], members: Mapping[int, Process]) -> list[Birth]:
         known: dict[int, int] = self._excluded.alone | {pid: process.start for pid, process in members.items()}
         found: list[Birth] = []
         left = list(births)
@@ -338,7 +314,7 @@ class Descendants:
                 folder = b"%s/%d" % (self._proc, birth.pid)
                 if birth.is_kernel_thread or known.get(birth.pid) == birth.start:
                     continue
-                if not kinship.owns(birth, folder, known):
+                if not self._is_own(birth, folder, known):
                     strangers.append(birth)
                 elif not is_thread(folder, birth.pid):
                     known[birth.pid] = birth.start
@@ -347,6 +323,18 @@ class Descendants:
                 break
             left = strangers  # a child may have been listed before its parent
         return found
+
+    def _is_own(self, birth: Birth, folder: bytes, members: Container[int]) -> bool:
+        # The leader of a session or group began it, and may have a reused number.
+        in_session = birth.session in self._sessions and birth.session != birth.pid
+        in_group = birth.group in self._groups and birth.group != birth.pid
+        return (
+            birth.parent in members
+            or any(ancestor in members for ancestor in birth.ancestors)
+            or in_session
+            or (in_group and birth.parent not in self._outside)
+            or (self._is_marked and has_marker(folder, self._marker))
+        )
 
 
 def parents_first(births: Iterable[Birth]) -> list[Birth]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +18,7 @@ REAPED = 4
 
 NO_COUNTS = (0,) * 10
 _UNREAD = b"\0"
-"""What no file says, so that the next reading is news."""
+"""A text that no file holds, so that the next reading is new."""
 
 _FILE_BYTES = 1024
 _FILES = (b"/schedstat", b"/io", b"/stat")
@@ -33,9 +32,10 @@ class ProcessGoneError(Exception):
 
 
 class Birth(NamedTuple):
-    """Who a process is and where it comes from; ``start`` is in clock ticks since the boot.
+    """The identity and origin of a process; ``start`` is in clock ticks since the boot.
 
-    ``parent`` is the present one. ``ancestors`` are those who forked it, and who forked those, as far as it was told.
+    ``parent`` is the present one. ``ancestors`` are the process that forked it, the one that forked that one, and so
+    on, as far as they are known.
     """
 
     pid: int
@@ -51,21 +51,18 @@ class Birth(NamedTuple):
 def stat_fields(text: bytes) -> list[bytes]:
     """Return the fields of ``stat`` from the state on; a name may hold spaces and brackets, and ends with the last.
 
-    Raises ValueError when the text is something else. Source: Linux Documentation/filesystems/proc.rst, table 1-4.
+    Raises ValueError if the text is something else. Source: Linux Documentation/filesystems/proc.rst, table 1-4.
     """
-    fields = text[text.rindex(b") ") + 2 :].split(b" ", 22)
-    if len(fields) < 22:
-        raise ValueError("stat is cut off")
-    return fields
+    return text[text.rindex(b") ") + 2 :].split(b" ", 22)
 
 
 def read_birth(pid: int, proc: Path | bytes = b"/proc") -> Birth:
-    """Return who a process is. Raises OSError, ValueError and IndexError."""
+    """Return the identity of a process. Raises OSError, ValueError and IndexError."""
     return birth_of(pid, read_file(b"%s/%d/stat" % (os.fsencode(proc), pid), _FILE_BYTES))
 
 
 def birth_of(pid: int, text: bytes) -> Birth:
-    """Return who a process is from the text of its ``stat``. Raises ValueError when it cannot be understood."""
+    """Return the identity of a process from its ``stat``. Raises ValueError and IndexError for a torn text."""
     fields = stat_fields(text)
     return Birth(
         pid,
@@ -81,15 +78,15 @@ def birth_of(pid: int, text: bytes) -> Birth:
 class Process:
     """One process, known by its number and its start.
 
-    ``counts`` only grow while it lives; the first four and the six of ``io`` hold what its children had used that it
+    ``counts`` only grow while it lives; the first four and the six of ``io`` include the use of the children that it
     waited for. ``gauges`` are threads, virtual bytes and resident pages. Its files stay open while there are
     descriptors: an open one never reads another process. Belongs to one thread.
     """
 
     __slots__ = (
-        *("_descriptors", "_fds", "_io_text", "_is_calm", "_ran", "_rests", "_tells_ran", "_text"),
+        *("_descriptors", "_fds", "_io_text", "_is_calm", "_ran", "_rests", "_text"),
         *("before", "counts", "folder", "gauges", "group", "is_zombie", "joined", "moved", "parent", "pid", "reaped"),
-        *("session", "start", "unread_io", "unreadable"),
+        *("session", "start", "unread_io"),
     )
 
     def __init__(self, proc: bytes, pid: int, start: int, descriptors: Descriptors, *, tick: int) -> None:
@@ -104,78 +101,63 @@ class Process:
         self.moved = tick
         """The tick at which a count moved last."""
         self.unread_io = ""
-        """Why ``io`` cannot be read; empty when it can."""
-        self.unreadable = False
+        """The reason if ``io`` cannot be read; else empty."""
         self._descriptors = descriptors
         self._fds = [-1] * len(_FILES)
         self._text = self._io_text = _UNREAD
         self._ran = b""
-        self._rests, self._is_calm, self._tells_ran = False, False, True
+        self._rests, self._is_calm = False, False
 
     def read(self, tick: int, *, thoroughly: bool = False) -> bool:
         """Read everything again and tell whether anything changed. Raises ProcessGoneError.
 
-        A process of one thread that slept and was not given a CPU since then has the same counts: one short file says
-        so, unless it is read ``thoroughly``, as is needed now and then for memory that the kernel took from it. ``io``
-        comes before ``stat``: by path, the start in ``stat`` then says that it was this process's.
+        A process of one thread that slept and was given no CPU since then has the same counts: one short file shows
+        that. It is read all the same if ``thoroughly``, as is needed now and then for memory that the kernel took from
+        it. ``io`` comes before ``stat``: by path, the start in ``stat`` then shows that it was this process's.
         """
-        # Of one that works all the time the short file would only be one more to read.
-        ran = self._read_ran() if self._is_calm and self._rests and self._tells_ran else b""
+        # For a process that works all the time the short file would only be one more to read.
+        ran = self._read_ran() if self._is_calm and self._rests else b""
         if ran and ran == self._ran and not thoroughly:
             return False
-        self._ran, self._is_calm = b"", False
         _, io_fd, stat_fd = self._fds
-        if io_fd >= 0 <= stat_fd:  # the usual case, without four calls for each process
-            try:
-                io_text, text = os.pread(io_fd, _FILE_BYTES, 0), os.pread(stat_fd, _FILE_BYTES, 0)
-                self.unread_io = ""
-            except OSError:
-                io_text, text = self._read_io(), self._read_stat()
-        else:
+        try:  # the usual case, without four calls for each process
+            io_text, text = os.pread(io_fd, _FILE_BYTES, 0), os.pread(stat_fd, _FILE_BYTES, 0)
+        except OSError:
             io_text, text = self._read_io(), self._read_stat()
-        if text == self._text and io_text == self._io_text:
+        is_same = text == self._text
+        if is_same and io_text == self._io_text:
             self._ran, self._is_calm = ran, True
             return False
-        own, reaped, io = self.counts[:REAPED], self.reaped, self.counts[REAPED:]
-        if text != self._text:
-            try:
-                own, reaped = self._understand(text)
-                self.unreadable = False
-            except (ValueError, IndexError):
-                self.unreadable, self.gauges = True, (0, 0, 0)
-        if not self.unread_io and io_text != self._io_text:
-            try:
-                io = _io_counts(io_text)
-            except ValueError:
-                self.unread_io = "failed"
-        self._text = text
-        # What was not understood is looked at again, for its reason.
-        self._io_text = io_text if not self.unread_io else _UNREAD
-        counts = own + io
+        self._ran, self._is_calm = b"", False
+        counts, reaped = self.counts, self.reaped
+        if not is_same and text:
+            own, reaped = self._parse(text)
+            self._text = text
+        else:
+            own = counts[:REAPED]
+        if io_text:
+            self.unread_io = ""
+            counts = own + tuple(map(int, io_text.split(None, 12)[1:12:2]))
+        else:
+            counts = own + counts[REAPED:]
+        self._io_text = io_text or _UNREAD
         if counts != self.counts or reaped != self.reaped:
-            self._move(counts, reaped, tick)
+            self.before = self.counts, self.reaped
+            self.counts, self.reaped, self.moved = counts, reaped, tick
         return True
 
-    def _move(self, counts: tuple[int, ...], reaped: tuple[int, ...], tick: int) -> None:
-        before = self.before = (self.counts, self.reaped)
-        self.counts, self.reaped, self.moved = counts, reaped, tick
-        if True in map(operator.lt, counts, before[0]) or True in map(operator.lt, reaped, before[1]):
-            # Whatever a damaged file says, nothing that was counted is taken back.
-            self.counts, self.reaped = tuple(map(max, counts, before[0])), tuple(map(max, reaped, before[1]))
-
     def follow_parent(self) -> None:
-        """Learn who adopted it, without touching the counts."""
+        """Learn the parent that adopted it, without touching the counts."""
         with contextlib.suppress(ProcessGoneError, ValueError, IndexError):
             self.parent = int(stat_fields(self._read_stat())[1])
 
     def credit(self, tick: int) -> list[int]:
-        """Return by how much the counts grew at this tick that may have come from children that were waited for."""
+        """Return the growth of the counts at this tick that may have come from children that were waited for."""
         if self.moved != tick or self.joined == tick:
             return [0] * len(NO_COUNTS)
         counts, reaped = self.before
         return [
-            *(now - then for now, then in zip(self.reaped, reaped, strict=True)),
-            *(now - then for now, then in zip(self.counts[REAPED:], counts[REAPED:], strict=True)),
+            now - then for now, then in zip(self.reaped + self.counts[REAPED:], reaped + counts[REAPED:], strict=True)
         ]
 
     def close(self) -> None:
@@ -186,7 +168,7 @@ class Process:
                 self._descriptors.give_back()
                 self._fds[index] = -1
 
-    def _understand(self, text: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _parse(self, text: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return counts and reaped ones from the text of ``stat``, and note the rest of it."""
         fields = stat_fields(text)
         numbers = list(map(int, fields[1:22]))
@@ -205,12 +187,9 @@ class Process:
         )
 
     def _read_ran(self) -> bytes:
-        """Return what changes whenever a CPU is given to the process; empty when that is not told."""
+        """Return a text that changes whenever a CPU is given to the process; empty if there is none."""
         try:
             text = self._raw(_RAN)
-        except FileNotFoundError:
-            self._tells_ran = False  # or the process is gone, as its stat will say
-            return b""
         except OSError:
             return b""
         return b"" if text.endswith(b" 0\n") else text  # a kernel that does not count writes zeros
@@ -224,19 +203,18 @@ class Process:
             return b""  # unreadable this once: nothing is known of it, not even that it is gone
 
     def _read_io(self) -> bytes:
+        """Return ``io``; empty with the reason if it cannot be read. If the process is gone, its ``stat`` shows it."""
         try:
-            text = self._raw(_IO)
-        except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
-            # Without a file the kernel does not count; whether the process is gone, its stat says.
-            self.unread_io = "no permission" if isinstance(error, PermissionError) else "unsupported"
-            return b""
+            return self._raw(_IO)
         except ProcessLookupError:
             raise ProcessGoneError from None
+        except PermissionError:
+            self.unread_io = "no permission"
+        except (FileNotFoundError, NotADirectoryError):  # a kernel that does not count
+            self.unread_io = "unsupported"
         except OSError:
             self.unread_io = "failed"
-            return b""
-        self.unread_io = ""
-        return text
+        return b""
 
     def _raw(self, file: int) -> bytes:
         descriptor = self._fds[file]
@@ -252,13 +230,6 @@ class Process:
         return os.pread(descriptor, _FILE_BYTES, 0)
 
 
-def _io_counts(text: bytes) -> tuple[int, ...]:
-    words = text.split(None, 12)
-    if len(words) < 12 or words[0] != b"rchar:" or words[10] != b"write_bytes:":
-        raise ValueError("io is not what the kernel writes")
-    return tuple(map(int, words[1:12:2]))
-
-
 class _Born(Protocol):
     @property
     def pid(self) -> int: ...
@@ -271,12 +242,12 @@ BornT = TypeVar("BornT", bound=_Born)
 
 
 def descended(pids: Iterable[int], processes: Iterable[BornT]) -> list[BornT]:
-    """Return those who descend from processes by their numbers, these not, parents before their children."""
+    """Return the descendants of processes, without these, parents before their children."""
     by_parent: dict[int, list[BornT]] = {}
     for each in processes:
         by_parent.setdefault(each.parent, []).append(each)
     queue = list(pids)
-    # A number that was given anew while they were read can make a process its own forebear.
+    # A reused number can make a process its own ancestor.
     seen = set(queue)
     found: list[BornT] = []
     while queue:

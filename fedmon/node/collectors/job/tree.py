@@ -14,7 +14,7 @@ from fedmon.node.collectors.job.process import MINOR, NO_COUNTS, REAPED, Birth, 
 
 
 class _Owed(NamedTuple):
-    """What a gone process had used and no parent shows yet; ``was_reaped``: some parent shows that it waited."""
+    """Counts of a gone process that no parent shows yet; ``was_reaped``: a parent shows that it waited."""
 
     ancestor: int
     counts: list[int]
@@ -24,12 +24,11 @@ class _Owed(NamedTuple):
 class Ledger:
     """Keeps the sum over all processes of a job exact and growing while its processes end.
 
-    When a process ends, what it used is added to its parent's numbers for waited children, if the parent waits for
-    it, and to nobody's, if its parent is not of the job or ignores SIGCHLD. So what a gone process had used at its
-    last reading is set against what its ancestors' numbers for children gained since; what is left belongs to
-    nobody and is kept here. It is kept provisionally first: a parent that was read just before it waited shows its
-    gain at the next tick. Parents are read before children, so that a child and its parent's gain are never both
-    counted. Source: Linux kernel/exit.c, wait_task_zombie (cutime, cmin_flt, ioac).
+    When a process ends, the kernel adds its counts to its parent's numbers for waited children; they are lost if the
+    parent is not of the job or ignores SIGCHLD. So the last counts of a gone process are set against the gain of its
+    ancestors' numbers for children, and the rest is kept here. It is kept provisionally for one tick: a parent that was
+    read just before it waited shows its gain at the next one. Parents are read before children, so that a child and its
+    parent's gain are never both counted. Source: Linux kernel/exit.c, wait_task_zombie (cutime, cmin_flt, ioac).
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class Ledger:
         self._owed: list[_Owed] = []
 
     def settle(self, gone: Mapping[int, Process], members: Mapping[int, Process], tick: int) -> None:
-        """Take over what processes had used that ended since the last tick; call it at every tick."""
+        """Take over the counts of processes that ended since the last tick; call it at every tick."""
         if not gone and not self._owed:
             return
         owed, self._owed = self._owed, []
@@ -53,7 +52,7 @@ class Ledger:
                 self._owed.append(_Owed(ancestor, left, was_reaped))
 
     def total(self) -> list[int]:
-        """Return what is kept, provisionally or for good."""
+        """Return the kept counts, provisional ones included."""
         return [sum(column) for column in zip(self._kept, *(one.counts for one in self._owed), strict=True)]
 
     def _keep(self, counts: list[int]) -> None:
@@ -70,11 +69,10 @@ def _claim(
     *,
     was_reaped: bool = False,
 ) -> tuple[int, list[int], bool]:
-    """Set counts against what living ancestors gained; return the nearest of them (0: none), and what is left.
+    """Set counts against the gain of living ancestors; return the nearest of them (0: none), and the rest.
 
-    Ancestors further up come second: one of them may have adopted the process (PR_SET_CHILD_SUBREAPER). The numbers
-    of ``io`` do not tell own from children's, so they count as gained only where page faults say that a child was
-    waited for.
+    Ancestors further up come second: one of them may have adopted the process (PR_SET_CHILD_SUBREAPER). ``io`` mixes
+    own numbers and children's, so its gain counts only if page faults show that a child was waited for.
     """
     nearest, seen = 0, set()
     while parent not in seen and any(counts):
@@ -100,16 +98,16 @@ def _claim(
 
 
 THOROUGH_EVERY_S = 10.0
-"""So often a process that did nothing is read, too: the kernel may have swapped its memory out."""
+"""An idle process is read so often: the kernel may have swapped its memory out."""
 
 
 class ProcessTree:
     """Reads every process of a job once a tick.
 
-    ``counts`` is what all of them used that ever were found, in the order of process.py; it never goes down. The other
-    attributes tell of the last reading: ``living`` and ``zombies``, and the sums ``threads``, ``virtual_bytes`` and
-    ``resident_bytes``. What a process used between the last reading and its end is counted when its parent is of the
-    job and waits for it, and lost otherwise. ``refresh`` is safe from any thread.
+    ``counts`` are those of all processes ever found, in the order of process.py; they never go down. The other
+    attributes are of the last reading: ``living`` and ``zombies``, and the sums ``threads``, ``virtual_bytes`` and
+    ``resident_bytes``. The counts of a process between its last reading and its end are lost unless its parent is of
+    the job and waits for it. ``refresh`` is safe from any thread.
     """
 
     def __init__(self, members: Members, *, proc: Path, descriptors: Descriptors) -> None:
@@ -127,9 +125,9 @@ class ProcessTree:
         self.has_ended = False
 
     def refresh(self, mono: float) -> None:
-        """Find who is new, and read all; ``mono`` is the monotonic time of now.
+        """Find new processes, and read all; ``mono`` is the monotonic time of now.
 
-        Raises CollectorUnavailableError when the processes of the machine cannot be listed.
+        Raises CollectorUnavailableError if the processes of the machine cannot be listed.
         """
         with self._lock:
             self._tick += 1
@@ -150,17 +148,13 @@ class ProcessTree:
                 self._add_up()
                 self._members.settled(self._processes)
 
-    def unreadable(self) -> int:
-        """Return of how many living processes ``stat`` cannot be understood; only their counts of before are in."""
-        return sum(process.unreadable for process in self.living)
-
     def unread(self) -> tuple[str, int]:
-        """Return why ``io`` of living processes cannot be read, and of how many; "" and 0 when it can."""
+        """Return the reason why ``io`` of living processes cannot be read, and of how many; "" and 0 if it can."""
         unread = [process.unread_io for process in self.living if process.unread_io]
         return (unread[0], len(unread)) if unread else ("", 0)
 
     def note_peak(self, size_bytes: int) -> None:
-        """Learn that one process had this much resident memory at some time."""
+        """Note that one process had so much resident memory at some time."""
         self.peak_resident_bytes = max(self.peak_resident_bytes, size_bytes)
 
     def close(self) -> None:
@@ -194,7 +188,7 @@ class ProcessTree:
         return bool(joined)
 
     def _order(self, joined: Sequence[Birth]) -> None:
-        """Keep parents before their children, also where they were found the other way round."""
+        """Put parents before their children."""
         parents = {birth.pid: birth.parent for birth in joined}
         births = [
             Birth(pid, parents.get(pid, process.parent), 0, 0, process.start)

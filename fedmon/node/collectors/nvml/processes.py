@@ -1,11 +1,11 @@
-"""Which processes use a GPU, how much of its memory, and how busy they keep it."""
+"""The processes on a GPU: their memory, and their shares of the multiprocessors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fedmon.node.collectors.nvml.library import RefusedError
+from fedmon.node.collectors.nvml.library import NO_VALUE, RefusedError
 from fedmon.node.collectors.nvml.queries import Gpu, Query, Value
 
 LISTS = {
@@ -14,16 +14,14 @@ LISTS = {
     "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
 }
 _SHARES = "nvmlDeviceGetProcessUtilization"
-_RATES = "nvmlDeviceGetUtilizationRates"
 _NOTHING_NEW = ("NOT_FOUND", "SUCCESS")
-"""pynvml raises even NVML_SUCCESS here, when there is no sample at all."""
+"""pynvml raises even NVML_SUCCESS here if there is no sample at all."""
 
 
 class GpuUse(NamedTuple):
     """The processes of one GPU, by pid: bytes of its memory, and share of its multiprocessors from 0 to 1.
 
-    None is a number that is not known, for ``memory_reason`` or ``sm_reason``. ``memory`` is None as a whole when no
-    process could be listed.
+    None is an unknown number, for ``memory_reason`` or ``sm_reason``; ``memory`` is None if no list could be read.
     """
 
     memory: Mapping[int, int | None] | None
@@ -40,43 +38,35 @@ class ProcessTable(NamedTuple):
 
 
 class GpuProcesses:
-    """Asks one GPU for its processes; ``queries`` are asked as any others, then ``take`` says what they found."""
+    """Asks one GPU for its processes: `take` returns the answers to ``queries`` since the last time."""
 
     def __init__(self) -> None:
-        self._lists: dict[str, Mapping[tuple[int, object, object], int | None]] = {}
+        # By pid and ids of the MIG instances. A process that computes and draws is listed twice with all its memory.
+        self._used: dict[tuple[int, object, object], int | None] | None = None
         self._sm: dict[int, float] | None = None
         self._last_seen = 0
         self._refused: dict[str, str] = {}
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """Return the questions."""
+        """Return the queries."""
         lists = tuple(self._list_query(kind, call) for kind, call in LISTS.items())
         return (*lists, Query(_SHARES, (), self._shares))
 
     def take(self) -> GpuUse:
-        """Return what was found since the last time."""
-        memory: dict[int, int | None] | None = None
-        if self._lists:
-            memory = {}
-            for key, used in self._merged().items():
-                before = memory.get(key[0], 0)
-                memory[key[0]] = None if used is None or before is None else before + used
-        refused = next((self._refused[call] for call in LISTS.values() if call in self._refused), "")
-        use = GpuUse(memory=memory, sm=self._sm, sm_reason=self._refused.get(_SHARES, "first sample"))
-        if memory is None:
+        """Return the answers since the last time."""
+        use = GpuUse(memory=None, sm=self._sm, sm_reason=self._refused.get(_SHARES, "first sample"))
+        if self._used is None:
+            refused = next((self._refused[call] for call in LISTS.values() if call in self._refused), "")
             use = use._replace(memory_reason=refused or use.memory_reason)
-        self._lists, self._sm = {}, None
+        else:
+            memory: dict[int, int | None] = {}
+            for (pid, _, _), used in self._used.items():
+                before = memory.get(pid, 0)
+                memory[pid] = None if used is None or before is None else before + used
+            use = use._replace(memory=memory)
+        self._used = self._sm = None
         return use
-
-    def _merged(self) -> dict[tuple[int, object, object], int | None]:
-        """Join the lists: a process that computes and draws stands in both with all of its memory."""
-        merged: dict[tuple[int, object, object], int | None] = {}
-        for found in self._lists.values():
-            for key, used in found.items():
-                before = merged.get(key)
-                merged[key] = used if before is None else before if used is None else max(before, used)
-        return merged
 
     def _list_query(self, kind: str, call: str) -> Query:
         metric, labels = "gpu_processes", (("type", kind),)
@@ -87,12 +77,12 @@ class GpuProcesses:
             except RefusedError as error:
                 self._refused[call] = error.reason
                 raise
-            self._lists[kind] = {
-                (entry.pid, getattr(entry, "gpuInstanceId", None), getattr(entry, "computeInstanceId", None)): _bytes(
-                    entry.usedGpuMemory
-                )
-                for entry in answer
-            }
+            known = self._used = {} if self._used is None else self._used
+            for entry in answer:
+                key = entry.pid, getattr(entry, "gpuInstanceId", None), getattr(entry, "computeInstanceId", None)
+                # NVML_VALUE_NOT_AVAILABLE comes as the number or as pynvml's None.
+                amounts = [each for each in (known.get(key), entry.usedGpuMemory) if each not in (None, NO_VALUE)]
+                known[key] = max(amounts, default=None)
             yield Value(metric, labels, len({entry.pid for entry in answer}))
 
         return Query(call, ((metric, labels),), read)
@@ -111,24 +101,20 @@ class GpuProcesses:
             if sample.smUtil <= 100 and newest.get(sample.pid, (-1, 0.0))[0] < sample.timeStamp:
                 newest[sample.pid] = (sample.timeStamp, sample.smUtil / 100)
         if newest:
-            # The first answer reaches back to whatever the driver still remembers: too old to say anything of now.
+            # The first answer holds all samples that the driver remembers: too old for the present.
             if self._last_seen:
                 self._sm = {pid: share for pid, (_, share) in newest.items()}
             self._last_seen = max(self._last_seen, *(at for at, _ in newest.values()))
-        elif self._is_idle(gpu):
+        elif _is_idle(gpu):
             self._sm = {}
         else:
             self._refused[_SHARES] = f"failed: {_SHARES}: no new sample though the GPU is busy"
         yield from ()
 
-    def _is_idle(self, gpu: Gpu) -> bool:
-        # No sample can mean that nobody computed, or that the driver's next sample is not there yet.
-        try:
-            return bool(gpu.ask(_RATES).gpu == 0)
-        except RefusedError:
-            return False
 
-
-def _bytes(used: object) -> int | None:
-    """Return the memory of a process; None for NVML_VALUE_NOT_AVAILABLE, as the number or as pynvml's None."""
-    return used if isinstance(used, int) and used != 2**64 - 1 else None
+def _is_idle(gpu: Gpu) -> bool:
+    """Tell an idle GPU from one whose next sample the driver does not have yet."""
+    try:
+        return bool(gpu.ask("nvmlDeviceGetUtilizationRates").gpu == 0)
+    except RefusedError:
+        return False

@@ -1,4 +1,4 @@
-"""All questions to a GPU, by how often their answers change.
+"""All queries to a GPU, by how often their answers change.
 
 Source of functions, units and constants: the NVML API reference (nvml.h) and the module ``pynvml``.
 """
@@ -80,7 +80,7 @@ class Gpu(NamedTuple):
 
 
 class Value(NamedTuple):
-    """One value of a metric of one device; None where the driver says that it has no value."""
+    """One value of a metric of one device; None if the driver has no value."""
 
     metric: str
     labels: Labels
@@ -88,10 +88,10 @@ class Value(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question that a device may refuse for good; then ``otherwise`` is asked in its place.
+    """A query that a device may refuse for good; then ``otherwise`` replaces it.
 
-    ``name`` is unique within a device. ``gives`` names the metrics with their own labels, which are None where only
-    an answer tells them.
+    ``name`` is unique within a device. ``gives`` names the metrics with their own labels; None if only an answer gives
+    the labels.
     """
 
     name: str
@@ -101,9 +101,9 @@ class Query(NamedTuple):
 
 
 class NvmlUnit(NamedTuple):
-    """How a number of an answer becomes base units: ``* times / per``; one above ``most`` is none.
+    """The conversion of an answer into base units: ``* times / per``; a number above ``most`` is no value.
 
-    ``pick`` is an attribute or an index of the answer, None for the answer itself.
+    ``pick`` is an attribute or an index of the answer; None for the answer itself.
     """
 
     times: int = 1
@@ -112,11 +112,10 @@ class NvmlUnit(NamedTuple):
     pick: str | int | None = None
 
     def value(self, answer: Any, *, call: str) -> float | None:
-        """Return the number in base units. Raises RefusedError when it is none."""
-        picked = answer
+        """Return the number in base units. Raises RefusedError if it is no number."""
         if self.pick is not None:
-            picked = getattr(answer, self.pick) if isinstance(self.pick, str) else answer[self.pick]
-        found = number(picked, call=call)
+            answer = getattr(answer, self.pick) if isinstance(self.pick, str) else answer[self.pick]
+        found = number(answer, call=call)
         if found is None or not 0 <= found <= self.most:
             return None
         return found * self.times if self.per == 1 else found * self.times / self.per
@@ -144,7 +143,7 @@ def ask(
     otherwise: Query | None = None,
     **units: NvmlUnit,
 ) -> Query:
-    """Make the query that calls a function with the device's handle and ``arguments``; ``units`` are by metric."""
+    """Return the query that calls a function with the device's handle and ``arguments``; ``units`` are by metric."""
     return _ask(call, arguments, tuple((metric, _labels(labels), unit) for metric, unit in units.items()), otherwise)
 
 
@@ -167,18 +166,19 @@ def _ask(
 def field(
     constant: str, metric: str, unit: NvmlUnit, *, link: int | None = None, otherwise: Query | None = None
 ) -> Query:
-    """Make the query for one field value, of a link for fields that each link has.
+    """Return the query for one field value, of a link for fields that each link has.
 
-    A field has a return code of its own beside that of the call, and one number in the union that its type names.
+    A field has its own return code beside that of the call, and one number in the union that its type names.
     """
     scope = link or 0
     shown, labels = f"{constant}[{scope}]", _labels({} if link is None else {"link": str(link)})
 
     def read(gpu: Gpu) -> Iterator[Value]:
-        identity = gpu.nvml.constant(constant)
-        if identity is None:
-            raise RefusedError(shown, "FUNCTION_NOT_FOUND", Meaning.NEVER)
-        answer = gpu.ask("nvmlDeviceGetFieldValues", [(identity, scope)])[0]
+        try:
+            wanted = gpu.nvml.constant(constant), scope
+        except AttributeError:
+            raise RefusedError(shown, "FUNCTION_NOT_FOUND") from None
+        answer = gpu.ask("nvmlDeviceGetFieldValues", [wanted])[0]
         if answer.nvmlReturn != 0:
             raise gpu.nvml.refusal(int(answer.nvmlReturn), shown)
         yield Value(metric, labels, unit.value(getattr(answer.value, _UNION[answer.valueType]), call=shown))
@@ -187,7 +187,7 @@ def field(
 
 
 def count(call: str, *arguments: str, metric: str, labels: Mapping[str, str]) -> Query:
-    """Make the query whose answer is a list, of which the length is told."""
+    """Return the query for the length of a list."""
     own = _labels(labels)
 
     def read(gpu: Gpu) -> Iterator[Value]:
@@ -197,7 +197,7 @@ def count(call: str, *arguments: str, metric: str, labels: Mapping[str, str]) ->
 
 
 def _memory(prefix: str, *arguments: str, fields: tuple[str, ...], otherwise: Query | None = None) -> Query:
-    """Make the query for amounts of memory; the fields of the answer are named as those of the metrics."""
+    """Return the query for amounts of memory; the fields of the answer are named as the metrics."""
     parts = tuple((f"{prefix}_{field}_bytes", (), WIDE.of(field)) for field in fields)
     return _ask("nvmlDeviceGetMemoryInfo", arguments, parts, otherwise)
 
@@ -220,7 +220,7 @@ def _throttle(call: str, supported_call: str, otherwise: Query | None = None) ->
 
 
 def _mask(gpu: Gpu, call: str) -> int | None:
-    """Return the reasons that this GPU can tell; None where it does not say which."""
+    """Return the reasons that this GPU can report; None if it does not list them."""
     try:
         known = number(gpu.ask(call), call=call)
     except RefusedError as error:
@@ -289,9 +289,9 @@ def _mig_processes(gpu: Gpu) -> Iterator[Value]:
 
 
 def is_partitioned(gpu: Gpu) -> bool | None:
-    """Tell whether MIG is on; a GPU that does not know MIG has it off, and None is one that did not answer.
+    """Tell whether MIG is on; None if the GPU did not answer. A GPU without MIG has it off.
 
-    Raises RefusedError when the GPU is lost.
+    Raises RefusedError if the GPU is lost.
     """
     try:
         modes = gpu.ask("nvmlDeviceGetMigMode")
@@ -319,7 +319,7 @@ def instances(gpu: Gpu) -> list[tuple[str, Gpu]]:
 
 
 def describe(gpu: Gpu) -> dict[str, Any]:
-    """Return what this GPU tells of itself; what it does not tell is left out. The serial number is not asked for."""
+    """Describe this GPU by the answers that it gives; the serial number is not asked for."""
     asked: dict[str, Callable[[], object]] = {
         "gpu": lambda: gpu.labels[0][1],
         "model": lambda: text(gpu.ask("nvmlDeviceGetName")),
@@ -346,8 +346,7 @@ def describe(gpu: Gpu) -> dict[str, Any]:
 
 def _architecture(gpu: Gpu) -> str | None:
     number = gpu.ask("nvmlDeviceGetArchitecture")
-    names = (name for name in _NAMED if gpu.nvml.constant(_ARCHITECTURES + name) == number)
-    return next((name.lower() for name in names), None)
+    return next((name.lower() for name in _NAMED if gpu.nvml.constant(_ARCHITECTURES + name) == number), None)
 
 
 def _cuda(gpu: Gpu) -> str:
