@@ -256,7 +256,8 @@ def _is_refused(answer: int) -> bool:
 class Outlets:
     """Broker and controller of one reporter; only `finish` and `close` wait.
 
-    ``boot`` numbers this run in samples and statuses. `open` and `close` come in turns, from any thread.
+    ``boot`` numbers this run in samples and statuses. ``publish`` and ``flush`` are those of a Publisher, and
+    ``user_values`` is None without a broker. `open` and `close` come in turns, from any thread.
     """
 
     def __init__(
@@ -276,17 +277,15 @@ class Outlets:
         self._link: BrokerLink | None = None
         self._connections = self._statuses = 0
         self._problems: set[str] = set()
-        self._publisher: Publisher | None = None
-        self.user_values: UserValues | None = None
-        if broker is not None:
-            self._publisher = Publisher(
-                node_id=settings.node_id,
-                boot=boot,
-                send=lambda payload: self._link is not None and self._link.send(payload),
-                leaves=lambda _name: True,
-                interval_s=settings.report_frequency,
-            )
-            self.user_values = UserValues(self._publisher.publish)
+        publisher = Publisher(
+            node_id=settings.node_id,
+            boot=boot,
+            send=lambda payload: self._link is not None and self._link.send(payload),
+            leaves=lambda _name: broker is not None,
+            interval_s=settings.report_frequency,
+        )
+        self.publish, self.flush = publisher.publish, publisher.flush
+        self.user_values = None if broker is None else UserValues(publisher.publish)
         self._controller: Controller | None = None
         if settings.controller is not None:
             self._controller = Controller(
@@ -324,16 +323,6 @@ class Outlets:
             self._link = None
         if self._controller is not None:
             self._controller.stop(CLOSE_WITHIN_S)
-
-    def publish(self, stream: str, sample: Sample) -> None:
-        """Take a sample of a stream; for the sampler."""
-        if self._publisher is not None:
-            self._publisher.publish(stream, sample)
-
-    def flush(self) -> None:
-        """Send open batches."""
-        if self._publisher is not None:
-            self._publisher.flush()
 
     def value(self, name: str, value: Any, t: float) -> None:
         """Publish one value of the program; one that is not a number goes to the sinks alone."""

@@ -86,7 +86,7 @@ class Ticks:
     """
 
     def __init__(
-        self, streams: Mapping[str, Sequence[Collector]], *, interval_s: float, publish: Callable[[str, Sample], None]
+        self, streams: Mapping[str, Sequence[Collector]], *, interval_s: float, publish: Callable[[str, Sample], object]
     ) -> None:
         self._publish = publish
         # The host's stream comes last and always has a value, its own cost: so it ends each tick.
