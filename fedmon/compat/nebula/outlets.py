@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import logging
 import math
@@ -52,7 +53,7 @@ MAX_TEXT = 8192
 MAX_ENTRIES = 1024
 _TRY_AGAIN = frozenset({408, 425, 429})
 """Refusals for the moment. Source: RFC 9110 section 15.5.9, RFC 8470 section 5.2, RFC 6585 section 4."""
-_MAX_ANSWER_BYTES = 65_536
+_MOST_CHUNKS = 8
 _NO_ANSWER = 0
 
 
@@ -228,11 +229,8 @@ class Controller:
         try:
             with self._session.post(url, data=body, timeout=timeout_s, allow_redirects=False, stream=True) as response:
                 # A connection is kept only if its answer was read to the end.
-                read = 0
-                for chunk in response.iter_content(8192):
-                    read += len(chunk)
-                    if read > _MAX_ANSWER_BYTES:
-                        break
+                for _ in itertools.islice(response.iter_content(8192), _MOST_CHUNKS):
+                    pass
                 answer, problem = int(response.status_code), f"answer {response.status_code}"
         except (requests.RequestException, ValueError, OSError) as error:
             answer, problem = _NO_ANSWER, f"{type(error).__name__}: {error}"
