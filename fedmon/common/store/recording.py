@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -161,7 +162,7 @@ class Recording:
         with self._changing():
             self._file.run(
                 "INSERT OR REPLACE INTO description (node_id, boot, document) VALUES (?, ?, ?)",
-                (node_id, boot, msgspec.json.encode(dict(document)).decode()),
+                (node_id, boot, zlib.compress(msgspec.json.encode(dict(document)))),
             )
 
     def mark(self, node_id: str, boot: int, stream: str, t: float, text: str) -> None:
@@ -268,10 +269,12 @@ class Recording:
             (node_id,),
         )
         found = []
-        for node, boot, text in rows:
+        for node, boot, body in rows:
             try:
+                # Earlier versions wrote the text itself.
+                text = zlib.decompress(body) if isinstance(body, bytes) else body
                 document = msgspec.json.decode(text, type=dict[str, Any])
-            except (msgspec.DecodeError, TypeError) as error:
+            except (msgspec.DecodeError, TypeError, zlib.error) as error:
                 # The samples are worth reading without it.
                 logger.warning("left out: what is known of node %s since boot %s is damaged: %s", node, boot, error)
                 continue

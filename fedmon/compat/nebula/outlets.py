@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import logging
 import math
@@ -52,7 +53,7 @@ MAX_TEXT = 8192
 MAX_ENTRIES = 1024
 _TRY_AGAIN = frozenset({408, 425, 429})
 """Refusals for the moment. Source: RFC 9110 section 15.5.9, RFC 8470 section 5.2, RFC 6585 section 4."""
-_MAX_ANSWER_BYTES = 65_536
+_MOST_CHUNKS = 8
 _NO_ANSWER = 0
 
 
@@ -228,11 +229,8 @@ class Controller:
         try:
             with self._session.post(url, data=body, timeout=timeout_s, allow_redirects=False, stream=True) as response:
                 # A connection is kept only if its answer was read to the end.
-                read = 0
-                for chunk in response.iter_content(8192):
-                    read += len(chunk)
-                    if read > _MAX_ANSWER_BYTES:
-                        break
+                for _ in itertools.islice(response.iter_content(8192), _MOST_CHUNKS):
+                    pass
                 answer, problem = int(response.status_code), f"answer {response.status_code}"
         except (requests.RequestException, ValueError, OSError) as error:
             answer, problem = _NO_ANSWER, f"{type(error).__name__}: {error}"
@@ -256,7 +254,8 @@ def _is_refused(answer: int) -> bool:
 class Outlets:
     """Broker and controller of one reporter; only `finish` and `close` wait.
 
-    ``boot`` numbers this run in samples and statuses. `open` and `close` come in turns, from any thread.
+    ``boot`` numbers this run in samples and statuses. ``publish`` and ``flush`` are those of a Publisher, and
+    ``user_values`` is None without a broker. `open` and `close` come in turns, from any thread.
     """
 
     def __init__(
@@ -276,17 +275,15 @@ class Outlets:
         self._link: BrokerLink | None = None
         self._connections = self._statuses = 0
         self._problems: set[str] = set()
-        self._publisher: Publisher | None = None
-        self.user_values: UserValues | None = None
-        if broker is not None:
-            self._publisher = Publisher(
-                node_id=settings.node_id,
-                boot=boot,
-                send=lambda payload: self._link is not None and self._link.send(payload),
-                leaves=lambda _name: True,
-                interval_s=settings.report_frequency,
-            )
-            self.user_values = UserValues(self._publisher.publish)
+        publisher = Publisher(
+            node_id=settings.node_id,
+            boot=boot,
+            send=lambda payload: self._link is not None and self._link.send(payload),
+            leaves=lambda _name: broker is not None,
+            interval_s=settings.report_frequency,
+        )
+        self.publish, self.flush = publisher.publish, publisher.flush
+        self.user_values = None if broker is None else UserValues(publisher.publish)
         self._controller: Controller | None = None
         if settings.controller is not None:
             self._controller = Controller(
@@ -324,16 +321,6 @@ class Outlets:
             self._link = None
         if self._controller is not None:
             self._controller.stop(CLOSE_WITHIN_S)
-
-    def publish(self, stream: str, sample: Sample) -> None:
-        """Take a sample of a stream; for the sampler."""
-        if self._publisher is not None:
-            self._publisher.publish(stream, sample)
-
-    def flush(self) -> None:
-        """Send open batches."""
-        if self._publisher is not None:
-            self._publisher.flush()
 
     def value(self, name: str, value: Any, t: float) -> None:
         """Publish one value of the program; one that is not a number goes to the sinks alone."""

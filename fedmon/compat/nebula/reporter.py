@@ -82,11 +82,11 @@ class Ticks:
     """The node's sampler for an event loop that it never waits for; made anew for each start.
 
     ``publish(stream, sample)`` gets every sample, on the sampler's thread. `prime` comes first, because shares of CPU
-    time need two readings. `begin` is called on the event loop that then awaits `next`; `stop` from any thread.
+    time need two readings. `begin` is for the event loop that then awaits `next`; ``sampler.stop`` and `end` come last.
     """
 
     def __init__(
-        self, streams: Mapping[str, Sequence[Collector]], *, interval_s: float, publish: Callable[[str, Sample], None]
+        self, streams: Mapping[str, Sequence[Collector]], *, interval_s: float, publish: Callable[[str, Sample], object]
     ) -> None:
         self._publish = publish
         # The host's stream comes last and always has a value, its own cost: so it ends each tick.
@@ -107,8 +107,7 @@ class Ticks:
         samples = self.sampler.sample()
         for sample in samples.values():
             self._take(sample)
-        values, self._values = self._values, {}
-        return Tick(samples[HOST_STREAM].t, samples[HOST_STREAM].mono, values)
+        return self._tick(samples[HOST_STREAM])
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the sampler; its first tick is now."""
@@ -131,11 +130,6 @@ class Ticks:
         self._is_ended = True
         self._arrived.set()
 
-    def stop(self) -> None:
-        """End the sampler's thread."""
-        self._is_ended = True
-        self.sampler.stop()
-
     # --- on the sampler's thread -------------------------------------------------------------------------------------
 
     def _on_sample(self, stream: str, sample: Sample) -> None:
@@ -143,8 +137,7 @@ class Ticks:
         self._take(sample)
         if stream == HOST_STREAM:
             self.dropped += len(self._waiting) == MAX_WAITING
-            self._waiting.append(Tick(sample.t, sample.mono, {**self._held, **self._values}))
-            self._values = {}
+            self._waiting.append(self._tick(sample))
             if self._loop is not None and not self._arrived.is_set():
                 with contextlib.suppress(RuntimeError):  # the program closed its loop without a stop
                     self._loop.call_soon_threadsafe(self._arrived.set)
@@ -152,6 +145,10 @@ class Ticks:
     def _take(self, sample: Sample) -> None:
         self._values.update(sample.values)
         self._held |= {key: value for key, value in sample.values.items() if metric_name(key) in SLOWLY_READ}
+
+    def _tick(self, last: Sample) -> Tick:
+        values, self._values = {**self._held, **self._values}, {}
+        return Tick(last.t, last.mono, values)
 
 
 class Sinks:
@@ -476,8 +473,9 @@ class Reporter:
     async def stop(self) -> None:
         """End reporting: enqueued values are still logged, open batches are sent. `start` begins again."""
         self._stop_asked.set()
-        if self._ticks is not None:
-            self._ticks.end()
+        if (ticks := self._ticks) is not None:
+            await asyncio.to_thread(ticks.sampler.stop)
+            ticks.end()
         # A task that is done may belong to a loop that is closed.
         if self._starting is not None and not self._starting.done():
             await asyncio.wait({self._starting})
@@ -552,13 +550,13 @@ class Reporter:
                 await asyncio.wait_for(self._stop_asked.wait(), grace_time_s)
         except asyncio.CancelledError:
             self._ticks = None
-            ticks.stop()
+            ticks.sampler.stop()
             raise
         return ticks
 
     def _close(self, ticks: Ticks | None) -> None:
         if ticks is not None:
-            ticks.stop()
+            ticks.sampler.stop()
         self._outlets.close()
 
     async def _follow(self) -> None:

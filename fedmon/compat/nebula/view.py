@@ -1,4 +1,4 @@
-"""The values of NEBULA's reporter, from our metrics: its tags, its units, and nothing that was not measured."""
+"""The values of NEBULA's reporter, computed from our metrics: its tags and units; unknown values are left out."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _GPU = re.compile(r'gpu_[a-z_]+\{gpu="(\d+)"\}')
 
 
 class Reported(dict[str, float]):
-    """Values by tag, as a plain dict for any sink, which also says when, where and in what unit they were measured.
+    """Values by tag, as a plain dict for any sink, with their time, origin and units.
 
-    ``t`` is Unix and ``mono`` monotonic seconds, ``node_id`` who measured, ``seq`` numbers what was logged since the
-    start, ``units`` maps the tags to their units; user's values have none.
+    ``t`` is Unix and ``mono`` monotonic seconds, ``seq`` numbers everything logged since the start, and ``units`` maps
+    the tags to their units; user's values have none.
     """
 
     def __init__(self, values: Mapping[str, float], *, t: float, mono: float, node_id: str, seq: int) -> None:
@@ -53,7 +53,7 @@ class Reported(dict[str, float]):
 
     @property
     def units(self) -> dict[str, str]:
-        """Map each tag to its unit; empty text where it has none."""
+        """Map each tag to its unit, or to an empty text."""
         return {tag: unit_of(tag) for tag in self}
 
 
@@ -67,46 +67,39 @@ class Traffic:
 
     def __init__(self) -> None:
         self.total: dict[str, int] = dict.fromkeys(_KINDS.values(), 0)
-        self.reading: dict[str, int] = dict.fromkeys(_KINDS.values(), 0)
+        self.reading = dict(self.total)
         self.is_first = True
-        self.resets = 0
-        self._last: dict[str, float] = {}
+        self._last: dict[str, int] = {}
 
-    def look(self, values: Mapping[str, float | None]) -> bool:
-        """Take a reading of the counters of all interfaces; False when it held none."""
+    def look(self, values: Mapping[str, float | None]) -> None:
+        """Take a reading of the counters of all interfaces."""
         found = {key: value for key, value in values.items() if metric_name(key) in _KINDS}
-        counted = {key: value for key, value in found.items() if value is not None}
+        counted = {key: int(value) for key, value in found.items() if value is not None}
         if not counted:
-            return False
+            return
         self.reading = dict.fromkeys(_KINDS.values(), 0)
         for key, value in counted.items():
             kind = _KINDS[metric_name(key)]
-            self.reading[kind] += int(value)
-            earlier = self._last.get(key, value)
-            self.total[kind] += max(0, int(value) - int(earlier))
-            self.resets += value < earlier
+            self.reading[kind] += value
+            self.total[kind] += max(0, value - self._last.get(key, value))
         # A reading that was missed once keeps its place; an interface that is gone does not.
         self._last = {key: value for key, value in self._last.items() if key in found} | counted
         self.is_first = False
-        return True
 
 
 class Processes:
-    """CPU time and memory of the reporter's own process and its children, as shares."""
+    """CPU time of the reporter's own process and its children, as a share."""
 
     def __init__(self) -> None:
         self._earlier: tuple[float, float] | None = None
 
     def cpu_percent(self, values: Mapping[str, float | None], mono: float) -> float | None:
         """Return the CPU time since the last call, 100 for one core; None without two readings."""
-        spent = _both(values)
-        if spent is None:
+        user, system = map(values.get, CPU_SECONDS)
+        if user is None or system is None:
             return None
-        earlier, self._earlier = self._earlier, (spent, mono)
-        if earlier is None:
-            return None
-        busy = rate(earlier[0], spent, mono - earlier[1])
-        return None if busy is None else round(100 * busy, 1)
+        (spent, then), self._earlier = self._earlier or (user + system, mono), (user + system, mono)
+        return _times(rate(spent, user + system, mono - then), 100, 1)
 
 
 def resources(
@@ -117,11 +110,13 @@ def resources(
     connections: int | None,
     generation: Generation,
 ) -> dict[str, float]:
-    """Return the 13 values of a machine, without those that are not known now."""
+    """Return the 13 values of a machine, without unknown ones."""
     total, available = values.get("host_memory_total_bytes"), values.get("host_memory_available_bytes")
     used = total - available if total is not None and available is not None else None
     rss = values.get(RSS)
-    sent, received, divisor = VOLUMES[generation]
+    size, free, room = (
+        values.get(series(f"host_filesystem_{what}_bytes", mountpoint="/")) for what in ("size", "free", "available")
+    )
     found: dict[str, float | None] = {
         CPU_GLOBAL: _times(values.get("host_cpu_busy_ratio"), 100, 1),
         CPU_PROCESS: cpu_process,
@@ -130,10 +125,12 @@ def resources(
         RAM_GLOBAL_MB: _times(used, 1 / MIB, 3),
         RAM_PROCESS_PERCENT: _share(rss, total, 3),
         RAM_PROCESS_MB: _times(rss, 1 / MIB, 3),
-        DISK: _disk(values),
         CONNECTIONS: connections,
     }
+    if size is not None and free is not None and room is not None:  # of the space that users can fill, as df does
+        found[DISK] = _share(size - free, size - free + room, 1)
     if not traffic.is_first:
+        sent, received, divisor = VOLUMES[generation]
         volume = {sent: traffic.total["bytes_sent"], received: traffic.total["bytes_recv"]}
         found |= volume if divisor == 1 else {tag: round(size / divisor, 3) for tag, size in volume.items()}
         found |= {PACKETS_SENT: traffic.total["packets_sent"], PACKETS_RECEIVED: traffic.total["packets_recv"]}
@@ -141,7 +138,7 @@ def resources(
 
 
 def gpus(values: Mapping[str, float | None]) -> Iterator[dict[str, float]]:
-    """Yield up to 7 values of each GPU, in the order of their numbers; what one refuses is left out."""
+    """Yield up to 7 values of each GPU, in the order of their numbers."""
     for number in sorted({int(match[1]) for match in map(_GPU.match, values) if match}):
 
         def of(name: str, number: int = number, **labels: str) -> float | None:
@@ -164,7 +161,7 @@ def gpus(values: Mapping[str, float | None]) -> Iterator[dict[str, float]]:
 
 
 def cpu_temperature(values: Mapping[str, float | None]) -> float | None:
-    """Return the temperature of the processor: its whole where a sensor tells it, else its warmest part."""
+    """Return the temperature of the processor: that of the whole, else of its warmest part."""
     by_chip: dict[str, dict[str, float]] = {}
     for key, value in values.items():
         if value is not None and metric_name(key) == _TEMPERATURE:
@@ -176,21 +173,6 @@ def cpu_temperature(values: Mapping[str, float | None]) -> float | None:
                 whole = [value for name, value in sensors.items() if name.startswith(WHOLE)]
                 return max(whole or sensors.values())
     return None
-
-
-def _disk(values: Mapping[str, float | None]) -> float | None:
-    """Return how full "/" is, of what its users can fill; as df does."""
-    size, free, available = (
-        values.get(series(f"host_filesystem_{what}_bytes", mountpoint="/")) for what in ("size", "free", "available")
-    )
-    if size is None or free is None or available is None:
-        return None
-    return _share(size - free, size - free + available, 1)
-
-
-def _both(values: Mapping[str, float | None]) -> float | None:
-    user, system = map(values.get, CPU_SECONDS)
-    return None if user is None or system is None else user + system
 
 
 def _times(value: float | None, factor: float, digits: int) -> float | None:

@@ -81,11 +81,13 @@ class Sampler:
         """End the thread within about ``timeout_s``, and close the collectors.
 
         With ``last_sample`` one more sample is taken first, off the grid. A collector that does not return is left
-        behind with the thread.
+        behind with the thread. Safe to call twice.
         """
         if last_sample:
             self.sample_now()
         with self._lock:
+            if self._is_stopped:
+                return
             self._is_stopped = True
         if not self._actor.close(timeout_s=timeout_s):
             logger.error("the sampler did not end within %.1f s: a collector does not return", timeout_s)

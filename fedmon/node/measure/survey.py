@@ -1,11 +1,11 @@
-"""Which collectors a node has, made from its settings, and what they can measure on this machine."""
+"""The collectors of a node, by its settings, and a survey of what they can measure on this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,8 @@ class Instruments:
     """Makes the collectors of the stream ``host`` and of each job; belongs to one thread at a time.
 
     ``counts`` gives the ``agent_`` metrics of each tick, ``times`` those of single collectors. ``job_cpu`` gives the
-    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread. perf is started
-    ``perf_after_s`` after what it counts was there.
+    CPU seconds of each job and ``job_pids`` its processes; both are called from the sampler's thread. perf starts
+    ``perf_after_s`` after the processes that it counts.
     """
 
     def __init__(
@@ -64,21 +64,21 @@ class Instruments:
         self._settings = settings
 
     def follow(self, settings: NodeSettings) -> bool:
-        """Take other settings; tells whether collectors that were made before are out of date."""
+        """Take other settings; return whether collectors made before are out of date."""
         before, self._settings = self._settings, settings
-        # Collectors that are made anew count from 0 again, which no change of the pace is worth.
+        # New collectors count from 0 again, so a change of the pace alone makes none.
         metrics = msgspec.structs.replace(before.metrics, **{name: getattr(settings.metrics, name) for name in _PACE})
         sections = ("energy", "perf", "plugins")
         return metrics != settings.metrics or any(getattr(before, name) != getattr(settings, name) for name in sections)
 
     @property
     def roots(self) -> Roots:
-        """Where the files of this machine lie, or of the one that stands in for it."""
+        """The folders of this machine's files, or of a simulated machine's."""
         return roots_of(self._settings)
 
     def host(self) -> list[Collector]:
         """Return the collectors of the machine as a whole."""
-        # GPUs first: their energy and processes of a tick are used by those that follow.
+        # GPUs first: the collectors that follow use their energy and processes.
         collectors: list[Collector] = [*nvml_collectors(self._gpus())]
         collectors += host_collectors(roots=self.roots, per_core=self._settings.metrics.per_core, counts=self._counts)
         energy, self._meter = energy_collectors(
@@ -103,7 +103,7 @@ class Instruments:
         return collectors
 
     def job(self, job_id: str, *, cgroup: Path | None = None) -> list[Collector]:
-        """Return what is measured of a job beside its processes: energy, GPUs, and events where they are counted."""
+        """Return the collectors of a job beside its processes: energy, GPUs and, if counted, events."""
         collectors: list[Collector] = []
         if self._meter is not None:
             collectors += job_energy_collectors(self._meter, job_id)
@@ -118,7 +118,7 @@ class Instruments:
         return collectors
 
     def hardware(self) -> dict[str, Any]:
-        """Return what the machine is made of; found out once, which takes milliseconds."""
+        """Return the machine's hardware; read once, which takes milliseconds."""
         if self._hardware is None:
             from fedmon.node.collectors.hardware import hardware
 
@@ -129,7 +129,7 @@ class Instruments:
 
     def _gpus(self) -> NvmlSession:
         if self._nvml is None:
-            # A machine that a tree stands in for does not have the GPUs, nor the events, of this one.
+            # A simulated machine has neither the GPUs nor the events of this one.
             self._nvml = NvmlSession(None, absent=NO_GPU_IN_A_TREE) if self.roots.simulated else open_session()
         return self._nvml
 
@@ -142,13 +142,13 @@ class Instruments:
 
 
 def roots_of(settings: NodeSettings) -> Roots:
-    """Return where the files of this machine lie, or of the one that stands in for it."""
+    """Return the folders of this machine's files, or of a simulated machine's."""
     metrics = settings.metrics
     return Roots(proc=metrics.proc_root, sys=metrics.sys_root, cgroup=metrics.cgroup_root)
 
 
 class MetricFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric: where it comes from, how many series it has now, and why it is not measured, None when it is.
+    """One metric: its source, its present number of series, and the reason why it is not measured, or None.
 
     ``missing`` maps single series that are not measured to the reason.
     """
@@ -161,7 +161,7 @@ class MetricFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """What one collector measures, and how often."""
+    """The metrics of one collector, and how often it is read."""
 
     name: str
     every: str
@@ -169,7 +169,7 @@ class MetricGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine measures and what it is made of; ``simulated`` when a tree of files stands in for it."""
+    """The metrics and the hardware of a machine; ``simulated`` if a tree of files stands in for it."""
 
     simulated: bool
     groups: list[MetricGroup]
@@ -177,11 +177,10 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(settings: NodeSettings) -> Survey:
-    """Ask every collector of the machine what it can measure, and read it once; takes a second or two."""
-    # Not needed by a node that runs, nor by a job that waits for its first sample.
+    """Probe every collector of the machine, and read it once; takes a second or two."""
+    # Loaded here, because a running node does not need it.
     from fedmon.common.metrics.table import METRICS
 
-    names = list(METRICS)
     instruments = Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
     with contextlib.ExitStack() as ending:
         collectors = [one for one in instruments.host() if not isinstance(one, CollectorTimes)]
@@ -192,23 +191,24 @@ def survey(settings: NodeSettings) -> Survey:
             groups.append(_without_perf(_NO_PERF_IN_A_TREE, METRICS))
         elif not settings.perf.enabled:
             groups.append(_without_perf(_PERF_IS_OFF, METRICS))
-        # As the table has the first metric of each group, so that people read the groups in that order.
+        # In the order of the table.
+        order = {name: number for number, name in enumerate(METRICS)}
         groups.sort(
-            key=lambda group: min((names.index(m.name) for m in group.metrics if m.name in METRICS), default=len(names))
+            key=lambda group: min((order.get(each.name, len(order)) for each in group.metrics), default=len(order))
         )
         return Survey(simulated=instruments.roots.simulated, groups=groups, hardware=instruments.hardware())
 
 
-def by_source(findings: Iterable[MetricFinding]) -> Iterator[tuple[str, list[MetricFinding]]]:
-    """Yield the findings together that share one source, or one reason."""
+def by_source(findings: Iterable[MetricFinding]) -> Iterable[tuple[str, list[MetricFinding]]]:
+    """Group findings by source, or by reason if they are not measured."""
     together: dict[str, list[MetricFinding]] = {}
     for finding in findings:
         together.setdefault(finding.reason or finding.source, []).append(finding)
-    yield from together.items()
+    return together.items()
 
 
 def _without_perf(reason: str, table: Mapping[str, Metric]) -> MetricGroup:
-    """Return the group of perf where a node would not start it."""
+    """Return the group of perf if a node would not start it."""
     rows = [metric for metric in table.values() if metric.scope is Scope.PERF]
     return MetricGroup(
         name="perf", every=_EVERY[Lane.FAST], metrics=[_finding(r.name, {r.name: reason}, 0, r) for r in rows]
@@ -229,7 +229,7 @@ def _group(collector: Collector, table: Mapping[str, Metric]) -> MetricGroup:
 
 
 def _asked(collector: Collector) -> tuple[dict[str, str | None], dict[str, float | None]]:
-    """Return a collector's own report, and its reading; a failing one keeps no other from being asked."""
+    """Return a collector's report and reading; its failure is in the report."""
     wait_probed = getattr(collector, "wait_probed", None)
     if wait_probed is not None:
         wait_probed(PERF_WITHIN_S)

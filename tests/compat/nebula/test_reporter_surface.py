@@ -78,6 +78,20 @@ def test_starting_and_stopping_twice_is_once_and_a_start_after_a_stop_goes_on() 
     assert scripted.closes == 2
 
 
+def test_samples_that_wait_for_a_busy_program_are_reported_before_the_stop() -> None:
+    scripted, logger = Scripted(), Logger()
+
+    async def steps() -> None:
+        ours = reporter(trainer=Trainer(logger), scripted=scripted)
+        await ours.start()
+        await until(lambda: logger.logged)
+        wait_until(lambda: scripted.reads >= 5)  # the event loop stands still
+        await ours.stop()
+
+    run(steps())
+    assert len(logger.logged) == scripted.reads - 1  # the first reading begins the shares of CPU time
+
+
 def test_one_event_loop_after_another_is_served() -> None:
     ours = reporter()
 
@@ -213,19 +227,13 @@ class WithParticipant:
         self.participant = participant
 
 
-@pytest.mark.parametrize("wrap", [dict, WithParticipant], ids=["mapping", "object"])
-def test_the_participant_is_read_as_a_mapping_or_from_an_object(wrap: Any) -> None:
+def test_the_participant_is_a_mapping_or_in_an_object_and_keywords_go_before_it() -> None:
     config = participant(reporter_args={"report_frequency": 7, "grace_time_reporter": 3})
-
-    ours = Reporter(wrap(config), None, streams={})
-
-    assert (ours.frequency, ours.grace_time, ours.node_id) == (7.0, 3.0, "node-3")
-
-
-def test_plain_keywords_go_before_the_participant_and_stand_alone() -> None:
+    mapping, held = Reporter(config, streams={}), Reporter(WithParticipant(config), None, streams={})
     mixed = Reporter(participant(), report_frequency=2, controller="10.0.0.9:5000", scenario="third run", streams={})
     alone = Reporter(streams={})
 
+    assert [(each.frequency, each.grace_time, each.node_id) for each in (mapping, held)] == [(7.0, 3.0, "node-3")] * 2
     assert (mixed.frequency, mixed.url) == (2.0, "http://10.0.0.9:5000/nodes/third%20run/update")
     assert (alone.frequency, alone.grace_time, alone.url) == (5.0, 10.0, "")
     assert alone.node_id.startswith("participant-")
@@ -258,9 +266,6 @@ def test_a_generation_or_name_that_does_not_exist_is_refused() -> None:
         Reporter(generation="2.0")  # type: ignore[arg-type]  # what a person may write
     with pytest.raises(FedmonError, match="node_id"):
         Reporter(node_id="a/b")
-
-
-def test_a_value_needs_a_name_that_is_text() -> None:
     with pytest.raises(InvalidInputError, match="the name of a value"):
         run(reporter().enqueue_data(5, 1.0))  # type: ignore[arg-type]  # what a program may do
 

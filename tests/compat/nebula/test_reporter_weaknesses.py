@@ -186,21 +186,6 @@ def test_weakness_08_09_a_card_without_a_fan_hides_nothing_else_and_nvml_is_begu
     assert fake.calls["nvmlInit"] == 1
 
 
-def test_weakness_09_what_measures_is_opened_once_and_closed_once() -> None:
-    scripted = Scripted()
-
-    async def steps() -> None:
-        ours = reporter(scripted=scripted)
-        await ours.start()
-        await until(lambda: ours.counter >= 2)
-        assert scripted.closes == 0
-        await ours.stop()
-
-    run(steps())
-    assert scripted.reads >= 3
-    assert scripted.closes == 1
-
-
 def test_weakness_11_children_each_disk_and_each_interface_are_measured() -> None:
     held = "import sys; block = bytearray(300_000_000); print(1, flush=True); sys.stdin.read()"
     logger = Logger()

@@ -61,6 +61,21 @@ def test_what_is_kept_can_be_read_at_once_and_after_a_restart(path: Path) -> Non
         assert seqs(everything(recorder, boot=2)) == [0, 1, 2, 3]
 
 
+def test_a_recording_of_one_sample_of_a_large_machine_takes_64_kib_at_most(path: Path) -> None:
+    series = [f'host_interrupts_total{{cpu="{number}",device="eth{number % 8}"}}' for number in range(400)]
+    known = {f"{key} of a large machine": "not found: /sys/devices/system/node/x" for key in series}
+    columns: dict[str, list[float | None]] = {key: [number * 1001] for number, key in enumerate(series)}
+    with running(path) as recorder:
+        recorder.keep(Batch(node_id=NODE, boot=1, stream="host", seq=0, t=[1.5], mono=[1.5], columns=columns))
+    with Recording(path) as recording:
+        recording.describe(NODE, 1, {"capabilities": known})
+        recording.mark(NODE, 1, "host", 1.5, "the run ended")
+
+    with Recording(path, read_only=True) as recording:
+        assert [one.document for one in recording.descriptions()] == [{"capabilities": known}]
+        assert recording.size_bytes() <= 65_536
+
+
 def test_samples_that_come_one_by_one_share_a_row_and_are_stored_at_the_end(path: Path) -> None:
     with running(path) as recorder:
         wait_until(lambda: recorder.ready)
