@@ -88,7 +88,7 @@ def test_who_closes_its_output_and_lingers_is_waited_for_and_killed(tmp_path: Pa
 def test_who_never_stops_to_talk_is_stopped(tmp_path: Path) -> None:
     environ = program(tmp_path, "scontrol", "exec yes")
 
-    with pytest.raises(CommandError, match="scontrol said more than 8 MiB") as caught:
+    with pytest.raises(CommandError, match="scontrol printed more than 8 MiB") as caught:
         run(["scontrol"], 20.0, environ=environ)
     assert Failure.TOO_LONG is caught.value.failure
 

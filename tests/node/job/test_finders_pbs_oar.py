@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import CommandError
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, schedulers
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, schedulers
 from fedmon.node.job.identity import identify, named
 from tests.node.job.machine import V1, Commands, Machine, environment, recorded, said
 
@@ -20,10 +20,10 @@ def found(
     machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] = PBS, host: str = "n1",
     scheduler: str = "auto", patterns: Sequence[str] = (),
 ) -> Found:  # fmt: skip
-    return find(
+    return JobSearch(
         identify(environ, hostname=host, pid=TOOL, scheduler=scheduler), environ=environ, run=commands or Commands(),
-        roots=machine.roots, exclude=(TOOL,), retries=0, cgroup_patterns=patterns,
-    )  # fmt: skip
+        roots=machine.roots, exclude=(TOOL,), cgroup_patterns=patterns,
+    ).find(retries=0)  # fmt: skip
 
 
 # --- PBS -------------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_the_cgroup_of_an_oar_job_holds_it_without_oarexec_and_its_perl(tmp_path
     identity = (
         named("1", "oar", hostname="h") if where == "outside" else identify(environ, hostname="localhost", pid=TOOL)
     )
-    got = find(identity, environ=environ, run=Commands(), roots=machine.roots, exclude=(TOOL,), retries=0)
+    got = JobSearch(identity, environ=environ, run=Commands(), roots=machine.roots, exclude=(TOOL,)).find(retries=0)
 
     assert (got.pids, got.method, got.cgroup) == ((28356, 28357, 28358), "cgroup", "/oar/alice_1")
     assert {*got.overhead} == {28354, 28355}
