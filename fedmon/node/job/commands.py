@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import os
 import shutil
 import signal
@@ -20,7 +21,6 @@ from fedmon.common.log import escape_control
 
 MAX_OUTPUT_BYTES = 8_388_608
 """The job list of a large machine is some megabytes."""
-PLAIN: Mapping[str, str] = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _MAX_MESSAGE = 200
 _LOOK_S = 0.005
 
@@ -80,18 +80,18 @@ StopRequest = Callable[[float], bool]
 
 def runner(environ: Mapping[str, str], *, stop: StopRequest | None = None) -> Runner:
     """Return a runner of commands in this environment: its PATH finds them, and they get SLURM_CONF and the like."""
-    return lambda argv, timeout_s: run(argv, timeout_s, environ=environ, stop=stop)
+    return functools.partial(run, environ=environ, stop=stop)
 
 
 def run(
-    argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = PLAIN, stop: StopRequest | None = None
+    argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str], stop: StopRequest | None = None
 ) -> Output:
     """Run a command in English and without input, and return its output.
 
     Raises CommandError if it is absent, cannot be started, does not end within ``timeout_s`` or before ``stop`` is set,
     or prints more than 8 MiB. Its session is killed then.
     """
-    program = shutil.which(argv[0], path=environ.get("PATH", PLAIN["PATH"]))
+    program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
         raise CommandError(Failure.ABSENT, f"{argv[0]} is not installed, or not on the PATH")
     import tempfile  # loads hashing

@@ -84,18 +84,12 @@ class _Seen(NamedTuple):
         return [run for run in self.newest.values() if run not in self.ended]
 
 
-class _Beat(NamedTuple):
-    content: bytes
-    since: float
-    watched: bool = False
-
-
 class _HostFolder:
     """The hosts of a job as one of them sees them; no clocks of two hosts are compared."""
 
     def __init__(self, path: Path, *, machine: str, patience_s: float) -> None:
         self.path, self._machine, self._patience_s = path, machine, patience_s
-        self._beats: dict[HostRun, _Beat] = {}
+        self._beats: dict[HostRun, tuple[bytes, float]] = {}
 
     def see(self) -> _Seen:
         """List the runs and merges. Raises StorageError."""
@@ -127,19 +121,12 @@ class _HostFolder:
         known = self.read(f"{run}.begin", Registration)
         if known is not None and self._machine and known.machine == self._machine:
             return _lives(known.pid, known.start)
-        now, content, before = time.monotonic(), self._last_beat(run), self._beats.get(run)
-        if before is None or before.content != content:
-            self._beats[run] = _Beat(content, now, watched=True)
-            # A change since `note_beats` may be old.
-            return True if before is not None and before.watched else None
-        if now - before.since >= self._patience_s:
-            return False
-        self._beats[run] = before._replace(watched=True)
-        return None
-
-    def note_beats(self, seen: _Seen) -> None:
-        """Note the present beats, so that a silence is counted from now on."""
-        self._beats = {run: _Beat(self._last_beat(run), time.monotonic()) for run in seen.running}
+        now, beat = time.monotonic(), self._last_beat(run)
+        before, since = self._beats.get(run, (None, now))
+        if before == beat:
+            return False if now - since >= self._patience_s else None
+        self._beats[run] = (beat, now)
+        return None if before is None else True
 
     def changed_at(self, name: str) -> float:
         """Return when a file was changed, by the file server's clock; 0 if it does not exist."""
@@ -196,7 +183,7 @@ class Membership:
         self._hosts = self._look_into(folder.hosts)
         self._run, self._claims = HostRun("", 0), 0
         self._began = time.monotonic()
-        self._earlier = self._before = frozenset[HostRun]()
+        self._earlier = frozenset[HostRun]()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="fedmon-job-beat", daemon=True)
         self.host, self.node_id, self.boot = "", "", 0
@@ -218,9 +205,7 @@ class Membership:
         self._folder.make()
         self._began = time.monotonic()
         self._register()
-        seen = self._hosts.see()
-        self._earlier, self._before = seen.ended, frozenset(seen.running) - {self._run}
-        self._hosts.note_beats(seen)
+        self._earlier = self._hosts.see().ended
         self.clock_offset_s = self._clock_offset()
         self._thread.start()
 
@@ -376,12 +361,8 @@ class Membership:
         return True
 
     def _taking_part(self, seen: _Seen) -> int:
-        """Return how many hosts take part in this run: not those of an earlier one, which are silent."""
-        return sum(
-            run not in self._earlier
-            and not (run in self._before - seen.ended and self._hosts.is_alive(run, seen) is False)
-            for run in seen.newest.values()
-        )
+        """Return how many hosts take part in this run: those of an earlier one had ended before it."""
+        return sum(run not in self._earlier for run in seen.newest.values())
 
 
 def _lives(pid: int, start: int) -> bool:

@@ -82,18 +82,17 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
     inside: bool = True
 
 
-def identify(environ: Mapping[str, str], *, hostname: str, pid: int, scheduler: str = "auto") -> JobIdentity:
+def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdentity:
     """Return the job of an environment; without a scheduler it is named after host and process.
 
-    ``scheduler`` chooses one if variables of several are set. Damaged values are None, and text is cut at 256 printable
-    characters.
+    Damaged values are None, and text is cut at 256 printable characters.
     """
-    match scheduler_of(environ) if scheduler == "auto" else scheduler:
-        case "slurm" if _slurm_id(environ):
+    match scheduler_of(environ):
+        case "slurm":
             return _slurm(environ, hostname)
-        case "pbs" if environ.get("PBS_JOBID"):
+        case "pbs":
             return _pbs(environ, hostname)
-        case "oar" if _oar_id(environ):
+        case "oar":
             return _oar(environ, hostname)
     job_id = environ.get("FEDMON_JOB_ID") or f"{hostname.partition('.')[0] or 'host'}-{pid}"
     return JobIdentity(

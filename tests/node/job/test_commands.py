@@ -40,7 +40,7 @@ def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path)
 
 def test_an_absent_command_is_said_to_be_absent() -> None:
     with pytest.raises(CommandError, match="scontrol-of-nowhere is not installed") as caught:
-        run(["scontrol-of-nowhere"], 5.0)
+        run(["scontrol-of-nowhere"], 5.0, environ=os.environ)
 
     assert Failure.ABSENT is caught.value.failure
 

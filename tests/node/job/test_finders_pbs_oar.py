@@ -18,10 +18,10 @@ TOOL = 900
 
 def found(
     machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] = PBS, host: str = "n1",
-    scheduler: str = "auto", patterns: Sequence[str] = (),
+    patterns: Sequence[str] = (),
 ) -> Found:  # fmt: skip
     return JobSearch(
-        identify(environ, hostname=host, pid=TOOL, scheduler=scheduler), environ=environ, run=commands or Commands(),
+        identify(environ, hostname=host, pid=TOOL), environ=environ, run=commands or Commands(),
         roots=machine.roots, exclude=(TOOL,), cgroup_patterns=patterns,
     ).find(retries=0)  # fmt: skip
 
@@ -101,11 +101,11 @@ def test_a_session_that_is_of_another_job_by_now_misleads_nobody(tmp_path: Path)
 
 def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    inside = environment("torque/job")
+    inside = {name: text for name, text in environment("torque/job").items() if not name.startswith("SLURM")}
     machine.put(19806, "slurm_script", environ=inside)
     machine.put(19809, "sleep", parent=19806, environ=inside)
     commands = Commands(recorded("torque/qstat-full"))
-    got = found(machine, commands, environ=inside, scheduler="pbs", host="node1")
+    got = found(machine, commands, environ=inside, host="node1")
 
     assert (got.pids, got.method, got.marker) == ((19806, 19809), "environment", "PBS_JOBID=1")
     assert "no session_id" in dict(got.tried)["scheduler"]

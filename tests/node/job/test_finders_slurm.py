@@ -220,10 +220,6 @@ def test_a_task_that_is_about_to_start_is_no_reason_to_doubt_the_list() -> None:
     assert listed_pids(said("scontrol listpids 1", HEADER + "-1 1 1 0 0\n60 1 batch 0 0\n"), "1") == [60]
 
 
-def test_a_task_that_is_about_to_start_has_no_process_yet() -> None:
-    assert listed_pids(said("scontrol listpids 1", HEADER + "-1 1 0 0 0\n60 1 batch 0 0\n"), "1") == [60]
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [
