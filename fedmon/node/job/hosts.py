@@ -232,7 +232,7 @@ class Membership:
         return self._decide()
 
     def done(self) -> bool:
-        """Note that everything is merged; True if a host ended meanwhile, so that it is to be done again.
+        """Note that everything is merged; True if a host ended meanwhile, so that this host merges again.
 
         Raises StorageError.
         """

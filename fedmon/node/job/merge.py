@@ -124,8 +124,8 @@ def _add(join: RecordingJoin, path: Path, stage: Path) -> tuple[int, str]:
 def _copied(path: Path, copy: Path) -> bool:
     """Copy a recording with its log; False when it changed meanwhile each time, so that the copy may be of two moments.
 
-    A recording is never opened where another host may be writing it: what SQLite shares between processes is shared
-    within one machine only.
+    A recording is never opened while another host may write it: SQLite shares memory between the processes of one
+    machine only.
     """
     for _ in range(_COPIES):
         before = _stamp(path)

@@ -52,7 +52,7 @@ ALL_GONE = "all processes of the job have ended"
 _STOP_WITHIN_S = 10.0
 _DESCRIBE_AGAIN_S = 5.0
 _PERF_AFTER_S = 0.5
-"""Probing perf starts some processes, and no short command is to wait for them."""
+"""Probing perf starts some processes, and a short command must not wait for them."""
 
 BACKLOG = 60
 """Batches that wait for the broker; older ones are in the recording, and sent on request."""
@@ -125,7 +125,7 @@ class JobMonitor:
     def start(self) -> None:
         """Take the first sample, also of the job."""
         if self._options.command:
-            # The command runs already: the first tick is to have both.
+            # The command runs already, and the first tick must have both.
             self._watch_command(self._channel)
             self._pipeline.start()
         else:
@@ -144,7 +144,7 @@ class JobMonitor:
         self.limit.ask(first_start=self._first_start)
 
     def look_after(self) -> str | None:
-        """Do what is due about once a second; return why to end if no process of the job is left, nor can come."""
+        """Do periodic work, about once a second; return why to end if the job has no process and can get none."""
         self._pipeline.follow(self._options.interval, live=True)
         if not self._is_described and time.monotonic() >= self._describe_at:
             self.describe()
@@ -396,7 +396,7 @@ class JobStream:
             logger.warning("a page of the recording was being read for %.0f s", _READ_WITHIN_S)
 
     def resume(self) -> None:
-        """Have researchers with a lease ask once more what there is; the recording is complete."""
+        """Have researchers with a lease ask once more for the list of samples; the recording is complete."""
         now = time.monotonic()
         self._late = {holder for holder, until in list(self._leases.items()) if until > now}
         self._asked_at = now
@@ -444,7 +444,7 @@ class JobStream:
             self._leases[holder] = time.monotonic() + request.lease_s
         elif request.action == "stop":
             self._leases.pop(holder, None)
-        with self._reading:  # at the end, the answer tells of every sample
+        with self._reading:  # at the end, the answer lists every sample
             is_ready = recorder.ready
             self._late.discard(holder)
             return MonitorReply(

@@ -33,7 +33,7 @@ Results go into a folder; one line at the start and one at the end go to stderr.
 processes or the command, before the scheduler's time limit, with SIGTERM, SIGINT or SIGUSR1, or when FINISHED is
 written into .ipc-JOBID. Then all hosts' recordings are merged, and tables and report are written. Below a scheduler's
 daemon or a launcher it waits for more processes of the job, such as the next step."""
-_ABOUT_MERGE = "Merge what all hosts recorded so far, as often as you like; also after a host died."
+_ABOUT_MERGE = "Merge the recordings of all hosts so far. It can be repeated, and merges dead hosts, too."
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     add("-v", "--verbose", action="store_true", help="Log more, and write the run's configuration.")
     add("-q", "--quiet", action="store_true", help="Print no line at the start and at the end.")
     add("--json", action="store_true", help="Print one JSON document at the end; to stderr beside a command.")
-    job.add_argument_group("Commands", "merge  Merge what all hosts recorded so far.")
+    job.add_argument_group("Commands", "merge  Merge the recordings of all hosts so far.")
 
     merge = _Parser("fedmon job merge", "[OPTIONS] FOLDER", _ABOUT_MERGE)
     arguments = merge.add_argument_group("Arguments")
@@ -237,5 +237,5 @@ def _add_outputs(parser: _Parser) -> None:
 
 
 def _readable(text: str) -> str:
-    """Escape what is not Unicode: names of files need not be UTF-8, and our documents are."""
+    """Escape bytes that are not Unicode: file names need not be UTF-8, but our documents are."""
     return text.encode("utf-8", "backslashreplace").decode()

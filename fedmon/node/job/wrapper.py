@@ -164,7 +164,7 @@ class Supervisor:
         code = 1
         try:
             ours.close()
-            # Not in the terminal's foreground: what is typed there is meant for the command.
+            # Not in the terminal's foreground: keys typed there are for the command.
             os.setpgid(0, 0)
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a complaint on such a terminal must not stop it
             code = monitor(theirs)
@@ -179,12 +179,12 @@ class Supervisor:
         if self._child == 0:
             self._become_command(cgroup, early, write)
         os.close(write)
-        with open(read, "rb") as told:
+        with open(read, "rb") as pipe:
             # Ctrl-Z may stop the child before it is the command, and our parent must see that.
-            while not select.select([told], [], [], _LOOK_S)[0]:
+            while not select.select([pipe], [], [], _LOOK_S)[0]:
                 if signal.sigtimedwait([signal.SIGTSTP], 0) is not None:
                     os.kill(os.getpid(), signal.SIGSTOP)
-            answer = told.read()
+            answer = pipe.read()
         if answer:
             os.waitpid(self._child, 0)
             return int(_ERRNO.unpack(answer)[0])

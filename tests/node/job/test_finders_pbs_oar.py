@@ -89,7 +89,7 @@ def test_a_session_of_the_first_host_says_nothing_about_the_second(tmp_path: Pat
     got = found(machine, Commands(recorded("pbs_pro/qstat-full")), host="n2")
 
     assert (got.pids, got.method) == ((6000,), "environment")
-    assert "tells of n1 alone" in dict(got.tried)["scheduler"]
+    assert "a session on n1 only" in dict(got.tried)["scheduler"]
 
 
 def test_a_session_that_is_of_another_job_by_now_misleads_nobody(tmp_path: Path) -> None:

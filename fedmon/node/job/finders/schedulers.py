@@ -198,7 +198,7 @@ class PbsFinder(Finder):
             raise
         first = re.split(r"[/+:(]", attributes.get("exec_host", "").lstrip("("))[0]
         if first and own_name(self.identity.host, [first]) != first:
-            raise MethodFailedError(f"{command} tells of {first} alone, where the job began")
+            raise MethodFailedError(f"{command} names a session on {first} only, where the job began")
         session = attributes.get("session_id", "").strip()
         if not (session.isascii() and session.isdigit() and 1 < int(session) <= 2**22):
             raise MethodFailedError(f"{command} tells {f'session_id = {session[:40]}' if session else 'no session_id'}")
