@@ -114,6 +114,11 @@ class BrokerLink:
                 self._refreshed = time.monotonic()
                 self._transport.publish(self._topic, codec.encode(self._presence), qos=1, retain=True)
 
+    def come_up_again(self) -> None:
+        """Have every researcher ask anew for its lease: the presence says that this party came up once more."""
+        self.connections += 1
+        self._announce()
+
     def keep(self) -> None:
         """Refresh the presence when it is time, or when the broker shows something else, such as an old will."""
         with self._lock:
@@ -148,8 +153,8 @@ class BrokerLink:
             self.dropped += len(self._backlog)
             self._backlog.clear()
             self._presence = None
-        self._transport.stop(timeout_s, farewell=self._as_will("offline", self._state[1] or reason))
         self._actor.close(timeout_s=timeout_s)
+        self._transport.stop(timeout_s, farewell=self._as_will("offline", self._state[1] or reason))
 
     def _holds_state(self) -> bool:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import runner
-from fedmon.node.job.finders import find
+from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import identify
 from tests.batch.loads import Loads
 from tests.batch.oar import CGROUPS, USER, Oar
@@ -30,7 +30,7 @@ def test_a_job_is_found_by_its_cgroup_without_what_oar_runs_beside_it(oar: Oar) 
 
     # when
     identity = identify(environ, hostname=socket.gethostname(), pid=pids[-1])
-    found = find(identity, environ=environ, run=runner(environ))
+    found = JobSearch(identity, environ=environ, run=runner(environ)).find()
     oar.run("oardel", job)
     oar.wait_state(job, "Error", "Terminated")
 

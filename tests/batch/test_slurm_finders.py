@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import runner
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, look_up
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import identify
 from tests.batch.daemons import processes
 from tests.batch.slurm import Slurm
@@ -54,7 +54,7 @@ def inside(slurm: Slurm, pid: int) -> Found:
     raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
     identity = identify(environ, hostname=socket.gethostname(), pid=pid)
-    return find(identity, environ=environ, run=runner(environ), exclude=[os.getpid()])
+    return JobSearch(identity, environ=environ, run=runner(environ), exclude=[os.getpid()]).find()
 
 
 def test_a_job_is_found_with_its_steps_and_without_launchers_and_daemons(slurm: Slurm) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import runner
-from fedmon.node.job.finders import find
+from fedmon.node.job.finders import JobSearch
 from fedmon.node.job.identity import identify
 from tests.batch.daemons import processes
 from tests.batch.loads import Loads
@@ -58,7 +58,7 @@ def test_the_variables_of_pbs_alone_lead_to_the_processes_of_the_job(torque: Slu
 
     # when
     identity = identify(alone, hostname=socket.gethostname(), pid=pid)
-    found = find(identity, environ=alone, run=runner(alone))
+    found = JobSearch(identity, environ=alone, run=runner(alone)).find()
 
     # then
     assert (identity.scheduler, identity.job_id, identity.name) == ("pbs", job, "fit")

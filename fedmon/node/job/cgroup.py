@@ -1,4 +1,4 @@
-"""A cgroup for one command, if this user may make one: none of its processes is missed then."""
+"""A cgroup for one command, if this user may make one: it misses no process of the command."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, JobCgroup, membe
 
 logger = logging.getLogger(__name__)
 
-# Only where being in a group of its own changes nothing for the command: a group of the controllers `cpu`, `cpuset`,
-# `blkio` or `devices` would get another share of the machine, or none.
+# A group of these changes nothing for the command; one of the controllers `cpu`, `cpuset`, `blkio` or `devices` would
+# get another share of the machine, or none.
 _HARMLESS = (UNIFIED, "memory", "pids", "cpuacct")
 
 _MOST_TRIES, _TRY_AGAIN_S = 200, 0.01
 
 
 class OwnCgroup:
-    """The folders of one command's cgroup, below those that this process is in; empty where none could be made.
+    """The folders of one command's cgroup, below those of this process; empty if none could be made.
 
     Source: Linux Documentation/admin-guide/cgroup-v2.rst, section "Delegation", and cgroup-v1/cgroups.rst.
     """
@@ -40,7 +40,7 @@ class OwnCgroup:
                 self.folders[hierarchy] = folder
                 self.path = self.path or str(Path(inside) / name)
         if UNIFIED not in self.folders and "cpuacct" not in self.folders:
-            self.remove()  # without its CPU time a group tells less than the processes do
+            self.remove()  # without CPU time a group tells less than the processes do
 
     def enter(self) -> None:
         """Move this process into it; for the child, before it becomes the command."""
@@ -52,11 +52,11 @@ class OwnCgroup:
                 del self.folders[hierarchy]
 
     def as_job(self) -> JobCgroup | None:
-        """Return it as what is measured; None where there is none."""
+        """Return it for measuring; None if there is none."""
         return JobCgroup(path=self.path, folders=self.folders) if self.folders else None
 
     def remove(self) -> int:
-        """Remove it, and return how many processes were left in it: those live on in the cgroup above."""
+        """Remove it, and return how many processes were left in it; they go on in the cgroup above."""
         folders, self.folders = self.folders, {}
         return remove_cgroup(folders.values())
 
@@ -82,7 +82,7 @@ def remove_cgroup(folders: Iterable[Path]) -> int:
 
 
 def _emptied(folder: Path) -> set[int]:
-    """Move the processes of a cgroup into the one above, and return which they were."""
+    """Move the processes of a cgroup into the one above, and return them."""
     moved: set[int] = set()
     for pid in members_of(folder):
         with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ def _emptied(folder: Path) -> set[int]:
 
 
 def _made(folder: Path) -> bool:
-    """Make one folder that processes can be put into; False where that is not allowed."""
+    """Make a cgroup that processes can join; False if that is not allowed."""
     try:
         folder.mkdir()
     except OSError:

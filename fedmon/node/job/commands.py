@@ -1,9 +1,10 @@
-"""Commands of schedulers: run without a shell, bounded in time and size, and killed with their children."""
+"""Commands of schedulers: without a shell, bounded in time and size, and killed with their children."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import os
 import shutil
 import signal
@@ -20,7 +21,6 @@ from fedmon.common.log import escape_control
 
 MAX_OUTPUT_BYTES = 8_388_608
 """The job list of a large machine is some megabytes."""
-PLAIN: Mapping[str, str] = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _MAX_MESSAGE = 200
 _LOOK_S = 0.005
 
@@ -31,10 +31,10 @@ class Failure(enum.Enum):
     ABSENT = "is not installed"
     NOT_STARTED = "cannot be started"
     TIMED_OUT = "did not end in time"
-    TOO_LONG = "said too much"
+    TOO_LONG = "printed too much"
     ENDED_BADLY = "ended badly"
     NOT_UNDERSTOOD = "is not understood"
-    GIVEN_UP = "was not waited for"
+    GIVEN_UP = "was given up"
     UNKNOWN_JOB = "knows no such job"
 
 
@@ -55,7 +55,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str
 
     def checked(self) -> str:
-        """Return the standard output. Raises CommandError when the status is not 0."""
+        """Return the standard output. Raises CommandError if the status is not 0."""
         if self.rc == 0:
             return self.stdout
         how = f"was ended by signal {-self.rc}" if self.rc < 0 else f"ended with status {self.rc}"
@@ -64,7 +64,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
     def misunderstood(self, detail: str) -> CommandError:
         """Return the error for an output in an unknown form."""
-        return CommandError(Failure.NOT_UNDERSTOOD, f"what {self.name} says is not understood: {detail}")
+        return CommandError(Failure.NOT_UNDERSTOOD, f"the output of {self.name} is not understood: {detail}")
 
     @property
     def name(self) -> str:
@@ -80,18 +80,18 @@ StopRequest = Callable[[float], bool]
 
 def runner(environ: Mapping[str, str], *, stop: StopRequest | None = None) -> Runner:
     """Return a runner of commands in this environment: its PATH finds them, and they get SLURM_CONF and the like."""
-    return lambda argv, timeout_s: run(argv, timeout_s, environ=environ, stop=stop)
+    return functools.partial(run, environ=environ, stop=stop)
 
 
 def run(
-    argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str] = PLAIN, stop: StopRequest | None = None
+    argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str], stop: StopRequest | None = None
 ) -> Output:
     """Run a command in English and without input, and return its output.
 
-    Raises CommandError when it is absent, cannot be started, does not end within ``timeout_s``, prints more than 8 MiB,
-    or when ``stop`` is set meanwhile. Its session is killed then.
+    Raises CommandError if it is absent, cannot be started, does not end within ``timeout_s`` or before ``stop`` is set,
+    or prints more than 8 MiB. Its session is killed then.
     """
-    program = shutil.which(argv[0], path=environ.get("PATH", PLAIN["PATH"]))
+    program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
         raise CommandError(Failure.ABSENT, f"{argv[0]} is not installed, or not on the PATH")
     import tempfile  # loads hashing
@@ -125,8 +125,8 @@ def _wait(pid: int, name: str, timeout_s: float, stop: StopRequest | None, outpu
     wait = stop or threading.Event().wait
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         if sum(os.fstat(each).st_size for each in outputs) > MAX_OUTPUT_BYTES:
-            raise CommandError(Failure.TOO_LONG, f"{name} said more than {MAX_OUTPUT_BYTES // 1_048_576} MiB")
+            raise CommandError(Failure.TOO_LONG, f"{name} printed more than {MAX_OUTPUT_BYTES // 1_048_576} MiB")
         if deadline.passed():
             raise CommandError(Failure.TIMED_OUT, f"{name} did not end within {timeout_s:.1f} s")
         if wait(min(_LOOK_S, deadline.left_s())):
-            raise CommandError(Failure.GIVEN_UP, f"{name} was not waited for: the run ends")
+            raise CommandError(Failure.GIVEN_UP, f"{name} was given up: the run ends")

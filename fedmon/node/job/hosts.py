@@ -1,14 +1,13 @@
-"""The hosts of one job on the folder they share: each takes part under its own name, and one of them merges.
+"""The hosts of one job on their shared folder: each takes part under its own name, and the last one to end merges.
 
-Files in ``hosts/KEY``: ``NODE.N.begin``, ``.beat`` and ``.end`` of the N-th run under a node's id, ``NODE.lock``, held
-while that run lives, ``claim``, the host that merges now, and ``merged``, the claim that was done last. Merging is
-idempotent: the claim saves work, and nothing is lost where two hosts merge.
+Files in ``hosts/KEY``: ``NODE.N.begin``, ``.beat`` and ``.end`` of the N-th run under a node's id, ``claim.N``, the
+host of the N-th merge, and ``merged.N``, its end. Only beats change, and no file is removed. Merging is idempotent:
+a claim saves work, and nothing is lost if two hosts merge.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import logging
 import os
 import re
@@ -21,22 +20,23 @@ from typing import NamedTuple, Self, TypeVar
 import msgspec
 
 from fedmon.common.errors import StorageError
-from fedmon.common.files import LockFile, write_whole
+from fedmon.common.files import TargetExistsError, write_whole
 from fedmon.common.ids import JOB_PREFIX
-from fedmon.node.collectors.base import THIS_MACHINE, Roots
+from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.layout import FILE_MODE, MAX_NAME, JobFolder, file_name
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BEAT_S = 3.0
-SILENT_BEATS = 4
+BEAT_S = 2.0
+SILENT_BEATS = 6
 """A host that misses so many beats counts as lost."""
-_LOOKS_A_BEAT = 6
+_LOOKS_A_BEAT = 4
 _TICK_S = 0.01
 _MOST_NAMES = 1000
 _RUN_FILE = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,9})\.(begin|end)")
+_MERGE_FILE = re.compile(r"(claim|merged)\.(\d{1,9})")
 
 
 class HostRun(NamedTuple):
@@ -50,38 +50,29 @@ class HostRun(NamedTuple):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """The ``begin`` file of a run; ``machine`` names one boot of one machine, empty if unknown."""
+    """The ``begin`` file of a run. ``machine`` names one boot and one pid namespace of a machine, empty if unknown.
 
-    host: str
+    There the run is process ``pid``, which began ``start`` clock ticks after the boot.
+    """
+
     boot: int
     machine: str = ""
-    step: str | None = None
+    pid: int = 0
+    start: int = 0
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The run that merges, and the runs that had ended when it began to."""
+    """The run that merges, and the runs that had ended before."""
 
-    by: tuple[str, int]
-    ended: list[tuple[str, int]]
-
-
-class Life(enum.Enum):
-    """The state of another host's process, as far as it is known."""
-
-    ALIVE = "alive"
-    LOST = "lost"
-    UNKNOWN = "unknown"
-
-
-class _Choice(enum.Enum):
-    OURS = "merge"
-    THEIRS = "another host merges, or all is merged"
-    WAIT = "look again"
+    by: HostRun
+    ended: list[HostRun]
 
 
 class _Seen(NamedTuple):
     begun: frozenset[HostRun]
     ended: frozenset[HostRun]
+    claims: int
+    merges: int
 
     @property
     def newest(self) -> dict[str, HostRun]:
@@ -93,19 +84,87 @@ class _Seen(NamedTuple):
         return [run for run in self.newest.values() if run not in self.ended]
 
 
-class _Beat(NamedTuple):
-    content: bytes
-    since: float
-    watched: bool = False
+class _HostFolder:
+    """The hosts of a job as one of them sees them; no clocks of two hosts are compared."""
+
+    def __init__(self, path: Path, *, machine: str, patience_s: float) -> None:
+        self.path, self._machine, self._patience_s = path, machine, patience_s
+        self._beats: dict[HostRun, tuple[bytes, float]] = {}
+
+    def see(self) -> _Seen:
+        """List the runs and merges. Raises StorageError."""
+        # The folder is changed first, so that a network file system lists it anew.
+        probe = self.path / f".look-{os.urandom(8).hex()}"
+        with contextlib.suppress(OSError):
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+            probe.unlink()
+        try:
+            names = [each.name for each in self.path.iterdir()]
+        except OSError as error:
+            raise StorageError(f"cannot read {self.path}: {error.strerror}") from error
+        runs: dict[str, set[HostRun]] = {"begin": set(), "end": set()}
+        for file in filter(None, map(_RUN_FILE.fullmatch, names)):
+            runs[file[3]].add(HostRun(file[1], int(file[2])))
+        merges = {"claim": 0, "merged": 0}
+        for file in filter(None, map(_MERGE_FILE.fullmatch, names)):
+            merges[file[1]] = max(merges[file[1]], int(file[2]))
+        return _Seen(frozenset(runs["begin"]), frozenset(runs["end"]), merges["claim"], merges["merged"])
+
+    def is_alive(self, run: HostRun, seen: _Seen) -> bool | None:
+        """Tell whether a run's process lives; None if that is not known yet.
+
+        On this machine its process tells; elsewhere its beat must change, and one without a change for six beats of
+        this host's monotonic time is dead.
+        """
+        if seen.newest.get(run.node_id, run).generation > run.generation:
+            return False
+        known = self.read(f"{run}.begin", Registration)
+        if known is not None and self._machine and known.machine == self._machine:
+            return _lives(known.pid, known.start)
+        now, beat = time.monotonic(), self._last_beat(run)
+        before, since = self._beats.get(run, (None, now))
+        if before == beat:
+            return False if now - since >= self._patience_s else None
+        self._beats[run] = (beat, now)
+        return None if before is None else True
+
+    def changed_at(self, name: str) -> float:
+        """Return when a file was changed, by the file server's clock; 0 if it does not exist."""
+        try:
+            return (self.path / name).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def read(self, name: str, kind: type[T]) -> T | None:
+        """Return the content of a file; None if it cannot be read."""
+        try:
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def write_once(self, name: str, content: object) -> bool:
+        """Make a file, whole at once; False if another host made it before. Raises StorageError."""
+        text = msgspec.json.encode(content)
+        try:
+            write_whole(self.path / name, text, mode=FILE_MODE, durable=True, only_new=True)
+        except TargetExistsError:
+            # The answer of a file server can get lost: then the file is ours, and refused when it is made again.
+            return self.read(name, type(content)) == content
+        return True
+
+    def _last_beat(self, run: HostRun) -> bytes:
+        try:
+            return (self.path / f"{run}.beat").read_bytes()[:100]
+        except OSError:
+            return b""
 
 
 class Membership:
     """One run of the tool on one host, among those of the other hosts of its job. A context manager.
 
-    No two clocks are compared. Another host lives if its lock is held; where locks do not reach it, if its beat changes
-    within four beats of this host's monotonic time. ``host`` is the name of this host in the run (followed by a number
-    if another run uses it), ``node_id`` and ``boot`` are those of its samples; all are known after `begin`.
-    ``expected`` is the number of the job's hosts, if known. A thread beats from `begin` to `close`.
+    ``host`` is the name of this host in the run (with a number if another run uses it), ``node_id`` and ``boot`` are
+    those of its samples, and ``clock_offset_s`` is this host's clock less that of the file server; all are known after
+    `begin`. ``expected`` is the number of the job's hosts, if known. A thread beats from `begin` to `close`.
     """
 
     def __init__(
@@ -116,20 +175,15 @@ class Membership:
         expected: int | None = None,
         beat_s: float = BEAT_S,
         wall: Callable[[], float] = time.time,
-        roots: Roots = THIS_MACHINE,
+        machine: str | None = None,
     ) -> None:
         self._folder, self._hostname, self._expected = folder, host, expected
         self._beat_s, self._patience_s, self._wall = beat_s, beat_s * SILENT_BEATS, wall
-        try:
-            self._machine = (roots.proc / "sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            self._machine = ""
-        self._lock: LockFile | None = None
-        self._run, self._step = HostRun("", 0), ""
-        self._claim: Claim | None = None
+        self._machine = _this_machine() if machine is None else machine
+        self._hosts = self._look_into(folder.hosts)
+        self._run, self._claims = HostRun("", 0), 0
         self._began = time.monotonic()
-        self._beats: dict[HostRun, _Beat] = {}
-        self._earlier = self._before = frozenset[HostRun]()
+        self._earlier = frozenset[HostRun]()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="fedmon-job-beat", daemon=True)
         self.host, self.node_id, self.boot = "", "", 0
@@ -143,106 +197,93 @@ class Membership:
 
     @property
     def recording(self) -> Path:
-        """Where this host records; no other run writes there."""
+        """The recording of this host; no other run writes there."""
         return self._folder.recording(self.host)
 
-    def begin(self, step: str | None = None) -> None:
-        """Take part under a free name, in this step of the job. Raises StorageError."""
+    def begin(self) -> None:
+        """Take part under a free name. Raises StorageError."""
         self._folder.make()
-        self._began, self._step = time.monotonic(), step or ""
+        self._began = time.monotonic()
         self._register()
-        seen = self._see()
-        self._earlier, self._before = seen.ended, frozenset(seen.running) - {self._run}
-        self._beats = {run: _Beat(self._last_beat(run), self._began) for run in self._before}
+        self._earlier = self._hosts.see().ended
         self.clock_offset_s = self._clock_offset()
         self._thread.start()
 
     def others_began(self) -> float | None:
-        """Return when the run began that other hosts began and this one joined, by the file server's clock.
+        """Return when the other hosts began the run that this one joined, by the file server's clock.
 
         None for the first host of a run. Hosts that began before an earlier run of this host was over do not count.
         Raises StorageError.
         """
-        before = f"{self._run._replace(generation=self._run.generation - 1)}"
-        since = max(self._changed(f"{before}.{kind}") for kind in ("begin", "beat", "end"))
-        began, steps = [], set()
-        for run in self._see().newest.values():
-            at, registration = self._changed(f"{run}.begin"), self._read(f"{run}.begin", Registration)
-            if run != self._run and registration is not None and at > since:
-                began.append(at)
-                steps |= {registration.step} - {None, ""}
-        joined = self._step in steps if self._step and steps else len(began) < (self._expected or 2**31)
-        return min(began) if began and joined else None
+        before = HostRun(self.node_id, self._run.generation - 1)
+        since = max(self._hosts.changed_at(f"{before}.{kind}") for kind in ("begin", "beat", "end"))
+        others = (run for run in self._hosts.see().newest.values() if run != self._run)
+        began = [at for run in others if (at := self._hosts.changed_at(f"{run}.begin")) > since]
+        is_joined = self._expected is None or len(began) < self._expected
+        return min(began, default=None) if is_joined else None
 
-    def end(self, *, given_up: threading.Event | None = None) -> bool:
-        """Note the end of this host; True when it is the one that merges, and calls `done` afterwards.
+    def end(self) -> bool:
+        """Note the end of this host; True if it is the one that merges, and calls `done` afterwards.
 
-        Returns at once while another host lives. Else it waits until each of the others has moved or was silent for
-        four beats, and for expected hosts as long after `begin`; ``given_up`` ends that with False. Raises
-        StorageError.
+        Returns as soon as another host is known to live, which sees this end at its own. Otherwise it waits for six
+        beats at most, for silent and for expected hosts. Raises StorageError.
         """
-        _write_once(self._file(f"{self._run}.end"), b"{}")
-        return self._decide(given_up or threading.Event())
+        self._hosts.write_once(f"{self._run}.end", {})
+        return self._decide()
 
     def done(self) -> bool:
-        """Note that everything is merged; True when a host ended meanwhile, so that it is to be done again.
+        """Note that everything is merged; True if a host ended meanwhile, so that this host merges again.
 
         Raises StorageError.
         """
-        write_whole(self._file("merged"), msgspec.json.encode(self._claim), mode=FILE_MODE)
-        claim = self._read("claim", Claim)
-        if claim is not None and claim.by == self._run:
-            self._file("claim").unlink(missing_ok=True)
-        # A host that saw our claim left without merging: its end is visible now.
-        return self._decide(threading.Event())
+        self._hosts.write_once(f"merged.{self._claims}", {})
+        return self._decide()
 
     def is_over(self) -> bool:
-        """Tell whether every host ended or is lost, and none is still expected. Raises StorageError."""
-        seen = self._see()
-        others = (self._life(run, seen) for run in seen.running if run != self._run)
-        return all(life is Life.LOST for life in others) and self._taking_part(seen) >= (self._expected or 1)
+        """Tell whether every host of the job ended or is lost, and none is expected, under any prefix.
+
+        Raises StorageError.
+        """
+        seen = self._hosts.see()
+        others = (self._hosts.is_alive(run, seen) for run in seen.running if run != self._run)
+        if self._taking_part(seen) < (self._expected or 1) or any(life is not False for life in others):
+            return False
+        siblings = self._folder.save_dir.glob(f"*/hosts/{self._folder.hosts.name}")
+        for hosts in (self._look_into(path) for path in siblings if path != self._folder.hosts):
+            seen = hosts.see()
+            if any(hosts.is_alive(run, seen) is not False for run in seen.running):
+                return False
+        return True
 
     def close(self) -> None:
-        """Stop beating and free the name; safe to call twice."""
+        """Stop beating; safe to call twice."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
-        if self._lock is not None:
-            self._lock.release()
+
+    def _look_into(self, path: Path) -> _HostFolder:
+        return _HostFolder(path, machine=self._machine, patience_s=self._patience_s)
 
     # --- taking part -------------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
         for number in range(1, _MOST_NAMES):
             host = file_name(self._hostname if number == 1 else f"{self._hostname}-{number}")
-            node_id = _node_id(self._folder.key, host)
-            lock = LockFile(self._file(f"{node_id}.lock"))
-            is_ours: bool | None = None
-            with contextlib.suppress(StorageError):  # this file system may have no locks
-                is_ours = lock.take()
-            if is_ours is not False and self._take(host, node_id, has_lock=bool(is_ours)):
-                self._lock = lock
+            if self._take(host, _node_id(self._folder.key, host)):
                 return
-            lock.release()
-        raise StorageError(
-            f"{_MOST_NAMES} runs of this job say that they are {self._hostname!r}: see {self._folder.hosts}"
-        )
+        raise StorageError(f"{_MOST_NAMES} runs of this job are called {self._hostname!r}: see {self._folder.hosts}")
 
-    def _take(self, host: str, node_id: str, *, has_lock: bool) -> bool:
+    def _take(self, host: str, node_id: str) -> bool:
         """Register as the next run under an id; False while an earlier one may live."""
-        seen = self._see()
-        before, earlier_boot = seen.newest.get(node_id), 0
-        if before is not None:
-            earlier = self._read(f"{before}.begin", Registration)
-            earlier_boot = 0 if earlier is None else earlier.boot
-            # A free lock tells of its holder's death on one machine alone.
-            is_here = earlier is not None and bool(self._machine) and earlier.machine == self._machine
-            if before not in seen.ended and not (is_here and has_lock):
-                return False
-        run = HostRun(node_id, 1 if before is None else before.generation + 1)
-        boot = max(int(self._wall()), earlier_boot + 1)
-        entry = Registration(host=host, boot=boot, machine=self._machine, step=self._step or None)
-        if not _write_once(self._file(f"{run}.begin"), msgspec.json.encode(entry)):
+        seen = self._hosts.see()
+        before = seen.newest.get(node_id, HostRun(node_id, 0))
+        if before in seen.begun - seen.ended and self._hosts.is_alive(before, seen) is not False:
+            return False
+        earlier = self._hosts.read(f"{before}.begin", Registration)
+        boot = max(int(self._wall()), 0 if earlier is None else earlier.boot + 1)
+        run, pid = HostRun(node_id, before.generation + 1), os.getpid()
+        entry = Registration(boot=boot, machine=self._machine, pid=pid, start=read_birth(pid).start)
+        if not self._hosts.write_once(f"{run}.begin", entry):
             return False
         self._run, self.host, self.node_id, self.boot = run, host, node_id, boot
         return True
@@ -272,7 +313,7 @@ class Membership:
 
     def _beat(self, content: bytes, *, sync: bool = False) -> os.stat_result:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self._file(f"{self._run}.beat"), flags, FILE_MODE)
+        descriptor = os.open(self._folder.hosts / f"{self._run}.beat", flags, FILE_MODE)
         try:
             os.pwrite(descriptor, content, 0)
             if sync:
@@ -281,154 +322,64 @@ class Membership:
         finally:
             os.close(descriptor)
 
-    # --- the other hosts ---------------------------------------------------------------------------------------------
+    # --- merging -----------------------------------------------------------------------------------------------------
 
-    def _life(self, run: HostRun, seen: _Seen) -> Life:
-        if seen.newest.get(run.node_id, run) != run:
-            return Life.LOST
-        is_free = self._lock_is_free(run)
-        if is_free is False:
-            return Life.ALIVE
-        registration = self._read(f"{run}.begin", Registration)
-        if is_free and registration is not None and self._machine and registration.machine == self._machine:
-            return Life.LOST
-        now, content, known = time.monotonic(), self._last_beat(run), self._beats.get(run)
-        if known is None or known.content != content:
-            self._beats[run] = _Beat(content, now, watched=True)
-            # A change since `begin` tells of some time since then, not of now.
-            return Life.ALIVE if known is not None and known.watched else Life.UNKNOWN
-        if now - known.since >= self._patience_s:
-            return Life.LOST
-        self._beats[run] = known._replace(watched=True)
-        return Life.UNKNOWN
+    def _decide(self) -> bool:
+        tick = threading.Event()
+        while (is_ours := self._merges()) is None:
+            tick.wait(self._beat_s / _LOOKS_A_BEAT)
+        return is_ours
 
-    def _lock_is_free(self, run: HostRun) -> bool | None:
-        """Tell whether a run's lock is free, None if there is none; on some file systems that is for one machine."""
-        lock = self._file(f"{run.node_id}.lock")
-        try:
-            return LockFile(lock).holder() is None if lock.exists() else None
-        except StorageError:
-            return None
+    def _merges(self) -> bool | None:
+        """Tell whether this host, which has ended, merges; None to look again.
 
-    def _taking_part(self, seen: _Seen) -> int:
-        """Return how many hosts take part in this run: not those of an earlier one that are silent."""
-        return sum(
-            run not in self._earlier
-            and not (run in self._before and run not in seen.ended and self._life(run, seen) is Life.LOST)
-            for run in seen.newest.values()
-        )
-
-    # --- who merges --------------------------------------------------------------------------------------------------
-
-    def _decide(self, given_up: threading.Event) -> bool:
-        while True:
-            seen = self._see()
-            choice = self._choose(seen)
-            if choice is _Choice.THEIRS:
-                return False
-            if choice is _Choice.OURS:
-                self._claim = Claim(by=self._run, ended=sorted(seen.ended))
-                if _write_once(self._file("claim"), msgspec.json.encode(self._claim)):
-                    self._log_missing(seen)
-                    return True
-            elif given_up.wait(self._beat_s / _LOOKS_A_BEAT):
-                logger.warning("what other hosts do is not known: 'fedmon job merge %s' merges", self._folder.path)
-                return False
-
-    def _choose(self, seen: _Seen) -> _Choice:
-        """Decide for a host that ended.
-
-        A host that lives will see our end at its own, and the one that merges looks for ends once more afterwards. So
-        it is enough that one host goes on: the last one, or the first to claim if none knows who is the last.
+        A living host sees this end at its own, and a merging host looks for ends once more afterwards. So it is enough
+        that one host goes on: the last one, or the first to claim if none knows which one is the last.
         """
-        lives = [self._life(run, seen) for run in seen.running if run != self._run]
-        if Life.ALIVE in lives:
-            return _Choice.THEIRS
-        if (claim := self._read("claim", Claim)) is not None or self._file("claim").exists():
-            life = Life.LOST if claim is None else self._life(HostRun(*claim.by), seen)
-            if life is not Life.LOST:
-                return _Choice.THEIRS if life is Life.ALIVE else _Choice.WAIT
-            self._file("claim").unlink(missing_ok=True)
-        merged = self._read("merged", Claim)
-        if merged is not None and seen.ended <= {HostRun(*each) for each in merged.ended}:
-            return _Choice.THEIRS
+        seen = self._hosts.see()
+        lives = [self._hosts.is_alive(run, seen) for run in seen.running if run != self._run]
+        if True in lives:
+            return False
+        claim = self._hosts.read(f"claim.{seen.claims}", Claim)
+        if seen.claims > seen.merges:
+            # A claim that cannot be read is one of a host without beats.
+            is_merging = self._hosts.is_alive(HostRun("claim", seen.claims) if claim is None else claim.by, seen)
+            if is_merging is not False:
+                return None if is_merging is None else False
+        elif claim is not None and seen.ended <= set(claim.ended):
+            return False
         is_patient = self._expected is not None and time.monotonic() - self._began < self._patience_s
-        is_absent = is_patient and self._taking_part(seen) < (self._expected or 0)
-        return _Choice.WAIT if is_absent or Life.UNKNOWN in lives else _Choice.OURS
-
-    def _log_missing(self, seen: _Seen) -> None:
+        if None in lives or (is_patient and self._taking_part(seen) < (self._expected or 0)):
+            return None
+        self._claims = seen.claims + 1
+        if not self._hosts.write_once(f"claim.{self._claims}", Claim(by=self._run, ended=sorted(seen.ended))):
+            return None
         for run in seen.running:
-            logger.warning("host %s did not end and is silent: what it recorded is merged without its end", run)
+            logger.warning("host %s is silent and has not ended: its samples are merged without their end", run)
         if self._expected is not None and len(seen.newest) < self._expected:
             logger.warning("%d of %d hosts of the job took part", len(seen.newest), self._expected)
-
-    # --- files -------------------------------------------------------------------------------------------------------
-
-    def _file(self, name: str) -> Path:
-        return self._folder.hosts / name
-
-    def _see(self) -> _Seen:
-        # Changed first, so that a network file system lists the folder anew.
-        probe = self._file(f".look-{os.urandom(8).hex()}")
-        with contextlib.suppress(OSError):
-            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
-            probe.unlink()
-        try:
-            names = os.listdir(self._folder.hosts)  # noqa: PTH208  # names are all that is needed
-        except OSError as error:
-            raise StorageError(f"cannot read {self._folder.hosts}: {error.strerror}") from error
-        found: dict[str, set[HostRun]] = {"begin": set(), "end": set()}
-        for file in filter(None, map(_RUN_FILE.fullmatch, names)):
-            found[file[3]].add(HostRun(file[1], int(file[2])))
-        return _Seen(frozenset(found["begin"]), frozenset(found["end"]))
-
-    def _last_beat(self, run: HostRun) -> bytes:
-        try:
-            return self._file(f"{run}.beat").read_bytes()[:100]
-        except OSError:
-            return b""
-
-    def _changed(self, name: str) -> float:
-        try:
-            return self._file(name).stat().st_mtime
-        except OSError:
-            return 0.0
-
-    def _read(self, name: str, kind: type[T]) -> T | None:
-        try:
-            return msgspec.json.decode(self._file(name).read_bytes(), type=kind)
-        except (OSError, msgspec.DecodeError):
-            return None
-
-
-def _write_once(path: Path, content: bytes) -> bool:
-    """Make a file, whole at once; False when it is there already. Raises StorageError.
-
-    A file server makes or refuses a link in one step; where there are no links, the file itself is made.
-    """
-    staged = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    try:
-        with open(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(staged, path)
-        except FileExistsError:
-            # A file server's answer can get lost: then the link is there, and refused when it is asked for again.
-            return staged.stat().st_nlink > 1
-        except OSError:
-            try:
-                with path.open("xb") as file:
-                    file.write(content)
-            except FileExistsError:
-                return False
         return True
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            staged.unlink()
+
+    def _taking_part(self, seen: _Seen) -> int:
+        """Return how many hosts take part in this run: those of an earlier one had ended before it."""
+        return sum(run not in self._earlier for run in seen.newest.values())
+
+
+def _lives(pid: int, start: int) -> bool:
+    try:
+        birth = read_birth(pid)
+    except (OSError, ValueError, IndexError):
+        return False
+    return birth.start == start and not birth.is_zombie
+
+
+def _this_machine() -> str:
+    """Name this boot of this machine, and the pid namespace; empty if unknown."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot_id} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
 
 
 def _node_id(key: str, host: str) -> str:

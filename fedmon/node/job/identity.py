@@ -1,4 +1,4 @@
-"""Which job this is: what the environment of a scheduler's job tells about it."""
+"""The identity of a job, from the environment of its scheduler."""
 
 from __future__ import annotations
 
@@ -54,13 +54,12 @@ _STEPS = {"4294967290": "interactive", "4294967291": "batch", "4294967292": "ext
 
 
 class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a job is; what nobody told is None.
+    """The identity of a job; None for unknown values.
 
-    ``job_id`` is as its scheduler writes it, and ``key`` is made from it for streams and files. ``raw_id`` is what the
-    scheduler's commands take; None when the id cannot be one of that scheduler's. ``host`` is the name that the
-    scheduler has for this host. ``nodes`` are those of the job, ``step_nodes`` those of the SLURM step that this
-    process runs in. ``memory_limit_bytes``, ``cpus`` and ``gpus`` are of this host. ``inside`` tells whether this
-    process runs in the job, or asks about it from outside.
+    ``job_id`` is as its scheduler writes it, ``key`` names streams and files, and ``raw_id`` is the id for the
+    scheduler's commands, None if that scheduler cannot have given it. ``host`` is the scheduler's name for this host,
+    and ``step_nodes`` are the nodes of this process's SLURM step. ``memory_limit_bytes``, ``cpus`` and ``gpus`` are
+    of this host. ``inside`` tells whether this process runs in the job, or asks about it from outside.
     """
 
     scheduler: SchedulerName
@@ -83,24 +82,33 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
     inside: bool = True
 
 
-def identify(environ: Mapping[str, str], *, hostname: str, pid: int, scheduler: str = "auto") -> JobIdentity:
-    """Return which job's environment this is; without a scheduler the job is named after host and process.
+def identify(environ: Mapping[str, str], *, hostname: str, pid: int) -> JobIdentity:
+    """Return the job of an environment; without a scheduler it is named after host and process.
 
-    ``scheduler`` holds fast to one where variables of several are set. Whatever the variables hold, the result is
-    usable: numbers that are none are None, and text is cut at 256 characters, without any that hide.
+    Damaged values are None, and text is cut at 256 printable characters.
     """
-    identity = _identified(environ, hostname, pid, scheduler)
-    return msgspec.structs.replace(identity, gpus=given_gpus(environ))
+    match scheduler_of(environ):
+        case "slurm":
+            return _slurm(environ, hostname)
+        case "pbs":
+            return _pbs(environ, hostname)
+        case "oar":
+            return _oar(environ, hostname)
+    job_id = environ.get("FEDMON_JOB_ID") or f"{hostname.partition('.')[0] or 'host'}-{pid}"
+    return JobIdentity(
+        scheduler="none", job_id=_text(job_id) or "", key=job_key(job_id), host=hostname, user=_user(environ),
+        gpus=given_gpus(environ),
+    )  # fmt: skip
 
 
 def named(job_id: str, scheduler: str, *, hostname: str) -> JobIdentity:
-    """Return the identity of a job that is asked about from outside, by its id.
+    """Return the identity of a job for a question from outside, by its id.
 
-    Raises InvalidInputError when that scheduler gives no such ids.
+    Raises InvalidInputError for an unknown scheduler, or an id that it cannot have given.
     """
     known = next((each for each in SCHEDULERS if each == scheduler), None)
     if known is None:
-        raise InvalidInputError(f"there is no scheduler {scheduler!r}: name one of {', '.join(SCHEDULERS)}")
+        raise InvalidInputError(f"unknown scheduler {scheduler!r}: name one of {', '.join(SCHEDULERS)}")
     pattern, example = {
         "slurm": (r"[0-9]{1,18}([_+][0-9]{1,10})?", "4711, or 4711_3 of an array"),
         "pbs": (_PBS_ID.pattern, "4711.server, or 4711[3].server of an array"),
@@ -125,10 +133,10 @@ def named(job_id: str, scheduler: str, *, hostname: str) -> JobIdentity:
 
 
 def scheduler_of(environ: Mapping[str, str]) -> SchedulerName:
-    """Return whose job this environment belongs to.
+    """Return the scheduler of an environment.
 
-    A job that was submitted from inside another one may carry the variables of both. The list of hosts that PBS and OAR
-    keep on disk while a job runs tells which of them is alive; SLURM's own wrappers of PBS give both the same id.
+    A job that was submitted from inside another one may carry the variables of both. PBS and OAR keep a list of hosts
+    on disk while a job runs, which tells the living one; SLURM's own wrappers of PBS give both the same id.
     """
     slurm, pbs = _slurm_id(environ), environ.get("PBS_JOBID", "")
     if slurm and pbs and slurm != pbs and _is_file(environ.get("PBS_NODEFILE", "")):
@@ -136,21 +144,6 @@ def scheduler_of(environ: Mapping[str, str]) -> SchedulerName:
     if (slurm or pbs) and _oar_id(environ) and _is_file(environ.get("OAR_NODEFILE", "")):
         return "oar"
     return "slurm" if slurm else "pbs" if pbs else "oar" if _oar_id(environ) else "none"
-
-
-def _identified(environ: Mapping[str, str], hostname: str, pid: int, scheduler: str) -> JobIdentity:
-    match scheduler_of(environ) if scheduler == "auto" else scheduler:
-        case "slurm" if _slurm_id(environ):
-            return _slurm(environ, hostname)
-        case "pbs" if environ.get("PBS_JOBID"):
-            return _pbs(environ, hostname)
-        case "oar" if _oar_id(environ):
-            return _oar(environ, hostname)
-    given = environ.get("FEDMON_JOB_ID", "")
-    job_id = given or f"{hostname.partition('.')[0] or 'host'}-{pid}"
-    return JobIdentity(
-        scheduler="none", job_id=_text(job_id) or "", key=job_key(job_id), host=hostname, user=_user(environ)
-    )
 
 
 def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
@@ -167,9 +160,10 @@ def _slurm(environ: Mapping[str, str], hostname: str) -> JobIdentity:
     return _identity(
         "slurm",
         _slurm_id(environ),
-        # Several slurmd may run on one machine, each a node of its own.
+        # Several slurmd may run on one machine, each as another node.
         node_name if nodes and node_name in nodes else hostname,
         nodes,
+        environ,
         cluster=_text(environ.get("SLURM_CLUSTER_NAME")),
         step=_text(_STEPS.get(step, step)),
         array_job_id=_text(environ.get("SLURM_ARRAY_JOB_ID")),
@@ -193,6 +187,7 @@ def _pbs(environ: Mapping[str, str], hostname: str) -> JobIdentity:
         job_id,
         hostname,
         from_file(environ.get("PBS_NODEFILE_LOCAL", "")) or from_file(environ.get("PBS_NODEFILE", "")),
+        environ,
         cluster=_text(server or environ.get("PBS_SERVER") or environ.get("PBS_DEFAULT")),
         array_job_id=array or _text(environ.get("PBS_ARRAY_ID")),
         array_index=next((number for number in indices if number is not None), None),
@@ -211,6 +206,7 @@ def _oar(environ: Mapping[str, str], hostname: str) -> JobIdentity:
         _oar_id(environ),
         hostname,
         next(filter(None, map(from_file, files)), None),
+        environ,
         array_job_id=_text(environ.get("OAR_ARRAY_ID") or environ.get("OAR_ARRAYID")),
         array_index=_number(environ, "OAR_ARRAY_INDEX"),
         name=_text(environ.get("OAR_JOB_NAME")),
@@ -220,7 +216,12 @@ def _oar(environ: Mapping[str, str], hostname: str) -> JobIdentity:
 
 
 def _identity(
-    scheduler: SchedulerName, job_id: str, hostname: str, nodes: tuple[str, ...] | None, **known: Any
+    scheduler: SchedulerName,
+    job_id: str,
+    hostname: str,
+    nodes: tuple[str, ...] | None,
+    environ: Mapping[str, str],
+    **known: Any,
 ) -> JobIdentity:
     pattern = _PBS_ID if scheduler == "pbs" else _SLURM_ID
     return JobIdentity(
@@ -230,6 +231,7 @@ def _identity(
         raw_id=job_id if pattern.fullmatch(job_id) else None,
         host=own_name(hostname, nodes),
         nodes=nodes,
+        gpus=given_gpus(environ),
         **known,
     )
 
@@ -256,13 +258,8 @@ def _user(environ: Mapping[str, str], *names: str) -> str | None:
 def _text(text: str | None) -> str | None:
     if not text:
         return None
-    cut = text[: 4 * _MAX_TEXT]
-    # What is no UTF-8 in an environment comes as lone surrogates, which no file of ours can hold.
-    try:
-        raw = cut.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raw = cut.encode("utf-8", "surrogatepass")
-    readable = raw.decode("utf-8", "replace")
+    # Bytes that are not UTF-8 come as lone surrogates, which no file of ours can hold.
+    readable = text[: 4 * _MAX_TEXT].encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     return escape_control(readable)[:_MAX_TEXT]
 
 
@@ -292,7 +289,7 @@ def _is_file(path: str) -> bool:
 
 
 def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the GPUs by the driver's number or by UUID; None when no variable tells them.
+    """Return the GPUs by the driver's number or by UUID; None if no variable names them.
 
     Sources: SLURM's manual of srun, "output environment variables"; CUDA programming guide, "CUDA_VISIBLE_DEVICES".
     """
@@ -314,8 +311,8 @@ def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 def job_key(job_id: str) -> str:
     """Return 1 to 64 letters, digits, ``_`` and ``-`` for a job id: ``123.server`` gives ``123-server``.
 
-    Two different ids never have the same key: what is not as schedulers write ids, or looks like a key of another id,
-    gets the beginning of its SHA-256 at the end.
+    Two different ids never have the same key: an id that no scheduler writes, or that looks like the key of another
+    one, ends with the beginning of its SHA-256.
     """
     pbs = _PBS.fullmatch(job_id)
     if pbs is not None:
@@ -333,7 +330,7 @@ def job_key(job_id: str) -> str:
 
 
 def _is_plain(job_id: str) -> bool:
-    """Tell whether an id is its own key: no other id is given this one, and no command takes it for an option."""
+    """Tell whether an id is its own key: no other id has this one, and no command takes it for an option."""
     return (
         ID_PATTERN.fullmatch(job_id) is not None
         and job_id not in RESERVED_IDS
@@ -347,9 +344,9 @@ def _is_plain(job_id: str) -> bool:
 
 
 def expand(text: str) -> tuple[str, ...] | None:
-    """Return the hosts of a SLURM list such as ``n[1-3,07-09],gpu1`` in its order; None when it cannot be one.
+    """Return the hosts of a SLURM list such as ``n[1-3,07-09],gpu1`` in its order; None if it is not one.
 
-    A number keeps the width in which its range begins. Several brackets in a name give every combination.
+    A number keeps the width of the first one in its range. Several brackets in a name give every combination.
     Source: scontrol(1), "show hostnames".
     """
     if not _LIST.fullmatch(text):
@@ -368,9 +365,9 @@ def expand(text: str) -> tuple[str, ...] | None:
 
 
 def from_file(path: str) -> tuple[str, ...] | None:
-    """Return the hosts of a file with a host a line, each once, in its order; None when it cannot be one.
+    """Return the hosts of a file with a host a line, each once, in its order; None if it is not one.
 
-    PBS and OAR write a line for each CPU. Only a plain file is read, and no more than 16 MiB of it.
+    PBS and OAR write a line for each CPU. At most 16 MiB of a plain file are read.
     """
     try:
         if not Path(path).is_file():
@@ -386,7 +383,7 @@ def from_file(path: str) -> tuple[str, ...] | None:
 
 
 def own_name(hostname: str, nodes: Sequence[str] | None) -> str:
-    """Return the name that a scheduler's list has for this host; the given one where the list has none."""
+    """Return the name that a scheduler's list has for this host; the given one if it has none."""
     if not nodes or hostname in nodes:
         return hostname
     short = hostname.partition(".")[0]
@@ -395,7 +392,7 @@ def own_name(hostname: str, nodes: Sequence[str] | None) -> str:
 
 
 def _numbers(text: str) -> list[str]:
-    """Return the numbers of ``1-3,07``, each in the width in which its range begins; empty when it cannot be that."""
+    """Return the numbers of ``1-3,07``, each in the width of its range's first; empty if the text is not that."""
     found: list[str] = []
     for part in text.split(","):
         span = _SPAN.fullmatch(part)

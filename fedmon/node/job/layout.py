@@ -1,4 +1,4 @@
-"""Where everything of one job lies: a folder that all its hosts share, with perfmon's names where perfmon has one."""
+"""The paths of one job in the folder that its hosts share; perfmon's names where perfmon has one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RECORDING_SUFFIX = ".fmr"
 
 
 class JobFolder:
-    """The paths of one job in the folder that its hosts share; whatever ids and host names hold, none leads out of it.
+    """The paths of one job in the folder that its hosts share; no id or host name leads out of it.
 
     ``key`` is the job's, of ``job_id`` as its scheduler writes it. ``path`` is the folder named ``prefix`` in
-    ``save_dir``, or ``job-metrics-KEY``; several jobs may use it. ``host`` is the name under which a host takes part.
-    Raises InvalidInputError for a prefix that is no plain name.
+    ``save_dir``, or ``job-metrics-KEY``; several jobs may use it. Raises InvalidInputError if the prefix is not a plain
+    name.
     """
 
     def __init__(self, save_dir: Path, prefix: str | None, key: str, *, job_id: str | None = None) -> None:
@@ -41,7 +41,7 @@ class JobFolder:
 
     @classmethod
     def found(cls, path: Path) -> list[Self]:
-        """Return every job of which something lies in a folder, by key. Raises NotFoundError where there is none."""
+        """Return every job in a folder, by key. Raises NotFoundError if there is none."""
         path = path.expanduser().absolute()
         try:
             keys = sorted(each.name for each in (path / "hosts").iterdir() if each.is_dir())
@@ -54,15 +54,15 @@ class JobFolder:
         return [cls(path.parent, path.name, key) for key in keys]
 
     def recording(self, host: str) -> Path:
-        """Return where one host records; nobody else writes there."""
+        """Return one host's recording; no other host writes there."""
         return self.recordings / f"{file_name(host)}{RECORDING_SUFFIX}"
 
     def log(self, host: str) -> Path:
-        """Return where one host logs; nobody else writes there."""
+        """Return one host's log."""
         return self.logs / f"{file_name(host)}.log"
 
     def run_config(self, host: str) -> Path:
-        """Return where one host writes down what it was asked for."""
+        """Return the file for one host's options."""
         return self.configs / f"{file_name(host)}_run_config.yml"
 
     def make(self) -> None:
@@ -85,7 +85,7 @@ class JobFolder:
 
 
 def file_name(text: str) -> str:
-    """Return a text as the name of one file: as it is where that is safe, else made safe and told apart by a digest."""
+    """Return a text as a file name: unchanged if that is safe, else made safe, with a digest that keeps it unique."""
     safe = _UNSAFE.sub("-", text)
     if safe[:1] in ("", ".", "-"):
         safe = f"_{safe[1:]}"

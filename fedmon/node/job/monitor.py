@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import logging
@@ -29,7 +28,7 @@ from fedmon.common.settings import (
 )
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import ErrorCode, Monitor
+from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.node.collectors.job.cgroup import JobCgroup
 from fedmon.node.job.cgroup import remove_cgroup
@@ -53,15 +52,15 @@ ALL_GONE = "all processes of the job have ended"
 _STOP_WITHIN_S = 10.0
 _DESCRIBE_AGAIN_S = 5.0
 _PERF_AFTER_S = 0.5
-"""Probing perf starts some processes, and no short command is to wait for them."""
+"""Probing perf starts some processes, and a short command must not wait for them."""
 
 BACKLOG = 60
-"""Batches that wait for the broker; what finds no place is in the recording, and sent when it is asked for."""
+"""Batches that wait for the broker; older ones are in the recording, and sent on request."""
 ENDED = "the run of the job ended"
-REFUSAL = "this is a job: it tells what it measures and sends samples again, and has nothing else"
-_MOST_PAUSED_S = 12.0
-_QUIET_S, _LINGER_S = 0.3, 0.8
-"""Whoever pulled samples when the run ended may pull the rest, but the job's end waits no longer than this."""
+REFUSAL = "this is a job: it only answers questions about its measurements"
+_OPEN_WITHIN_S, _READ_WITHIN_S = 5.0, 5.0
+_QUIET_S, _LATE_S, _PULL_WITHIN_S = 1.5, 3.0, 10.0
+"""A researcher pauses for 1 s between an answer and its next question, and may be late under load."""
 _CLOSE_WITHIN_S = 0.5
 
 logger = logging.getLogger(__name__)
@@ -70,8 +69,8 @@ logger = logging.getLogger(__name__)
 class JobMonitor:
     """Samples one host and one job on it into the recording of ``members``; for the main thread of the tool.
 
-    ``limit`` knows when the scheduler ends the job; ``stop`` ends a search for the job. ``early_end`` is set if
-    there is nothing to wait for, ``problem`` if the job is not measured.
+    ``channel`` is that of the command, if there is one. ``limit`` knows when the scheduler ends the job; ``stop`` ends
+    a search for the job. ``early_end`` is set if there is nothing to wait for, ``problem`` if the job is not measured.
     """
 
     def __init__(
@@ -81,8 +80,8 @@ class JobMonitor:
         *,
         members: Membership,
         environ: Mapping[str, str],
-        channel: Channel | None,
-        stop: StopRequest | None = None,
+        channel: Channel,
+        stop: StopRequest,
     ) -> None:
         self._options, self._identity, self._environ = options, identity, environ
         self._members, self._channel, self._stop = members, channel, stop
@@ -124,9 +123,9 @@ class JobMonitor:
         return tuple(self._job.get("pids") or ())
 
     def start(self) -> None:
-        """Take the first sample, of the job too."""
-        if self._channel is not None:
-            # The command runs already: the first tick is to have both.
+        """Take the first sample, also of the job."""
+        if self._options.command:
+            # The command runs already, and the first tick must have both.
             self._watch_command(self._channel)
             self._pipeline.start()
         else:
@@ -145,7 +144,7 @@ class JobMonitor:
         self.limit.ask(first_start=self._first_start)
 
     def look_after(self) -> str | None:
-        """Do what is due about once a second; returns why to end when no process of the job is left, nor can come."""
+        """Do periodic work, about once a second; return why to end if the job has no process and can get none."""
         self._pipeline.follow(self._options.interval, live=True)
         if not self._is_described and time.monotonic() >= self._describe_at:
             self.describe()
@@ -162,7 +161,7 @@ class JobMonitor:
             self._find_again(self._search)
             return None
         pids = self._pipeline.jobs.pids().get(self._identity.key, ())
-        if pids and not any(map(_is_there, pids)):
+        if pids and not any(map(_is_alive, pids)):
             # The next sample tells whether there are new ones, and that may be far away.
             self._pipeline.sampler.sample_now()
         return None
@@ -175,7 +174,7 @@ class JobMonitor:
         return document
 
     def finish(self, end: End) -> int:
-        """Take the last sample and write everything; returns the number of lost samples."""
+        """Take the last sample and write everything; return the number of lost samples."""
         self._job |= {"ended": _moment(utc_now()), "exit_code": end.exit_code, "reason": end.reason}
         document = self._document()
         if self._stream is not None:
@@ -183,34 +182,39 @@ class JobMonitor:
         self._pipeline.jobs.command_ended(self._identity.key, end.switches)
         self._pipeline.stop(_STOP_WITHIN_S, last_sample=True)
         if self._stream is not None:
-            self._stream.stop()
+            self._stream.resume()
         counts = self._pipeline.counts()
         lost = int(counts.get(DROPPED_FULL, 0) + counts.get(BUFFERED, 0))
         document["tool"] |= {"samples_lost": lost} if lost else {}
         left = len(self._pipeline.jobs.pids().get(self._identity.key, ()))
         if left and end.exit_code is not None:
-            # A shell does not wait for what a command left behind, nor do we.
+            # A shell does not wait for background processes, nor do we.
             logger.warning("%d processes that the command started go on without it, and are measured no longer", left)
             self._job |= {"left_running": left}
-        if self._channel is not None and self._channel.is_closed and self._cgroup is not None:
+        if self._options.command and self._channel.is_closed and self._cgroup is not None:
             remove_cgroup(self._cgroup.folders.values())  # its maker was killed
         self._write(document, mark=f"the run ended: {end.reason}")
         return lost
 
+    def close(self) -> None:
+        """Wait until researchers have the last samples; without a connection it does not wait."""
+        if self._stream is not None:
+            self._stream.stop()
+
     # --- the job -----------------------------------------------------------------------------------------------------
 
     def _watch_command(self, channel: Channel) -> None:
-        told = channel.listen(None)
-        if told is None or told.kind != "started":
-            why, code = ("its starter was killed", None) if told is None else (told.text, told.code)
+        begun = channel.listen(None)
+        if begun is None or begun.kind != "started":
+            why, code = ("its parent was killed", None) if begun is None else (begun.text, begun.code)
             self.early_end = End(reason=f"the command could not be started: {why}", exit_code=code)
             return
-        cgroup = JobCgroup(path=told.path, folders={name: Path(folder) for name, folder in told.folders.items()})
+        cgroup = JobCgroup(path=begun.path, folders={name: Path(folder) for name, folder in begun.folders.items()})
         self._job |= {
-            "started": _moment(datetime.fromtimestamp(told.t, UTC)),
+            "started": _moment(datetime.fromtimestamp(begun.t, UTC)),
             "method": "command",
             "confidence": "certain",
-            "pids": [told.pid],
+            "pids": [begun.pid],
             "cgroup": cgroup.path or None,
         }
         try:
@@ -218,14 +222,14 @@ class JobMonitor:
                 self._cgroup = cgroup
                 self._pipeline.jobs.add(self._identity.key, cgroup=cgroup, is_command=True)
             else:
-                pids, mine = [told.pid], (os.getpid(),)
+                pids, mine = [begun.pid], (os.getpid(),)
                 self._pipeline.jobs.add(self._identity.key, pids=pids, exclude=mine, is_command=True)
-        except FedmonError as error:  # it was over before it could be read, which is no mistake
+        except FedmonError as error:  # it ended before it could be read
             logger.warning("the command is not measured: %s", error)
 
     def _find(self, search: JobSearch) -> None:
         try:
-            self._watch(search.first())
+            self._watch(search.find())
             self._is_watched = True
         except FedmonError as error:
             logger.warning("the job is not measured, only its host: %s", error)
@@ -291,12 +295,12 @@ class JobMonitor:
                 "interval_s": self._options.interval,
                 "check_point_s": self._options.check_point,
                 "clock_offset_s": self._members.clock_offset_s,
-                "options": self._options.told(),
+                "options": self._options.document(),
             },
         }
 
     def _write(self, document: Mapping[str, Any], *, mark: str = "") -> bool:
-        """Write a description, and a mark; False when that was not possible, which is logged once."""
+        """Write a description, and a mark; a failure is logged once, and returns False."""
         node_id, boot = self._members.node_id, self._members.boot
         try:
             with Recording(self._members.recording) as recording:
@@ -313,14 +317,14 @@ class JobMonitor:
 
 
 def _first_description(identity: JobIdentity, options: JobOptions) -> dict[str, Any]:
-    told = ("job_id", "scheduler", "cluster", "user", "step", "array_job_id", "array_index", "time_limit_s",
+    known = ("job_id", "scheduler", "cluster", "user", "step", "array_job_id", "array_index", "time_limit_s",
             "memory_limit_bytes", "cpus")  # fmt: skip
     return {
-        **{name: getattr(identity, name) for name in told},
+        **{name: getattr(identity, name) for name in known},
         "name": identity.name or options.labels.get("name"),
         "nodes": list(identity.nodes or (identity.host,)),
         "launcher": options.launcher,
-        "command": options.told_command or None,
+        "command": options.printable_command or None,
         "started": _moment(utc_now()),
         "ended": None,
         "exit_code": None,
@@ -329,12 +333,13 @@ def _first_description(identity: JobIdentity, options: JobOptions) -> dict[str, 
     }
 
 
-def _is_there(pid: int) -> bool:
-    with contextlib.suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
     return True
 
 
@@ -348,8 +353,8 @@ def _moment(t: datetime) -> str:
 class JobStream:
     """Streams the samples of one run to a broker, under an id that no other run has.
 
-    `start`, `pause` and `stop` belong to one thread, `send` is safe from any; only `stop` waits for the broker, for 2 s
-    at most. Samples, hardware and counts leave; nothing of the job's command does.
+    `start`, `pause`, `resume` and `stop` belong to one thread, `send` is safe from any. Samples, hardware and counts
+    leave; nothing of the job's command does.
     """
 
     def __init__(self, broker: BrokerSettings, node_id: str, boot: int) -> None:
@@ -358,9 +363,11 @@ class JobStream:
         self._broker, self._node_id = broker, node_id
         self._pipeline: Pipeline | None = None
         self._hardware: dict[str, Any] = {}
-        self._may_read = threading.Event()
-        self._may_read.set()
+        self._opening = Deadline(_OPEN_WITHIN_S)
         self._reading = threading.Lock()
+        self._leases: dict[tuple[str, str], float] = {}
+        self._late: set[tuple[str, str]] = set()
+        self._pulling: Deadline | None = None
         self._asked_at = float("-inf")
         self._link = BrokerLink(
             broker,
@@ -379,24 +386,37 @@ class JobStream:
     def start(self, pipeline: Pipeline) -> None:
         """Begin to connect, and answer for the pipeline; returns at once."""
         self._pipeline, self._hardware = pipeline, pipeline.hardware()
+        self._opening = Deadline(_OPEN_WITHIN_S)
         self._link.start()
         logger.info("samples are streamed to %s as node %s", self._broker.url, self._node_id)
 
     def pause(self) -> None:
-        """Read nothing from the recording until `stop`: it is about to be closed."""
-        self._may_read.clear()
-        if self._reading.acquire(timeout=1.0):
+        """Read nothing from the recording until `resume`: it is about to be closed."""
+        if not self._reading.acquire(timeout=_READ_WITHIN_S):
+            logger.warning("a page of the recording was being read for %.0f s", _READ_WITHIN_S)
+
+    def resume(self) -> None:
+        """Have researchers with a lease ask once more for the list of samples; the recording is complete."""
+        now = time.monotonic()
+        self._late = {holder for holder, until in list(self._leases.items()) if until > now}
+        self._asked_at = now
+        if self._reading.locked():
             self._reading.release()
+        if self._late and self._link.is_connected:
+            self._pulling = Deadline(_PULL_WITHIN_S)
+            self._link.come_up_again()
 
     def stop(self) -> None:
-        """Send the rest, and say farewell; the recording is complete, and has no other reader."""
-        self._may_read.set()
+        """Wait until researchers with a lease have pulled what they missed, and say farewell.
+
+        Without a connection or a lease it does not wait.
+        """
         if self._pipeline is None:
             return
-        deadline, tick = Deadline(_LINGER_S), threading.Event()
-        while (
-            self._link.is_connected and not deadline.passed() and time.monotonic() - self._asked_at < _QUIET_S
-        ):  # a researcher that pulled samples just now may pull the rest
+        tick = threading.Event()
+        while self._pulling is not None and self._link.is_connected and not self._pulling.passed():
+            if time.monotonic() - self._asked_at >= (_LATE_S if self._late else _QUIET_S):
+                break
             tick.wait(0.02)
         self._link.stop(_CLOSE_WITHIN_S, reason=ENDED)
         if self._link.dropped:
@@ -410,34 +430,40 @@ class JobStream:
         pipeline = self._pipeline
         if pipeline is None or pipeline.recorder is None:
             return None
+        recorder, tick = pipeline.recorder, threading.Event()
+        while not recorder.ready and not self._opening.passed():
+            tick.wait(0.02)  # a researcher that is refused asks again after a second, and a job may be shorter
+        self._asked_at = time.monotonic()
         if request.action == "resend":
-            return self._resend(request, pipeline.recorder)
+            return self._resend(request, recorder)
         from fedmon.node.requests.dialect import echo
         from fedmon.node.requests.monitor import OPENING
 
-        capabilities = pipeline.sampler.capabilities()
-        is_ready = pipeline.recorder.ready
-        return MonitorReply(
-            action=request.action,
-            interval_s=pipeline.sampler.interval_s,
-            streams=pipeline.streams,
-            capabilities=capabilities,
-            metrics=pipeline.sampler.metrics(),
-            hardware=self._hardware,
-            counts=pipeline.counts(),
-            reason="" if is_ready else OPENING,
-            extents=pipeline.recorder.extents(request.researcher_id) if is_ready else [],
-            **echo(request, self._node_id),
-        )
+        holder = (request.researcher_id, request.instance)
+        if request.action == "start":
+            self._leases[holder] = time.monotonic() + request.lease_s
+        elif request.action == "stop":
+            self._leases.pop(holder, None)
+        with self._reading:  # at the end, the answer lists every sample
+            is_ready = recorder.ready
+            self._late.discard(holder)
+            return MonitorReply(
+                action=request.action,
+                interval_s=pipeline.sampler.interval_s,
+                streams=pipeline.streams,
+                capabilities=pipeline.sampler.capabilities(),
+                metrics=pipeline.sampler.metrics(),
+                hardware=self._hardware,
+                counts=pipeline.counts(),
+                reason="" if is_ready else OPENING,
+                extents=recorder.extents(request.researcher_id) if is_ready else [],
+                **echo(request, self._node_id),
+            )
 
     def _resend(self, request: Monitor, recorder: Recorder) -> Reply:
-        from fedmon.node.requests.dialect import error
         from fedmon.node.requests.monitor import page
 
-        if not self._may_read.wait(_MOST_PAUSED_S):
-            return error(request, self._node_id, ErrorCode.BUSY, "the run ends, and its recording is being closed")
         with self._reading:
-            self._asked_at = time.monotonic()
             return page(
                 request,
                 recorder,

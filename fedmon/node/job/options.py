@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ MAX_IN_MEMORY_S = 10.0
 """Samples are on the disk after this time, however long the check point is."""
 LABELS = ("system", "partition", "env", "name")
 _MAX_TEXT = 200
-_MAX_PIDS = 1024
 _MAX_PID = 2**22
 
 EXIT_CODES = (
@@ -35,13 +33,13 @@ Results go into a folder; one line at the start and one at the end go to stderr.
 processes or the command, before the scheduler's time limit, with SIGTERM, SIGINT or SIGUSR1, or when FINISHED is
 written into .ipc-JOBID. Then all hosts' recordings are merged, and tables and report are written. Below a scheduler's
 daemon or a launcher it waits for more processes of the job, such as the next step."""
-_ABOUT_MERGE = "Merge what all hosts recorded so far, as often as you like; also after a host died."
+_ABOUT_MERGE = "Merge the recordings of all hosts so far. It can be repeated, and merges dead hosts, too."
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one run; ``interval`` and ``check_point`` are periods in seconds, ``labels`` the owner's words.
+    """The options of one run; ``interval`` and ``check_point`` are in seconds.
 
-    ``command`` is empty when an existing job is measured.
+    ``command`` is empty if an existing job is measured.
     """
 
     save_dir: Path
@@ -67,11 +65,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return 0.0 if self.interval >= most else most
 
     @property
-    def told_command(self) -> list[str]:
+    def printable_command(self) -> list[str]:
         """The words of the command, for a description."""
         return [_readable(word) for word in self.command]
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the options for a description under perfmon's names, without the broker's user."""
         return {
             "save_dir": _readable(str(self.save_dir)),
@@ -85,7 +83,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             "verbose": self.verbose,
             "pid": list(self.pids),
             "broker": None if self.broker is None else self.broker.url,
-            "command": self.told_command,
+            "command": self.printable_command,
         }
 
 
@@ -113,7 +111,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     add("-v", "--verbose", action="store_true", help="Log more, and write the run's configuration.")
     add("-q", "--quiet", action="store_true", help="Print no line at the start and at the end.")
     add("--json", action="store_true", help="Print one JSON document at the end; to stderr beside a command.")
-    job.add_argument_group("Commands", "merge  Merge what all hosts recorded so far.")
+    job.add_argument_group("Commands", "merge  Merge the recordings of all hosts so far.")
 
     merge = _Parser("fedmon job merge", "[OPTIONS] FOLDER", _ABOUT_MERGE)
     arguments = merge.add_argument_group("Arguments")
@@ -132,13 +130,13 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
         place = words.index("--")
         words, command = words[:place], words[place + 1 :]
         if not command:
-            raise InvalidInputError("there is no command after '--'")
+            raise InvalidInputError("no command after '--'")
     given, others = parsers()["job"].parse_known_args(words)
     if others:
         raise InvalidInputError(
             f"no such option: {others[0]}; see: fedmon job --help"
             if others[0].startswith("-")
-            else f"{others[0]!r} is no option; a command to run comes after '--': fedmon job -- {others[0]}"
+            else f"unexpected {others[0]!r}: a command to run comes after '--': fedmon job -- {others[0]}"
         )
     found = vars(given)
     if found["broker"] is not None:
@@ -154,20 +152,22 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
 
 def checked(options: JobOptions) -> JobOptions:
     """Return usable options. Raises InvalidInputError that names the option and its values."""
-    _check_period("-i/--interval", options.interval, least=MIN_INTERVAL_S)
-    _check_period("-c/--check_point", options.check_point, least=0.0)
+    for option, seconds, least in (
+        ("-i/--interval", options.interval, MIN_INTERVAL_S),
+        ("-c/--check_point", options.check_point, 0.0),
+    ):
+        if not least <= seconds <= MAX_PERIOD_S:
+            raise InvalidInputError(
+                f"{option} is a period in seconds, from {least:g} to {MAX_PERIOD_S:g}; got {seconds:g}"
+            )
     for option, text in (("-l/--launcher", options.launcher), *((f"--{n}", t) for n, t in options.labels.items())):
-        if not text.strip() or len(text) > _MAX_TEXT or not _is_text(text):
-            raise InvalidInputError(f"{option} takes 1 to {_MAX_TEXT} characters, and none that cannot be printed")
+        if not text.strip() or len(text) > _MAX_TEXT or not text.isprintable():
+            raise InvalidInputError(f"{option} takes 1 to {_MAX_TEXT} printable characters")
     for pid in options.pids:
         if not 0 < pid <= _MAX_PID:
             raise InvalidInputError(f"--pid {pid}: process ids are from 1 to {_MAX_PID}")
-    if len(options.pids) > _MAX_PIDS:
-        raise InvalidInputError(f"--pid can be given {_MAX_PIDS} times at most; name the processes they descend from")
     if options.pids and options.command:
         raise InvalidInputError("give either --pid, for processes that run already, or '-- COMMAND', not both")
-    if any("\0" in word for word in options.command):
-        raise InvalidInputError("a word of the command holds a NUL")
     check_formats(options.export)
     return options
 
@@ -187,7 +187,7 @@ def check_formats(names: Sequence[str]) -> None:
 
 
 def absolute(path: Path) -> Path:
-    """Return a folder as it is found from anywhere. Raises InvalidInputError."""
+    """Return a folder's absolute path. Raises InvalidInputError."""
     try:
         return path.expanduser().absolute()
     except (OSError, RuntimeError) as error:  # the present folder was removed, or this user has no home
@@ -237,14 +237,5 @@ def _add_outputs(parser: _Parser) -> None:
 
 
 def _readable(text: str) -> str:
-    """Escape what is not Unicode: names of files need not be UTF-8, and our documents are."""
+    """Escape bytes that are not Unicode: file names need not be UTF-8, but our documents are."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _check_period(option: str, seconds: float, *, least: float) -> None:
-    if not (math.isfinite(seconds) and least <= seconds <= MAX_PERIOD_S):
-        raise InvalidInputError(f"{option} is a period in seconds, from {least:g} to {MAX_PERIOD_S:g}; got {seconds:g}")
-
-
-def _is_text(text: str) -> bool:
-    return text.isprintable() and not any(0xD800 <= ord(character) < 0xE000 for character in text)

@@ -1,4 +1,4 @@
-"""One look at the processes and cgroups of a machine, to tell which are a job's; daemons and launchers beside them."""
+"""The processes and cgroups of a machine at one moment, and the daemons and launchers among them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _COMMAND_BYTES = 4096
 
 
 class Processes:
-    """The programs that ran at one moment, without kernel threads and zombies.
+    """The programs at one moment, without kernel threads and zombies. An unreadable file of a process is empty.
 
-    Raises CollectorUnavailableError when they cannot be listed. An unreadable file of one of them is empty.
+    Raises CollectorUnavailableError if they cannot be listed.
     """
 
     def __init__(self, proc: Path) -> None:
@@ -44,33 +44,32 @@ class Processes:
         return pid in self.births
 
     def environment(self, pid: int) -> frozenset[bytes]:
-        """Return the ``NAME=value`` with which a process was started; only its user and root may read that."""
+        """Return the ``NAME=value`` with which a process was started, for its user and root only."""
         if pid not in self._environments:
             self._environments[pid] = frozenset(self._read(pid, b"environ").split(b"\0"))
         return self._environments[pid]
 
     def command(self, pid: int) -> list[str]:
-        """Return the words of its command line; daemons put a title there."""
-        text = self._read(pid, b"cmdline", _COMMAND_BYTES)
-        return text.decode(errors="replace").rstrip("\0").split("\0")
+        """Return the words of a command line; daemons put a title there."""
+        return self._read(pid, b"cmdline", _COMMAND_BYTES).decode(errors="replace").rstrip("\0").split("\0")
 
     def name(self, pid: int) -> str:
-        """Return the name of its program, which the kernel cuts at 15 letters."""
+        """Return the name of a program, which the kernel cuts at 15 letters."""
         return self._read(pid, b"comm", 64).decode(errors="replace").rstrip("\n")
 
     def cgroups(self, pid: int) -> set[str]:
-        """Return the paths of its cgroups."""
+        """Return the paths of a process's cgroups."""
         return set(paths_of(self._proc, str(pid)).values()) - {"/"}
 
     def user(self, pid: int) -> int | None:
-        """Return its user."""
+        """Return a process's user."""
         try:
             return (self._proc / str(pid)).stat().st_uid
         except OSError:
             return None
 
     def ancestors(self, pid: int) -> Iterator[int]:
-        """Yield its parent, the parent of that, and so on, up to but not including process 1."""
+        """Yield a process's parent, grandparent and so on, without process 1."""
         for _ in range(_MAX_DEPTH):
             birth = self.births.get(pid)
             if birth is None or birth.parent <= 1 or birth.parent not in self.births:
@@ -93,7 +92,7 @@ class Processes:
         return found
 
     def still_there(self, pids: Collection[int]) -> list[Birth]:
-        """Return those that live on and are the same process, oldest first."""
+        """Return the processes that still run, oldest first."""
         found = []
         for pid in pids:
             try:
@@ -153,7 +152,7 @@ def _is_perl(command: list[str]) -> bool:
 def matching(cgroups: Cgroups, patterns: Sequence[str], names: Mapping[str, str]) -> list[str]:
     """Return the paths of cgroups that match a pattern, in any hierarchy, in the order of the patterns.
 
-    In a pattern ``{id}`` and the like stand for ``names``, taken as they are, and ``*`` for any letters of one level.
+    In a pattern ``{id}`` and the like stand for ``names``, and ``*`` for any letters of one level.
     """
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -171,7 +170,7 @@ def matching(cgroups: Cgroups, patterns: Sequence[str], names: Mapping[str, str]
 
 
 def own_paths(paths: Collection[str], name: re.Pattern[str]) -> list[str]:
-    """Return, of the cgroups of a process, the parts of their paths up to the level with a name."""
+    """Return the paths of a process's cgroups, cut after the level with this name."""
     found: dict[str, None] = {}
     for path in paths:
         parts = PurePosixPath(path).parts

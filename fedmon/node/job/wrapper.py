@@ -1,7 +1,7 @@
-"""Runs a command as if nobody measured it: its streams, signals, terminal and exit code are its own.
+"""Runs a command as if it were not measured: same streams, signals, terminal and exit code.
 
-This process starts the command and a monitor, which measures it, forwards signals, and notes both ends. The command
-goes on whatever becomes of the monitor.
+This process starts the command and a monitor process that measures it, forwards signals, and notes both ends. The
+command goes on if the monitor dies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedmon.node.job.cgroup import OwnCgroup
 Kind = Literal["ready", "refused", "started", "not-started", "ended", "sampled", "signal"]
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit codes of a shell for a command that is not there, or cannot be run."""
+"""Exit codes of a shell for a command that is not found, or cannot be run."""
 MARKER = "FEDMON_JOB_ID"
 
 _FORWARDED = tuple(
@@ -35,7 +35,7 @@ _FORWARDED = tuple(
 _WATCHED = {*_FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}
 _FROM_KERNEL = 0x80
 _SIGNAL_ALL = {b"slurmstepd", b"pbs_mom"}
-"""Who signals every process of a job by itself, so that the command has the signal already."""
+"""Daemons that signal every process of a job, so that the command has the signal already."""
 _LAST_SAMPLE_S = 10.0
 _LOOK_S = 0.1
 _SUBREAPER = 36
@@ -52,7 +52,7 @@ class MonitorMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ``ready`` or ``refused`` comes first, from the monitor; ``started`` (with ``pid``, the Unix time ``t``, and the
     cgroup's ``path`` and ``folders``) or ``not-started`` answers it. ``ended`` (with the exit ``code``) is answered
     by ``sampled``: until then the command stays a zombie, whose last counts can be read; ``switches`` are its voluntary
-    and involuntary context switches. ``signal`` names one that came.
+    and involuntary context switches. ``signal`` names a signal of this process.
     """
 
     kind: Kind
@@ -66,10 +66,10 @@ class MonitorMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Channel:
-    """One end of both pipes; `tell` never waits for long and `listen` returns None when nothing came in time."""
+    """One end of a pair of pipes; safe in a signal handler, and for one listening thread."""
 
     def __init__(self, read: int, write: int) -> None:
-        self.descriptor, self._write = read, write
+        self._read, self._write = read, write
         self._rest = b""
         self.is_closed = False
 
@@ -80,29 +80,28 @@ class Channel:
         return cls(to_first[0], to_second[1]), cls(to_second[0], to_first[1])
 
     def tell(self, **message: Any) -> None:
-        """Send one message; a peer that is gone gets none."""
+        """Send one message; if the peer has ended it is dropped."""
         with contextlib.suppress(OSError):
             os.write(self._write, msgspec.json.encode(MonitorMessage(**message)) + b"\n")
 
+    def has_message(self, timeout_s: float | None) -> bool:
+        """Wait for a message, or for the end of the peer; False after ``timeout_s``."""
+        return b"\n" in self._rest or bool(select.select([self._read], [], [], timeout_s)[0])
+
     def listen(self, timeout_s: float | None) -> MonitorMessage | None:
-        """Return the next message; None when none came in time, or none will come any more (``is_closed``)."""
+        """Return the next message; None after ``timeout_s``, or at the end of the peer (``is_closed``)."""
         while b"\n" not in self._rest:
-            if self.is_closed or not select.select([self.descriptor], [], [], timeout_s)[0]:
+            if self.is_closed or not self.has_message(timeout_s):
                 return None
-            chunk = os.read(self.descriptor, 65_536)
+            chunk = os.read(self._read, 65_536)
             self.is_closed = not chunk
             self._rest += chunk
         line, _, self._rest = self._rest.partition(b"\n")
         return msgspec.json.decode(line, type=MonitorMessage)
 
-    @property
-    def has_more(self) -> bool:
-        """Whether a message was read already and waits here, where no `select` sees it."""
-        return b"\n" in self._rest
-
     def close(self) -> None:
         """Close this end."""
-        os.close(self.descriptor)
+        os.close(self._read)
         os.close(self._write)
 
 
@@ -112,26 +111,24 @@ class RefusedError(FedmonError):
     exit_code = 2
 
 
-def supervise(command: Sequence[str], *, key: str, monitor: Callable[[Channel], int]) -> int:
-    """Run a command to its end and return its exit code, 128 and the number for a signal.
+class Supervisor:
+    """Runs one command to its end; for the main thread. ``key`` marks its cgroup, or its environment if it has none."""
 
-    ``monitor(channel)`` runs in a process of its own, which ends with what it returns. Raises RefusedError, with
-    nothing started, when it cannot begin.
-    """
-    return _Supervisor(command, key).run(monitor)
-
-
-class _Supervisor:
     def __init__(self, command: Sequence[str], key: str) -> None:
         self._command, self._key = command, key
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-        # Who started us may have this ignored, and then the kernel would tell nobody how a child ended.
+        # Our parent may have ignored this signal, and then the kernel keeps no exit code of a child.
         self._on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._child = self._monitor = 0
         self._code, self._began = 0, 0.0
         self._is_reaped = False
 
     def run(self, monitor: Callable[[Channel], int]) -> int:
+        """Return the command's exit code, for a signal 128 and its number.
+
+        ``monitor(channel)`` runs in a second process, which ends with its result. Raises RefusedError, with no command
+        started, if it cannot begin.
+        """
         channel = self._start_monitor(monitor)
         # While the monitor begins.
         cgroup = OwnCgroup(f"fedmon-{self._key}-{os.getpid()}")
@@ -142,7 +139,7 @@ class _Supervisor:
             cgroup.remove()
             os.waitpid(self._monitor, 0)
             raise RefusedError(
-                first.text if first is not None else "the measuring could not begin: its process ended at once"
+                first.text if first is not None else "measuring could not begin: its process ended at once"
             )
         problem = self._start(cgroup)
         if problem:
@@ -167,7 +164,7 @@ class _Supervisor:
         code = 1
         try:
             ours.close()
-            # Not in the terminal's foreground: what is typed there is meant for the command.
+            # Not in the terminal's foreground: keys typed there are for the command.
             os.setpgid(0, 0)
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a complaint on such a terminal must not stop it
             code = monitor(theirs)
@@ -182,40 +179,40 @@ class _Supervisor:
         if self._child == 0:
             self._become_command(cgroup, early, write)
         os.close(write)
-        with open(read, "rb") as told:
-            # Ctrl-Z may stop the child before it is the command, which our own starter is to see.
-            while not select.select([told], [], [], _LOOK_S)[0]:
+        with open(read, "rb") as pipe:
+            # Ctrl-Z may stop the child before it is the command, and our parent must see that.
+            while not select.select([pipe], [], [], _LOOK_S)[0]:
                 if signal.sigtimedwait([signal.SIGTSTP], 0) is not None:
                     os.kill(os.getpid(), signal.SIGSTOP)
-            answer = told.read()
+            answer = pipe.read()
         if answer:
             os.waitpid(self._child, 0)
             return int(_ERRNO.unpack(answer)[0])
         return 0
 
     def _came_early(self) -> list[int]:
-        """Take the signals that came while there was no command."""
+        """Return the signals that came before the command."""
         found = []
-        while (told := signal.sigtimedwait(_WATCHED - {signal.SIGCHLD}, 0)) is not None:
-            if told.si_signo == signal.SIGTSTP:
+        while (came := signal.sigtimedwait(_WATCHED - {signal.SIGCHLD}, 0)) is not None:
+            if came.si_signo == signal.SIGTSTP:
                 os.kill(os.getpid(), signal.SIGSTOP)
-            elif told.si_signo != signal.SIGCONT:
-                found.append(told.si_signo)
+            elif came.si_signo != signal.SIGCONT:
+                found.append(came.si_signo)
         return found
 
-    def _become_command(self, cgroup: OwnCgroup, early: Sequence[int], told: int) -> NoReturn:
-        """Be the child: get the early signals, and become the command; ``told`` gets the error, and is closed then."""
+    def _become_command(self, cgroup: OwnCgroup, early: Sequence[int], answer: int) -> NoReturn:
+        """Take the early signals in the child and become the command; ``answer`` gets an error."""
         problem = errno.EINVAL
         try:
             cgroup.enter()
             if not cgroup.folders:
                 os.environ.setdefault(MARKER, self._key)
-            # Python ignores these two; a command expects them as they were when it is started by a shell.
+            # Python ignores these two; a command expects their defaults, as from a shell.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             signal.signal(signal.SIGCHLD, self._on_child)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                signal.signal(signal.SIGINT, signal.SIG_DFL)  # what comes before the command is there ends it, too
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came early ends the command, too
             for number in early:
                 os.kill(os.getpid(), number)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -223,7 +220,7 @@ class _Supervisor:
         except OSError as error:
             problem = error.errno or errno.EINVAL
         finally:
-            os.write(told, _ERRNO.pack(problem))
+            os.write(answer, _ERRNO.pack(problem))
             os._exit(NOT_FOUND)
 
     def _wait_for_command(self, channel: Channel) -> None:
@@ -239,7 +236,7 @@ class _Supervisor:
         self._is_reaped = True
 
     def _wait_for_monitor(self, channel: Channel) -> None:
-        """Wait until everything is written; Ctrl-C gives up what is done with the recording afterwards."""
+        """Wait until everything is written; Ctrl-C gives up the merge and the report."""
         while self._monitor:
             self._reap_others()
             if self._monitor and signal.sigwaitinfo(_WATCHED).si_signo == signal.SIGINT:
@@ -247,22 +244,22 @@ class _Supervisor:
                     os.kill(self._monitor, signal.SIGINT)
         channel.close()
 
-    def _take(self, told: signal.struct_siginfo, channel: Channel) -> None:
-        """Forward a signal, unless the command got it from who sent it to us."""
-        number = told.si_signo
+    def _take(self, came: signal.struct_siginfo, channel: Channel) -> None:
+        """Forward a signal, unless its sender sent it to the command, too."""
+        number = came.si_signo
         if number == signal.SIGCHLD:
             return
-        if told.si_code < _FROM_KERNEL and _comm(told.si_pid) not in _SIGNAL_ALL:
+        if came.si_code < _FROM_KERNEL and _comm(came.si_pid) not in _SIGNAL_ALL:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, number)
         if number == signal.SIGTSTP:
-            # Whoever started us sees that we stand still as the command does.
+            # Our parent sees that we stop with the command.
             os.kill(os.getpid(), signal.SIGSTOP)
         elif number != signal.SIGCONT:
             channel.tell(kind="signal", text=signal.Signals(number).name)
 
     def _reap_others(self) -> None:
-        """Take note of the end of the measuring, and of orphans that became our children."""
+        """Reap the monitor, and orphans that became our children."""
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -276,7 +273,7 @@ class _Supervisor:
                 self._monitor = 0
 
     def _has_ended(self) -> bool:
-        """Tell whether the command has ended, and with which code; it stays a zombie."""
+        """Tell whether the command has ended, and note its exit code; it stays a zombie."""
         ended = os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is not None:
             self._code = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
@@ -284,9 +281,9 @@ class _Supervisor:
 
 
 def _context_switches(pid: int) -> tuple[int, int] | None:
-    """Return voluntary and involuntary switches of a child that has ended, and of all that it waited for.
+    """Return voluntary and involuntary switches of a zombie child, and of all children that it waited for.
 
-    They are those of wait4(2), and the child stays a zombie. None where this machine's call is not known.
+    They are those of wait4(2), and the child stays a zombie. None on a machine with an unknown call number.
     Source: waitid(2), "C library/kernel differences": the system call fills a struct rusage, which libc does not pass.
     """
     number = _WAITID.get(os.uname().machine)
@@ -306,7 +303,7 @@ def _exit_code_of(problem: int) -> int:
 
 
 def _become_subreaper() -> None:
-    """Become the parent of what the command leaves without one. Source: prctl(2), PR_SET_CHILD_SUBREAPER."""
+    """Become the parent of orphans of the command. Source: prctl(2), PR_SET_CHILD_SUBREAPER."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)

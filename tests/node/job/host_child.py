@@ -15,19 +15,10 @@ from typing import Any
 
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.node.collectors.base import Roots
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge
 from tests.support.waiting import wait_until
-
-
-def roots(save_dir: Path, machine: str) -> Roots:
-    """Return the roots of a machine that says that it is another than this one."""
-    proc = save_dir / "machines" / machine / "proc"
-    (proc / "sys" / "kernel" / "random").mkdir(parents=True, exist_ok=True)
-    (proc / "sys" / "kernel" / "random" / "boot_id").write_text(f"{machine}\n")
-    return Roots(proc=proc)
 
 
 def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead: int) -> None:
@@ -38,14 +29,12 @@ def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead
         expected=host.get("expected"),
         beat_s=host.get("beat_s", 0.1),
         wall=lambda: time.time() + shift_s,
-        **({"roots": roots(folder.save_dir, host["machine"])} if "machine" in host else {}),
+        machine=host.get("machine"),
     )
     with membership:
         membership.begin()
-        if host.get("shares_no_locks"):
-            (folder.hosts / f"{membership.node_id}.lock").unlink()
         os.write(begun, b"x")
-        os.read(go, 1)  # ends when the other end is closed: everybody has begun
+        os.read(go, 1)  # ends when the other end is closed: all have begun
         with Recording(membership.recording) as recording:
             for seq in range(0, host.get("samples", 10), 5):
                 t = [time.time() + shift_s + offset for offset in range(5)]
@@ -56,7 +45,7 @@ def take_part(folder: JobFolder, host: dict[str, Any], begun: int, go: int, dead
                 )
         if host.get("killed"):
             os.kill(os.getpid(), signal.SIGKILL)
-        os.read(dead, 1)  # ends when the other end is closed: whoever is killed is dead
+        os.read(dead, 1)  # ends when the other end is closed: killed hosts are dead
         if "waits_for" in host:
             wait_until(Path(host["waits_for"]).exists)
         merges, begin = 0, time.monotonic()

@@ -40,7 +40,7 @@ def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path)
 
 def test_an_absent_command_is_said_to_be_absent() -> None:
     with pytest.raises(CommandError, match="scontrol-of-nowhere is not installed") as caught:
-        run(["scontrol-of-nowhere"], 5.0)
+        run(["scontrol-of-nowhere"], 5.0, environ=os.environ)
 
     assert Failure.ABSENT is caught.value.failure
 
@@ -88,7 +88,7 @@ def test_who_closes_its_output_and_lingers_is_waited_for_and_killed(tmp_path: Pa
 def test_who_never_stops_to_talk_is_stopped(tmp_path: Path) -> None:
     environ = program(tmp_path, "scontrol", "exec yes")
 
-    with pytest.raises(CommandError, match="scontrol said more than 8 MiB") as caught:
+    with pytest.raises(CommandError, match="scontrol printed more than 8 MiB") as caught:
         run(["scontrol"], 20.0, environ=environ)
     assert Failure.TOO_LONG is caught.value.failure
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.job.commands import CommandError
-from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, find, schedulers
+from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, schedulers
 from fedmon.node.job.identity import identify, named
 from tests.node.job.machine import V1, Commands, Machine, environment, recorded, said
 
@@ -18,12 +18,12 @@ TOOL = 900
 
 def found(
     machine: Machine, commands: Commands | None = None, *, environ: Mapping[str, str] = PBS, host: str = "n1",
-    scheduler: str = "auto", patterns: Sequence[str] = (),
+    patterns: Sequence[str] = (),
 ) -> Found:  # fmt: skip
-    return find(
-        identify(environ, hostname=host, pid=TOOL, scheduler=scheduler), environ=environ, run=commands or Commands(),
-        roots=machine.roots, exclude=(TOOL,), retries=0, cgroup_patterns=patterns,
-    )  # fmt: skip
+    return JobSearch(
+        identify(environ, hostname=host, pid=TOOL), environ=environ, run=commands or Commands(),
+        roots=machine.roots, exclude=(TOOL,), cgroup_patterns=patterns,
+    ).find(retries=0)  # fmt: skip
 
 
 # --- PBS -------------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_a_session_of_the_first_host_says_nothing_about_the_second(tmp_path: Pat
     got = found(machine, Commands(recorded("pbs_pro/qstat-full")), host="n2")
 
     assert (got.pids, got.method) == ((6000,), "environment")
-    assert "tells of n1 alone" in dict(got.tried)["scheduler"]
+    assert "a session on n1 only" in dict(got.tried)["scheduler"]
 
 
 def test_a_session_that_is_of_another_job_by_now_misleads_nobody(tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_a_session_that_is_of_another_job_by_now_misleads_nobody(tmp_path: Path)
 
 def test_torque_over_slurm_tells_no_session_and_the_environment_does(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    inside = environment("torque/job")
+    inside = {name: text for name, text in environment("torque/job").items() if not name.startswith("SLURM")}
     machine.put(19806, "slurm_script", environ=inside)
     machine.put(19809, "sleep", parent=19806, environ=inside)
     commands = Commands(recorded("torque/qstat-full"))
-    got = found(machine, commands, environ=inside, scheduler="pbs", host="node1")
+    got = found(machine, commands, environ=inside, host="node1")
 
     assert (got.pids, got.method, got.marker) == ((19806, 19809), "environment", "PBS_JOBID=1")
     assert "no session_id" in dict(got.tried)["scheduler"]
@@ -156,7 +156,7 @@ def test_the_cgroup_of_an_oar_job_holds_it_without_oarexec_and_its_perl(tmp_path
     identity = (
         named("1", "oar", hostname="h") if where == "outside" else identify(environ, hostname="localhost", pid=TOOL)
     )
-    got = find(identity, environ=environ, run=Commands(), roots=machine.roots, exclude=(TOOL,), retries=0)
+    got = JobSearch(identity, environ=environ, run=Commands(), roots=machine.roots, exclude=(TOOL,)).find(retries=0)
 
     assert (got.pids, got.method, got.cgroup) == ((28356, 28357, 28358), "cgroup", "/oar/alice_1")
     assert {*got.overhead} == {28354, 28355}

@@ -1,4 +1,4 @@
-"""Many hosts, one folder: exactly one of them merges, whoever dies, comes late or never, and whatever clocks say."""
+"""Many hosts, one folder: exactly one of them merges, also if hosts die, come late or never, or clocks are wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from fedmon.common.store.recording import Recording
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge
-from tests.node.job.host_child import roots
 from tests.support.waiting import wait_until
 
 Said = dict[str, dict[str, Any]]
@@ -84,7 +82,7 @@ def test_hosts_of_one_name_share_no_file_and_no_id(job: Job) -> None:
     assert list(job.samples().values()) == [10] * 4
 
 
-@pytest.mark.parametrize("far", [{}, {"machine": "elsewhere", "shares_no_locks": True}], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("far", [{}, {"machine": "elsewhere"}], ids=["here", "elsewhere"])
 def test_a_host_that_was_killed_costs_no_other_its_merge(job: Job, far: dict[str, Any]) -> None:
     said = job.run({"host": "a"}, {"host": "b"}, {"host": "dead", "killed": True, "samples": 20, **far})
     assert (set(said), merges(said)) == ({"a", "b"}, 1)
@@ -94,7 +92,7 @@ def test_a_host_that_was_killed_costs_no_other_its_merge(job: Job, far: dict[str
 def test_a_host_that_ends_long_after_the_others_merges_and_they_do_not_wait_for_it(job: Job, tmp_path: Path) -> None:
     # A busy machine can be silent for longer than four beats of the shortest kind.
     quick = {"host": "a", "waits_for": str(tmp_path / "first"), "beat_s": 1.0}
-    late = {"host": "late", "waits_for": str(tmp_path / "go"), "beat_s": 1.0, "shares_no_locks": True}
+    late = {"host": "late", "waits_for": str(tmp_path / "go"), "beat_s": 1.0, "machine": "elsewhere"}
     process = job.start(quick, late)
     assert process.stdout is not None
     wait_until(lambda: list(job.folder.hosts.glob("*-late.*")), what="the late host to begin")
@@ -132,7 +130,6 @@ def test_what_an_earlier_run_of_the_same_job_left_is_kept_and_stops_nobody(job: 
         {"host": "gone", "killed": True, "machine": "elsewhere"},
     ]
     assert merges(job.run(*before)) == 1
-    (job.folder.hosts / f"job-{job.folder.key}-gone.lock").unlink()
     again = job.run({"host": "a", "samples": 15, "expected": 2}, {"host": "b", "samples": 15, "expected": 2})
     assert (set(again), merges(again)) == ({"a", "b"}, 1)
     assert sorted(job.samples().values()) == [10, 25, 25]
@@ -161,14 +158,32 @@ def test_when_the_host_that_merges_is_killed_a_later_one_or_the_command_does_it(
     assert sorted(job.samples().values()) == [10, 10, 10]
 
 
-def test_waiting_ends_when_it_is_given_up(job: Job) -> None:
-    given_up = threading.Event()
-    given_up.set()
-    with Membership(job.folder, host="a", expected=2, beat_s=60.0) as membership:
-        membership.begin()
-        begin = time.monotonic()
-        assert membership.end(given_up=given_up) is False
-        assert time.monotonic() - begin < 10
+def test_a_host_that_begins_again_while_others_look_keeps_its_name(job: Job) -> None:
+    stop = threading.Event()
+    with Membership(job.folder, host="b") as other:
+        other.begin()
+
+        def look() -> None:
+            while not stop.is_set():
+                other.is_over()
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        names = set()
+        for _ in range(20):
+            with Membership(job.folder, host="a") as again:
+                again.begin()
+                names.add(again.host)
+                again.end()
+        stop.set()
+        looking.join()
+    assert names == {"a"}
+
+
+def test_of_hosts_that_find_the_claim_of_a_dead_one_exactly_one_merges(job: Job) -> None:
+    assert merges(job.run({"host": "dead", "killed_merging": True})) == 0
+    assert merges(job.run(*({"host": f"n{number}", "expected": 6} for number in range(6)))) == 1
+    assert sum(job.samples().values()) == 70
 
 
 def test_two_hosts_that_wait_for_one_that_never_comes_do_not_both_merge(job: Job) -> None:
@@ -188,8 +203,7 @@ def test_two_hosts_that_wait_for_one_that_never_comes_do_not_both_merge(job: Job
 
 
 def _beating_never(job: Job, host: str) -> Membership:
-    """Return the membership of a host on another machine that beats too seldom for the others, which share no lock."""
-    membership = Membership(job.folder, host=host, beat_s=100.0, roots=roots(job.save_dir, "elsewhere"))
+    """Return the membership of a host on another machine that beats too seldom for the others."""
+    membership = Membership(job.folder, host=host, beat_s=100.0, machine="elsewhere")
     membership.begin()
-    (job.folder.hosts / f"{membership.node_id}.lock").unlink()
     return membership

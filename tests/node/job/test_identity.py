@@ -99,15 +99,13 @@ def test_a_real_oar_job_tells_who_it_is() -> None:
     )
 
 
-def test_slurms_wrappers_of_pbs_make_a_job_of_slurm_which_can_be_read_as_one_of_pbs() -> None:
+def test_slurms_wrappers_of_pbs_make_a_job_of_slurm_and_without_its_variables_one_of_pbs() -> None:
     environ = environment("torque/job")
-    by_itself = identify(environ, hostname="node1", pid=7)
-    asked = identify(environ, hostname="node1", pid=7, scheduler="pbs")
+    both = identify(environ, hostname="node1", pid=7)
     alone = identify({k: v for k, v in environ.items() if not k.startswith("SLURM")}, hostname="node1", pid=7)
 
-    assert told(by_itself, "scheduler", "job_id") == ("slurm", "1")
-    assert told(asked, "scheduler", "job_id", "name") == ("pbs", "1", "fit")
-    assert alone.scheduler == "pbs"
+    assert told(both, "scheduler", "job_id") == ("slurm", "1")
+    assert told(alone, "scheduler", "job_id", "name") == ("pbs", "1", "fit")
 
 
 def test_a_pbs_job_names_its_hosts_by_the_copy_that_every_host_can_read(tmp_path: Path) -> None:

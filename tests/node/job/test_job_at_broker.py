@@ -70,12 +70,6 @@ def test_researchers_see_a_job_through_the_shipped_access_list(tmp_path: Path) -
     assert {sample.node_id for sample in seen} == {NODE}
 
 
-def is_whole(path: Path) -> bool:
-    """Tell whether a recording holds every sample up to its last one."""
-    found = numbers(path)
-    return found != [] and found == list(range(len(found)))
-
-
 def numbers(path: Path) -> list[int]:
     """Return the numbers of the samples of the job's host that a recording holds."""
     with Recording(path, read_only=True) as recording:

@@ -18,7 +18,7 @@ from fedmon.node.job.end import TimeLimit, margin_s
 from fedmon.node.job.identity import identify
 from fedmon.node.job.options import JobOptions, checked, read
 from tests.node.job.machine import Commands, said
-from tests.node.job.tool_runs import FEDMON, environment, recordings
+from tests.node.job.tool_runs import FEDMON, beside, environment, recordings, wait_measured
 
 HERE = Path("/tmp")
 
@@ -129,13 +129,18 @@ def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -
     assert last == f"fedmon: results in {tmp_path}/run"
 
 
-def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(tmp_path: Path) -> None:
+def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(
+    tmp_path: Path, program: subprocess.Popen[bytes]
+) -> None:
     words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "--json"]
     command = subprocess.run([*words, "--", "echo", "--json"], capture_output=True, env=environment(), timeout=30)
-    with subprocess.Popen(["sleep", "6"]) as program:
-        beside = subprocess.run(
-            [*words, "-i", "0.2", "--pid", str(program.pid)], capture_output=True, env=environment(), timeout=30
-        )
+    with subprocess.Popen(
+        [*words, *beside(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as tool:
+        wait_measured(tmp_path, hosts=2)
+        program.kill()
+        program.wait()
+        document, complained = tool.communicate(timeout=30)
     merge = subprocess.run(
         [FEDMON, "job", "merge", str(tmp_path / "run"), "--json"], capture_output=True, env=environment(), timeout=60
     )
@@ -144,9 +149,9 @@ def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(tmp_path: 
     found = json.loads(command.stderr)
     assert (found["exit_code"], found["folder"]) == (0, str(tmp_path / "run"))
     assert Path(found["recording"]) in recordings(tmp_path)
-    assert json.loads(beside.stdout)["reason"] == "all processes of the job have ended"
-    assert beside.stderr == b""
-    assert {json.loads(beside.stdout)["merged"], found["merged"]} == set(json.loads(merge.stdout)["merged"])
+    assert json.loads(document)["reason"] == "all processes of the job have ended"
+    assert complained == b""
+    assert {json.loads(document)["merged"], found["merged"]} == set(json.loads(merge.stdout)["merged"])
 
 
 @pytest.mark.parametrize(("limit_s", "margin"), [(10, 5), (60, 5), (600, 30), (86_400, 60)])

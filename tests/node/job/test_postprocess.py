@@ -24,7 +24,6 @@ from fedmon.report.export import FORMATS
 
 LABELS = {"system": "sys-A", "partition": "part-B", "env": "env-C", "name": "name-D"}
 T0 = 1_763_700_000.0
-log = logging.getLogger("fedmon.test")
 
 
 def job(save_dir: Path, key: str = "4711", *, samples: int = 20, prefix: str | None = None) -> JobFolder:
@@ -59,7 +58,7 @@ def _batches(node: str, key: str, samples: int) -> list[Batch]:
 
 
 def run(folder: JobFolder, *exports: str, report: bool = False) -> list[str]:
-    return [str(path.relative_to(folder.path)) for path in postprocess(folder, exports=exports, report=report, log=log)]
+    return [str(path.relative_to(folder.path)) for path in postprocess(folder, exports=exports, report=report)]
 
 
 def _strings(path: Path) -> str:
@@ -162,7 +161,7 @@ from fedmon.node.job.merge import postprocess
 logging.basicConfig(format="%(levelname)s %(message)s")
 folder = JobFolder.found(pathlib.Path(sys.argv[1]))[0]
 merge(folder)
-assert postprocess(folder, exports=["csv", "hdf5"], report=True, log=logging.getLogger("log")) == []
+assert postprocess(folder, exports=["csv", "hdf5"], report=True) == []
 """
     before = folder.merged.stat().st_size
     root = str(Path(__file__).parents[3])

@@ -82,9 +82,9 @@ class Job:
         self.folder = JobFolder(save_dir, None, "4711")
         self.open: list[Membership] = []
 
-    def host(self, name: str, *, step: str | None = None, expected: int | None = None) -> Membership:
+    def host(self, name: str, *, expected: int | None = None) -> Membership:
         host = Membership(self.folder, host=name, expected=expected)
-        host.begin(step)
+        host.begin()
         self.open.append(host)
         return host
 
@@ -145,15 +145,6 @@ def test_a_host_that_begins_again_alone_does_not_hear_the_stop_of_the_run_before
         host.close()
 
     assert not job.obeys(changed, job.host("n2", expected=2))
-
-
-@pytest.mark.parametrize(("step", "is_heard"), [("0", True), ("1", False)])
-def test_a_host_of_another_step_begins_a_run_of_its_own(job: Job, *, step: str, is_heard: bool) -> None:
-    job.host("n1", step="0")
-    changed = job.stop() - 0.05
-    os.utime(next(job.folder.hosts.glob("*-n1.1.begin")), (changed - 1, changed - 1))
-
-    assert job.obeys(changed, job.host("n2", step=step, expected=2)) == is_heard
 
 
 @pytest.mark.parametrize(
@@ -242,3 +233,16 @@ def test_the_stop_file_stays_while_a_host_lives_or_is_expected_and_goes_when_all
     assert second.end() is True
     assert second.done() is False
     assert second.is_over()
+
+
+def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path) -> None:
+    one, two = (Membership(JobFolder(tmp_path, prefix, "4711"), host="n1") for prefix in ("one", "two"))
+    with one, two:
+        one.begin()
+        two.begin()
+        assert one.end()
+        assert not one.done()
+        assert not one.is_over()
+        assert two.end()
+        assert not two.done()
+        assert two.is_over()

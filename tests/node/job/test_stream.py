@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Literal, Self
 
+import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.users import hashed_password
+from fedmon.common.clock import utc_now
 from fedmon.common.settings import (
     BrokerHost,
     BrokerSettings,
@@ -26,6 +33,8 @@ from fedmon.common.settings import (
     broker_from_url,
 )
 from fedmon.common.store.recording import Recording
+from fedmon.common.wire import codec
+from fedmon.common.wire.messages import Monitor
 from fedmon.node.job.monitor import JobStream
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.researcher.federation import Federation
@@ -80,6 +89,7 @@ class Run:
             self.stream.pause()
             self.measuring.stop(10.0, last_sample=True)
             begin = time.monotonic()
+            self.stream.resume()
             self.stream.stop()
             self.stop_s = time.monotonic() - begin
 
@@ -140,6 +150,75 @@ def test_who_comes_late_gets_what_was_measured_before(mosquitto: Broker, tmp_pat
             record.stop()
     found = numbers(tmp_path / "store.fmr")
     assert found == list(range(len(found)))
+
+
+class SlowResearcher:
+    """A researcher with a lease, who asks when the test says so; a context manager."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.replies: list[dict[str, Any]] = []
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, "slow")
+        self._client.on_message = lambda _client, _userdata, message: self.replies.append(json.loads(message.payload))
+        self._client.connect("127.0.0.1", broker.port)
+        self._client.subscribe(f"general/researcher/slow/main/{NODE}", 1)
+        self._client.loop_start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def ask(self, action: Literal["start", "resend"], **fields: Any) -> dict[str, Any]:
+        """Ask the job, and return its answer."""
+        number = len(self.replies)
+        request = Monitor(
+            action=action, researcher_id="slow", node_id=NODE, id=f"{number}", session="s", sequence=number,
+            expires=utc_now() + timedelta(seconds=60), **fields,
+        )  # fmt: skip
+        self._client.publish(f"general/nodes/slow/{NODE}", codec.encode(request), qos=1)
+        wait_until(lambda: len(self.replies) > number, what=f"the answer to {action}")
+        return self.replies[number]
+
+    def last_seq(self) -> int:
+        """Renew the lease, and return the number of the last sample of the host that the job tells of."""
+        return max((one["last_seq"] for one in self.ask("start")["extents"] if one["stream"] == "host"), default=-1)
+
+
+def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, SlowResearcher(mosquitto) as slow:
+        wait_until(lambda: listener.presences(NODE), what="the job")
+        assert slow.last_seq() >= 0
+        before = len(listener.presences(NODE))
+        ending = threading.Thread(target=run.stop)
+        ending.start()
+        wait_until(lambda: len(listener.presences(NODE)) > before, what="a presence that has researchers ask again")
+        last = slow.last_seq()
+        threading.Event().wait(1.0)  # the pause of a researcher before it asks for samples that did not come
+        pages = [slow.ask("resend", stream="host", first_seq=last, last_seq=last) for _ in range(2)]
+        ending.join()
+    assert last == run.recorded()[-1]
+    assert [page["batches"][0]["seq"] for page in pages] == [last, last]
+
+
+def test_a_lease_that_is_asked_for_before_the_recording_is_open_is_answered_with_its_samples(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    with Recording(tmp_path / "n1.fmr"):
+        pass
+    other = sqlite3.connect(tmp_path / "n1.fmr", check_same_thread=False)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, SlowResearcher(mosquitto) as slow:
+        wait_until(lambda: listener.presences(NODE), what="the job")
+        assert run.measuring.recorder is not None
+        assert not run.measuring.recorder.ready
+        release = threading.Timer(0.3, other.close)
+        release.start()
+        assert slow.last_seq() >= 0
 
 
 def test_only_samples_and_what_is_measured_leave(mosquitto: Broker, tmp_path: Path) -> None:

@@ -76,6 +76,19 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
     assert program.poll() is None
 
 
+@pytest.mark.parametrize("begun", ["hosts/*/*.begin", "logs/*/*.log"])
+def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
+    tmp_path: Path, program: subprocess.Popen[bytes], begun: str
+) -> None:
+    with start(tmp_path, *beside(program)) as tool:
+        wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
+        tool.terminate()
+        tool.wait(30)
+
+    assert tool.returncode == 0
+    assert the(tmp_path).job["reason"] == "SIGTERM came"
+
+
 def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
     with start(tmp_path, *beside(program), environ=environment(FEDMON_JOB_ID="4711.server")) as tool:
         wait_measured(tmp_path)
@@ -105,7 +118,7 @@ def test_without_any_job_nothing_is_measured_and_the_ways_to_name_one_are_told(t
         said, complained = tool.communicate(timeout=30)
 
     assert (tool.returncode, said) == (3, b"")
-    assert complained.startswith(b"fedmon: there is no job here: ")
+    assert complained.startswith(b"fedmon: no job found: ")
     assert all(way in complained for way in (b"'fedmon job -- COMMAND'", b"--pid", b"FEDMON_JOB_ID"))
     assert not (tmp_path / "saved").exists()
 

@@ -17,10 +17,10 @@ class MethodFailedError(Exception):
     """One method found nothing; the text says why."""
 
 
-class Asked(NamedTuple):
-    """The answer of a scheduler's command: processes, or the path of the job's cgroup."""
+class Hit(NamedTuple):
+    """What a method found, in words, as processes, and as the path of the job's cgroup if it has one."""
 
-    command: str
+    detail: str
     pids: frozenset[int] = frozenset()
     cgroup: str | None = None
 
@@ -41,11 +41,10 @@ class Look(NamedTuple):
 class Finder:
     """The signs of one job; this one of a job without a scheduler, whose owner set FEDMON_JOB_ID.
 
-    ``patterns`` are the places of its cgroup, see `processes.matching`.
+    ``names`` are variables that hold the job's id, ``patterns`` the places of its cgroup, see `processes.matching`.
     """
 
     names: tuple[bytes, ...] = (b"FEDMON_JOB_ID",)
-    """Variables that hold the job's id."""
     patterns: Sequence[str] = ()
 
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
@@ -55,7 +54,7 @@ class Finder:
         self.id = os.fsencode((given if identity.inside else "") or known)
 
     def resolve(self, _look: Look) -> str:
-        """Return the id for cgroups and commands. Raises MethodFailedError when there is none."""
+        """Return the id for cgroups and commands. Raises MethodFailedError if there is none."""
         if self.identity.scheduler == "none":
             raise MethodFailedError("no scheduler started this job")
         if self.identity.raw_id is None:
@@ -66,23 +65,22 @@ class Finder:
         """Return the pattern of the last level of the job's cgroup."""
         raise NotImplementedError
 
-    def ask(self, look: Look, raw_id: str) -> Asked:
+    def ask(self, look: Look, raw_id: str) -> Hit:
         """Ask the scheduler. Raises MethodFailedError and CommandError."""
         raise NotImplementedError
 
     def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
         """Return the variable in a process's environment that makes it the job's; None if there is none."""
-        for name, value in sorted(_variables(environment, *self.names), reverse=True):
-            if self.id and self.is_id(value):
-                return b"%s=%s" % (name, value)
-        return None
+        found = _variables(environment, *self.names) if self.id else []
+        marks = {name: b"%s=%s" % (name, value) for name, value in found if self.is_id(value)}
+        return next((marks[name] for name in self.names if name in marks), None)
 
     def is_id(self, value: bytes) -> bool:
         """Tell whether the value of such a variable is the job's id."""
         return value == self.id
 
     def keeps(self, _title: str) -> bool:
-        """Tell whether the command line of a daemon says that it keeps this job."""
+        """Tell whether the command line is that of a daemon that keeps this job."""
         return False
 
 
@@ -129,12 +127,12 @@ class SlurmFinder(Finder):
         """Return the name of a job's cgroup."""
         return re.compile(f"job_{raw_id}")
 
-    def ask(self, look: Look, raw_id: str) -> Asked:
+    def ask(self, look: Look, raw_id: str) -> Hit:
         """Have the slurmd of this host list the processes of all steps."""
         argv = ["scontrol", "listpids", raw_id, *([os.fsdecode(self._node)] if self._node else [])]
         output = look.run(argv, look.timeout_s)
         try:
-            return Asked(" ".join(argv), frozenset(listed_pids(output, raw_id)))
+            return Hit(" ".join(argv), frozenset(listed_pids(output, raw_id)))
         except CommandError:
             if look.asks_controller:
                 self._refuse_unknown(look, raw_id)
@@ -151,18 +149,15 @@ class SlurmFinder(Finder):
             raise CommandError(Failure.UNKNOWN_JOB, f"squeue: {invalid}")
 
     def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
-        """Look for the id; the processes of another slurmd on this machine are another host's."""
+        """Return the variable; the processes of another slurmd on this machine are another host's."""
         environment = list(environment)
         nodes = dict(_variables(environment, b"SLURMD_NODENAME"))
         if self._node and nodes.get(b"SLURMD_NODENAME", self._node) != self._node:
             return None
-        marks = {
-            mark.partition(b"=")[0]: mark for mark in environment if mark.partition(b"=")[2] == self.id and self.id
-        }
-        return next((marks[name] for name in self.names if name in marks), None)
+        return super().mark_in(environment)
 
     def keeps(self, title: str) -> bool:
-        """Tell a slurmstepd of the job by its title, such as ``slurmstepd: [7.batch]``."""
+        """Recognise a slurmstepd of the job by its title, such as ``slurmstepd: [7.batch]``."""
         found = re.match(r"slurmstepd: \[([0-9]+)\.[^\]]*\]", title)
         return found is not None and os.fsencode(found[1]) == self.id
 
@@ -191,7 +186,7 @@ class PbsFinder(Finder):
         number = re.escape(raw_id.partition(".")[0])
         return re.compile(rf"{re.escape(raw_id)}|[a-z_]+-{number}\..*\.slice")
 
-    def ask(self, look: Look, raw_id: str) -> Asked:
+    def ask(self, look: Look, raw_id: str) -> Hit:
         """Ask for the session of the job; PBS knows that of its first host."""
         command = f"qstat -f {raw_id}"
         try:
@@ -203,23 +198,22 @@ class PbsFinder(Finder):
             raise
         first = re.split(r"[/+:(]", attributes.get("exec_host", "").lstrip("("))[0]
         if first and own_name(self.identity.host, [first]) != first:
-            raise MethodFailedError(f"{command} tells of {first} alone, where the job began")
+            raise MethodFailedError(f"{command} names a session on {first} only, where the job began")
         session = attributes.get("session_id", "").strip()
         if not (session.isascii() and session.isdigit() and 1 < int(session) <= 2**22):
-            told = f"session_id = {session[:40]}" if session else "no session_id"
-            raise MethodFailedError(f"{command} tells {told}")
+            raise MethodFailedError(f"{command} tells {f'session_id = {session[:40]}' if session else 'no session_id'}")
         births = look.processes.births.values()
         pids = frozenset(birth.pid for birth in births if birth.session == int(session))
         if not pids:
             raise MethodFailedError(f"{command} tells session {session}, in which no process is")
-        return Asked(f"{command}, session {session}", pids)
+        return Hit(f"{command}, session {session}", pids)
 
     def is_id(self, value: bytes) -> bool:
         """Compare ids whose server may be written with and without its domain."""
         return is_same_job(os.fsdecode(value), os.fsdecode(self.id))
 
     def keeps(self, title: str) -> bool:
-        """Tell a pbs_mom, whose children are jobs; its title does not name them."""
+        """Recognise a pbs_mom, whose children are jobs; its title does not name them."""
         return title.split(" ", maxsplit=1)[0].rpartition("/")[2] == "pbs_mom"
 
 
@@ -232,7 +226,7 @@ class OarFinder(Finder):
         super().__init__(identity, environ)
         cpuset = environ.get("OAR_CPUSET", "") if identity.inside else ""
         levels = cpuset.strip("/").split("/")
-        # A claim of the environment is only taken when it can be a path of this job.
+        # The environment's path is used only if it can be one of this job.
         is_own = levels[-1].endswith(f"_{identity.raw_id}") and not re.search(r"[*{}]|(^|/)\.\.?(/|$)", cpuset)
         self.patterns = (*([cpuset] if is_own else []), "oar/*_{id}")
 
@@ -240,11 +234,11 @@ class OarFinder(Finder):
         """Return the name of a job's cgroup, which is made of user and id."""
         return re.compile(f".+_{raw_id}")
 
-    def ask(self, look: Look, raw_id: str) -> Asked:
+    def ask(self, look: Look, raw_id: str) -> Hit:
         """Ask for the cpuset of the job, and look for it among the cgroups."""
         argv = ["oarstat", "-fj", raw_id]
-        told = oarstat_text(look.run(argv, look.timeout_s), raw_id)
-        command, name, state = " ".join(argv), told.get("cpuset_name", ""), told.get("state", "unknown")
+        attributes = oarstat_text(look.run(argv, look.timeout_s), raw_id)
+        command, name, state = " ".join(argv), attributes.get("cpuset_name", ""), attributes.get("state", "unknown")
         if not name:
             raise MethodFailedError(f"{command} tells no cpuset_name; the job is {state}")
         if "/" in name or not self.level(raw_id).fullmatch(name):
@@ -252,10 +246,10 @@ class OarFinder(Finder):
         paths = matching(look.cgroups, ("oar/{cpuset}", "{cpuset}", "*/{cpuset}"), {"cpuset": name})
         if not paths:
             raise MethodFailedError(f"{command} tells cpuset {name}, which is not on this host; the job is {state}")
-        return Asked(command, cgroup=paths[0])
+        return Hit(command, cgroup=paths[0])
 
     def keeps(self, title: str) -> bool:
-        """Tell an oarexec of the job by its arguments."""
+        """Recognise an oarexec of the job by its arguments."""
         program, *words = title.split(" ")
         return program.endswith("perl") and words[-2:] == [os.fsdecode(self.id), "OAREXEC"]
 
@@ -269,7 +263,7 @@ FINDERS: Mapping[str, Callable[[JobIdentity, Mapping[str, str]], Finder]] = {
 
 
 def listed_pids(output: Output, raw_id: str) -> list[int]:
-    """Read the table of `scontrol listpids`. Raises CommandError when it is none, or the job is not known."""
+    """Read the table of `scontrol listpids`. Raises CommandError if it is none, or the job is unknown."""
     header = ["PID", "JOBID", "STEPID", "LOCALID", "GLOBALID"]
     lines = [line.split() for line in output.checked().splitlines() if line.strip()]
     if not lines or lines[0] != header:
@@ -286,7 +280,7 @@ def listed_pids(output: Output, raw_id: str) -> list[int]:
 
 
 def is_same_job(one: str, other: str) -> bool:
-    """Tell whether two ids of PBS name one job: the number is the same, and no server contradicts the other."""
+    """Tell whether two ids of PBS name one job: the same number, and servers that agree."""
     number, _, server = one.partition(".")
     other_number, _, other_server = other.partition(".")
     shorter, longer = sorted((server, other_server), key=len)
@@ -294,10 +288,10 @@ def is_same_job(one: str, other: str) -> bool:
 
 
 def qstat_text(output: Output, raw_id: str) -> dict[str, str]:
-    """Read `qstat -f`. Raises CommandError when the job is not in it.
+    """Read `qstat -f`. Raises CommandError if the job is not in it.
 
     PBS Pro and Torque indent by four spaces, SLURM's wrapper by a tab; a long value continues after a newline and a
-    tab. Where attributes are indented by tabs, a folded value that looks like one cannot be told apart.
+    tab. If attributes are indented by tabs, a folded value that looks like one is taken for one.
     """
     found: dict[str, str] = {}
     name, is_wanted, is_known, by_tab = "", False, False, False
@@ -322,7 +316,7 @@ def qstat_text(output: Output, raw_id: str) -> dict[str, str]:
 
 
 def oarstat_text(output: Output, raw_id: str) -> dict[str, str]:
-    """Read `oarstat -fj`. Raises CommandError when the job is not in it."""
+    """Read `oarstat -fj`. Raises CommandError if the job is not in it."""
     found: dict[str, str] = {}
     is_wanted = is_known = False
     for line in output.checked().splitlines():
@@ -341,6 +335,6 @@ def _squeue(look: Look, job_id: str) -> Output:
 
 
 def _variables(environment: Iterable[bytes], *names: bytes) -> list[tuple[bytes, bytes]]:
-    """Return those variables of an environment that have one of the names, with their values."""
+    """Return the variables of an environment with these names."""
     split = (entry.partition(b"=") for entry in environment)
     return [(name, value) for name, _, value in split if name in names]

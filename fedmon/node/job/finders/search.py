@@ -22,21 +22,19 @@ from fedmon.node.collectors.job.cgroup import Cgroups
 from fedmon.node.collectors.job.members import is_thread
 from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.commands import CommandError, Failure, Runner, StopRequest
-from fedmon.node.job.finders.schedulers import FINDERS, Finder, Look, MethodFailedError
+from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError
 from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
 from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths
 
 logger = logging.getLogger(__name__)
 
 CGROUPS_VARIABLE = "FEDMON_JOB_CGROUPS"
-_FIRST_WITHIN_S = 5.0
-_AGAIN_S = 2.0
-_AGAIN_WITHIN_S = 2.0
+_WITHIN_S = 5.0
+_AGAIN_S = _AGAIN_WITHIN_S = 2.0
 _PAUSE_S = 1.0
 """SLURM shows the processes of a job half a second after it has begun."""
 _COMMAND_SHARE = 0.4
-"""The share of the time for a command: when it hangs, there is time for other methods and a second look."""
-_MAX_PID = 2**22
+"""The share of the time for a command: if it hangs, there is time for other methods and a second look."""
 _SERVICES = DAEMONS | {
     *("systemd", "init", "sshd", "sshd-session", "login", "cron", "crond", "atd", "tmux: server", "screen", "su"),
     *("sudo", "runuser", "dockerd", "containerd-shim", "conmon", "supervisord", "gdm-session-wor"),
@@ -97,40 +95,12 @@ class JobNotFoundError(NotFoundError):
 
 
 class UnknownJobError(JobNotFoundError):
-    """The scheduler says that there is no such job, so that looking again is no use."""
+    """The scheduler does not know the job, so that looking again is no use."""
 
     def __init__(self, job: str, why: str) -> None:
         text = f"there is no {job} ({why}): correct the variable that names it, name processes with --pid, or measure a"
         NotFoundError.__init__(self, f"{text} command with 'fedmon job -- COMMAND'")
         self.tried = (Tried("scheduler", why),)
-
-
-class _Hit(NamedTuple):
-    pids: Collection[int]
-    confidence: Confidence
-    detail: str
-    cgroup: str | None = None
-
-
-def find(
-    identity: JobIdentity,
-    *,
-    environ: Mapping[str, str],
-    run: Runner,
-    roots: Roots = THIS_MACHINE,
-    pids: Sequence[int] = (),
-    exclude: Sequence[int] = (),
-    cgroup_patterns: Sequence[str] = (),
-    timeout_s: float = 5.0,
-    retries: int = 5,
-    stop: StopRequest | None = None,
-) -> Found:
-    """Find a job's processes on this host; see JobSearch and `JobSearch.find`."""
-    search = JobSearch(
-        identity, environ=environ, run=run, roots=roots, pids=pids, exclude=exclude, cgroup_patterns=cgroup_patterns,
-        stop=stop,
-    )  # fmt: skip
-    return search.find(timeout_s, retries=retries)
 
 
 class JobSearch:
@@ -168,7 +138,7 @@ class JobSearch:
         self._is_known = True
 
     @functools.cached_property
-    def _is_kept(self) -> bool:
+    def _has_keeper(self) -> bool:
         try:
             processes = Processes(self._roots.proc)
         except CollectorUnavailableError:
@@ -177,24 +147,14 @@ class JobSearch:
 
     @property
     def goes_on(self) -> bool:
-        """Tell whether it is worth to look again: a scheduler or a launcher started the tool, and will end it.
+        """Tell whether looking again may help: a scheduler or a launcher started the tool, and will end it.
 
         On the second host of a job nothing runs before the first step.
         """
-        return self._is_known and not self._pids and self._identity.scheduler != "none" and self._is_kept
-
-    def first(self) -> Found:
-        """Look for some seconds. Raises FedmonError."""
-        try:
-            return self.find(_FIRST_WITHIN_S, retries=5)
-        except UnknownJobError:
-            self._is_known = False
-            raise
-        finally:
-            self._next = time.monotonic() + _AGAIN_S
+        return self._is_known and not self._pids and self._identity.scheduler != "none" and self._has_keeper
 
     def again(self) -> Found | None:
-        """Look once more when it is time to; None when there is nothing, or nothing yet."""
+        """Look once more if it is time; None if nothing was found."""
         if time.monotonic() < self._next:
             return None
         try:
@@ -202,10 +162,8 @@ class JobSearch:
         except JobNotFoundError as error:
             logger.debug("looked again: %s", error)
             return None
-        finally:
-            self._next = time.monotonic() + _AGAIN_S
 
-    def find(self, timeout_s: float, *, retries: int) -> Found:
+    def find(self, timeout_s: float = _WITHIN_S, *, retries: int = 5) -> Found:
         """Look until something is found, up to ``retries`` times more within ``timeout_s``.
 
         With retries, the first look also asks the scheduler whether there is such a job. Raises JobNotFoundError, of
@@ -216,14 +174,17 @@ class JobSearch:
             return explicit(self._pids, self._roots, self._exclude)
         self._command_s, self._given_up = timeout_s * _COMMAND_SHARE, None
         deadline = Deadline(timeout_s)
-        for left in reversed(range(retries + 1 if self._may_appear else 1)):
-            found = self._look(deadline.left_s(), asks_controller=left == retries > 0)
-            if found is not None:
-                return found
-            if not left or deadline.passed() or self._stop(min(_PAUSE_S, deadline.left_s() / (left + 1))):
-                break
-        look = self._now(0.0) if self._identity.inside and self._exclude else None
-        found = None if look is None else self._attempt("ancestors", self._by_ancestors, look)
+        try:
+            for left in reversed(range(retries + 1 if self._may_appear else 1)):
+                found = self._look(deadline.left_s(), asks_controller=left == retries > 0)
+                if found is not None:
+                    return found
+                if not left or deadline.passed() or self._stop(min(_PAUSE_S, deadline.left_s() / (left + 1))):
+                    break
+            look = self._now(0.0) if self._identity.inside and self._exclude else None
+            found = None if look is None else self._attempt("ancestors", self._by_ancestors, look)
+        finally:
+            self._next = time.monotonic() + _AGAIN_S
         if found is None:
             raise JobNotFoundError(self._name, self._tried)
         return found
@@ -234,17 +195,18 @@ class JobSearch:
         return f"{scheduler if scheduler != 'none' else 'this'} job {self._identity.job_id}"
 
     def _look(self, left_s: float, *, asks_controller: bool) -> Found | None:
-        """Try each method that does not guess; None when none found any. Raises UnknownJobError."""
+        """Try each method that does not guess; None if none found any. Raises UnknownJobError."""
         self._tried = []
         look = self._now(left_s, asks_controller=asks_controller)
-        if look is None:
-            return None
-        methods: dict[str, Callable[[Look], _Hit]] = {
+        methods: dict[str, Callable[[Look], tuple[Hit, Confidence]]] = {
             "cgroup": self._by_cgroup,
             "scheduler": self._by_command,
             "environment": self._by_environment,
         }
-        return next((found for name, method in methods.items() if (found := self._attempt(name, method, look))), None)
+        for name, method in methods.items() if look is not None else ():
+            if look is not None and (found := self._attempt(name, method, look)) is not None:
+                return found
+        return None
 
     def _now(self, left_s: float, *, asks_controller: bool = False) -> Look | None:
         try:
@@ -255,19 +217,19 @@ class JobSearch:
         cgroups, timeout_s = Cgroups.found(self._roots.cgroup), min(left_s, self._command_s)
         return Look(processes, cgroups, self._run, timeout_s, asks_controller)
 
-    def _attempt(self, name: str, method: Callable[[Look], _Hit], look: Look) -> Found | None:
+    def _attempt(self, name: str, method: Callable[[Look], tuple[Hit, Confidence]], look: Look) -> Found | None:
         try:
-            hit = method(look)
-            return self._found(name, hit, look.processes)
+            hit, confidence = method(look)
+            return self._found(name, hit, confidence, look.processes)
         except (MethodFailedError, CommandError) as error:
             self._tried.append(Tried(name, str(error)))
             return None
 
-    def _found(self, method: str, hit: _Hit, processes: Processes) -> Found:
+    def _found(self, method: str, hit: Hit, confidence: Confidence, processes: Processes) -> Found:
         excluded = processes.trees(self._exclude)
-        there = processes.still_there(set(hit.pids) - excluded)
-        overhead = {birth.pid: birth.start for birth in there if processes.is_overhead(birth.pid)}
-        births = [birth for birth in there if birth.pid not in overhead]
+        alive = processes.still_there(set(hit.pids) - excluded)
+        overhead = {birth.pid: birth.start for birth in alive if processes.is_overhead(birth.pid)}
+        births = [birth for birth in alive if birth.pid not in overhead]
         if not births:
             beside = [*(["this tool"] if set(hit.pids) & excluded else []), *(["launchers"] if overhead else [])]
             held = f"nothing but {' and '.join(beside)}" if beside else "no process"
@@ -278,7 +240,7 @@ class JobSearch:
             pids=tuple(birth.pid for birth in births),
             starts={birth.pid: birth.start for birth in births},
             method=method,
-            confidence=hit.confidence,
+            confidence=confidence,
             cgroup=hit.cgroup,
             marker=None if marker is None else os.fsdecode(marker),
             detail=hit.detail,
@@ -286,7 +248,7 @@ class JobSearch:
             tried=tuple(self._tried),
         )
 
-    def _by_cgroup(self, look: Look) -> _Hit:
+    def _by_cgroup(self, look: Look) -> tuple[Hit, Confidence]:
         if look.cgroups.layout == "none":
             raise MethodFailedError(f"no cgroup hierarchy is mounted at {self._roots.cgroup}")
         raw_id = self._finder.resolve(look)
@@ -299,57 +261,61 @@ class JobSearch:
             paths = matching(look.cgroups, self._patterns, names)
         if not paths:
             raise MethodFailedError(f"there is none of job {raw_id} below {self._roots.cgroup}")
-        named = [path for path in paths if self._identity.host in path]
-        if len(paths) > 1 and len(named) == 1:
-            paths = named
-        pids = set().union(*(members(look.cgroups, path) for path in paths))
+        of_host = [path for path in paths if self._identity.host in path]
+        if len(paths) > 1 and len(of_host) == 1:
+            paths = of_host
+        pids = frozenset().union(*(members(look.cgroups, path) for path in paths))
         # Several nodes of a scheduler on one machine: no single cgroup is the job's.
-        return _Hit(pids, Confidence.CERTAIN, f"cgroup {' and '.join(paths)}", paths[0] if len(paths) == 1 else None)
+        hit = Hit(f"cgroup {' and '.join(paths)}", pids, paths[0] if len(paths) == 1 else None)
+        return hit, Confidence.CERTAIN
 
-    def _by_command(self, look: Look) -> _Hit:
+    def _by_command(self, look: Look) -> tuple[Hit, Confidence]:
         raw_id = self._finder.resolve(look)
         if self._given_up is not None:
             raise self._given_up
         try:
-            asked = self._finder.ask(look, raw_id)
+            hit = self._finder.ask(look, raw_id)
         except CommandError as error:
             if error.failure is Failure.UNKNOWN_JOB:
+                self._is_known = False
                 raise UnknownJobError(self._name, str(error)) from None
             if error.failure not in {Failure.ENDED_BADLY, Failure.NOT_UNDERSTOOD}:  # absent, or it hangs
                 self._given_up = error
             raise
-        if asked.cgroup is not None:
-            pids = members(look.cgroups, asked.cgroup)
-            return _Hit(pids, Confidence.CERTAIN, f"{asked.command}: cgroup {asked.cgroup}", asked.cgroup)
+        if hit.cgroup is not None:
+            pids = frozenset(members(look.cgroups, hit.cgroup))
+            return Hit(f"{hit.detail}: cgroup {hit.cgroup}", pids, hit.cgroup), Confidence.CERTAIN
         excluded = look.processes.trees(self._exclude)
-        believed, doubts = with_sign(asked.pids, look.processes, self._finder, raw_id, excluded)
+        believed, doubts = with_sign(hit.pids - excluded, look.processes, self._finder, raw_id)
         if not believed:
-            raise MethodFailedError(f"{asked.command} names no process of the job{f' ({doubts})' if doubts else ''}")
-        return _Hit(believed, Confidence.HIGH, f"{asked.command}{f', but {doubts}' if doubts else ''}")
+            raise MethodFailedError(f"{hit.detail} names no process of the job{f' ({doubts})' if doubts else ''}")
+        return Hit(f"{hit.detail}{f', but {doubts}' if doubts else ''}", believed), Confidence.HIGH
 
-    def _by_environment(self, look: Look) -> _Hit:
-        excluded = look.processes.trees(self._exclude)
+    def _by_environment(self, look: Look) -> tuple[Hit, Confidence]:
+        processes = look.processes
         marked = {
             pid
-            for pid in look.processes.births
-            if pid not in excluded and self._finder.mark_in(look.processes.environment(pid))
+            for pid in processes.births.keys() - processes.trees(self._exclude)
+            if self._finder.mark_in(processes.environment(pid))
         }
         if not marked:
             raise MethodFailedError("no process that this user may look into was started with the job's variables")
-        mine, others = of_one_user(marked, look.processes)
-        return _Hit(mine, Confidence.MEDIUM, f"variables of the job{f', {others}' if others else ''}")
+        # A job is one user's; variables are easily set by another.
+        user = processes.user(min(marked, key=lambda pid: (processes.births[pid].start, pid)))
+        mine = frozenset(pid for pid in marked if processes.user(pid) == user)
+        others = f", {len(marked - mine)} of another user left out" if marked - mine else ""
+        return Hit(f"variables of the job{others}", mine), Confidence.MEDIUM
 
-    def _by_ancestors(self, look: Look) -> _Hit:
+    def _by_ancestors(self, look: Look) -> tuple[Hit, Confidence]:
         first = beginning(self._identity, look.processes, self._exclude[0])
-        pids = look.processes.trees([first])
-        return _Hit(pids, Confidence.LOW, f"process {first}, which started this tool, and all below it")
+        pids = frozenset(look.processes.trees([first]))
+        return Hit(f"process {first}, which started this tool, and all below it", pids), Confidence.LOW
 
 
 def beginning(identity: JobIdentity, processes: Processes, own_pid: int) -> int:
-    """Return the process that the job of this tool began with. Raises MethodFailedError when none can be told.
+    """Return the process that the job of this tool began with. Raises MethodFailedError if there is none.
 
-    Below the daemon of a scheduler that is the highest ancestor; elsewhere it is whoever started the tool, past
-    launchers.
+    Below the daemon of a scheduler that is the highest ancestor; elsewhere the parent of the tool, past launchers.
     """
     chain = []
     is_below_scheduler = False
@@ -368,24 +334,20 @@ def beginning(identity: JobIdentity, processes: Processes, own_pid: int) -> int:
 def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Found:
     """Return the named processes as they are, without looking for others.
 
-    Raises NotFoundError for one that is not there or has ended, and InvalidInputError for what is no program of a job.
+    Raises NotFoundError for one that has ended or never was, and InvalidInputError for one that is no program of a job.
     """
     starts: dict[int, int] = {}
     for pid in pids:
-        if not 0 < pid <= _MAX_PID:
-            raise InvalidInputError(f"{pid} is no process id: those are from 1 to {_MAX_PID}")
         if pid in exclude:
             raise InvalidInputError(f"process {pid} is this tool itself; name the processes of the job")
         try:
             birth = read_birth(pid, roots.proc)
-        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+        except (OSError, ValueError, IndexError):
             raise NotFoundError(f"there is no process {pid} on this host") from None
-        except (OSError, ValueError, IndexError) as error:
-            raise InvalidInputError(f"process {pid} cannot be read: {error}") from None
         if birth.is_kernel_thread:
             raise InvalidInputError(f"process {pid} is a thread of the kernel; a job is a program")
         if birth.is_zombie:
-            raise NotFoundError(f"process {pid} has ended already, it only waits to be taken note of")
+            raise NotFoundError(f"process {pid} has ended already; it is a zombie")
         if is_thread(os.fsencode(roots.proc / str(pid)), pid):
             raise InvalidInputError(f"{pid} is a thread of another process: name that process (its Tgid)")
         starts[pid] = birth.start
@@ -398,39 +360,22 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
     )
 
 
-def with_sign(
-    pids: Collection[int], processes: Processes, finder: Finder, raw_id: str, excluded: Collection[int]
-) -> tuple[set[int], str]:
-    """Return who of the processes is the job's, and in words who is not: empty when all are.
+def with_sign(pids: Collection[int], processes: Processes, finder: Finder, raw_id: str) -> tuple[frozenset[int], str]:
+    """Return the processes that bear a sign of the job, and in words why others are left out, empty if none are.
 
-    A sign is the job's variable in its environment or in that of one it descends from, the job's cgroup, or that it
-    descends from the scheduler's daemon for this job. What a scheduler lists is not believed without: its answer may
-    be old, of another host, or made up.
+    A sign is the job's variable in its environment or in that of an ancestor, the job's cgroup, or the scheduler's
+    daemon for this job as an ancestor. A scheduler's list is not believed without: it may be old, or of another host.
     """
     doubts: Counter[str] = Counter()
     believed = set()
     for pid in pids:
-        if pid in excluded:
-            continue
         if pid not in processes:
             doubts["not there"] += 1
         elif pid == 1 or not _has_sign(pid, processes, finder, raw_id):
             doubts["without any sign of the job"] += 1
         else:
             believed.add(pid)
-    return believed, ", ".join(f"{count} {doubt}" for doubt, count in sorted(doubts.items()))
-
-
-def of_one_user(pids: Collection[int], processes: Processes) -> tuple[set[int], str]:
-    """Return those processes that have the user of the oldest, and in words how many have not.
-
-    A job is one user's; variables are easily set by another.
-    """
-    oldest = min(pids, key=lambda pid: (processes.births[pid].start, pid))
-    user = processes.user(oldest)
-    mine = {pid for pid in pids if processes.user(pid) == user}
-    others = len(pids) - len(mine)
-    return mine, f"{others} of another user left out" if others else ""
+    return frozenset(believed), ", ".join(f"{count} {doubt}" for doubt, count in sorted(doubts.items()))
 
 
 def _has_sign(pid: int, processes: Processes, finder: Finder, raw_id: str) -> bool:
@@ -455,26 +400,20 @@ def look_up(
     roots: Roots = THIS_MACHINE,
     exclude: Sequence[int] = (),
     cgroup_patterns: Sequence[str] = (),
-    timeout_s: float = 5.0,
+    timeout_s: float = _WITHIN_S,
 ) -> tuple[JobIdentity, Found]:
     """Find a job from outside by its id, of one scheduler or of all that write such ids.
 
-    Raises InvalidInputError for an id that no scheduler writes, and JobNotFoundError with all that was tried.
+    Raises InvalidInputError for an id that no scheduler writes, and JobNotFoundError with every method tried.
     """
     candidates = _candidates(job_id, scheduler, environ, hostname)
     tried: list[Tried] = []
     for identity in candidates:
+        search = JobSearch(
+            identity, environ=environ, run=run, roots=roots, exclude=exclude, cgroup_patterns=cgroup_patterns
+        )
         try:
-            return identity, find(
-                identity,
-                environ=environ,
-                run=run,
-                roots=roots,
-                exclude=exclude,
-                cgroup_patterns=cgroup_patterns,
-                timeout_s=timeout_s / len(candidates),
-                retries=1,
-            )
+            return identity, search.find(timeout_s / len(candidates), retries=1)
         except JobNotFoundError as error:
             prefix = f"{identity.scheduler} " if len(candidates) > 1 else ""
             tried += [Tried(f"{prefix}{method}", why) for method, why in error.tried]
