@@ -49,9 +49,8 @@ LINE = {"topo_type": "linear", "node_count": 3, "assign_ips": True}
         ({"topo_type": "ring", "node_count": 3}, "'ring'.*linear"),
         ({"topo_type": "ladder", "node_count": 5}, "even number"),
         ({"topo_type": "tree", "node_count": 4}, "1, 3, 7"),
-        ({"topo_type": "mesh", "node_count": 100_000}, "up to 3000"),
-        ({"topo_type": "star", "node_count": 6, "branches": 2}, "2 branches"),
-        ({"topo_type": "star", "node_count": 6, "branches": 0}, "0 branches"),
+        ({"topo_type": "star", "node_count": 6, "branches": 2}, r"1 \+ n \* 2 nodes, not 6"),
+        ({"topo_type": "star", "node_count": 6, "branches": 0}, "star"),
         ({"topo_type": "linear", "node_count": 0}, "1 or more"),
         ({"node_count": 2, "assign_ips": True}, "disconnected"),
         ({**LINE, "version": 5}, "version 5"),
@@ -60,16 +59,13 @@ LINE = {"topo_type": "linear", "node_count": 3, "assign_ips": True}
         ({**LINE, "network": "10.0.0.0", "prefix": 30}, "too small"),
         ({"topo_type": "mesh", "node_count": 3, "assign_st": True, "leaf_source": True}, "leaf"),
         ({"topo_type": "linear", "node_count": 1, "assign_st": True}, "no node is left"),
-        ({"topology": 5}, "topology is 5"),
         ({"topology": networkx.grid_2d_graph(2, 2)}, "a text or a number"),
         ({"topology": networkx.Graph([(1, 1)])}, "no edge to itself"),
     ],
 )
 def test_an_impossible_topology_is_refused_and_the_reason_named(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(TopologyError, match=named) as raised:
+    with pytest.raises(RuntimeError, match=named):
         NetGraph(**options)
-
-    assert isinstance(raised.value, RuntimeError)
 
 
 def test_unknown_nodes_and_edges_are_key_errors() -> None:
@@ -143,10 +139,6 @@ def test_annotations_are_set_read_and_deleted() -> None:
     netgraph.del_edge_annotation(0, 1, "rate")
     assert (netgraph.node_annotations(0), netgraph.edge_annotations(0, 1)) == ([], [])
     assert netgraph.edge_net_annotation(0, 1) == {}
-    with pytest.raises(TopologyError, match="a text, a number or a bool"):
-        netgraph.annotate_node(0, "a", [1])  # type: ignore[arg-type] # a caller without types may do that
-    with pytest.raises(TopologyError, match="its own method"):
-        netgraph.annotate_node(0, "ips", "x")
     with pytest.raises(TopologyError, match="assign_ips"):
         netgraph.get_p2p_info(0, 1)
 
@@ -161,6 +153,32 @@ def test_a_topology_comes_back_from_documents() -> None:
     assert describe(build(topology)) == topology
     assert from_xml(to_xml(description)).topology == topology
     assert from_toml(to_toml(description)).topology == topology
+    netgraph.topology.nodes[0]["odd"] = [1]
+    with pytest.raises(TopologyError, match=r"'odd' is \[1\], and must be a text, a number or a bool"):
+        describe(netgraph)
+
+
+def test_an_experiment_is_made_from_a_topology_by_callbacks(tmp_path: Path) -> None:
+    guids: dict[object, int] = {}
+
+    with ExperimentController(
+        "trial", tmp_path,
+        add_node_callback=lambda ec, nid: guids.update({nid: ec.register_resource("local::Process")}),
+        add_edge_callback=lambda ec, *ends: ec.register_connection(*(guids[nid] for nid in ends)),
+        topo_type="star", node_count=7, branches=3, assign_ips=True, assign_st=True,
+    ) as ec:  # fmt: skip
+        assert ec.netgraph is not None
+        edges = ec.netgraph.edges()
+        assert ec.get_resource(guids[0]).connections == {guids[nid] for nid in (1, 3, 5)}
+        path = ec.save()
+    with ExperimentController.load(path, local_dir=tmp_path) as again:
+        assert again.netgraph is not None
+        assert (again.netgraph.edges(), again.resources) == (edges, list(range(1, 8)))
+        assert again.netgraph.get_p2p_info(*edges[0])[:2] == ("10.0.0.1", "10.0.0.2")
+    with ExperimentController("trial", tmp_path) as other:
+        assert other.netgraph is None
+    with pytest.raises(TypeError, match="nthread"):
+        ExperimentController("trial", tmp_path, nthread=3)
 
 
 def test_only_topologies_need_networkx_and_the_error_names_the_extra(
