@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
-from fedmon.common.text import duration, joined, rich_table
+from fedmon.common.text import duration, joined, table
 from fedmon.experiment.check.document import check
 from fedmon.experiment.check.problems import ImpossiblePlanError
 from fedmon.experiment.check.status import RUNS, Overview, Standing, followed, heading
@@ -47,16 +47,13 @@ INTERRUPTED = 130
 MANY = 100
 """The end lists this many resources; a JSON document has all."""
 FOLDER = Path("experiments")
-_WIDE = 100
-"""A terminal of so many columns has room for types beside names."""
+_WIDE, _UNLIMITED = 100, 10_000
+"""A terminal of so many columns has room for types beside names; lines in files and pipes are not cut."""
 _STYLES: Mapping[str, str] = {
     "STARTED": "cyan", "STOPPED": "green", "FAILED": "bold red", "RELEASED": "dim", "READY": "yellow",
 }  # fmt: skip
-_NAME: Mapping[str, Any] = {"no_wrap": True, "overflow": "ellipsis", "max_width": 20}
-_COLUMNS: Mapping[str, Mapping[str, Any]] = {
-    "#": {"justify": "right", "no_wrap": True}, "name": _NAME, "type": _NAME, "state": {"no_wrap": True},
-    "for": {"justify": "right", "no_wrap": True}, "why": {"ratio": 1, "overflow": "fold"},
-}  # fmt: skip
+_RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
+"""The states to be listed first if there is no room for all."""
 
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until all is released (default: no limit).")
@@ -264,7 +261,7 @@ def _showing(look: Callable[[], Overview], tell: Tell | None) -> Iterator[Tell]:
     console, terminal = Console(highlight=False), sys.stderr
     live = Live(
         console=console,
-        get_renderable=lambda: _screen(look(), rows=max(3, console.height - 9), width=console.width),
+        get_renderable=lambda: _coloured(_text(look(), rows=max(3, console.height - 9), width=console.width)),
         refresh_per_second=1 / REDRAW_S,
         vertical_overflow="crop",
         transient=True,
@@ -324,95 +321,67 @@ def _print(shown: Overview, *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    # A file or pipe gets a line for each resource, however long.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-    with console.capture() as capture:
-        console.print(_screen(shown, rows=MANY), f"files: {escape_control(shown.run_dir)}", markup=False)
-    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().split("\n")))
+    console = Console(highlight=False)
+    text = _text(shown, rows=MANY, width=console.width if sys.stdout.isatty() else _UNLIMITED)
+    console.print(_coloured(f"{text}\nfiles: {escape_control(shown.run_dir)}"), soft_wrap=True)
 
 
-def _screen(shown: Overview, *, rows: int, width: int | None = None) -> Any:
-    """Return the heading, the resources as a table of at most ``rows``, and the summary.
-
-    The table fills a terminal of ``width`` columns; a narrow one has no types beside names.
-    """
-    from rich.console import Group
+def _coloured(text: str) -> Any:
     from rich.text import Text
 
+    found = Text(text)
+    for state, style in _STYLES.items():
+        found.highlight_words([state], style)
+    return found
+
+
+def _text(shown: Overview, *, rows: int, width: int) -> str:
+    """Return the heading, a table of at most ``rows`` resources, the counts of states, the blocker and the failure."""
     now = time.time() if shown.status == "running" else shown.until
-    chosen, by_guid = _chosen(shown.resources, rows), {each.guid: each for each in shown.resources}
-    has_names = any(each.name for each in chosen)
-    hidden = "name" if not has_names else "type" if width is not None and width < _WIDE else ""
-    found = rich_table(expand=width is not None)
-    for name, options in _COLUMNS.items():
-        if name != hidden:
-            short = {"no_wrap": True, "overflow": "ellipsis"} if name == "why" and width is not None else {}
-            found.add_column(name, **{**options, **short})
-    for each in chosen:
-        cells = {
-            "#": str(each.guid),
-            "name": each.name,
-            "type": each.rtype,
-            "state": _state_text(each),
-            "for": _for(each, now),
-            "why": _why(each, by_guid),
-        }
-        style = "bold red" if each.failed else _STYLES.get(each.state, "")
-        texts = {name: Text(escape_control(cell), style if name == "state" else "") for name, cell in cells.items()}
-        found.add_row(*(text for name, text in texts.items() if name != hidden))
-    more = len(shown.resources) - len(chosen)
-    below = [f"... {more} more, see --json"] if more else []
-    return Group(
-        Text(heading(shown)),
-        *([found] if chosen else []),
-        *map(Text, map(escape_control, below + _summary(shown, now))),
-    )
-
-
-def _chosen(resources: Sequence[Standing], rows: int) -> list[Standing]:
-    """Return at most ``rows`` resources in order, failed and active ones first."""
-    going = ("FAILED", "STARTED", "READY", "RESERVED")
-    ranks = {state: rank for rank, state in enumerate(going)}
-    by_rank = sorted(resources, key=lambda each: (not each.failed, ranks.get(each.state, len(ranks)), each.guid))
-    return sorted(by_rank[:rows], key=lambda each: each.guid)
-
-
-def _summary(shown: Overview, now: float) -> list[str]:
-    """Return the number of resources by state, the blocker, and the failure."""
+    by_rank = sorted(shown.resources, key=lambda each: (not each.failed, _RANKS.get(each.state, 9), each.guid))
+    by_guid = {each.guid: each for each in shown.resources}
+    cells = [_cells(each, by_guid, now) for each in sorted(by_rank[:rows], key=lambda each: each.guid)]
+    columns = [name for name in cells[0] if any(each[name] for each in cells)] if cells else []
+    if "name" in columns and width < _WIDE:
+        columns.remove("type")
     counts = ", ".join(f"{count} {name}" for name, count in shown.counts.items()) or "no resources"
     over = sum(ResourceState[each.state] >= ResourceState.STOPPED for each in shown.resources)
     failed = sum(each.failed for each in shown.resources)
+    lines = [heading(shown)]
+    if cells:
+        lines.append(table(columns, [[each[name] for name in columns] for each in cells], width=width))
+    if more := len(shown.resources) - len(cells):
+        lines.append(f"... {more} more, see --json")
     took = duration(now - shown.began) if shown.began else "0 s"
-    lines = [f"{took}: {counts}; {over} of {len(shown.resources)} over" + (f", {failed} failed" if failed else "")]
+    lines.append(f"{took}: {counts}; {over} of {len(shown.resources)} over" + (f", {failed} failed" if failed else ""))
     if shown.blocker:
-        lines.append(f"blocker: {shown.blocker}")
+        lines.append(f"blocker: {escape_control(shown.blocker)}")
     if shown.level_reason and not shown.failed:  # otherwise the resource has it
-        lines.append(f"{shown.level}: {shown.level_reason}")
-    return lines
+        lines.append(escape_control(f"{shown.level}: {shown.level_reason}"))
+    return "\n".join(lines)
 
 
-def _state_text(each: Standing) -> str:
-    is_released = each.state == ResourceState.RELEASED.name and each.reached != each.state
-    return f"{each.reached}, released" if is_released else each.state
-
-
-def _for(each: Standing, now: float) -> str:
-    """Return how long it has been in its state; of a resource that ended, how long it ran."""
-    if ResourceState[each.state] < ResourceState.STOPPED:
-        return "" if each.since is None else duration(now - each.since)
-    began = each.times.get("STARTED")
-    ended = next((each.times[state] for state in ("STOPPED", "FAILED", "RELEASED") if state in each.times), None)
-    return duration(ended - began) if began is not None and ended is not None and ended >= began else ""
-
-
-def _why(each: Standing, by_guid: Mapping[int, Standing]) -> str:
-    """Return briefly why it failed or what it waits for."""
+def _cells(each: Standing, by_guid: Mapping[int, Standing], now: float) -> dict[str, str]:
+    """Return a resource by column; ``for`` is how long it has been in its state, or how long it ran."""
+    is_over = ResourceState[each.state] >= ResourceState.STOPPED
+    ends = (each.times[state] for state in ("STOPPED", "FAILED", "RELEASED") if state in each.times)
+    began, ended = (each.times.get("STARTED"), next(ends, None)) if is_over else (each.since, now)
     if each.failed:
-        return each.reason if each.critical else f"(not critical) {each.reason}"
-    if not each.action:
-        return each.waiting.removeprefix(RUNS)
-    if each.left_s is not None:
-        return f"{each.action} in {duration(each.left_s)}"
-    others = [by_guid[guid] for guid in each.waits_for if guid in by_guid]
-    named = [f"{other.guid} {other.name}".rstrip() + f" ({other.state})" for other in others]
-    return f"{each.action} waits for {joined(named)}"
+        why = each.reason if each.critical else f"(not critical) {each.reason}"
+    elif not each.action:
+        why = each.waiting.removeprefix(RUNS)
+    elif each.left_s is not None:
+        why = f"{each.action} in {duration(each.left_s)}"
+    else:
+        others = [by_guid[guid] for guid in each.waits_for if guid in by_guid]
+        named = [f"{other.guid} {other.name}".rstrip() + f" ({other.state})" for other in others]
+        why = f"{each.action} waits for {joined(named)}"
+    is_released = each.state == ResourceState.RELEASED.name and each.reached != each.state
+    return {
+        "#": str(each.guid),
+        "name": each.name,
+        "type": each.rtype,
+        "state": f"{each.reached}, released" if is_released else each.state,
+        "for": "" if began is None or ended is None else duration(ended - began),
+        "why": why,
+    }
