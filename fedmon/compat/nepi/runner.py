@@ -30,26 +30,6 @@ class RunnerError(ExperimentError, ValueError, RuntimeError):
     """A runner would never end, or its metric is not a number."""
 
 
-def has_converged(samples: Sequence[Any]) -> bool:
-    """Tell whether the 95 % confidence interval of the mean is at most 5 % of it: 2 * std / sqrt(n) <= 0.05 * |mean|.
-
-    ``std`` is that of the population; two samples are needed. Raises RunnerError.
-    """
-    try:
-        is_finite = all(map(math.isfinite, samples))
-    except (TypeError, OverflowError):
-        is_finite = False
-    if not is_finite:
-        raise RunnerError(
-            f"the metric {samples[-1]!r:.80} is not a finite number; give evaluate_convergence_callback for other "
-            "metrics, and return None for a run without one"
-        )
-    if len(samples) < 2:
-        return False
-    values = [float(sample) for sample in samples]
-    return 2 * statistics.pstdev(values) / math.sqrt(len(values)) <= SHARE * abs(statistics.mean(values))
-
-
 class ExperimentRunner:
     """Runs an experiment several times, one `run` at a time; `stop` is safe from any thread.
 
@@ -72,9 +52,25 @@ class ExperimentRunner:
         self._stopped.wait(seconds)
 
     def evaluate_normal_convergence(self, ec: Any, run: int, metrics: Sequence[Any]) -> bool:
-        """Tell whether metrics have converged; see `has_converged`."""
+        """Tell whether the 95 % confidence interval of the mean is at most 5 % of it.
+
+        That is 2 * std / sqrt(n) <= 0.05 * |mean|, with the std of the population and two samples at least. Raises
+        RunnerError for a metric that is not a finite number.
+        """
         del ec, run
-        return has_converged(metrics)
+        try:
+            is_finite = all(map(math.isfinite, metrics))
+        except (TypeError, OverflowError):
+            is_finite = False
+        if not is_finite:
+            raise RunnerError(
+                f"the metric {metrics[-1]!r:.80} is not a finite number; give evaluate_convergence_callback for other "
+                "metrics, and return None for a run without one"
+            )
+        values = [float(metric) for metric in metrics]
+        return len(values) > 1 and (
+            2 * statistics.pstdev(values) / math.sqrt(len(values)) <= SHARE * abs(statistics.mean(values))
+        )
 
     def run(
         self,
@@ -89,10 +85,11 @@ class ExperimentRunner:
         """Run an experiment at least ``min_runs`` times, and return the number of runs.
 
         It ends after ``max_runs`` runs (None, 0 or less: no limit), or when ``evaluate_convergence_callback(ec, run,
-        samples)`` is true after a run with a metric; the default is `has_converged`. ``compute_metric_callback(ec,
-        run)`` returns the metric of a released run, or None. Each run waits for ``wait_guids``, and then ``wait_time``
-        seconds. A run that fails is noted, and the next one begins. ``ec`` itself is never deployed: each run is a new
-        experiment of its description. Raises RunnerError, UnknownGuidError and InvalidPolicyError.
+        samples)`` is true after a run with a metric (default: `evaluate_normal_convergence`).
+        ``compute_metric_callback(ec, run)`` returns the metric of a released run, or None. Each run waits for
+        ``wait_guids``, and then ``wait_time`` seconds. A run that fails is noted, and the next one begins. ``ec`` itself
+        is never deployed: each run is a new experiment of its description. Raises RunnerError, UnknownGuidError and
+        InvalidPolicyError.
         """
         limit = max_runs if max_runs is not None and max_runs > 0 else math.inf
         if limit == math.inf and compute_metric_callback is None:

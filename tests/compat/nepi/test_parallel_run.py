@@ -35,6 +35,11 @@ def no_threads_left() -> Iterator[None]:
         threading.stack_size(before)
 
 
+@pytest.fixture(autouse=True)
+def no_threads_of_others() -> None:
+    wait_until(lambda: not threads())
+
+
 def test_all_calls_run_before_it_is_destroyed() -> None:
     runner, ran = ParallelRun(maxthreads=4), list[int]()
     runner.put(ran.append, 10)
@@ -53,7 +58,9 @@ def test_all_calls_run_before_it_is_destroyed() -> None:
 def test_calls_that_never_end_do_not_keep_it_from_being_destroyed(gate: threading.Event) -> None:
     runner, begun = ParallelRun(maxthreads=4), threading.Barrier(5)
     runner.start()
-    for _ in range(100):
+    runner.put(lambda: (begun.wait(10), gate.wait()))
+    assert len(threads()) == 1
+    for _ in range(99):
         runner.put(lambda: (begun.wait(10), gate.wait()))
     begun.wait(10)
     assert len(threads()) == 4
@@ -146,14 +153,3 @@ def test_after_its_end_nothing_is_taken_and_wrong_limits_never() -> None:
     for limits in ((-1, 0), (1, -1)):
         with pytest.raises(InvalidTaskError, match="negative"):
             ParallelRun(*limits)
-
-
-def test_there_are_no_more_threads_than_calls_and_than_allowed(gate: threading.Event) -> None:
-    wait_until(lambda: not threads(), what="the end of threads of other tests")
-    with ParallelRun(maxthreads=3) as runner:
-        runner.put(gate.wait)
-        assert len(threads()) == 1
-        for _ in range(5):
-            runner.put(gate.wait)
-        assert len(threads()) == 3
-        gate.set()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.compat.nepi.runner import MAX_FRUITLESS_RUNS, RunnerError, has_converged
+from fedmon.compat.nepi.runner import MAX_FRUITLESS_RUNS, RunnerError
 from fedmon.experiment import (
     Attribute,
     ECState,
@@ -17,7 +17,6 @@ from fedmon.experiment import (
     ExperimentRunner,
     FailureManager,
     Flags,
-    OptionalFailures,
     ResourceFactory,
     ResourceManager,
     clsinit_copy,
@@ -53,8 +52,8 @@ class Short(ResourceManager):
 class Own(FailureManager):
     """A failure manager that takes an argument, and fails nothing."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.count = limit, 0
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def eval_failure(self, guid: int) -> None:
         self.count += guid
@@ -179,13 +178,13 @@ def test_a_runner_can_be_stopped_while_its_resources_run(ec: ExperimentControlle
     ],
 )
 def test_the_default_rule(samples: list[Any], expected: bool) -> None:
-    assert has_converged(samples) is expected
+    assert ExperimentRunner().evaluate_normal_convergence(None, 1, samples) is expected
 
 
 @pytest.mark.parametrize("bad", ["1", float("nan"), None, [1, "2"], 10**400])
 def test_the_default_rule_refuses_what_is_not_a_number(bad: Any) -> None:
     with pytest.raises(RunnerError, match="not a finite number"):
-        has_converged([bad, bad])
+        ExperimentRunner().evaluate_normal_convergence(None, 1, [bad, bad])
 
 
 def test_each_run_has_credentials_failure_manager_federation_and_options(
@@ -201,7 +200,7 @@ def test_each_run_has_credentials_failure_manager_federation_and_options(
         seen.append((type(run), run.federation, run.persist, values, getattr(run.fm, "count", None), run.fm.ec is run))
         return 1.0
 
-    own = Own(limit=5)
+    own = Own(count=0)
     # when
     with Special("special", tmp_path, persist=True, fm=own, federation=federation, journal=False) as special:
         special.register_resource("runs::Short", password="hunter2", unread="unsaid")
@@ -213,16 +212,6 @@ def test_each_run_has_credentials_failure_manager_federation_and_options(
     written = [path.read_text() for path in (tmp_path / "special").rglob("*") if path.is_file()]
     assert written
     assert not [text for text in written if "hunter2" in text or "unsaid" in text]
-
-
-def test_a_failure_manager_that_ends_nothing_ends_no_run(ec: ExperimentController, tmp_path: Path) -> None:
-    FAILS[1] = "no luck"
-    runner = ExperimentRunner()
-    with ExperimentController("optional", tmp_path, fm=OptionalFailures()) as optional:
-        optional.register_resource("runs::Short")
-        runner.run(optional, max_runs=1, wait_guids=[1], compute_metric_callback=giving(1.0))
-
-    assert (runner.failed_runs, runner.samples) == ([], [1.0])
 
 
 def test_what_cannot_be_run_again_is_refused_before_the_first_run(ec: ExperimentController, tmp_path: Path) -> None:
