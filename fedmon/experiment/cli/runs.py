@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +53,7 @@ _STYLES: Mapping[str, str] = {
     "STARTED": "cyan", "STOPPED": "green", "FAILED": "bold red", "RELEASED": "dim", "READY": "yellow",
 }  # fmt: skip
 _RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
-"""The states to be listed first if there is no room for all."""
+"""These states are listed first if there is no room for all."""
 
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until all is released (default: no limit).")
@@ -84,7 +84,7 @@ def run(
         raise ImpossiblePlanError(found.plan.errors)
     where = directory or found.description.local_dir or FOLDER
     description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
-    _log_failures_nowhere()
+    _log_no_failures()
     with (
         connected(broker, settings, researcher) as federation,
         ExperimentController.from_description(description, federation=federation) as ec,
@@ -119,7 +119,7 @@ def reconnect(
         raise ConflictError(
             f"the process of the run in {follower.folder} died before everything was registered: begin a new run"
         )
-    _log_failures_nowhere()
+    _log_no_failures()
     with (
         connected(broker, settings, researcher) as federation,
         ExperimentController.reconnect(run_dir, federation=federation) as ec,
@@ -144,12 +144,13 @@ def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption 
     deadline = Deadline(10**9 if timeout is None else timeout)
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
-        with _showing(lambda: shown, _Documents() if json else None if shown.status == "running" else _ignore) as tell:
-            tell(shown)
+        is_shown = json or shown.status == "running"
+        with _showing(lambda: shown, as_json=json) if is_shown else nullcontext(_ignore) as tell:
+            tell()
             while shown.status == "running" and not deadline.passed():
                 follower.wait(min(REDRAW_S, deadline.left_s()))
                 shown = followed(follower, time.time())
-                tell(shown)
+                tell()
     if not json:
         _print(shown, as_json=False)
     if shown.status == "running":
@@ -166,24 +167,24 @@ def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as
         def look() -> Overview:
             return followed(follower, time.time())
 
-        with _showing(look, _ignore if as_json else None) as tell, _heard_signals() as interrupted:
+        with nullcontext(_ignore) if as_json else _showing(look) as tell, _heard_signals() as interrupted:
 
             def is_done() -> bool:
                 return interrupted.is_set() or _is_over(ec.snapshot)
 
             try:
                 while not is_done() and not deadline.passed():
-                    tell(look())
+                    tell()
                     left_s = min(REDRAW_S, deadline.left_s())
                     ec.wait(ec.resources, ResourceState.STOPPED, is_done, timeout=left_s)
-                tell(look())
+                tell()
                 is_over = _is_over(ec.snapshot)
                 if is_over and keep:
                     sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
                     interrupted.wait()
             finally:
                 ec.shutdown()
-                tell(look())
+                tell()
         shown = look()
     _print(shown, as_json=as_json)
     code = 0 if shown.is_well else 1
@@ -235,7 +236,7 @@ def _heard_signals() -> Iterator[threading.Event]:
             signal.signal(each, handler)
 
 
-def _log_failures_nowhere() -> None:
+def _log_no_failures() -> None:
     """Keep the failures of resources out of the log: the result has each with its reason."""
 
     def is_kept(record: logging.LogRecord) -> bool:
@@ -246,14 +247,12 @@ def _log_failures_nowhere() -> None:
         handler.addFilter(is_kept)
 
 
-Tell = Callable[[Overview], None]
-
-
 @contextmanager
-def _showing(look: Callable[[], Overview], tell: Tell | None) -> Iterator[Tell]:
-    """Give a function that shows changes, ``tell`` if given; a terminal redraws itself, so that its times go on."""
-    if tell is not None or not sys.stdout.isatty():
-        yield tell or _Lines()
+def _showing(look: Callable[[], Overview], *, as_json: bool = False) -> Iterator[Callable[[], None]]:
+    """Give a function that prints what changed since its last call; a terminal redraws itself in another thread."""
+    if as_json or not sys.stdout.isatty():
+        changes = _Documents() if as_json else _Lines()
+        yield lambda: changes.print(look())
         return
     from rich.console import Console
     from rich.live import Live
@@ -270,8 +269,8 @@ def _showing(look: Callable[[], Overview], tell: Tell | None) -> Iterator[Tell]:
         yield _ignore
 
 
-def _ignore(_shown: Overview) -> None:
-    """Show nothing."""
+def _ignore() -> None:
+    """Print nothing."""
 
 
 class _Documents:
@@ -280,7 +279,8 @@ class _Documents:
     def __init__(self) -> None:
         self._states: dict[int, str] = {}
 
-    def __call__(self, shown: Overview) -> None:
+    def print(self, shown: Overview) -> None:
+        """Print what changed since the last call."""
         for each in shown.resources:
             if self._states.get(each.guid) != each.state:
                 sys.stdout.write(f"{msgspec.json.encode(each).decode()}\n")
@@ -295,7 +295,8 @@ class _Lines:
         self._seen: set[tuple[int, str, float]] = set()
         self._blocker: str | None = None
 
-    def __call__(self, shown: Overview) -> None:
+    def print(self, shown: Overview) -> None:
+        """Print what changed since the last call."""
         lines = [heading(shown)] if self._blocker is None else []
         reached = {(each.guid, state, t) for each in shown.resources for state, t in each.times.items()}
         by_guid = {each.guid: each for each in shown.resources}
