@@ -112,21 +112,6 @@ def report(
     json: JsonOption = False,
 ) -> None:
     """Report on a run: states and times, failures, metrics, energy and traces."""
-    found, state = report_on(run_dir)
-    sections = sections_of(found)
-    if output is not None:
-        _write_page(output, found, sections, state)
-    written = [str(output)] if output is not None else []
-    text = "\n\n".join([*map(_text, sections), *(f"written: {path}" for path in written)])
-    document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
-    for one in (*document["measured"], *document["reported"]):
-        del one["points"]
-    document = {"well": found.overview.is_well, **document.pop("overview"), **document, "written": written}
-    emit(document, text=text, as_json=json)
-
-
-def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
-    """Return the report of a run, which may still be running, and its state. Raises NotFoundError and StorageError."""
     numbers: dict[tuple[int, str, str], list[tuple[float, float]]] = defaultdict(list)
 
     def take(event: AnyEvent) -> None:
@@ -138,14 +123,24 @@ def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
         state, folder = follower.state, follower.folder
     traces = traces_in(folder, state.resources)
     began = {each.guid: each.times["STARTED"] for each in shown.resources if "STARTED" in each.times}
-    return RunReport(
+    found = RunReport(
         overview=shown,
-        values={guid: found for guid, one in sorted(state.resources.items()) if (found := _own_values(one))},
+        values={guid: own for guid, one in sorted(state.resources.items()) if (own := _own_values(one))},
         measured=series_of(numbers),
         reported=reported_in(folder, traces),
         recordings=tuple(recordings_in(folder, traces, began)),
         traces=tuple(traces),
-    ), state
+    )
+    sections = _sections(found)
+    if output is not None:
+        _write_page(output, found, sections, state)
+    written = [str(output)] if output is not None else []
+    text = "\n\n".join([*map(_text, sections), *(f"written: {path}" for path in written)])
+    document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
+    for one in (*document["measured"], *document["reported"]):
+        del one["points"]
+    document = {"well": shown.is_well, **document.pop("overview"), **document, "written": written}
+    emit(document, text=text, as_json=json)
 
 
 def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
@@ -233,7 +228,7 @@ def _own_values(resource: Resource) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "", MASK)}
 
 
-def sections_of(found: RunReport) -> list[Section]:
+def _sections(found: RunReport) -> list[Section]:
     """Return the sections of a report, most important first; empty ones are left out."""
     shown = found.overview
     names = {each.guid: f"{each.guid} {each.name}".rstrip() for each in shown.resources}
