@@ -152,7 +152,7 @@ def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
         owner = path.name.partition(".")[0] if is_copy else within[0]
         is_file = not path.name.startswith(".") and not path.name.endswith(_OF_SQLITE) and not path.is_symlink()
         if owner in known and is_file and path.is_file():
-            with contextlib.suppress(FileNotFoundError):  # the run may go on
+            with contextlib.suppress(OSError):  # the run may go on
                 size_bytes = path.stat().st_size
                 one = TraceFile(guid=int(owner), path="/".join(within), size_bytes=size_bytes, collected=is_copy)
                 found.append(one)
@@ -178,12 +178,13 @@ def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]
     found: dict[tuple[int, str, str], list[tuple[float, float]]] = defaultdict(list)
     for trace in traces:
         if not trace.collected and Path(trace.path).name == "scalars":
-            for line in (folder / trace.path).read_bytes().splitlines():
-                with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                    one = msgspec.json.decode(line, type=_Scalars)
-                    for name, value in one.values.items():
-                        if isinstance(value, int | float):
-                            found[trace.guid, one.node, name].append((one.t, float(value)))
+            with contextlib.suppress(OSError), (folder / trace.path).open("rb") as file:
+                for line in file:
+                    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                        one = msgspec.json.decode(line, type=_Scalars)
+                        for name, value in one.values.items():
+                            if isinstance(value, int | float):
+                                found[trace.guid, one.node, name].append((one.t, float(value)))
     return series_of(found)
 
 
@@ -248,13 +249,12 @@ def _sections(found: RunReport) -> list[Section]:
     ]
     traces = [(names[each.guid], each.path, size(each.size_bytes)) for each in found.traces]
     total = f"{plural(len(traces), 'file')}, {size(sum(each.size_bytes for each in found.traces))}"
-    recordings: dict[str, list[Part]] = {}
+    recordings: dict[str, list[Part]] = defaultdict(list)
     for one in found.recordings:
         nodes = joined(one.nodes, most=4) if one.nodes else "no nodes"
-        recordings[f"Recording of {nodes} by {names.get(one.guid, one.guid)}"] = [
-            *([Paragraph(text=f"{one.path} cannot be evaluated: {one.problem}")] if one.problem else []),
-            *([Findings(findings=one.findings)] if one.findings else []),
-        ]
+        problem = Paragraph(text=f"{one.path} cannot be evaluated: {one.problem}")
+        part = problem if one.problem else Findings(findings=one.findings)
+        recordings[f"Recording of {nodes} by {names.get(one.guid, one.guid)}"].append(part)
     headers = ("resource", "type", "reached", *(name.lower() for name in _STATES))
     sections: dict[str, Sequence[Part]] = {
         "Run": [Paragraph(text=heading(shown)), _facts(shown)],
