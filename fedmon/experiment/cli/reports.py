@@ -7,7 +7,7 @@ import json
 import shutil
 import textwrap
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,12 @@ import typer
 from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.common.text import duration, joined, moment, plural, shorten, size, table
+from fedmon.common.text import joined, moment, plural, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.check.diagram import COLOURS, content_of, picture_of
 from fedmon.experiment.check.status import Overview, as_reached, followed, heading
 from fedmon.experiment.cli.documents import RunArgument
+from fedmon.experiment.cli.runs import facts_of, table_of
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.factory import ResourceFactory
@@ -38,7 +39,6 @@ MAX_CURVES, MAX_POINTS, MAX_FILES = 20, 500, 2000
 MAX_BARS = 200
 """A timeline of more resources is too high to be useful."""
 _WIDEST, _LONGEST = 160, 160
-_STATES = ("READY", "STARTED", "STOPPED", "FAILED", "RELEASED")
 _RECORDINGS = (".sqlite", ".fmr")
 _OF_SQLITE = ("-wal", "-shm", "-journal")
 
@@ -238,10 +238,6 @@ def _sections(found: RunReport) -> list[Section]:
         for each in shown.resources
         if each.failed
     ]
-    states = []
-    for each in shown.resources:
-        reached = {name: f"+{duration(t - shown.began)}" for name, t in each.times.items()}
-        states.append([names[each.guid], each.rtype, each.reached, *(reached.get(name, "") for name in _STATES)])
     values = [
         (names[guid], name, shorten(value if isinstance(value, str) else json.dumps(value, default=str), _LONGEST))
         for guid, of_one in found.values.items()
@@ -255,14 +251,13 @@ def _sections(found: RunReport) -> list[Section]:
         problem = Paragraph(text=f"{one.path} cannot be evaluated: {one.problem}")
         part = problem if one.problem else Findings(findings=one.findings)
         recordings[f"Recording of {nodes} by {names.get(one.guid, one.guid)}"].append(part)
-    headers = ("resource", "type", "reached", *(name.lower() for name in _STATES))
     sections: dict[str, Sequence[Part]] = {
-        "Run": [Paragraph(text=heading(shown)), _facts(shown)],
+        "Run": [Paragraph(text=heading(shown)), Facts(rows=tuple(facts_of(shown).items()))],
         "Failures": [Paragraph(text=text) for text in failures],
         "Values that plans reported": _series(found.reported, names),
         "Values that conditions used": _series(found.measured, names),
         **recordings,
-        "Resources": _rows(headers, states, numeric=3),
+        "Resources": _rows(*table_of(shown, rows=len(shown.resources))),
         "Attributes set by resources": _rows(("resource", "attribute", "value"), values),
         "Traces": [Paragraph(text=total), *_rows(("resource", "file", "size"), traces, numeric=2)] if traces else [],
     }
@@ -275,22 +270,6 @@ def _rows(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: int
     right = frozenset(place for place, at in enumerate(kept) if at >= numeric)
     shown = tuple(tuple(row[at] for at in kept) for row in rows)
     return [Table(headers=tuple(headers[at] for at in kept), rows=shown, numeric=right)] if kept else []
-
-
-def _facts(shown: Overview) -> Facts:
-    reached = Counter(each.reached for each in shown.resources)
-    counts = ", ".join(f"{reached[state.name]} {state.name}" for state in ResourceState if reached[state.name])
-    is_released = {each.state for each in shown.resources} == {ResourceState.RELEASED.name}
-    facts = {
-        "began": moment(shown.began) if shown.began else "",
-        "took" if is_released else "so far": duration(shown.until - shown.began) if shown.began else "",
-        "resources": str(len(shown.resources)),
-        "reached": counts + (", then released" if is_released else ""),
-        "level": "" if shown.failed or not shown.level_reason else f"{shown.level}: {shown.level_reason}",
-        "blocker": shown.blocker,
-        "files": shown.run_dir,
-    }
-    return Facts(rows=tuple((name, value) for name, value in facts.items() if value))
 
 
 def _series(series: Sequence[Series], names: Mapping[int, str]) -> list[Table]:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
-from fedmon.common.text import duration, joined, table
+from fedmon.common.text import duration, joined, moment, table
 from fedmon.experiment.check.document import check
 from fedmon.experiment.check.problems import ImpossiblePlanError
 from fedmon.experiment.check.status import RUNS, Overview, Standing, followed, heading
@@ -260,7 +261,7 @@ def _showing(look: Callable[[], Overview], *, as_json: bool = False) -> Iterator
     console, terminal = Console(highlight=False), sys.stderr
     live = Live(
         console=console,
-        get_renderable=lambda: _coloured(_text(look(), rows=max(3, console.height - 9), width=console.width)),
+        get_renderable=lambda: _coloured(_text(look(), rows=max(3, console.height - 10), width=console.width)),
         refresh_per_second=1 / REDRAW_S,
         vertical_overflow="crop",
         transient=True,
@@ -324,7 +325,7 @@ def _print(shown: Overview, *, as_json: bool) -> None:
 
     console = Console(highlight=False)
     text = _text(shown, rows=MANY, width=console.width if sys.stdout.isatty() else _UNLIMITED)
-    console.print(_coloured(f"{text}\nfiles: {escape_control(shown.run_dir)}"), soft_wrap=True)
+    console.print(_coloured(text), soft_wrap=True)
 
 
 def _coloured(text: str) -> Any:
@@ -337,36 +338,51 @@ def _coloured(text: str) -> Any:
 
 
 def _text(shown: Overview, *, rows: int, width: int) -> str:
-    """Return the heading, a table of at most ``rows`` resources, the counts of states, the blocker and the failure."""
-    now = time.time() if shown.status == "running" else shown.until
-    by_rank = sorted(shown.resources, key=lambda each: (not each.failed, _RANKS.get(each.state, 9), each.guid))
-    by_guid = {each.guid: each for each in shown.resources}
-    cells = [_cells(each, by_guid, now) for each in sorted(by_rank[:rows], key=lambda each: each.guid)]
-    columns = [name for name in cells[0] if any(each[name] for each in cells)] if cells else []
-    if "name" in columns and width < _WIDE:
-        columns.remove("type")
-    counts = ", ".join(f"{count} {name}" for name, count in shown.counts.items()) or "no resources"
-    over = sum(ResourceState[each.state] >= ResourceState.STOPPED for each in shown.resources)
-    failed = sum(each.failed for each in shown.resources)
+    """Return the heading, a table of at most ``rows`` resources, and the facts of a run."""
+    columns, cells = table_of(shown, rows=rows, has_types=width >= _WIDE)
     lines = [heading(shown)]
     if cells:
-        lines.append(table(columns, [[each[name] for name in columns] for each in cells], width=width))
+        lines.append(table(columns, cells, width=width))
     if more := len(shown.resources) - len(cells):
         lines.append(f"... {more} more, see --json")
-    took = duration(now - shown.began) if shown.began else "0 s"
-    lines.append(f"{took}: {counts}; {over} of {len(shown.resources)} over" + (f", {failed} failed" if failed else ""))
-    if shown.blocker:
-        lines.append(f"blocker: {escape_control(shown.blocker)}")
-    if shown.level_reason and not shown.failed:  # otherwise the resource has it
-        lines.append(escape_control(f"{shown.level}: {shown.level_reason}"))
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"{name}: {escape_control(fact)}" for name, fact in facts_of(shown).items())])
 
 
-def _cells(each: Standing, by_guid: Mapping[int, Standing], now: float) -> dict[str, str]:
+def facts_of(shown: Overview) -> dict[str, str]:
+    """Return what is known about a run as a whole, by name."""
+    reached = Counter(each.reached for each in shown.resources)
+    counts = ", ".join(f"{reached[state.name]} {state.name}" for state in ResourceState if reached[state.name])
+    over = sum(ResourceState[each.state] >= ResourceState.STOPPED for each in shown.resources)
+    failed = sum(each.failed for each in shown.resources)
+    facts = {
+        "began": moment(shown.began) if shown.began else "",
+        "so far" if shown.status == "running" else "took": duration(_now(shown) - shown.began) if shown.began else "",
+        "resources": f"{counts or 'none'}; {over} of {len(shown.resources)} over" + f", {failed} failed" * bool(failed),
+        "level": "" if shown.failed or not shown.level_reason else f"{shown.level}: {shown.level_reason}",
+        "blocker": shown.blocker,
+        "files": shown.run_dir,
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def table_of(shown: Overview, *, rows: int, has_types: bool = True) -> tuple[list[str], list[list[str]]]:
+    """Return the columns of a table of resources and its rows, failed and active resources first if not all fit.
+
+    Empty columns are left out, and types beside names unless it ``has_types``.
+    """
+    by_rank = sorted(shown.resources, key=lambda each: (not each.failed, _RANKS.get(each.state, 9), each.guid))
+    cells = [_cells(each, shown) for each in sorted(by_rank[:rows], key=lambda each: each.guid)]
+    columns = [name for name in cells[0] if any(each[name] for each in cells)] if cells else []
+    if "name" in columns and not has_types:
+        columns.remove("type")
+    return columns, [[each[name] for name in columns] for each in cells]
+
+
+def _cells(each: Standing, shown: Overview) -> dict[str, str]:
     """Return a resource by column; ``for`` is how long it has been in its state, or how long it ran."""
-    is_over = ResourceState[each.state] >= ResourceState.STOPPED
+    is_over, started = ResourceState[each.state] >= ResourceState.STOPPED, each.times.get("STARTED")
     ends = (each.times[state] for state in ("STOPPED", "FAILED", "RELEASED") if state in each.times)
-    began, ended = (each.times.get("STARTED"), next(ends, None)) if is_over else (each.since, now)
+    began, ended = (started, next(ends, None)) if is_over else (each.since, _now(shown))
     if each.failed:
         why = each.reason if each.critical else f"(not critical) {each.reason}"
     elif not each.action:
@@ -374,7 +390,7 @@ def _cells(each: Standing, by_guid: Mapping[int, Standing], now: float) -> dict[
     elif each.left_s is not None:
         why = f"{each.action} in {duration(each.left_s)}"
     else:
-        others = [by_guid[guid] for guid in each.waits_for if guid in by_guid]
+        others = [one for one in shown.resources if one.guid in each.waits_for]
         named = [f"{other.guid} {other.name}".rstrip() + f" ({other.state})" for other in others]
         why = f"{each.action} waits for {joined(named)}"
     is_released = each.state == ResourceState.RELEASED.name and each.reached != each.state
@@ -383,6 +399,11 @@ def _cells(each: Standing, by_guid: Mapping[int, Standing], now: float) -> dict[
         "name": each.name,
         "type": each.rtype,
         "state": f"{each.reached}, released" if is_released else each.state,
+        "start": "" if started is None else f"+{duration(started - shown.began)}",
         "for": "" if began is None or ended is None else duration(ended - began),
         "why": why,
     }
+
+
+def _now(shown: Overview) -> float:
+    return time.time() if shown.status == "running" else shown.until
