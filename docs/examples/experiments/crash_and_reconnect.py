@@ -1,12 +1,11 @@
-"""A DAG of commands goes on after the process that began it was killed: python crash_and_reconnect.py."""
+"""A chain of commands survives the death of its controller: python crash_and_reconnect.py."""
 
 import os
 import signal
 import subprocess
 import sys
-from itertools import pairwise
 
-from fedmon.experiment import ExperimentController, ResourceAction, ResourceState
+from fedmon.experiment import ExperimentController
 
 STEPS = ["sleep 1; echo first", "echo second", "echo third"]
 
@@ -14,17 +13,17 @@ STEPS = ["sleep 1; echo first", "echo second", "echo third"]
 def begin() -> None:
     """Start the first of three commands, print the folder of the run, and die as if the machine had lost power."""
     ec = ExperimentController("crash")
-    guids = [ec.register_resource("local::Process", command=["sh", "-c", step]) for step in STEPS]
-    for before, after in pairwise(guids):
-        ec.register_condition(after, ResourceAction.START, before, ResourceState.STOPPED)
+    last: list[int] = []
+    for step in STEPS:
+        last = [ec.register_resource("local::Process", command=["sh", "-c", step], after=last)]
     ec.deploy()
-    ec.wait_started(guids[:1])
+    ec.wait_started(ec.resources[0])
     print(ec.run_dir, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
-    """Have another process begin the run and die, take the run up again, and print what the commands printed."""
+    """Let another process begin the run and die, resume the run, and print the output of the commands."""
     died = subprocess.run([sys.executable, __file__, "begin"], capture_output=True, text=True, check=False)
     with ExperimentController.reconnect(died.stdout.strip()) as ec:
         if not ec.wait_finished(ec.resources, timeout=60):

@@ -4,12 +4,12 @@ from fedmon.experiment import ExperimentController
 
 
 def read(number: int) -> list[int]:
-    """Return what one source holds."""
+    """Return the numbers of one source."""
     return list(range(number, number + 10))
 
 
 def main() -> int:
-    """Run the functions, each as soon as those it needs have returned, and return the total."""
+    """Run each function as soon as its inputs are there, and return the total."""
     with ExperimentController("function-dag") as ec:
         readers = [ec.call(read, number) for number in range(4)]
         sums = [

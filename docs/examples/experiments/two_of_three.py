@@ -1,20 +1,20 @@
 """Two of three hospitals suffice: python two_of_three.py BROKER PLAN, with `fedmon demo --keep` beside it.
 
-The plan counts as approved once two owners approved it. A third that is silent or refuses holds up nothing. A number
-of the pooled result starts a command.
+The plan counts as approved once two owners approved it; a third that is silent or refuses blocks nothing. A number of
+the pooled result starts a command.
 """
 
 import sys
 
 import fedmon
-from fedmon.experiment import ExperimentController, Metric, ResourceAction
+from fedmon.experiment import ExperimentController, Metric
 
 HOSPITALS = ["hospital-north", "hospital-east", "hospital-south"]
 ARGS = {"task": "describe", "columns": ["worst_radius"], "outcome": "diagnosis", "positive": "M"}
 
 
 def main(broker: str, plan_file: str) -> None:
-    """Print where the plan ran, how many rows were pooled, and what the command said."""
+    """Print where the plan ran, the number of pooled rows, and the output of the command."""
     with fedmon.Federation(broker) as fed, ExperimentController("two-of-three", federation=fed) as ec:
         nodes = [ec.register_resource("fedmon::Node", nodeId=name) for name in HOSPITALS]
         data = ec.register_resource("fedmon::Dataset", tags=["breast-cancer"], connectedTo=nodes)
@@ -23,7 +23,7 @@ def main(broker: str, plan_file: str) -> None:
         pooled = ec.register_resource("fedmon::Aggregator", function="weighted-mean", connectedTo=job)
         command = ec.register_resource("local::Process", command=["echo", "enough rows"])
         enough = Metric(name="rows", comparison=">", value=100)
-        ec.register_condition(command, ResourceAction.START, pooled, metric=enough)
+        ec.register_condition(command, "START", pooled, metric=enough)
         ec.deploy()
         if not ec.wait_finished([pooled, command], timeout=120):
             raise SystemExit(str(ec.explain(pooled)))

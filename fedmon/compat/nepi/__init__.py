@@ -1,1 +1,1 @@
-"""NEPI's parts that experiments over a federation do not need; `fedmon.experiment` offers their names."""
+"""NEPI's parts that experiments over a federation do not need; `fedmon.experiment` exports their names."""

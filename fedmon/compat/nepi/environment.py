@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fedmon.experiment.errors import InvalidExperimentError
 
 PACKAGE = "fedmon.experiment"
-_PARTS: Mapping[str, tuple[str, ...]] = {
+_LOGGERS: Mapping[str, tuple[str, ...]] = {
     "experimentcontroller": ("controller", "engine", "failure", "journal"),
     "experimentrunner": ("runner",),
     "parallelrun": ("parallel",),
@@ -20,8 +20,8 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 def set_levels(environment: Mapping[str, str]) -> None:
     """Set the log levels that an environment names; without the variables, nothing is set.
 
-    ``NEPI_LOGLEVEL`` is the level of the package (INFO if only the other variable is set). With ``NEPI_LOG``, component
-    names separated by spaces, only these have the level, and all others ERROR; ALL means the whole package. Raises
+    ``NEPI_LOGLEVEL`` is the level of the package (default with ``NEPI_LOG``: INFO). If ``NEPI_LOG`` names components,
+    separated by spaces, only these have that level, and all others ERROR; ALL means the whole package. Raises
     InvalidExperimentError.
     """
     named, components = environment.get("NEPI_LOGLEVEL", "").strip(), environment.get("NEPI_LOG", "").split()
@@ -35,5 +35,5 @@ def set_levels(environment: Mapping[str, str]) -> None:
         components = []
     logging.getLogger(PACKAGE).setLevel(logging.ERROR if components else level)
     for component in components:
-        for part in _PARTS.get(component.lower(), (f"resource.{component}",)):
-            logging.getLogger(f"{PACKAGE}.{part}").setLevel(level)
+        for name in _LOGGERS.get(component.lower(), (f"resource.{component}",)):
+            logging.getLogger(f"{PACKAGE}.{name}").setLevel(level)

@@ -13,14 +13,14 @@ from typing import Any, Self
 
 from fedmon.experiment.errors import InvalidTaskError
 
-logger = logging.getLogger("fedmon.experiment.parallel")  # NEPI_LOGLEVEL sets what is below fedmon.experiment
+logger = logging.getLogger("fedmon.experiment.parallel")  # NEPI_LOGLEVEL sets the levels below fedmon.experiment
 
 
 class ParallelRun:
-    """Runs calls in up to ``maxthreads`` daemon threads, once it was started; safe from any thread.
+    """Up to ``maxthreads`` daemon threads that run calls once it was started; safe from any thread.
 
-    ``maxqueue`` bounds the calls that wait for a thread. With ``results``, each result is kept until it is taken by
-    iterating. `sync` raises the first exception; the others are logged.
+    At most ``maxqueue`` calls wait for a thread (None: any number). With ``results``, each result is kept until it is
+    taken by iterating. `sync` raises the first exception; later ones are logged.
     """
 
     def __init__(self, maxthreads: int | None = None, maxqueue: int | None = None, results: bool = True) -> None:  # noqa: FBT001, FBT002 - NEPI's
@@ -29,9 +29,9 @@ class ParallelRun:
             raise InvalidTaskError(f"maxthreads={maxthreads!r} and maxqueue={maxqueue!r} must not be negative")
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], Any]] = deque()
+        self._threads: set[threading.Thread] = set()
         self._results: deque[Any] | None = deque() if results else None
         self._error: BaseException | None = None
-        self._threads = self._batch = 0
         self._is_started = self._is_ended = False
 
     def __enter__(self) -> Self:
@@ -42,31 +42,31 @@ class ParallelRun:
         self.destroy()
 
     def start(self) -> None:
-        """Run the calls that were put, and those that will be. Raises InvalidTaskError after `destroy`."""
+        """Run all calls, those put later too. Raises InvalidTaskError after `destroy`, RuntimeError without threads."""
         with self._changed:
             self._check_open()
-            self._is_started = True
             for _ in self._waiting:
                 self._add_thread()
+            self._is_started = True
 
     def put(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Add a call; blocks while the queue is full. Raises InvalidTaskError."""
+        """Add a call; blocks while the queue is full. Raises as `start` does, and adds nothing then."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_full() or self._is_ended)
-            self._put(callback, args, kwargs)
+            self._put(functools.partial(callback, *args, **kwargs))
 
     def put_nowait(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Add a call. Raises queue.Full and InvalidTaskError."""
+        """Add a call. Raises queue.Full, and as `start` does."""
         with self._changed:
             if self._is_full():
                 raise queue.Full
-            self._put(callback, args, kwargs)
+            self._put(functools.partial(callback, *args, **kwargs))
 
     def empty(self) -> None:
-        """Drop the calls that wait; `join` and `destroy` do not wait for those that run now, which may never end."""
+        """Drop waiting calls; `join` and `destroy` then ignore the running ones, which may never end."""
         with self._changed:
             self._waiting.clear()
-            self._batch, self._threads = self._batch + 1, 0
+            self._threads.clear()
             self._changed.notify_all()
 
     def join(self) -> None:
@@ -92,7 +92,7 @@ class ParallelRun:
             raise error
 
     def __iter__(self) -> Iterator[Any]:
-        """Take the results, in the order in which they come, until all calls have run."""
+        """Take results as they arrive, until all calls have run."""
         while self._results is not None:
             with self._changed:
                 self._changed.wait_for(lambda: self._results or self._is_done() or not self._is_started)
@@ -101,13 +101,11 @@ class ParallelRun:
                 result = self._results.popleft()
             yield result
 
-    def _put(self, callback: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def _put(self, call: Callable[[], Any]) -> None:
         self._check_open()
-        if not callable(callback):
-            raise InvalidTaskError(f"{callback!r:.80} cannot be called")
-        self._waiting.append(functools.partial(callback, *args, **kwargs))
         if self._is_started:
             self._add_thread()
+        self._waiting.append(call)
 
     def _check_open(self) -> None:
         if self._is_ended:
@@ -120,34 +118,33 @@ class ParallelRun:
         return not self._waiting and not self._threads
 
     def _add_thread(self) -> None:
-        if self._threads < self._maxthreads:
-            self._threads += 1
-            # No executor: the end of the program would wait for a call that never ends.
-            name = f"fedmon-parallel-{self._threads}"
-            threading.Thread(target=self._run, args=(self._batch,), name=name, daemon=True).start()
+        if len(self._threads) < self._maxthreads:
+            # No executor: the program's end would wait for a call that never ends.
+            thread = threading.Thread(target=self._run, name=f"fedmon-parallel-{len(self._threads) + 1}", daemon=True)
+            thread.start()  # it waits for the lock
+            self._threads.add(thread)
 
-    def _run(self, batch: int) -> None:
-        while (call := self._next(batch)) is not None:
+    def _run(self) -> None:
+        thread = threading.current_thread()
+        while True:
+            with self._changed:
+                self._changed.notify_all()
+                if thread not in self._threads:  # left behind by `empty`
+                    return
+                if not self._waiting:
+                    self._threads.discard(thread)
+                    return
+                call = self._waiting.popleft()
             try:
                 outcome, error = call(), None
             except BaseException as raised:  # noqa: BLE001 - a user's call; `sync` raises it to its caller
                 outcome, error = None, raised
             with self._changed:
-                if error is not None and (self._error is not None or batch != self._batch):
+                is_dropped = thread not in self._threads
+                if error is not None and (self._error is not None or is_dropped):
                     logger.error("a call failed: %s: %s", type(error).__name__, error)
                 elif error is not None:
                     self._error = error
-                elif self._results is not None and batch == self._batch:
+                elif self._results is not None and not is_dropped:
                     self._results.append(outcome)
-                self._changed.notify_all()
-            del call, outcome, error  # not kept while this thread waits for the lock
-
-    def _next(self, batch: int) -> Callable[[], Any] | None:
-        with self._changed:
-            if batch != self._batch:  # `empty` left this thread behind
-                return None
-            self._changed.notify_all()
-            if self._waiting:
-                return self._waiting.popleft()
-            self._threads -= 1
-            return None
+            del call, outcome, error  # an idle thread must not keep them

@@ -11,46 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.experiment.errors import ExperimentError
-from fedmon.experiment.states import FailureLevel
+from fedmon.experiment.states import FailureLevel, ResourceState
 
 if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController
 
-logger = logging.getLogger("fedmon.experiment.runner")  # NEPI_LOGLEVEL sets what is below fedmon.experiment
+logger = logging.getLogger("fedmon.experiment.runner")  # NEPI_LOGLEVEL sets the levels below fedmon.experiment
 
 SHARE = 0.05
 MAX_FRUITLESS_RUNS = 10
-"""A runner without ``max_runs`` ends after this many runs in a row that failed or gave no metric."""
+"""A runner without ``max_runs`` gives up after this many runs in a row without a metric."""
 
 Compute = Callable[[Any, int], Any]
 Evaluate = Callable[[Any, int, list[Any]], bool]
 
 
 class RunnerError(ExperimentError, ValueError, RuntimeError):
-    """A runner would never end, or its metric cannot be judged."""
-
-
-def has_converged(samples: Sequence[Any]) -> bool:
-    """Tell whether the 95 % confidence interval of the mean is at most 5 % of it: 2 * std / sqrt(n) <= 0.05 * |mean|.
-
-    ``std`` is that of the population; it takes two samples at least. Raises RunnerError.
-    """
-    try:
-        values = [float("nan" if isinstance(sample, str | bytes) else sample) for sample in samples]
-    except (TypeError, ValueError, OverflowError):
-        values = [math.nan]
-    if not all(map(math.isfinite, values)):
-        raise RunnerError(
-            f"the metric {samples[-1]!r:.80} is not a finite number; give evaluate_convergence_callback for other "
-            "metrics, and return None for a run without one"
-        )
-    if len(values) < 2:
-        return False
-    return 2 * statistics.pstdev(values) / math.sqrt(len(values)) <= SHARE * abs(statistics.mean(values))
+    """A runner would never end, or its metric is not a number."""
 
 
 class ExperimentRunner:
-    """Runs an experiment several times. Safe from any thread; one runner does one `run` at a time.
+    """Runs an experiment several times, one `run` at a time; `stop` is safe from any thread.
 
     Of the last `run`, ``failed_runs`` has the numbers of the failed runs, counted from 1, ``failures`` the reasons, and
     ``samples`` the metrics of the others.
@@ -60,11 +41,10 @@ class ExperimentRunner:
         self.failed_runs: list[int] = []
         self.failures: dict[int, str] = {}
         self.samples: list[Any] = []
-        self._running = threading.Lock()
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Make the present run the last one, and do not wait any longer in it."""
+        """End the present run at once, and begin no other; its resources are released."""
         self._stopped.set()
 
     def wait(self, seconds: float) -> None:
@@ -72,9 +52,25 @@ class ExperimentRunner:
         self._stopped.wait(seconds)
 
     def evaluate_normal_convergence(self, ec: Any, run: int, metrics: Sequence[Any]) -> bool:
-        """Tell whether metrics have converged; see `has_converged`."""
+        """Tell whether the 95 % confidence interval of the mean is at most 5 % of it.
+
+        That is 2 * std / sqrt(n) <= 0.05 * |mean|, with the std of the population and two samples at least. Raises
+        RunnerError for a metric that is not a finite number.
+        """
         del ec, run
-        return has_converged(metrics)
+        try:
+            is_finite = all(map(math.isfinite, metrics))
+        except (TypeError, OverflowError):
+            is_finite = False
+        if not is_finite:
+            raise RunnerError(
+                f"the metric {metrics[-1]!r:.80} is not a finite number; give evaluate_convergence_callback for other "
+                "metrics, and return None for a run without one"
+            )
+        values = [float(metric) for metric in metrics]
+        return len(values) > 1 and (
+            2 * statistics.pstdev(values) / math.sqrt(len(values)) <= SHARE * abs(statistics.mean(values))
+        )
 
     def run(
         self,
@@ -86,62 +82,55 @@ class ExperimentRunner:
         compute_metric_callback: Compute | None = None,
         evaluate_convergence_callback: Evaluate | None = None,
     ) -> int:
-        """Run an experiment at least ``min_runs`` times, and return how often it was run.
+        """Run an experiment at least ``min_runs`` times, and return the number of runs.
 
         It ends after ``max_runs`` runs (None, 0 or less: no limit), or when ``evaluate_convergence_callback(ec, run,
-        samples)`` is true after a run with a metric; the default is `has_converged`. ``compute_metric_callback(ec,
-        run)`` returns the metric of a released run, or None. Each run waits for ``wait_guids``, and then ``wait_time``
-        seconds. A run that fails is noted, and the next one begins. ``ec`` itself is never deployed: each run is a new
-        experiment of its description. Raises RunnerError, UnknownGuidError and InvalidPolicyError.
+        samples)`` is true after a run with a metric (default: `evaluate_normal_convergence`).
+        ``compute_metric_callback(ec, run)`` returns the metric of a released run, or None. Each run waits for
+        ``wait_guids``, and then ``wait_time`` seconds. A run that fails is noted, and the next one begins. ``ec``
+        itself is never deployed: each run is a new experiment of its description. Raises RunnerError,
+        UnknownGuidError and InvalidPolicyError.
         """
         limit = max_runs if max_runs is not None and max_runs > 0 else math.inf
         if limit == math.inf and compute_metric_callback is None:
             raise RunnerError("the runs would never end: give max_runs, or a compute_metric_callback that converges")
-        if not 0 <= wait_time < threading.TIMEOUT_MAX:
-            raise RunnerError(f"wait_time is {wait_time!r}, and must be a number of seconds, 0 or more")
         guids: list[Any] = [wait_guids] if isinstance(wait_guids, int | str) else list(wait_guids)
         for guid in guids:
             ec.get_resource(guid)
-        if not self._running.acquire(blocking=False):
-            raise ExperimentError("this runner is running already; make another one")
-        try:
-            self._stopped.clear()
-            self.failed_runs, self.failures, self.samples = [], {}, []
-            make = ec.repeats()
-            ec.save(dirpath=ec.exp_dir)
-            evaluate = evaluate_convergence_callback or self.evaluate_normal_convergence
-            run = fruitless = 0
-            while True:
-                run, count = run + 1, len(self.samples)
-                with make() as made:
-                    self._once(made, run, guids, wait_time, compute_metric_callback)
-                    is_new = len(self.samples) > count
-                    if is_new and run >= min_runs and evaluate(made, run, self.samples):
-                        return run
-                if self._stopped.is_set() or run >= max(limit, min_runs):
+        self._stopped.clear()
+        self.failed_runs, self.failures, self.samples = [], {}, []
+        make = ec.repeats()
+        ec.save(dirpath=ec.exp_dir)
+        evaluate = evaluate_convergence_callback or self.evaluate_normal_convergence
+        run = fruitless = 0
+        while True:
+            run, count = run + 1, len(self.samples)
+            with make() as made:
+                self._once(made, run, guids, wait_time, compute_metric_callback)
+                is_new = len(self.samples) > count
+                if is_new and run >= min_runs and evaluate(made, run, self.samples):
                     return run
-                fruitless = 0 if is_new else fruitless + 1
-                if limit == math.inf and fruitless >= MAX_FRUITLESS_RUNS:
-                    why = self.failures.get(run, "it gave no metric")
-                    raise RunnerError(f"the last {fruitless} of {run} runs gave no metric; run {run}: {why}")
-        finally:
-            self._running.release()
+            if self._stopped.is_set() or run >= max(limit, min_runs):
+                return run
+            fruitless = 0 if is_new else fruitless + 1
+            if limit == math.inf and fruitless >= MAX_FRUITLESS_RUNS:
+                why = self.failures.get(run, "it gave no metric")
+                raise RunnerError(f"the last {fruitless} of {run} runs gave no metric; run {run}: {why}")
 
     def _once(
         self, ec: ExperimentController, run: int, guids: list[Any], wait_s: float, compute: Compute | None
     ) -> None:
         """Deploy, wait, release and compute the metric."""
+        why = ""
         try:
             ec.deploy()
-            found = ec.wait_finished(guids)
+            found = ec.wait(guids, ResourceState.STOPPED, self._stopped.is_set)
             self.wait(wait_s)
             ec.release()
-            has_failed = ec.failure_level is not FailureLevel.OK or found.aborted
-            why = (
-                found.reason or ec.snapshot.level_reason or f"the failure level is {ec.failure_level.name}"
-                if has_failed
-                else ""
-            )
+            if ec.failure_level is not FailureLevel.OK or found.aborted:
+                why = found.reason or ec.snapshot.level_reason or f"the failure level is {ec.failure_level.name}"
+            elif found.left:
+                why = "it was stopped before its end"
         except FedmonError as error:
             why = str(error)
         if why:

@@ -1,8 +1,8 @@
-"""Words that say what a resource type is about, for whoever sorts types; nothing in here depends on them."""
+"""NEPI's tags: words for sorting resource types; fedmon itself uses none of them."""
 
 from __future__ import annotations
 
-# What it is.
+# Kinds of resources.
 NODE = "node"
 APPLICATION = "application"
 DATASET = "dataset"
@@ -11,7 +11,7 @@ JOB = "job"
 MONITOR = "monitor"
 COLLECTOR = "collector"
 
-# Interfaces and what joins them.
+# Networks.
 INTERFACE = "interface"
 ETHERNET = "ethernet"
 WIFI = "wifi"
@@ -30,7 +30,7 @@ IPV6 = "ipv6"
 MAC = "mac"
 ROUTE = "route"
 
-# Of which kind.
+# Properties.
 WIRELESS = "wireless"
 WIRED = "wired"
 VIRTUAL = "virtual"

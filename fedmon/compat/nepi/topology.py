@@ -7,19 +7,13 @@ import itertools
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
-
-import msgspec
+from typing import Any, NoReturn
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.experiment.document.description import Net, Nid, Topology, TopologyEdge, TopologyNode
 from fedmon.experiment.errors import ExperimentError, UnknownNameError
 from fedmon.report.extra import report_extra
 
-OWN_NODE_NOTES = frozenset({"ips", "source", "target"})
-OWN_EDGE_NOTES = frozenset({"net"})
-_NET = ("ip1", "ip2", "mask", "network", "prefix")
-MAX_MESH = 3000
 _BASE = {4: ("10.0.0.0", 8), 6: ("fd00::", 8)}
 _LINK = {4: 30, 6: 126}
 """Four addresses for each edge, of which two are its ends'."""
@@ -39,49 +33,16 @@ class TopologyType(StrEnum):
     STAR = "star"
     ADHOC = "adhoc"
 
-
-def generate(topo_type: str, node_count: int, branches: int | None = None) -> Any:
-    """Return a graph of networkx whose nodes are counted from 0.
-
-    A LADDER has two rails of half of the nodes; each node of a TREE has two below it, to one depth; a STAR has
-    ``branches`` arms of one length around node 0, by default one for each other node; ADHOC has no edges. Raises
-    TopologyError if the numbers do not fit.
-    """
-    kind, networkx = _kind(topo_type), _networkx()
-    if node_count < 1:
-        raise TopologyError(f"node_count is {node_count}, and must be 1 or more")
-    match kind:
-        case TopologyType.LINEAR:
-            return networkx.path_graph(node_count)
-        case TopologyType.LADDER if node_count % 2 == 0:
-            return networkx.ladder_graph(node_count // 2)
-        case TopologyType.MESH if node_count <= MAX_MESH:
-            return networkx.complete_graph(node_count)
-        case TopologyType.TREE if (node_count + 1).bit_count() == 1:
-            return networkx.balanced_tree(2, (node_count + 1).bit_length() - 2)
-        case TopologyType.STAR:
-            return _star(node_count, node_count - 1 if branches is None else branches)
-        case TopologyType.ADHOC:
-            return networkx.empty_graph(node_count)
-    rules = {"ladder": "an even number of", "tree": "1, 3, 7, 15, ...", "mesh": f"up to {MAX_MESH}"}
-    raise TopologyError(f"a {kind} has {rules[kind]} nodes, not {node_count}")
-
-
-def _star(node_count: int, branches: int) -> Any:
-    if node_count == 1:
-        return _networkx().empty_graph(1)
-    if branches < 1 or (node_count - 1) % branches:
-        raise TopologyError(f"a star of {node_count} nodes cannot have {branches} branches of one length")
-    length = (node_count - 1) // branches
-    # The first node of each arm is joined to the centre, each other one to the node before.
-    return _networkx().Graph((0 if nid % length == 1 % length else nid - 1, nid) for nid in range(1, node_count))
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise TopologyError(f"topology type {value!r} is not one of: {', '.join(cls)}")
 
 
 class NetGraph:
     """A topology, generated or given. Not safe from several threads at once.
 
-    ``topology`` is a graph of networkx, which is copied; without it, `generate` makes one. For ``assign_ips`` see
-    `assign_p2p_ips`. ``sources_targets`` names both as lists; otherwise ``assign_st`` makes node 0 the target and a
+    ``topology`` is a graph of networkx, which is copied; without it, `generate_topology` makes one. For ``assign_ips``
+    see `assign_p2p_ips`. ``sources_targets`` names both as lists; otherwise ``assign_st`` makes node 0 the target and a
     random one the source, with ``leaf_source`` one with a single edge. Raises TopologyError, and MissingExtraError.
     """
 
@@ -100,25 +61,27 @@ class NetGraph:
         sources_targets: Mapping[str, Sequence[Nid]] | None = None,
         leaf_source: bool = False,
     ) -> None:
-        self._topo_type = _kind(topo_type)
-        if topology is not None:
-            self._graph = _copied(topology)
+        self._topo_type = TopologyType(topo_type)
+        if topology is None and node_count is not None:
+            self._graph = self.generate_topology(topo_type, node_count, branches)
         else:
-            self._graph = _networkx().Graph() if node_count is None else generate(topo_type, node_count, branches)
+            self._graph = _networkx().Graph(topology)
+        for nid in self._graph:
+            if not isinstance(nid, str | int | float) or self._graph.has_edge(nid, nid):
+                raise TopologyError(f"node {nid!r:.60} must be a text or a number, and have no edge to itself")
         if assign_ips:
             self.assign_p2p_ips(network=network, prefix=prefix, version=version)
         if sources_targets:
-            for nid in sources_targets.get("sources", ()):
-                self.set_source(nid)
-            for nid in sources_targets.get("targets", ()):
-                self.set_target(nid)
+            for mark in ("source", "target"):
+                for nid in sources_targets.get(f"{mark}s", ()):
+                    self._node(nid)[mark] = True
         elif assign_st:
             self.select_target_zero()
             self.select_random_source(is_leaf=leaf_source)
 
     @property
     def topology(self) -> Any:
-        """The graph itself, of networkx."""
+        """The graph of networkx itself."""
         return self._graph
 
     @property
@@ -132,8 +95,32 @@ class NetGraph:
         return len(self._graph)
 
     def generate_topology(self, topo_type: str, node_count: int, branches: int | None = None) -> Any:
-        """Return a new graph of a shape; the topology stays as it is. Raises TopologyError."""
-        return generate(topo_type, node_count, branches=branches)
+        """Return a new graph of networkx whose nodes are counted from 0; the topology stays as it is.
+
+        A LADDER has two rails of half of the nodes; each node of a TREE has two below it, to one depth; a STAR has
+        ``branches`` arms of one length around node 0 (default: one for each other node); ADHOC has no edges. Raises
+        TopologyError if the numbers do not fit.
+        """
+        networkx, kind = _networkx(), TopologyType(topo_type)
+        arms = node_count - 1 if branches is None else branches
+        match kind if node_count > 0 else None:
+            case TopologyType.LINEAR:
+                return networkx.path_graph(node_count)
+            case TopologyType.LADDER if node_count % 2 == 0:
+                return networkx.ladder_graph(node_count // 2)
+            case TopologyType.MESH:
+                return networkx.complete_graph(node_count)
+            case TopologyType.TREE if (node_count + 1).bit_count() == 1:
+                return networkx.balanced_tree(2, (node_count + 1).bit_length() - 2)
+            case TopologyType.STAR if node_count == 1 or (arms > 0 and (node_count - 1) % arms == 0):
+                graph, length = networkx.empty_graph(node_count), (node_count - 1) // (arms or 1)
+                for first in range(1, node_count, length or 1):
+                    networkx.add_path(graph, [0, *range(first, first + length)])
+                return graph
+            case TopologyType.ADHOC:
+                return networkx.empty_graph(node_count)
+        rules = {"ladder": "an even number of", "tree": "1, 3, 7, 15, ...", "star": f"1 + n * {arms}"}
+        raise TopologyError(f"a {kind} has {rules.get(kind, '1 or more')} nodes, not {node_count}")
 
     def nodes(self) -> list[Nid]:
         """Return the nodes."""
@@ -153,7 +140,7 @@ class NetGraph:
 
     def annotate_node(self, nid: Nid, name: str, value: Nid) -> None:
         """Set an annotation of a node: a text, a number or a bool."""
-        self._node(nid)[_free(name, OWN_NODE_NOTES)] = _plain(name, value)
+        self._node(nid)[name] = _plain(name, value)
 
     def node_annotation(self, nid: Nid, name: str) -> Any:
         """Return an annotation of a node, or None."""
@@ -169,7 +156,7 @@ class NetGraph:
 
     def annotate_edge(self, nid1: Nid, nid2: Nid, name: str, value: Nid) -> None:
         """Set an annotation of an edge: a text, a number or a bool."""
-        self._edge(nid1, nid2)[_free(name, OWN_EDGE_NOTES)] = _plain(name, value)
+        self._edge(nid1, nid2)[name] = _plain(name, value)
 
     def edge_annotation(self, nid1: Nid, nid2: Nid, name: str) -> Any:
         """Return an annotation of an edge, or None."""
@@ -267,7 +254,7 @@ class NetGraph:
     def select_random_source(self, *, is_leaf: bool = False) -> None:
         """Make a random node the source that is neither source nor target; with ``is_leaf``, one with a single edge.
 
-        A ladder has no such node: its corners, with two edges, count. Raises TopologyError.
+        The corners of a ladder, with two edges each, count as leaves. Raises TopologyError.
         """
         degree = 2 if self._topo_type is TopologyType.LADDER and self.order > 2 else 1
         free = [nid for nid in self._graph if not self.is_source(nid) and not self.is_target(nid)]
@@ -293,13 +280,15 @@ def describe(netgraph: NetGraph) -> Topology:
     """Return a topology as documents hold it. Raises TopologyError."""
     nodes, edges = [], []
     for nid, notes in netgraph.topology.nodes(data=True):
-        own = {name: _plain(name, value) for name, value in notes.items() if name not in OWN_NODE_NOTES}
+        own = {name: _plain(name, value) for name, value in notes.items() if name not in ("ips", "source", "target")}
         marks = {f"is_{name}": bool(notes.get(name)) for name in ("source", "target")}
         nodes.append(TopologyNode(nid=nid, ips=tuple(notes.get("ips", ())), annotations=own, **marks))
     for nid1, nid2, notes in netgraph.topology.edges(data=True):
-        own = {name: _plain(name, value) for name, value in notes.items() if name not in OWN_EDGE_NOTES}
-        info = dict(zip(_NET, netgraph.get_p2p_info(nid1, nid2), strict=True)) if "net" in notes else None
-        net = None if info is None else msgspec.convert(info, Net)
+        own = {name: _plain(name, value) for name, value in notes.items() if name != "net"}
+        net = None
+        if "net" in notes:
+            ip1, ip2, mask, network, prefix = netgraph.get_p2p_info(nid1, nid2)
+            net = Net(ip1=ip1, ip2=ip2, mask=mask, network=network, prefix=prefix)
         edges.append(TopologyEdge(nid1=nid1, nid2=nid2, net=net, annotations=own))
     return Topology(kind=netgraph.topo_type.value, nodes=tuple(nodes), edges=tuple(edges))
 
@@ -313,44 +302,9 @@ def build(topology: Topology) -> NetGraph:
         graph.add_node(node.nid, **node.annotations, **{name: mark for name, mark in marks.items() if mark})
     for edge in topology.edges:
         graph.add_edge(edge.nid1, edge.nid2, **edge.annotations)
-        if edge.net is not None:
-            net = edge.net
+        if net := edge.net:
             netgraph.annotate_edge_net(edge.nid1, edge.nid2, net.ip1, net.ip2, net.mask, net.network, net.prefix)
     return netgraph
-
-
-def _networkx() -> Any:
-    with report_extra("a topology"):
-        import networkx
-    return networkx
-
-
-def _kind(topo_type: str) -> TopologyType:
-    if topo_type not in list(TopologyType):
-        raise TopologyError(f"topology type {topo_type!r} is not one of: {', '.join(TopologyType)}")
-    return TopologyType(topo_type)
-
-
-def _copied(topology: Any) -> Any:
-    if not isinstance(topology, _networkx().Graph):
-        raise TopologyError(f"topology is {topology!r:.80}, and must be a networkx.Graph")
-    graph = _networkx().Graph(topology)
-    for nid in graph:
-        if not isinstance(nid, str | int | float) or graph.has_edge(nid, nid):
-            raise TopologyError(f"node {nid!r:.60} must be a text or a number, and have no edge to itself")
-    return graph
-
-
-def _free(name: str, own: frozenset[str]) -> str:
-    if name in own:
-        raise TopologyError(f"the annotation {name!r} has its own method; choose another name")
-    return name
-
-
-def _plain(name: str, value: Any) -> Nid:
-    if not isinstance(value, str | int | float):
-        raise TopologyError(f"the annotation {name!r} is {value!r:.60}, and must be a text, a number or a bool")
-    return value
 
 
 def call_back(
@@ -366,3 +320,15 @@ def call_back(
     if edge is not None:
         for nid1, nid2 in graph.edges():
             edge(ec, nid1, nid2)
+
+
+def _networkx() -> Any:
+    with report_extra("a topology"):
+        import networkx
+    return networkx
+
+
+def _plain(name: str, value: Any) -> Nid:
+    if not isinstance(value, str | int | float):
+        raise TopologyError(f"the annotation {name!r} is {value!r:.60}, and must be a text, a number or a bool")
+    return value

@@ -1,17 +1,18 @@
-"""Experiments as NEPI's XML: reading fedmon's and NEPI 6's, writing with names for states and nothing left out."""
+"""Experiments as NEPI's XML: reads fedmon's files and NEPI's, writes states by name and loses nothing."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 from defusedxml import ElementTree as SafeTree
 from defusedxml.common import DefusedXmlException
 
+from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.conditions import condition_table, seconds_of
 from fedmon.experiment.document.description import Description, ResourceDescription, Topology, even
 from fedmon.experiment.document.tables import from_tables
@@ -26,7 +27,6 @@ _TIMES = {
     "ready_time": "READY", "start_time": "STARTED", "stop_time": "STOPPED", "failed_time": "FAILED",
     "release_time": "RELEASED", "new_time": "NEW",
 }  # fmt: skip
-_STATES_OF_3 = tuple(state.name for state in ResourceState if state is not ResourceState.RESERVED)
 _RETRY = {"times": "times", "delay": "delay_s", "factor": "factor", "max_delay": "max_delay_s"}
 _CONDITION = {"time": "delay_s", "timeout": "timeout_s"}
 _ACTIONS = tuple(action.name.lower() for action in ResourceAction)
@@ -39,8 +39,9 @@ _KINDS: dict[str, Callable[[str], Any]] = {
     "null": lambda _: None,
     "json": lambda text: {"json": text},
 }
-_LONGEST = 100_000
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SECONDS = re.compile(r"(?![0-9]{20}$)[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?")
+"""A time as fedmon writes it; NEPI's have a unit, or 20 digits."""
 
 
 def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
@@ -61,10 +62,11 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
         )
     if nepi not in {None, 3, 6}:
         raise DescriptionError(f"nepi={nepi!r:.20}: NEPI 3 and 6 wrote files")
-    reader = _Reader(is_ours=ours is not None, counts=_STATES_OF_3 if nepi == 3 else tuple(ResourceState.__members__))
-    about = {name: text for name in ("run_id", "local_dir", "persist") if (text := root.get(name))}
-    # NEPI writes its default of 20 threads, with which hooks that wait hold up the others.
-    about |= {"nthreads": root.get("nthreads")} if ours and root.get("nthreads") else {}
+    states = [state.name for state in ResourceState if nepi != 3 or state is not ResourceState.RESERVED]
+    reader = _Reader(is_ours=ours is not None, states=states)
+    # NEPI always writes its default of 20 threads, with which waiting hooks would block the others.
+    names = ("run_id", "local_dir", "persist", *(["nthreads"] if ours else []))
+    about = {name: text for name in names if (text := root.get(name))}
     whole = {
         "experiment": about | {"id": _needed(root, "exp_id", "the experiment")},
         "resource": [reader.resource(element) for element in root.iter("rm")],
@@ -73,8 +75,7 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
         whole["topology"] = reader.topology(topology)
     if (failures := root.find("failures")) is not None:
         quorums = [
-            {"of": _group(each.attrib.pop("group", "[]"), "failures"), **each.attrib}
-            for each in failures.iter("quorum")
+            {"of": _group(each.attrib.pop("group", ""), "failures"), **each.attrib} for each in failures.iter("quorum")
         ]
         whole["failures"] = {**failures.attrib, "quorums": quorums}
     return from_tables(whole, strict=False)
@@ -83,8 +84,8 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
 class _Reader:
     """Turns elements into the tables of documents."""
 
-    def __init__(self, *, is_ours: bool, counts: tuple[str, ...]) -> None:
-        self._is_ours, self._counts = is_ours, counts
+    def __init__(self, *, is_ours: bool, states: list[str]) -> None:
+        self._is_ours, self._states = is_ours, states
 
     def resource(self, element: Any) -> dict[str, Any]:
         where = f"resource {_needed(element, 'guid', 'a resource')}"
@@ -96,7 +97,7 @@ class _Reader:
             "connect": [_needed(each, "guid", where) for each in element.findall("connections/connection")],
             "traces": [_needed(each, "name", where) for each in element.findall("traces/trace")],
             "state": self._state(element.get("state", "NEW"), where),
-            "times": dict(self._times(element, where)),
+            "times": self._times(element, where),
             "timeouts": {each.get("verb", ""): each.get("time") for each in element.findall("policies/timeout")},
             "retry": {
                 each.get("verb", ""): {_RETRY[name]: text for name, text in each.items() if name in _RETRY}
@@ -125,9 +126,9 @@ class _Reader:
             where = f"node {nid} of the topology"
             notes = self._values(each.findall("node-annotations/node-annotation"), where)
             marks = {f"is_{name}": each.get(name) is not None for name in ("source", "target")}
-            notes = {name: value for name, value in notes.items() if name not in {"source", "target"}}
             ips = [_needed(ip, "address", where) for ip in each.findall("ip")]
             ips += _literal(notes.pop("ips", "[]"), list, where)
+            notes = {name: value for name, value in notes.items() if name not in {"source", "target"}}
             nodes.append({"nid": nid, **marks, "ips": ips, "annotations": notes})
         for each in element.findall("edges/edge"):
             nid1, nid2 = self._nid(each, "nid1"), self._nid(each, "nid2")
@@ -142,10 +143,10 @@ class _Reader:
         return {"kind": element.get("topo-type", "adhoc"), "nodes": nodes, "edges": edges}
 
     def _nid(self, element: Any, name: str) -> Any:
-        text, where = _needed(element, name, "the topology"), "the topology"
-        return self._value(text, element.get(f"{name}-type", "string"), where)
+        text = _needed(element, name, "the topology")
+        return self._value(text, element.get(f"{name}-type", "string"), "the topology")
 
-    def _values(self, elements: Any, where: str) -> dict[str, Any]:
+    def _values(self, elements: Iterable[Any], where: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for each in elements:
             name = _needed(each, "name", where)
@@ -170,26 +171,25 @@ class _Reader:
         for name in _CONDITION.values():
             text = table.pop(name, "").strip()
             if text not in {"", "None"}:
-                table[name] = _seconds(text, where)
+                table[name] = float(text) if _SECONDS.fullmatch(text) else seconds_of(text, where)
         return table
 
     def _state(self, text: str, where: str) -> str:
-        text = text.strip()
+        text, last = text.strip(), len(self._states) - 1
         if not text.isdecimal():
             return text
-        if len(text) > 2 or int(text) >= len(self._counts):
-            raise DescriptionError(f"{where}: unknown state {text[:60]!r}: 0 is NEW, {len(self._counts) - 1} RELEASED")
-        return self._counts[int(text)]
+        if len(text) > 2 or int(text) > last:
+            raise DescriptionError(f"{where}: unknown state {text[:60]!r}: 0 is NEW, {last} RELEASED")
+        return self._states[int(text)]
 
-    def _times(self, element: Any, where: str) -> Iterator[tuple[str, float]]:
+    def _times(self, element: Any, where: str) -> dict[str, float]:
         found = [(name, text) for name, text in element.items() if name in _TIMES and text not in {"", "None"}]
         if not self._is_ours:  # 20 digits each, so their order is that of the texts
             found.sort(key=lambda each: each[1])
-        for name, text in found:
-            try:
-                yield _TIMES[name], moment(text).timestamp() if is_moment(text) else float(text)
-            except ValueError as error:
-                raise DescriptionError(f"{where}: {name}: {text[:60]!r} is not a time") from error
+        try:
+            return {_TIMES[name]: moment(text).timestamp() if is_moment(text) else float(text) for name, text in found}
+        except ValueError as error:
+            raise DescriptionError(f"{where}: one of its times is not a time: {error}") from error
 
 
 def _needed(element: Any, name: str, where: str) -> str:
@@ -200,18 +200,17 @@ def _needed(element: Any, name: str, where: str) -> str:
 
 
 def _group(text: str, where: str) -> list[int]:
-    inner = re.sub(r"^set\((.*)\)$", r"\1", text.strip()) or "[]"
-    found = _literal(re.sub(r"(?<=[0-9])L\b", "", inner), (list, tuple, set, dict, int), where)
-    guids = [found] if isinstance(found, int) else list(found)
-    if not all(type(guid) is int for guid in guids):
+    """Return the guids in a list as Python writes it, such as ``[1, 2]``, ``(1,)`` or ``set([1L])``."""
+    guids = [each.strip() for each in re.sub(r"set|[\[\](){}L]", " ", text).split(",") if each.strip()]
+    if not all(re.fullmatch("[0-9]{1,19}", guid) for guid in guids):
         raise DescriptionError(f"{where}: the group {text[:60]!r} is not a list of guids such as [1, 2]")
-    return guids
+    return [int(guid) for guid in guids]
 
 
-def _literal(text: str, kind: Any, where: str) -> Any:
+def _literal(text: str, kind: type, where: str) -> Any:
     """Return a list or table as Python writes it; only literals are understood."""
     try:
-        found = ast.literal_eval(text.strip()) if len(text) <= _LONGEST else None
+        found = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         found = None
     if not isinstance(found, kind):
@@ -219,84 +218,71 @@ def _literal(text: str, kind: Any, where: str) -> Any:
     return found
 
 
-def _seconds(text: str, where: str) -> float:
-    if re.fullmatch(r"(?![0-9]{20}$)[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?", text):  # fedmon's; NEPI's have a unit
-        return float(text)
-    return seconds_of(text, where)
-
-
 def to_xml(description: Description) -> str:
     """Return an experiment as XML, from which `from_xml` makes the same description. Raises DescriptionError."""
     description = even(description)
     root = SafeTree.fromstring("<experiment/>")
-    _set(root, exp_id=description.exp_id, run_id=description.run_id, nthreads=description.nthreads)
-    _set(root, local_dir=description.local_dir, persist="True" if description.persist else None, fedmon=FORMAT)
+    about = {name: getattr(description, name) for name in ("exp_id", "run_id", "nthreads", "local_dir")}
+    _set(root, {**about, "persist": description.persist or None, "fedmon": FORMAT})
     if description.topology is not None:
         _topology(root, description.topology)
     if description.failures is not None:
-        failures = _add(root, "failures", policy=description.failures.policy)
+        (failures,) = _add(root, "failures", {"policy": description.failures.policy})
         for one in description.failures.quorums:
-            group = str(list(one.group)) if one.group else None
-            _add(failures, "quorum", at_least=one.at_least, group=group, rtype=one.rtype)
-    resources = _add(root, "rms")
+            _add(failures, "quorum", {"at_least": one.at_least, "group": list(one.group) or None, "rtype": one.rtype})
     for resource in description.resources:
-        _resource(resources, resource)
+        _resource(root, resource)
     _indent(root, "\n")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{SafeTree.tostring(root, encoding="unicode")}\n'
 
 
-def _resource(parent: Any, resource: ResourceDescription) -> None:
+def _resource(root: Any, resource: ResourceDescription) -> None:
     names = {state: name for name, state in _TIMES.items()}
-    times = {names[state.name]: repr(moment) for state, moment in resource.times}
-    element = _add(parent, "rm", guid=resource.guid, rtype=resource.rtype, name=resource.name or None)
-    _set(element, state=resource.state.name, **times)
-    for name, value in resource.attributes.items():
-        _set(_listed(element, "attributes", "attribute"), name=name, **_as_text(value))
-    for guid in resource.connections:
-        _set(_listed(element, "connections", "connection"), guid=guid)
+    about = {"guid": resource.guid, "rtype": resource.rtype, "name": resource.name or None}
+    times = {names[state.name]: repr(t) for state, t in resource.times}
+    (element,) = _add(root, "rms/rm", {**about, "state": resource.state.name, **times})
+    _add(element, "attributes/attribute", *_named(resource.attributes))
+    _add(element, "connections/connection", *({"guid": guid} for guid in resource.connections))
     for action, condition in resource.conditions:
-        _set(_listed(element, "conditions", "condition"), action=action.name, **_condition(condition))
+        _add(element, "conditions/condition", {"action": action.name, **_condition(condition)})
     for each in resource.sets:
-        one = _listed(element, "sets", "set")
-        _set(one, name=each.attribute, **_as_text(each.value))
+        (one,) = _add(element, "sets/set", {"name": each.attribute, **_as_text(each.value)})
         if each.condition is not None:
-            _add(one, "condition", **_condition(each.condition))
-    for name in resource.traces:
-        _set(_listed(element, "traces", "trace"), name=name)
+            _add(one, "condition", _condition(each.condition))
+    _add(element, "traces/trace", *({"name": name} for name in resource.traces))
     for verb, retry in resource.retry.items():
-        about = {name: getattr(retry, field) for name, field in _RETRY.items()}
-        _set(_listed(element, "policies", "retry"), verb=verb, **about)
+        numbers = {name: getattr(retry, field) for name, field in _RETRY.items()}
+        _add(element, "policies/retry", {"verb": verb, **numbers})
     for verb, timeout_s in resource.timeouts.items():
-        _set(_listed(element, "policies", "timeout"), verb=verb, time=repr(timeout_s))
+        _add(element, "policies/timeout", {"verb": verb, "time": repr(timeout_s)})
 
 
-def _condition(condition: Any) -> dict[str, Any]:
+def _condition(condition: AnyCondition) -> dict[str, Any]:
     names = {field: name for name, field in _CONDITION.items()}
-    return {names.get(name, name): str(value) for name, value in condition_table(condition).items()}
+    return {names.get(name, name): value for name, value in condition_table(condition).items()}
 
 
 def _topology(root: Any, topology: Topology) -> None:
-    element = _add(root, "topology")
-    element.set("topo-type", topology.kind)
-    nodes, edges = _add(element, "nodes"), _add(element, "edges")
+    (element,) = _add(root, "topology", {"topo-type": topology.kind})
     for node in topology.nodes:
-        one = _add(nodes, "node", **_nid("nid", node.nid))
-        _set(one, source="True" if node.is_source else None, target="True" if node.is_target else None)
-        for address in node.ips:
-            _add(one, "ip", address=address)
-        for name, value in node.annotations.items():
-            _set(_listed(one, "node-annotations", "node-annotation"), name=name, **_as_text(value))
+        marks = {"source": node.is_source or None, "target": node.is_target or None}
+        (one,) = _add(element, "nodes/node", {**_nid("nid", node.nid), **marks})
+        _add(one, "ip", *({"address": address} for address in node.ips))
+        _add(one, "node-annotations/node-annotation", *_named(node.annotations))
     for edge in topology.edges:
-        one = _add(edges, "edge", **_nid("nid1", edge.nid1), **_nid("nid2", edge.nid2))
+        (one,) = _add(element, "edges/edge", {**_nid("nid1", edge.nid1), **_nid("nid2", edge.nid2)})
         if edge.net is not None:
-            _add(one, "net", **msgspec.structs.asdict(edge.net))
-        for name, value in edge.annotations.items():
-            _set(_listed(one, "edge-annotations", "edge-annotation"), name=name, **_as_text(value))
+            _add(one, "net", msgspec.structs.asdict(edge.net))
+        _add(one, "edge-annotations/edge-annotation", *_named(edge.annotations))
 
 
 def _nid(name: str, nid: Any) -> dict[str, str]:
     about = _as_text(nid)
     return {name: about["value"], f"{name}-type": about["type"]}
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    return ({"name": name, **_as_text(value)} for name, value in values.items())
 
 
 def _as_text(value: Any) -> dict[str, str]:
@@ -315,26 +301,24 @@ def _as_text(value: Any) -> dict[str, str]:
     return {"value": json.dumps(value), "type": "json"}
 
 
-def _listed(parent: Any, name: str, tag: str) -> Any:
-    """Add an element to the list of a name, which is made for the first one."""
-    found = parent.find(name)
-    return _add(_add(parent, name) if found is None else found, tag)
+def _add(parent: Any, path: str, *rows: Mapping[str, object]) -> list[Any]:
+    """Add an element with the attributes of each row, below the lists that the path names."""
+    *lists, tag = path.split("/")
+    for name in lists if rows else ():
+        found = parent.find(name)
+        parent = _add(parent, name, {})[0] if found is None else found
+    made = [parent.makeelement(tag, {}) for _ in rows]
+    parent.extend(made)
+    for element, row in zip(made, rows, strict=True):
+        _set(element, row)
+    return made
 
 
-def _add(parent: Any, tag: str, **attributes: object) -> Any:
-    element = parent.makeelement(tag, {})
-    parent.append(element)
-    _set(element, **attributes)
-    return element
-
-
-def _set(element: Any, **attributes: object) -> None:
+def _set(element: Any, attributes: Mapping[str, object]) -> None:
     for name, value in attributes.items():
+        if _NOT_IN_XML.search(str(value)):
+            raise DescriptionError(f"{name} of <{element.tag}>, {value!r:.60}, has a character that XML cannot hold")
         if value is not None:
-            if _NOT_IN_XML.search(str(value)):
-                raise DescriptionError(
-                    f"{name} of <{element.tag}>, {value!r:.60}, has a character that XML cannot hold"
-                )
             element.set(name, str(value))
 
 

@@ -15,6 +15,5 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("check", epilog=documents.EPILOG)(documents.check_file)
-for _verb in (runs.run, runs.show, runs.watch, runs.reconnect, documents.graph, reports.report):
+for _verb in (documents.check, runs.run, runs.show, runs.watch, runs.reconnect, documents.graph, reports.report):
     app.command(epilog=documents.EPILOG)(_verb)

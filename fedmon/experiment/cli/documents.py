@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -15,12 +14,13 @@ from msgspec.structs import replace
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
+from fedmon.experiment.check import document as checking
 from fedmon.experiment.check.diagram import Diagram, content_of, picture_of
-from fedmon.experiment.check.document import Checked, check
 from fedmon.experiment.check.status import as_reached
 from fedmon.experiment.journal import Follower
 from fedmon.report.diagram import KINDS
-from fedmon.researcher.cli.shell import BrokerOption, IdOption, SettingsOption, emit
+from fedmon.report.extra import report_extra
+from fedmon.researcher.cli.shell import BrokerOption, IdOption, JsonOption, SettingsOption, emit
 from fedmon.researcher.federation import Federation
 
 EPILOG = (
@@ -32,23 +32,21 @@ _FORMATS = (*KINDS, "dot", "mmd")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment as .toml or .xml.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, with its journal.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 EachOption = Annotated[
     bool, typer.Option("--each", help="Start each resource when it is READY (default: when all are).")
 ]
 
 
-@contextmanager
-def connected(broker: str | None, settings: Path | None, researcher: str | None) -> Iterator[Federation | None]:
-    """Give the federation that options name; None without options: it is opened from the settings when needed."""
+def connected(
+    broker: str | None, settings: Path | None, researcher: str | None
+) -> AbstractContextManager[Federation | None]:
+    """Return the federation that options name; without options None, for one that is opened when it is needed."""
     if broker is None and settings is None and researcher is None:
-        yield None
-        return
-    with Federation(broker, settings=settings, researcher_id=researcher) as federation:
-        yield federation
+        return nullcontext()
+    return Federation(broker, settings=settings, researcher_id=researcher)
 
 
-def check_file(
+def check(
     file: FileArgument,
     *,
     each: EachOption = False,
@@ -61,36 +59,30 @@ def check_file(
     json: JsonOption = False,
 ) -> None:
     """Plan an experiment without running it: the order of steps, and each problem with its place."""
-    with connected(*((broker, settings, researcher) if ask else (None, None, None))) as federation:
-        found = check(file, wait_all_ready=not each, asks=ask, federation=federation)
-    placed = [replace(one, text=f"{one.text} ({found.place(one)})") for one in found.plan.problems]
-    text = str(replace(found.plan, problems=tuple(placed)))
-    emit(plan_document(found), text=escape_control(text, keep="\n"), as_json=json)
-    if not found.plan.is_possible:
-        raise typer.Exit(IMPOSSIBLE)
-
-
-def plan_document(found: Checked) -> dict[str, Any]:
-    """Return the plan for programs."""
-    names = found.plan.facts.names
-    return {
+    with connected(broker, settings, researcher) if ask else nullcontext() as federation:
+        found = checking.check(file, wait_all_ready=not each, asks=ask, federation=federation)
+    plan, names = found.plan, found.plan.facts.names
+    document = {
         "file": str(found.path),
         "exp_id": found.description.exp_id,
-        "possible": found.plan.is_possible,
+        "possible": plan.is_possible,
         "resources": [
             {"guid": one.guid, "name": one.name, "rtype": one.rtype, "line": found.lines.get(one.guid)}
             for one in found.description.resources
         ],
         "waves": [
             [{"kind": step.kind, "guid": step.guid, "name": names.get(step.guid, "")} for step in wave]
-            for wave in found.plan.waves
+            for wave in plan.waves
         ],
-        "stuck": found.plan.stuck,
+        "stuck": plan.stuck,
         "problems": [
-            {**msgspec.structs.asdict(one), "place": found.place(one), "line": found.line(one)}
-            for one in found.plan.problems
+            {**msgspec.structs.asdict(one), "place": found.place(one), "line": found.line(one)} for one in plan.problems
         ],
     }
+    placed = tuple(replace(one, text=f"{one.text} ({found.place(one)})") for one in plan.problems)
+    emit(document, text=escape_control(str(replace(plan, problems=placed)), keep="\n"), as_json=json)
+    if not plan.is_possible:
+        raise typer.Exit(IMPOSSIBLE)
 
 
 def graph(
@@ -109,51 +101,35 @@ def graph(
     json: JsonOption = False,
 ) -> None:
     """Draw an experiment: its resources in the colours of their states, its conditions as arrows."""
-    kind = _format(format, output)
+    kind = format or (output.suffix.lstrip(".").lower() if output is not None else "") or "png"
+    if kind not in _FORMATS:
+        raise InvalidInputError(
+            f"a drawing cannot be written as .{kind}: end --output in .{', .'.join(_FORMATS)}, or give --format"
+        )
     name, picture = _pictured(what)
-    content = _content(picture, kind)
+    with report_extra("a drawing"):
+        from fedmon.report.plots.library import own_process
+
+        with own_process(Path()):
+            content = content_of(picture, kind)
     if output == Path("-"):
         sys.stdout.buffer.write(content)
         return
     path = Path(f"{name}.{kind}") if output is None else output
     with replacing(path) as new:
         new.write_bytes(content)
-    document = {
-        "written": str(path),
-        "format": kind,
-        "resources": sum(key >= 0 for key in picture.boxes),
-        "edges": len(picture.lines),
-    }
+    boxes = sum(guid >= 0 for guid in picture.boxes)
+    document = {"written": str(path), "format": kind, "resources": boxes, "edges": len(picture.lines)}
     emit(document, text=escape_control(f"written: {path}"), as_json=json)
 
 
-def _format(named: str | None, output: Path | None) -> str:
-    kind = named or (output.suffix.lstrip(".").lower() if output is not None else "") or "png"
-    if kind not in _FORMATS:
-        raise InvalidInputError(
-            f"a drawing cannot be written as .{kind}: end --output in .{', .'.join(_FORMATS)}, or give --format"
-        )
-    return kind
-
-
 def _pictured(what: Path) -> tuple[str, Diagram]:
+    """Return the name of an experiment, and its diagram."""
     if what.is_dir():
         with Follower(what) as follower:
             follower.look()
             name, run = follower.folder.parent.name, follower.folder.name
             return name, picture_of(as_reached(follower.state), title=f"{name}, run {run}", names=follower.names())
-    found = check(what)
-    name, names = found.description.exp_id, found.plan.facts.names
-    return name, picture_of(found.plan.state, title=name, names=names, problems=found.plan.problems)
-
-
-def _content(picture: Diagram, kind: str) -> bytes:
-    if kind not in KINDS:
-        return content_of(picture, kind)
-    from fedmon.report.extra import report_extra
-
-    with report_extra("a drawing"):
-        from fedmon.report.plots.library import own_process
-
-    with own_process(Path()):
-        return content_of(picture, kind)
+    found = checking.check(what)
+    name = found.description.exp_id
+    return name, picture_of(found.plan.state, title=name, names=found.plan.facts.names, problems=found.plan.problems)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import stat
 import textwrap
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,41 +16,35 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.common.text import duration, moment, shorten, size, table
+from fedmon.common.text import joined, moment, plural, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.check.diagram import COLOURS, content_of, picture_of
 from fedmon.experiment.check.status import Overview, as_reached, followed, heading
-from fedmon.experiment.cli.documents import JsonOption, RunArgument
+from fedmon.experiment.cli.documents import RunArgument
+from fedmon.experiment.cli.runs import facts_of, table_of
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.journal import DOCUMENT, NAME, Follower
+from fedmon.experiment.journal import Follower
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table
-from fedmon.researcher.cli.shell import emit
+from fedmon.report.extra import report_extra
+from fedmon.researcher.cli.shell import JsonOption, emit
 
-REPORTED, MEASURED, RESOURCES = "Values that plans reported", "Values that conditions used", "Resources"
-MAX_CURVES = 20
+MAX_CURVES, MAX_POINTS, MAX_FILES = 20, 500, 2000
 MAX_BARS = 200
 """A timeline of more resources is too high to be useful."""
 _WIDEST, _LONGEST = 160, 160
-_SHOWN_STATES = ("READY", "STARTED", "STOPPED", "FAILED", "RELEASED")
-
-
-MAX_POINTS = 500
-MAX_FILES = 2000
-"""So many files of a run are listed."""
 _RECORDINGS = (".sqlite", ".fmr")
-_NO_TRACES = frozenset({NAME, DOCUMENT})
 _OF_SQLITE = ("-wal", "-shm", "-journal")
 
 
 class TraceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a resource wrote, or, with ``collected``, that was collected of one; ``path`` is within the run."""
+    """A file that a resource wrote, or, with ``collected``, a copy of its trace; ``path`` is within the run."""
 
     guid: int
     path: str
@@ -60,9 +53,9 @@ class TraceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of one name that came one after the other: of a resource, and of a node where one reported them.
+    """The numbers of one name: of a resource, and of a node if one reported them.
 
-    ``points`` are some of them, evenly, for a drawing: when each came, in Unix seconds, and the number.
+    ``points`` are some of them, evenly, for a drawing: Unix seconds and value.
     """
 
     guid: int
@@ -77,7 +70,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording tells, energy among it; ``problem`` says why it tells nothing."""
+    """The findings of a recording, energy among them; ``problem`` says why there are none."""
 
     guid: int
     path: str
@@ -100,32 +93,74 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[TraceFile, ...]
 
 
-_Numbers = dict[tuple[int, str, str], list[tuple[float, float]]]
-"""By resource, node and name: when each number came, and the number."""
+class _Scalars(msgspec.Struct):
+    """A line of numbers that a plan reported."""
+
+    values: dict[str, Any]
+    node: str = ""
+    t: float = 0.0
+
+
+_Numbers = Mapping[tuple[int, str, str], list[tuple[float, float]]]
+"""By resource, node and name: Unix seconds and value of each number."""
+
+
+def report(
+    run_dir: RunArgument,
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page, such as run.html.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Report on a run: states and times, failures, metrics, energy and traces."""
+    numbers: dict[tuple[int, str, str], list[tuple[float, float]]] = defaultdict(list)
+
+    def take(event: AnyEvent) -> None:
+        if isinstance(event, Measured) and event.value is not None:
+            numbers[event.guid, "", event.name].append((event.t, event.value))
+
+    with Follower(run_dir, on_event=take) as follower:
+        shown = followed(follower, time.time())
+        state, folder = follower.state, follower.folder
+    traces = traces_in(folder, state.resources)
+    began = {each.guid: each.times["STARTED"] for each in shown.resources if "STARTED" in each.times}
+    found = RunReport(
+        overview=shown,
+        values={guid: own for guid, one in sorted(state.resources.items()) if (own := _own_values(one))},
+        measured=series_of(numbers),
+        reported=reported_in(folder, traces),
+        recordings=tuple(recordings_in(folder, traces, began)),
+        traces=tuple(traces),
+    )
+    sections = _sections(found)
+    if output is not None:
+        _write_page(output, found, sections, state)
+    written = [str(output)] if output is not None else []
+    text = "\n\n".join([*map(_text, sections), *(f"written: {path}" for path in written)])
+    document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
+    for one in (*document["measured"], *document["reported"]):
+        del one["points"]
+    document = {"well": shown.is_well, **document.pop("overview"), **document, "written": written}
+    emit(document, text=text, as_json=json)
 
 
 def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:
-    """Return what the resources of a run wrote, and what was collected of them, at most `MAX_FILES`."""
-    known, found = set(guids), []
-    for path in sorted(folder.rglob("*")):
-        within = path.relative_to(folder)
-        if path.name.startswith(".") or path.name.endswith(_OF_SQLITE) or str(within) in _NO_TRACES:
-            continue
-        is_collected = len(within.parts) == 1 or within.parts[0] not in map(str, known)
-        owner = path.name.partition(".")[0] if is_collected else within.parts[0]
-        with contextlib.suppress(OSError):
-            about = path.lstat()
-            if owner.isdigit() and int(owner) in known and stat.S_ISREG(about.st_mode):
-                found.append(
-                    TraceFile(guid=int(owner), path=str(within), size_bytes=about.st_size, collected=is_collected)
-                )
-        if len(found) == MAX_FILES:
-            break
-    return sorted(found, key=lambda each: (each.guid, each.collected, each.path))
+    """Return the files that the resources of a run wrote, and the copies of their traces, at most `MAX_FILES`."""
+    known, found = set(map(str, guids)), []
+    for path in folder.rglob("*"):
+        within = path.relative_to(folder).parts
+        is_copy = len(within) == 1 or within[0] not in known
+        owner = path.name.partition(".")[0] if is_copy else within[0]
+        is_file = not path.name.startswith(".") and not path.name.endswith(_OF_SQLITE) and not path.is_symlink()
+        if owner in known and is_file and path.is_file():
+            with contextlib.suppress(OSError):  # the run may go on
+                size_bytes = path.stat().st_size
+                one = TraceFile(guid=int(owner), path="/".join(within), size_bytes=size_bytes, collected=is_copy)
+                found.append(one)
+    return sorted(found, key=lambda each: (each.guid, each.collected, each.path))[:MAX_FILES]
 
 
 def series_of(numbers: _Numbers) -> tuple[Series, ...]:
-    """Sum up numbers, of which there is one at least for each name."""
+    """Sum up numbers; each name has at least one."""
     found = []
     for (guid, node, name), points in sorted(numbers.items()):
         kept = [value for _, value in points]
@@ -139,8 +174,8 @@ def series_of(numbers: _Numbers) -> tuple[Series, ...]:
 
 
 def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]:
-    """Return what plans reported, by job, node and name. Lines that are none of ours are passed over."""
-    found: _Numbers = {}
+    """Return the numbers that plans reported, by job, node and name; damaged lines are skipped."""
+    found: dict[tuple[int, str, str], list[tuple[float, float]]] = defaultdict(list)
     for trace in traces:
         if not trace.collected and Path(trace.path).name == "scalars":
             with contextlib.suppress(OSError), (folder / trace.path).open("rb") as file:
@@ -149,20 +184,12 @@ def reported_in(folder: Path, traces: Iterable[TraceFile]) -> tuple[Series, ...]
                         one = msgspec.json.decode(line, type=_Scalars)
                         for name, value in one.values.items():
                             if isinstance(value, int | float):
-                                found.setdefault((trace.guid, one.node, name), []).append((one.t, float(value)))
+                                found[trace.guid, one.node, name].append((one.t, float(value)))
     return series_of(found)
 
 
-class _Scalars(msgspec.Struct):
-    """A line of the numbers that a plan reported."""
-
-    values: dict[str, Any]
-    node: str = ""
-    t: float = 0.0
-
-
 def recordings_in(folder: Path, traces: Iterable[TraceFile], began: Mapping[int, float]) -> list[Recorded]:
-    """Return what the recordings of a run tell from when their resources ``began``, in Unix seconds, by guid."""
+    """Return the findings of each recording since its resource ``began``, in Unix seconds by guid."""
     return [
         _recorded(folder, trace, began.get(trace.guid))
         for trace in traces
@@ -171,10 +198,8 @@ def recordings_in(folder: Path, traces: Iterable[TraceFile], began: Mapping[int,
 
 
 def _recorded(folder: Path, trace: TraceFile, began: float | None) -> Recorded:
-    from fedmon.report.extra import report_extra
-
     try:
-        with report_extra("what a recording tells"):
+        with report_extra("the evaluation of a recording"):
             from fedmon.report.findings import find
             from fedmon.report.source import Source
             from fedmon.report.subject import choose
@@ -183,57 +208,14 @@ def _recorded(folder: Path, trace: TraceFile, began: float | None) -> Recorded:
                 last = dict.fromkeys((host.node_id for host in source.hosts), 0.0)
                 for stream in source.streams:
                     last[stream.node_id] = max(last.get(stream.node_id, 0.0), stream.last_t)
-                # A recording begins with the last sample before, taken at another pace: no part of what was watched.
-                # Where the clock of a node is far off, all of its samples are.
+                # A recording begins with an older sample, taken at another interval, which is left out here. All
+                # samples of a node would be, if its clock is far off.
                 is_within = began is not None and all(last[host.node_id] > began for host in source.hosts)
                 case = choose(source, since_t=began if is_within else None).read()
     except FedmonError as error:
         return Recorded(guid=trace.guid, path=trace.path, problem=str(error))
     nodes = tuple(node.name for node in case.nodes)
     return Recorded(guid=trace.guid, path=trace.path, nodes=nodes, findings=tuple(find(case)))
-
-
-def report(
-    run_dir: RunArgument,
-    *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page, such as run.html.")] = None,
-    json: JsonOption = False,
-) -> None:
-    """Report on a run: states and times, failures, metrics, energy and traces."""
-    found, state = report_on(run_dir)
-    sections = sections_of(found)
-    if output is not None:
-        _write_page(output, found, sections, state)
-    written = [str(output)] if output is not None else []
-    text = "\n\n".join([*map(_text, sections), *(f"written: {path}" for path in written)])
-    document: dict[str, Any] = msgspec.to_builtins(found, str_keys=True, enc_hook=str)
-    for one in (*document["measured"], *document["reported"]):
-        del one["points"]  # they are for drawings
-    document = {"well": found.overview.is_well, **document.pop("overview"), **document, "written": written}
-    emit(document, text=text, as_json=json)
-
-
-def report_on(run_dir: str | Path) -> tuple[RunReport, State]:
-    """Return the report of a run, which may still be running, and its state. Raises NotFoundError and StorageError."""
-    numbers: _Numbers = {}
-
-    def take(event: AnyEvent) -> None:
-        if isinstance(event, Measured) and event.value is not None:
-            numbers.setdefault((event.guid, "", event.name), []).append((event.t, event.value))
-
-    with Follower(run_dir, on_event=take) as follower:
-        shown = followed(follower, time.time())
-        state, folder = follower.state, follower.folder
-    traces = traces_in(folder, state.resources)
-    began = {each.guid: t for each in shown.resources if (t := each.times.get(ResourceState.STARTED.name)) is not None}
-    return RunReport(
-        overview=shown,
-        values={guid: found for guid, one in sorted(state.resources.items()) if (found := _own_values(one))},
-        measured=series_of(numbers),
-        reported=reported_in(folder, traces),
-        recordings=tuple(recordings_in(folder, traces, began)),
-        traces=tuple(traces),
-    ), state
 
 
 def _own_values(resource: Resource) -> dict[str, Any]:
@@ -247,15 +229,13 @@ def _own_values(resource: Resource) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "", MASK)}
 
 
-def sections_of(found: RunReport) -> list[Section]:
+def _sections(found: RunReport) -> list[Section]:
     """Return the sections of a report, most important first; empty ones are left out."""
-    names = {each.guid: f"{each.guid} {each.name}".rstrip() for each in found.overview.resources}
+    shown = found.overview
+    names = {each.guid: f"{each.guid} {each.name}".rstrip() for each in shown.resources}
     failures = [
-        Paragraph(
-            text=f"{names[each.guid]} ({each.rtype}){'' if each.critical else ', not critical'}: "
-            f"{each.reason or 'no reason was given'}"
-        )
-        for each in found.overview.resources
+        f"{names[each.guid]} ({each.rtype}){'' if each.critical else ', not critical'}: {each.reason or 'no reason'}"
+        for each in shown.resources
         if each.failed
     ]
     values = [
@@ -264,138 +244,110 @@ def sections_of(found: RunReport) -> list[Section]:
         for name, value in of_one.items()
     ]
     traces = [(names[each.guid], each.path, size(each.size_bytes)) for each in found.traces]
-    total = Paragraph(text=f"{len(traces)} files, {size(sum(each.size_bytes for each in found.traces))}")
-    recordings = []
+    total = f"{plural(len(traces), 'file')}, {size(sum(each.size_bytes for each in found.traces))}"
+    recordings: dict[str, list[Part]] = defaultdict(list)
     for one in found.recordings:
-        nodes = ", ".join(one.nodes) if 0 < len(one.nodes) <= 4 else f"{len(one.nodes) or ''} nodes".lstrip()
-        problem = [Paragraph(text=f"{one.path} cannot be evaluated: {one.problem}")] if one.problem else []
-        findings = [Findings(findings=one.findings)] if one.findings else []
-        title = f"Recording of {nodes} by {names.get(one.guid, one.guid)}"
-        recordings.append(Section(title=title, parts=(*problem, *findings)))
-    sections = [
-        Section(title="Run", parts=_run(found.overview)),
-        Section(title="Failures", parts=tuple(failures)),
-        Section(title=REPORTED, parts=_series(found.reported, names)),
-        Section(title=MEASURED, parts=_series(found.measured, names)),
-        *recordings,
-        Section(title=RESOURCES, parts=_resources(found.overview, names)),
-        Section(title="Attributes set by resources", parts=_rows(("resource", "attribute", "value"), values)),
-        Section(title="Traces", parts=(total, *_rows(("resource", "file", "size"), traces, {2})) if traces else ()),
-    ]
-    return [each for each in sections if each.parts]
+        nodes = joined(one.nodes, most=4) if one.nodes else "no nodes"
+        problem = Paragraph(text=f"{one.path} cannot be evaluated: {one.problem}")
+        part = problem if one.problem else Findings(findings=one.findings)
+        recordings[f"Recording of {nodes} by {names.get(one.guid, one.guid)}"].append(part)
+    sections: dict[str, Sequence[Part]] = {
+        "Run": [Paragraph(text=heading(shown)), Facts(rows=tuple(facts_of(shown).items()))],
+        "Failures": [Paragraph(text=text) for text in failures],
+        "Values that plans reported": _series(found.reported, names),
+        "Values that conditions used": _series(found.measured, names),
+        **recordings,
+        "Resources": _rows(*table_of(shown, rows=len(shown.resources))),
+        "Attributes set by resources": _rows(("resource", "attribute", "value"), values),
+        "Traces": [Paragraph(text=total), *_rows(("resource", "file", "size"), traces, numeric=2)] if traces else [],
+    }
+    return [Section(title=title, parts=tuple(parts)) for title, parts in sections.items() if parts]
 
 
-def _rows(
-    headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], numeric: set[int] | None = None
-) -> tuple[Table, ...]:
-    """Return a table without its empty columns; none without rows."""
+def _rows(headers: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: int = 99) -> list[Table]:
+    """Return a table without its empty columns, none without rows; columns from ``numeric`` on are numbers."""
     kept = [at for at, _ in enumerate(headers) if any(row[at] for row in rows)]
-    if not kept:
-        return ()
+    right = frozenset(place for place, at in enumerate(kept) if at >= numeric)
     shown = tuple(tuple(row[at] for at in kept) for row in rows)
-    right = frozenset(place for place, at in enumerate(kept) if at in (numeric or ()))
-    return (Table(headers=tuple(headers[at] for at in kept), rows=shown, numeric=right),)
+    return [Table(headers=tuple(headers[at] for at in kept), rows=shown, numeric=right)] if kept else []
 
 
-def _run(shown: Overview) -> tuple[Part, ...]:
-    reached = Counter(each.reached for each in shown.resources)
-    counts = ", ".join(f"{reached[state.name]} {state.name}" for state in ResourceState if reached[state.name])
-    released = sum(each.state == ResourceState.RELEASED.name for each in shown.resources)
-    is_released = bool(released) and released == len(shown.resources)
-    facts = [
-        ("began", moment(shown.began) if shown.began else ""),
-        ("took" if is_released else "so far", duration(shown.until - shown.began) if shown.began else ""),
-        ("resources", str(len(shown.resources))),
-        ("reached", counts + (", then released" if is_released else "")),
-        ("level", "" if shown.failed or not shown.level_reason else f"{shown.level}: {shown.level_reason}"),
-        ("blocker", shown.blocker),
-        ("files", shown.run_dir),
-    ]
-    return Paragraph(text=heading(shown)), Facts(rows=tuple((name, value) for name, value in facts if value))
-
-
-def _resources(shown: Overview, names: dict[int, str]) -> tuple[Table, ...]:
+def _series(series: Sequence[Series], names: Mapping[int, str]) -> list[Table]:
+    is_single = all(one.count == 1 for one in series)
+    headers = ["value"] if is_single else ["values", "first", "last", "lowest", "highest"]
     rows = []
-    for each in shown.resources:
-        moments = [f"+{duration(t - shown.began)}" if (t := each.times.get(name)) else "" for name in _SHOWN_STATES]
-        rows.append((names[each.guid], each.rtype, each.reached, *moments))
-    headers = ("resource", "type", "reached", *(name.lower() for name in _SHOWN_STATES))
-    return _rows(headers, rows, set(range(3, 8)))
-
-
-def _series(series: tuple[Series, ...], names: dict[int, str]) -> tuple[Table, ...]:
-    who = [(names.get(one.guid, str(one.guid)), one.node, one.name) for one in series]
-    if all(one.count == 1 for one in series):
-        rows = [(*name, f"{one.last:.6g}") for name, one in zip(who, series, strict=True)]
-        return _rows(("resource", "node", "name", "value"), rows, {3})
-    more = [(str(one.count), *(f"{value:.6g}" for value in (one.first, one.last, one.low, one.high))) for one in series]
-    headers = ("resource", "node", "name", "values", "first", "last", "lowest", "highest")
-    return _rows(headers, [(*name, *numbers) for name, numbers in zip(who, more, strict=True)], set(range(3, 8)))
+    for one in series:
+        numbers = [f"{value:.6g}" for value in (one.first, one.last, one.low, one.high)]
+        shown = numbers[:1] if is_single else [str(one.count), *numbers]
+        rows.append([names.get(one.guid, str(one.guid)), one.node, one.name, *shown])
+    return _rows(["resource", "node", "name", *headers], rows, numeric=3)
 
 
 def _text(section: Section) -> str:
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     lines = [section.title, "-" * min(width, len(section.title))]
     for part in section.parts:
         match part:
-            case Paragraph(text=text):
-                lines += _wrapped(text, width)
-            case Findings(findings=findings):
-                for each in findings:
-                    lines += _wrapped(f"{each.title}: {each.text} {each.advice}".rstrip(), width)
-            case Facts(rows=rows):
-                for name, value in rows:
-                    lines += _wrapped(f"{name:<11}{value}", width)
             case Table():
                 lines.append(table(part.headers, part.rows, width=width))
+                continue
+            case Paragraph():
+                texts = [part.text]
+            case Findings():
+                texts = [f"{each.title}: {each.text} {each.advice}".rstrip() for each in part.findings]
+            case Facts():
+                texts = [f"{name:<11}{value}" for name, value in part.rows]
+            case Picture():
+                texts = []
+        lines += [line for text in texts for line in wrapper.wrap(escape_control(text))]
     return "\n".join(lines)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    text = escape_control(text)
-    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
 def _write_page(path: Path, found: RunReport, sections: list[Section], state: State) -> None:
-    from fedmon.report.extra import report_extra
-
+    shown, titles = found.overview, [one.title for one in sections]
     with report_extra("a page"):
         from fedmon.report.document.html import html
         from fedmon.report.plots.library import own_process
 
-    shown = found.overview
-    with own_process(path.parent):
-        curves = {REPORTED: _curves(found, found.reported), MEASURED: _curves(found, found.measured)}
-        parts = [Section(title=one.title, parts=(*curves.get(one.title, ()), *one.parts)) for one in sections]
-        titles = [one.title for one in sections]
-        # A graph is long if each resource waits for the one before: it comes below what matters more.
-        at = titles.index(RESOURCES) + 1 if RESOURCES in titles else len(titles)
-        parts[at:at] = _pictures("Graph", "The resources and their conditions", _graph(found, state))
-        at = 1 + any(each.failed for each in shown.resources)
-        parts[at:at] = _pictures("Timeline", "The states of each resource over time", _timeline(found))
-        document = Document(
-            title=f"Experiment {shown.exp_id}",
-            subtitle=f"run {shown.run_id}: {shown.status}",
-            header=f"experiment {shown.exp_id}, run {shown.run_id}; made {moment(time.time())}",
-            sections=tuple(parts),
-        )
-        with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(html(document))
+        with own_process(path.parent):
+            curves = {"Values that plans reported": found.reported, "Values that conditions used": found.measured}
+            parts = [
+                Section(title=one.title, parts=(*_curves(shown, curves.get(one.title, ())), *one.parts))
+                for one in sections
+            ]
+            # A graph may be long: it stands below what matters more.
+            at = titles.index("Resources") + 1 if "Resources" in titles else len(titles)
+            names = {each.guid: each.name for each in shown.resources if each.name}
+            with contextlib.suppress(InvalidInputError):  # it is too large
+                png = content_of(picture_of(as_reached(state), names=names), "png")
+                parts.insert(at, _picture("Graph", "The resources and their conditions", png))
+            if shown.began and 0 < len(shown.resources) <= MAX_BARS:
+                at = 1 + any(each.failed for each in shown.resources)
+                parts.insert(at, _picture("Timeline", "The states of each resource over time", _timeline(shown)))
+            document = Document(
+                title=f"Experiment {shown.exp_id}",
+                subtitle=f"run {shown.run_id}: {shown.status}",
+                header=f"experiment {shown.exp_id}, run {shown.run_id}; made {moment(time.time())}",
+                sections=tuple(parts),
+            )
+            with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(html(document))
 
 
-def _pictures(title: str, meaning: str, png: bytes | None) -> list[Section]:
-    return [] if png is None else [Section(title=title, parts=(Picture(title=meaning, png=lambda: png),))]
+def _picture(title: str, meaning: str, png: bytes) -> Section:
+    return Section(title=title, parts=(Picture(title=meaning, png=lambda: png),))
 
 
-def _curves(found: RunReport, series: Sequence[Series]) -> list[Picture]:
+def _curves(shown: Overview, series: Sequence[Series]) -> list[Picture]:
     """Return a drawing for each name with several values: a line for each node, or for each resource."""
     from fedmon.report.curves import Curve, drawn
 
-    names = {each.guid: f"{each.guid} {each.name or each.rtype}" for each in found.overview.resources}
-    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    names = {each.guid: f"{each.guid} {each.name or each.rtype}" for each in shown.resources}
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
-        line = lines.setdefault(one.name, {}).setdefault(one.node or names.get(one.guid, str(one.guid)), [])
-        line += [(t - found.overview.began, value) for t, value in one.points]
+        points = ((t - shown.began, value) for t, value in one.points)
+        lines[one.name][one.node or names.get(one.guid, str(one.guid))].extend(points)
     pictures = []
     for name, of_name in list(lines.items())[:MAX_CURVES]:
         if any(len(points) > 1 for points in of_name.values()):
@@ -404,13 +356,10 @@ def _curves(found: RunReport, series: Sequence[Series]) -> list[Picture]:
     return pictures
 
 
-def _timeline(found: RunReport) -> bytes | None:
-    """Return the states of resources as bars over time; None if there are none, or too many."""
+def _timeline(shown: Overview) -> bytes:
+    """Return the states of resources as bars over time."""
     from fedmon.report.timeline import Bar, Timeline, drawn
 
-    shown = found.overview
-    if not shown.began or not 0 < len(shown.resources) <= MAX_BARS:
-        return None
     rows = []
     for each in shown.resources:
         moments = sorted((t, ResourceState[name]) for name, t in each.times.items())
@@ -422,12 +371,3 @@ def _timeline(found: RunReport) -> bytes | None:
         )
         rows.append((f"{each.guid} {each.name or each.rtype}", bars))
     return drawn(Timeline(rows=tuple(rows), length_s=shown.until - shown.began))
-
-
-def _graph(found: RunReport, state: State) -> bytes | None:
-    """Return the drawing of a run; None if it is too large."""
-    names = {each.guid: each.name for each in found.overview.resources if each.name}
-    try:
-        return content_of(picture_of(as_reached(state), names=names), "png")
-    except FedmonError:
-        return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,28 +21,40 @@ from msgspec.structs import replace
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
+from fedmon.common.text import duration, joined, moment, table
 from fedmon.experiment.check.document import check
 from fedmon.experiment.check.problems import ImpossiblePlanError
-from fedmon.experiment.check.status import Overview, followed, heading
-from fedmon.experiment.cli.documents import EachOption, FileArgument, JsonOption, RunArgument, connected
-from fedmon.experiment.cli.tables import Moment, change_lines, closing, moments, table
+from fedmon.experiment.check.status import RUNS, Overview, Standing, followed, heading
+from fedmon.experiment.cli.documents import EachOption, FileArgument, RunArgument, connected
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.document.files import write
 from fedmon.experiment.journal import DOCUMENT, Follower
 from fedmon.experiment.natures import lasts, natures
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.cli.shell import NO_ANSWER, BrokerOption, IdOption, SettingsOption, emit, logs_above
+from fedmon.researcher.cli.shell import (
+    NO_ANSWER,
+    BrokerOption,
+    IdOption,
+    JsonOption,
+    LinesOption,
+    SettingsOption,
+    emit,
+    logs_above,
+)
 
 REDRAW_S = 0.25
 INTERRUPTED = 130
-LOOK_S = 1.0
-"""How old the shown state may become if the system reports no changes."""
-PACE_S = 0.05
 MANY = 100
-"""This many resources are listed at the end; a JSON document has all."""
+"""The end lists this many resources; a JSON document has all."""
 FOLDER = Path("experiments")
-PIPE_WIDTH = 200
+_WIDE, _UNLIMITED = 100, 10_000
+"""A terminal of so many columns has room for types beside names; lines in files and pipes are not cut."""
+_STYLES: Mapping[str, str] = {
+    "STARTED": "cyan", "STOPPED": "green", "FAILED": "bold red", "RELEASED": "dim", "READY": "yellow",
+}  # fmt: skip
+_RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
+"""These states are listed first if there is no room for all."""
 
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until all is released (default: no limit).")
@@ -71,12 +85,12 @@ def run(
         raise ImpossiblePlanError(found.plan.errors)
     where = directory or found.description.local_dir or FOLDER
     description = replace(found.description, local_dir=str(Path(where).expanduser().absolute()))
+    _log_no_failures()
     with (
         connected(broker, settings, researcher) as federation,
-        _failures_told_once(),
         ExperimentController.from_description(description, federation=federation) as ec,
     ):
-        # A later process sees by it that everything was registered.
+        # It tells `reconnect` that everything was registered.
         write(ec.describe(), Path(ec.run_dir) / DOCUMENT)
         if any(ec.get_resource(guid).asks_federation for guid in ec.resources):
             _ = ec.federation  # nothing begins without a connection
@@ -98,55 +112,46 @@ def reconnect(
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
     if shown.resources and shown.status in ("ended", "failed"):
-        sys.stderr.write("fedmon: it is over, and everything was released: nothing is left to be taken up\n")
+        sys.stderr.write("fedmon: the run is over and released: nothing to resume\n")
         _print(shown, as_json=json)
         raise typer.Exit(0 if shown.is_well else 1)
-    was_deployed, is_whole = bool(follower.state.groups), (follower.folder / DOCUMENT).is_file()
-    if not was_deployed and not is_whole:
+    was_deployed = bool(follower.state.groups)
+    if not was_deployed and not (follower.folder / DOCUMENT).is_file():
         raise ConflictError(
             f"the process of the run in {follower.folder} died before everything was registered: begin a new run"
         )
+    _log_no_failures()
     with (
         connected(broker, settings, researcher) as federation,
-        _failures_told_once(),
         ExperimentController.reconnect(run_dir, federation=federation) as ec,
     ):
         if not was_deployed:
             ec.deploy()  # the next step of `run`
-        if left_out := _undeployed(ec.snapshot):
-            guids = ", ".join(map(str, left_out))
-            sys.stderr.write(f"fedmon: resource {guids} was never deployed, and is not waited for\n")
+        if left_out := [guid for guid, one in sorted(ec.snapshot.resources.items()) if _is_left_out(one)]:
+            sys.stderr.write(
+                f"fedmon: resource {joined([*map(str, left_out)], most=20)} was never deployed, and is not waited for\n"
+            )
         _finish(ec, timeout_s=timeout, keep=keep, as_json=json)
 
 
 def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
     """Show the state of a run, also of another process, from its journal; nothing is changed."""
     with Follower(run_dir) as follower:
-        shown = followed(follower, time.time())
-    _print(shown, as_json=json)
+        _print(followed(follower, time.time()), as_json=json)
 
 
-def watch(
-    run_dir: RunArgument,
-    *,
-    timeout: ForOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line, for each change.")] = False,
-) -> None:
+def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption = False) -> None:
     """Follow a run of another process until it is over."""
     deadline = Deadline(10**9 if timeout is None else timeout)
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
-        try:
-            is_over_already = shown.status != "running" and not json
-            with showing(lambda: shown, silent=is_over_already, as_json=json) as on_change:
-                on_change(shown)
-                while shown.status == "running" and not deadline.passed():
-                    is_counted_down = sys.stdout.isatty() and len(shown.resources) <= MANY
-                    follower.wait(min(REDRAW_S if is_counted_down else LOOK_S, deadline.left_s()))
-                    shown = followed(follower, time.time())
-                    on_change(shown)
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+        is_shown = json or shown.status == "running"
+        with _showing(lambda: shown, as_json=json) if is_shown else nullcontext(_ignore) as tell:
+            tell()
+            while shown.status == "running" and not deadline.passed():
+                follower.wait(min(REDRAW_S, deadline.left_s()))
+                shown = followed(follower, time.time())
+                tell()
     if not json:
         _print(shown, as_json=False)
     if shown.status == "running":
@@ -155,130 +160,40 @@ def watch(
         raise typer.Exit(1)
 
 
-@contextmanager
-def showing(
-    look: Callable[[], Overview], *, silent: bool = False, as_json: bool = False
-) -> Iterator[Callable[[Overview], None]]:
-    """Give what shows a run on stdout; a terminal is redrawn by itself, so that its times go on."""
-    if silent:
-        yield lambda _shown: None
-    elif as_json:
-        yield _Documents()
-    elif sys.stdout.isatty():
-        with _on_terminal(look):
-            yield lambda _shown: None
-    else:
-        yield _Lines()
-
-
-class _Lines:
-    """Writes the changes since the last look."""
-
-    def __init__(self) -> None:
-        self._told: set[Moment] = set()
-        self._blocker: str | None = None
-
-    def __call__(self, shown: Overview) -> None:
-        lines = [heading(shown)] if self._blocker is None else []
-        lines += change_lines(self._told, shown)
-        blocking = shown.blocker.partition(": ")[0]  # the rest counts the seconds
-        if blocking and blocking != self._blocker:
-            lines.append(escape_control(f"blocker: {shown.blocker}"))
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        sys.stdout.flush()
-        self._told, self._blocker = moments(shown), blocking
-
-
-class _Documents:
-    """Writes a document a line for each change of a resource."""
-
-    def __init__(self) -> None:
-        self._states: dict[int, str] = {}
-
-    def __call__(self, shown: Overview) -> None:
-        for each in shown.resources:
-            if self._states.get(each.guid) != each.state:
-                sys.stdout.write(f"{msgspec.json.encode(each).decode()}\n")
-        self._states = {each.guid: each.state for each in shown.resources}
-        sys.stdout.flush()
-
-
-@contextmanager
-def _on_terminal(look: Callable[[], Overview]) -> Iterator[None]:
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(highlight=False)
-
-    def screen() -> Any:
-        shown, now = look(), time.time()
-        rows = max(3, console.height - 9)
-        below = [Text(line) for line in closing(shown, now)]
-        return Group(Text(heading(shown)), table(shown, now, rows=rows, width=console.width), *below)
-
-    terminal, per_s = sys.stderr, 1 / REDRAW_S
-    live = Live(
-        console=console, get_renderable=screen, refresh_per_second=per_s, vertical_overflow="crop", transient=True
-    )
-    with live, logs_above(terminal):
-        yield
-
-
 def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as_json: bool) -> None:
     """Show a run of this process until it is over, release it, and exit with the code of its outcome."""
-    code = 0
+    deadline, is_over = Deadline(10**9 if timeout_s is None else timeout_s), False
     with Follower(ec.run_dir) as follower:
 
         def look() -> Overview:
             return followed(follower, time.time())
 
-        with showing(look, silent=as_json) as on_change, _heard_signals() as told:
+        with nullcontext(_ignore) if as_json else _showing(look) as tell, _heard_signals() as interrupted:
+
+            def is_done() -> bool:
+                return interrupted.is_set() or _is_over(ec.snapshot)
+
             try:
-                if not _until_over(ec, follower, lambda: on_change(look()), timeout_s, told):
-                    code = NO_ANSWER
-                elif keep:
-                    sys.stderr.write("fedmon: it is over; everything is kept until Ctrl-C\n")
-                    told.wait()
-                    raise KeyboardInterrupt
-            except KeyboardInterrupt:
-                code = INTERRUPTED if not (keep and _is_over(ec.snapshot)) else 0
+                while not is_done() and not deadline.passed():
+                    tell()
+                    left_s = min(REDRAW_S, deadline.left_s())
+                    ec.wait(ec.resources, ResourceState.STOPPED, is_done, timeout=left_s)
+                tell()
+                is_over = _is_over(ec.snapshot)
+                if is_over and keep:
+                    sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
+                    interrupted.wait()
             finally:
                 ec.shutdown()
-                on_change(look())
+                tell()
         shown = look()
     _print(shown, as_json=as_json)
-    if code == NO_ANSWER:
-        sys.stderr.write(f"fedmon: not over within {timeout_s:g} s; everything was released\n")
-    elif code == INTERRUPTED:
-        sys.stderr.write("fedmon: ended before it was over; everything was released\n")
-    raise typer.Exit(code or (0 if shown.is_well else 1))
-
-
-def _until_over(
-    ec: ExperimentController,
-    follower: Follower,
-    on_change: Callable[[], None],
-    timeout_s: float | None,
-    told: threading.Event,
-) -> bool:
-    deadline = Deadline(10**9 if timeout_s is None else timeout_s)
-    while not _is_over(ec.snapshot):
-        if told.is_set():
-            raise KeyboardInterrupt
-        if deadline.passed():
-            return False
-        follower.wait(min(LOOK_S, deadline.left_s()))
-        if not _is_over(ec.snapshot):
-            on_change()
-            # To show each of a thousand changes would delay them.
-            ec.wait_finished(ec.resources, timeout=min(PACE_S, deadline.left_s()))
-    return True
-
-
-def _undeployed(state: State) -> list[int]:
-    """Return the guids of the resources that were never deployed."""
-    return [guid for guid, one in sorted(state.resources.items()) if _is_left_out(one)]
+    code = 0 if shown.is_well else 1
+    if not is_over:
+        code = INTERRUPTED if interrupted.is_set() else NO_ANSWER
+        early = "interrupted before its end" if interrupted.is_set() else f"not over within {timeout_s:g} s"
+        sys.stderr.write(f"fedmon: {early}; everything was released\n")
+    raise typer.Exit(code)
 
 
 def _is_left_out(resource: Resource) -> bool:
@@ -306,38 +221,100 @@ def _heard_signals() -> Iterator[threading.Event]:
 
     An exception at the first could strike while a lock is held, or where it is swallowed.
     """
-    told = threading.Event()
+    heard = threading.Event()
 
     def interrupt(*_: object) -> None:
-        if told.is_set():
+        if heard.is_set():
             raise KeyboardInterrupt
-        told.set()
+        heard.set()
 
-    heard = [each for each in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, interrupt) for each in heard}
+    signals = [each for each in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, interrupt) for each in signals}
     try:
-        yield told
+        yield heard
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
-@contextmanager
-def _failures_told_once() -> Iterator[None]:
+def _log_no_failures() -> None:
     """Keep the failures of resources out of the log: the result has each with its reason."""
 
     def is_kept(record: logging.LogRecord) -> bool:
         is_failure = record.name.startswith(f"{OUR_LOGGER}.experiment.resource") and record.levelno >= logging.ERROR
         return not is_failure and record.name != f"{OUR_LOGGER}.experiment.failure"
 
-    handlers = list(logging.getLogger(OUR_LOGGER).handlers)
-    for handler in handlers:
+    for handler in logging.getLogger(OUR_LOGGER).handlers:
         handler.addFilter(is_kept)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            handler.removeFilter(is_kept)
+
+
+@contextmanager
+def _showing(look: Callable[[], Overview], *, as_json: bool = False) -> Iterator[Callable[[], None]]:
+    """Give a function that prints what changed since its last call; a terminal redraws itself in another thread."""
+    if as_json or not sys.stdout.isatty():
+        changes = _Documents() if as_json else _Lines()
+        yield lambda: changes.print(look())
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console, terminal = Console(highlight=False), sys.stderr
+    live = Live(
+        console=console,
+        get_renderable=lambda: _coloured(_text(look(), rows=max(3, console.height - 10), width=console.width)),
+        refresh_per_second=1 / REDRAW_S,
+        vertical_overflow="crop",
+        transient=True,
+    )
+    with live, logs_above(terminal):
+        yield _ignore
+
+
+def _ignore() -> None:
+    """Print nothing."""
+
+
+class _Documents:
+    """Prints a resource as a JSON document a line when its state changes."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, str] = {}
+
+    def print(self, shown: Overview) -> None:
+        """Print what changed since the last call."""
+        for each in shown.resources:
+            if self._states.get(each.guid) != each.state:
+                sys.stdout.write(f"{msgspec.json.encode(each).decode()}\n")
+                self._states[each.guid] = each.state
+        sys.stdout.flush()
+
+
+class _Lines:
+    """Prints a line for each state that resources reached since the last call, and for a new blocker."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, str, float]] = set()
+        self._blocker: str | None = None
+
+    def print(self, shown: Overview) -> None:
+        """Print what changed since the last call."""
+        lines = [heading(shown)] if self._blocker is None else []
+        reached = {(each.guid, state, t) for each in shown.resources for state, t in each.times.items()}
+        by_guid = {each.guid: each for each in shown.resources}
+        moved: dict[str, list[str]] = {}
+        last: dict[str, float] = {}
+        for guid, state, last[state] in sorted(reached - self._seen, key=lambda change: change[2]):
+            one = by_guid[guid]
+            moved.setdefault(state, []).append(" ".join(filter(None, (str(guid), one.name, f"({one.rtype})"))))
+        for state, t in sorted(last.items(), key=lambda change: change[1]):
+            clock = datetime.datetime.fromtimestamp(t).astimezone().strftime("%H:%M:%S.%f")[:-3]
+            lines.append(f"{clock} {state} {joined(moved[state], most=8)}")
+        blocker = shown.blocker.partition(": ")[0]  # the rest counts seconds
+        if blocker and blocker != self._blocker:
+            lines.append(f"blocker: {shown.blocker}")
+        sys.stdout.write("".join(f"{escape_control(line)}\n" for line in lines))
+        sys.stdout.flush()
+        self._seen, self._blocker = reached, blocker
 
 
 def _print(shown: Overview, *, as_json: bool) -> None:
@@ -346,14 +323,87 @@ def _print(shown: Overview, *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    now, is_terminal = time.time(), sys.stdout.isatty()
-    sys.stdout.write(f"{heading(shown)}\n")
-    if shown.resources:
-        console = Console(highlight=False, width=None if is_terminal else PIPE_WIDTH)
-        rows = None if len(shown.resources) <= MANY else MANY
-        with console.capture() as capture:
-            console.print(table(shown, now, rows=rows, width=console.width if is_terminal else None))
-        # Trailing blanks would wrap in a file or a mail.
-        text = capture.get()
-        sys.stdout.write(text if is_terminal else "\n".join(line.rstrip() for line in text.split("\n")))
-    sys.stdout.write("\n".join([*closing(shown, now), escape_control(f"files: {shown.run_dir}")]) + "\n")
+    console = Console(highlight=False)
+    text = _text(shown, rows=MANY, width=console.width if sys.stdout.isatty() else _UNLIMITED)
+    console.print(_coloured(text), soft_wrap=True)
+
+
+def _coloured(text: str) -> Any:
+    from rich.text import Text
+
+    found = Text(text)
+    for state, style in _STYLES.items():
+        found.highlight_words([state], style)
+    return found
+
+
+def _text(shown: Overview, *, rows: int, width: int) -> str:
+    """Return the heading, a table of at most ``rows`` resources, and the facts of a run."""
+    columns, cells = table_of(shown, rows=rows, has_types=width >= _WIDE)
+    lines = [heading(shown)]
+    if cells:
+        lines.append(table(columns, cells, width=width))
+    if more := len(shown.resources) - len(cells):
+        lines.append(f"... {more} more, see --json")
+    return "\n".join([*lines, *(f"{name}: {escape_control(fact)}" for name, fact in facts_of(shown).items())])
+
+
+def facts_of(shown: Overview) -> dict[str, str]:
+    """Return what is known about a run as a whole, by name."""
+    reached = Counter(each.reached for each in shown.resources)
+    counts = ", ".join(f"{reached[state.name]} {state.name}" for state in ResourceState if reached[state.name])
+    over = sum(ResourceState[each.state] >= ResourceState.STOPPED for each in shown.resources)
+    failed = sum(each.failed for each in shown.resources)
+    facts = {
+        "began": moment(shown.began) if shown.began else "",
+        "so far" if shown.status == "running" else "took": duration(_now(shown) - shown.began) if shown.began else "",
+        "resources": f"{counts or 'none'}; {over} of {len(shown.resources)} over" + f", {failed} failed" * bool(failed),
+        "level": "" if shown.failed or not shown.level_reason else f"{shown.level}: {shown.level_reason}",
+        "blocker": shown.blocker,
+        "files": shown.run_dir,
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def table_of(shown: Overview, *, rows: int, has_types: bool = True) -> tuple[list[str], list[list[str]]]:
+    """Return the columns of a table of resources and its rows, failed and active resources first if not all fit.
+
+    Empty columns are left out, and types beside names unless it ``has_types``.
+    """
+    by_rank = sorted(shown.resources, key=lambda each: (not each.failed, _RANKS.get(each.state, 9), each.guid))
+    cells = [_cells(each, shown) for each in sorted(by_rank[:rows], key=lambda each: each.guid)]
+    columns = [name for name in cells[0] if any(each[name] for each in cells)] if cells else []
+    if "name" in columns and not has_types:
+        columns.remove("type")
+    return columns, [[each[name] for name in columns] for each in cells]
+
+
+def _cells(each: Standing, shown: Overview) -> dict[str, str]:
+    """Return a resource by column; ``for`` is how long it has been in its state, or how long it ran."""
+    is_over, started = ResourceState[each.state] >= ResourceState.STOPPED, each.times.get("STARTED")
+    ends = (each.times[state] for state in ("STOPPED", "FAILED", "RELEASED") if state in each.times)
+    began, ended = (started, next(ends, None)) if is_over else (each.since, _now(shown))
+    if each.failed:
+        why = each.reason if each.critical else f"(not critical) {each.reason}"
+    elif not each.action:
+        why = each.waiting.removeprefix(RUNS)
+    elif each.left_s is not None:
+        why = f"{each.action} in {duration(each.left_s)}"
+    else:
+        others = [one for one in shown.resources if one.guid in each.waits_for]
+        named = [f"{other.guid} {other.name}".rstrip() + f" ({other.state})" for other in others]
+        why = f"{each.action} waits for {joined(named)}"
+    is_released = each.state == ResourceState.RELEASED.name and each.reached != each.state
+    return {
+        "#": str(each.guid),
+        "name": each.name,
+        "type": each.rtype,
+        "state": f"{each.reached}, released" if is_released else each.state,
+        "start": "" if started is None else f"+{duration(started - shown.began)}",
+        "for": "" if began is None or ended is None else duration(ended - began),
+        "why": why,
+    }
+
+
+def _now(shown: Overview) -> float:
+    return time.time() if shown.status == "running" else shown.until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedmon.compat.nepi.runner import MAX_FRUITLESS_RUNS, RunnerError, has_converged
+from fedmon.compat.nepi.runner import MAX_FRUITLESS_RUNS, RunnerError
 from fedmon.experiment import (
     Attribute,
     ECState,
@@ -17,7 +17,6 @@ from fedmon.experiment import (
     ExperimentRunner,
     FailureManager,
     Flags,
-    OptionalFailures,
     ResourceFactory,
     ResourceManager,
     clsinit_copy,
@@ -37,8 +36,9 @@ class Short(ResourceManager):
 
     @classmethod
     def _register_attributes(cls) -> None:
-        hook = lambda _, new: f"{new}!"  # noqa: E731 - of this attribute alone
-        cls._register_attribute(Attribute("password", "help", flags=Flags.Credential, set_hook=hook))
+        cls._register_attribute(
+            Attribute("password", "help", flags=Flags.Credential, set_hook=lambda _, new: f"{new}!")
+        )
         cls._register_attribute(Attribute("unread", "help", flags=Flags.NoRead))
 
     def do_start(self) -> None:
@@ -50,15 +50,13 @@ class Short(ResourceManager):
 
 
 class Own(FailureManager):
-    """A failure manager that counts, and takes an argument."""
+    """A failure manager that takes an argument, and fails nothing."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.count = limit, 0
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def eval_failure(self, guid: int) -> None:
-        self.count += 1
-        if self.count > self.limit:
-            self.give_up(f"resource {guid} is one too many")
+        self.count += guid
 
 
 class Uncopied(FailureManager):
@@ -70,18 +68,11 @@ class Special(ExperimentController):
     pass
 
 
-@pytest.fixture(autouse=True)
-def types() -> Iterator[None]:
-    kept = ResourceFactory._resource_types
-    ResourceFactory.register_type(Short)
-    FAILS.clear()
-    Short.starts = 0
-    yield
-    ResourceFactory._resource_types = kept
-
-
 @pytest.fixture
 def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    FAILS.clear()
+    Short.starts = 0
+    ResourceFactory.register_type(Short)
     with ExperimentController("runs", tmp_path, journal=False) as made:
         made.register_resource("runs::Short")
         yield made
@@ -97,8 +88,6 @@ def giving(*values: Any) -> Callable[[Any, int], Any]:
         ({"max_runs": 2}, 2),
         ({"min_runs": 3, "max_runs": 2}, 3),
         ({"compute_metric_callback": giving(10)}, 2),
-        ({"compute_metric_callback": giving(0)}, 2),
-        ({"compute_metric_callback": giving(-10)}, 2),
         ({"compute_metric_callback": giving(10), "min_runs": 4}, 4),
         ({"compute_metric_callback": giving(10), "max_runs": 1}, 1),
         ({"compute_metric_callback": giving(None, None, 10)}, 4),
@@ -115,21 +104,12 @@ def test_it_ends_at_its_limit_or_when_the_metric_has_converged(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_runs": None},
-        {"min_runs": 3},
-        {"evaluate_convergence_callback": lambda *_: True},
-        {"max_runs": 1, "wait_time": -1},
-        {"max_runs": 1, "wait_time": float("nan")},
-    ],
+    "options", [{}, {"max_runs": None}, {"min_runs": 3}, {"evaluate_convergence_callback": lambda *_: True}]
 )
 def test_a_runner_that_would_never_end_is_refused(ec: ExperimentController, options: dict[str, Any]) -> None:
-    with pytest.raises(RunnerError) as raised:
+    with pytest.raises(RuntimeError, match="never end"):
         ExperimentRunner().run(ec, **options)
 
-    assert isinstance(raised.value, RuntimeError)
     assert Short.starts == 0
 
 
@@ -173,6 +153,15 @@ def test_a_runner_can_be_stopped_while_it_waits(ec: ExperimentController) -> Non
     assert runner.run(ec, max_runs=1000, wait_time=30) == 1
 
 
+def test_a_runner_can_be_stopped_while_its_resources_run(ec: ExperimentController) -> None:
+    runner, endless = ExperimentRunner(), ec.register_resource("local::Process", command=["sleep", "60"])
+    threading.Timer(0.3, runner.stop).start()
+
+    ran = runner.run(ec, max_runs=1000, wait_guids=endless, compute_metric_callback=giving(1.0))
+
+    assert (ran, runner.failures, runner.samples) == (1, {1: "it was stopped before its end"}, [])
+
+
 @pytest.mark.parametrize(
     ("samples", "expected"),
     [
@@ -181,71 +170,56 @@ def test_a_runner_can_be_stopped_while_it_waits(ec: ExperimentController) -> Non
         ([0, 0], True),
         ([-100, -101, -99, -100], True),
         ([100, 150], False),
-        ([-100, -150], False),
         ([1, -1], False),
-        ([0, 1e-300], False),
         ([1e308, 1e308, 1e308], True),
-        ([5e-324, 5e-324], True),
         # std 10, n 16: 2 * 10 / 4 = 5, just 5 % of 100; with n 12 it is more.
         ([90, 110] * 8, True),
         ([90, 110] * 6, False),
     ],
 )
 def test_the_default_rule(samples: list[Any], expected: bool) -> None:
-    assert has_converged(samples) is expected
+    assert ExperimentRunner().evaluate_normal_convergence(None, 1, samples) is expected
 
 
-@pytest.mark.parametrize("bad", ["1", float("nan"), None, [], {"a": 1}, [1, "2"], b"1", 10**400])
+@pytest.mark.parametrize("bad", ["1", float("nan"), None, [1, "2"], 10**400])
 def test_the_default_rule_refuses_what_is_not_a_number(bad: Any) -> None:
     with pytest.raises(RunnerError, match="not a finite number"):
-        has_converged([bad, bad])
+        ExperimentRunner().evaluate_normal_convergence(None, 1, [bad, bad])
 
 
-def test_each_run_has_credentials_failure_manager_federation_and_options(tmp_path: Path) -> None:
+def test_each_run_has_credentials_failure_manager_federation_and_options(
+    ec: ExperimentController, tmp_path: Path
+) -> None:
     # given
     federation: Any = object()
     seen: list[Any] = []
 
-    def look(run: Special, number: int) -> float:
+    def look(run: Special, _number: int) -> float:
         run.fm.eval_failure(1)
         values = [run.get_resource(1)._attrs[name].value for name in ("password", "unread")]
-        seen.append((number, type(run), run.federation, run.persist, values))
-        seen.append((run.fm is not own, getattr(run.fm, "count", None), run.fm.ec is run))
+        seen.append((type(run), run.federation, run.persist, values, getattr(run.fm, "count", None), run.fm.ec is run))
         return 1.0
 
-    own = Own(limit=5)
+    own = Own(count=0)
     # when
-    with Special("runs", tmp_path, persist=True, fm=own, federation=federation, journal=False) as ec:
-        ec.register_resource("runs::Short", password="hunter2", unread="unsaid")
-        assert ExperimentRunner().run(ec, max_runs=2, min_runs=2, wait_guids=1, compute_metric_callback=look) == 2
-        assert (own.ec is ec, own.count) == (True, 0)
+    with Special("special", tmp_path, persist=True, fm=own, federation=federation, journal=False) as special:
+        special.register_resource("runs::Short", password="hunter2", unread="unsaid")
+        assert ExperimentRunner().run(special, max_runs=2, min_runs=2, wait_guids=1, compute_metric_callback=look) == 2
+        assert (own.ec is special, own.count) == (True, 0)
 
     # then
-    for number in (1, 2):
-        found = seen[2 * number - 2 : 2 * number]
-        assert found == [(number, Special, federation, True, ["hunter2!", "unsaid"]), (True, 1, True)]
-    written = [path.read_text() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert seen == [(Special, federation, True, ["hunter2!", "unsaid"], 1, True)] * 2
+    written = [path.read_text() for path in (tmp_path / "special").rglob("*") if path.is_file()]
     assert written
     assert not [text for text in written if "hunter2" in text or "unsaid" in text]
 
 
-def test_a_failure_manager_that_ends_nothing_ends_no_run(tmp_path: Path) -> None:
-    FAILS[1] = "no luck"
-    runner = ExperimentRunner()
-    with ExperimentController("runs", tmp_path, fm=OptionalFailures()) as ec:
-        ec.register_resource("runs::Short")
-        runner.run(ec, max_runs=1, wait_guids=[1], compute_metric_callback=giving(1.0))
-
-    assert (runner.failed_runs, runner.samples) == ([], [1.0])
-
-
-def test_what_cannot_be_run_again_is_refused_before_the_first_run(tmp_path: Path) -> None:
-    runner = ExperimentRunner()
-    with ExperimentController("runs", tmp_path, fm=Uncopied()) as ec:
-        ec.register_resource("runs::Short")
+def test_what_cannot_be_run_again_is_refused_before_the_first_run(ec: ExperimentController, tmp_path: Path) -> None:
+    with ExperimentController("runs", tmp_path, fm=Uncopied()) as uncopied:
+        uncopied.register_resource("runs::Short")
         with pytest.raises(UnknownGuidError, match="99"):
-            runner.run(ec, max_runs=2, wait_guids=[99])
+            ExperimentRunner().run(uncopied, max_runs=2, wait_guids=[99])
         with pytest.raises(InvalidPolicyError, match="Uncopied"):
-            runner.run(ec, max_runs=2)
+            ExperimentRunner().run(uncopied, max_runs=2)
 
     assert Short.starts == 0

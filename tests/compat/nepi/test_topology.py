@@ -35,9 +35,8 @@ def test_each_shape_has_its_nodes_and_edges(
 ) -> None:
     netgraph = NetGraph(topo_type=topo_type, node_count=node_count, **more)
 
-    assert sorted(netgraph.nodes(), key=str) == sorted(expected.nodes(), key=str)
-    assert {frozenset(edge) for edge in netgraph.edges()} == {frozenset(edge) for edge in expected.edges()}
-    assert (netgraph.order, len(netgraph.edges())) == (node_count, expected.number_of_edges())
+    assert networkx.utils.graphs_equal(netgraph.topology, expected)
+    assert (netgraph.order, netgraph.edges()) == (node_count, list(netgraph.topology.edges))
 
 
 LINE = {"topo_type": "linear", "node_count": 3, "assign_ips": True}
@@ -49,9 +48,8 @@ LINE = {"topo_type": "linear", "node_count": 3, "assign_ips": True}
         ({"topo_type": "ring", "node_count": 3}, "'ring'.*linear"),
         ({"topo_type": "ladder", "node_count": 5}, "even number"),
         ({"topo_type": "tree", "node_count": 4}, "1, 3, 7"),
-        ({"topo_type": "mesh", "node_count": 100_000}, "up to 3000"),
-        ({"topo_type": "star", "node_count": 6, "branches": 2}, "2 branches"),
-        ({"topo_type": "star", "node_count": 6, "branches": 0}, "0 branches"),
+        ({"topo_type": "star", "node_count": 6, "branches": 2}, r"1 \+ n \* 2 nodes, not 6"),
+        ({"topo_type": "star", "node_count": 6, "branches": 0}, "star"),
         ({"topo_type": "linear", "node_count": 0}, "1 or more"),
         ({"node_count": 2, "assign_ips": True}, "disconnected"),
         ({**LINE, "version": 5}, "version 5"),
@@ -60,16 +58,13 @@ LINE = {"topo_type": "linear", "node_count": 3, "assign_ips": True}
         ({**LINE, "network": "10.0.0.0", "prefix": 30}, "too small"),
         ({"topo_type": "mesh", "node_count": 3, "assign_st": True, "leaf_source": True}, "leaf"),
         ({"topo_type": "linear", "node_count": 1, "assign_st": True}, "no node is left"),
-        ({"topology": 5}, "topology is 5"),
         ({"topology": networkx.grid_2d_graph(2, 2)}, "a text or a number"),
         ({"topology": networkx.Graph([(1, 1)])}, "no edge to itself"),
     ],
 )
 def test_an_impossible_topology_is_refused_and_the_reason_named(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(TopologyError, match=named) as raised:
+    with pytest.raises(RuntimeError, match=named):
         NetGraph(**options)
-
-    assert isinstance(raised.value, RuntimeError)
 
 
 def test_unknown_nodes_and_edges_are_key_errors() -> None:
@@ -81,30 +76,29 @@ def test_unknown_nodes_and_edges_are_key_errors() -> None:
         NetGraph(topo_type="linear", node_count=3).edge_annotations(0, 2)
 
 
-@pytest.mark.parametrize(("version", "within", "prefix"), [(4, "10.0.0.0/8", 30), (6, "fd00::/8", 126)])
-def test_each_edge_has_its_own_network(version: int, within: str, prefix: int) -> None:
-    netgraph = NetGraph(topo_type="tree", node_count=7, assign_ips=True, version=version)
+@pytest.mark.parametrize(
+    ("options", "within", "prefix"),
+    [
+        ({}, "10.0.0.0/8", 30),
+        ({"version": 6}, "fd00::/8", 126),
+        ({"network": "192.168.0.0", "prefix": 27}, "192.168.0.0/27", 30),
+    ],
+)
+def test_each_edge_has_its_own_network(options: dict[str, Any], within: str, prefix: int) -> None:
+    netgraph = NetGraph(topo_type="tree", node_count=7, assign_ips=True, **options)
 
     networks = set()
     for nid1, nid2 in netgraph.edges():
         ip1, ip2, mask, base, length = netgraph.get_p2p_info(nid1, nid2)
-        network = ipaddress.ip_network(f"{base}/{length}")
+        network: Any = ipaddress.ip_network(f"{base}/{length}")
         networks.add(network)
-        hosts = network.hosts()
-        assert (ip1, ip2) == (str(next(hosts)), str(next(hosts)))
+        assert [ip1, ip2] == [str(host) for host in network.hosts()][:2]
         assert netgraph.get_p2p_info(nid2, nid1)[:2] == (ip2, ip1)
         assert (length, mask) == (prefix, str(network.netmask))
-        assert network.subnet_of(ipaddress.ip_network(within))  # type: ignore[arg-type] # both of one version
+        assert network.subnet_of(ipaddress.ip_network(within))
         assert ip1 in netgraph.node_ip_annotations(nid1)
         assert ip2 in netgraph.node_ip_annotations(nid2)
     assert len(networks) == len(netgraph.edges())
-
-
-def test_addresses_come_from_the_named_network() -> None:
-    netgraph = NetGraph(**LINE, network="192.168.0.0", prefix=29)  # type: ignore[arg-type] # of several types
-
-    found = [netgraph.get_p2p_info(*edge)[:2] for edge in netgraph.edges()]
-    assert found == [("192.168.0.1", "192.168.0.2"), ("192.168.0.5", "192.168.0.6")]
 
 
 def test_sources_and_targets_are_chosen_or_named() -> None:
@@ -119,7 +113,7 @@ def test_sources_and_targets_are_chosen_or_named() -> None:
     assert (named.is_source(1), named.is_target(1)) == (True, False)
 
 
-def test_a_graph_of_networkx_is_copied_with_its_annotations() -> None:
+def test_a_graph_of_networkx_is_copied_with_annotations_that_are_set_read_and_deleted() -> None:
     given = networkx.Graph()
     given.add_node("a", place="here", source=True)
     given.add_edge("a", "b", rate=5)
@@ -127,28 +121,17 @@ def test_a_graph_of_networkx_is_copied_with_its_annotations() -> None:
     given.nodes["a"]["place"] = "elsewhere"
 
     assert netgraph.topo_type == "adhoc"
-    assert netgraph.node_annotation("a", "place") == "here"
-    assert netgraph.edge_annotation("b", "a", "rate") == 5
+    assert (netgraph.node_annotation("a", "place"), netgraph.edge_annotation("b", "a", "rate")) == ("here", 5)
     assert netgraph.sources() == ["a"]
-    assert list(netgraph.topology.neighbors("b")) == ["a"]
-
-
-def test_annotations_are_set_read_and_deleted() -> None:
-    netgraph = NetGraph(topo_type="linear", node_count=2)
-    netgraph.annotate_node(0, "name", "x")
-    netgraph.annotate_edge(0, 1, "rate", 1.5)
-
-    assert (netgraph.node_annotations(0), netgraph.edge_annotations(1, 0)) == (["name"], ["rate"])
-    netgraph.del_node_annotation(0, "name")
-    netgraph.del_edge_annotation(0, 1, "rate")
-    assert (netgraph.node_annotations(0), netgraph.edge_annotations(0, 1)) == ([], [])
-    assert netgraph.edge_net_annotation(0, 1) == {}
-    with pytest.raises(TopologyError, match="a text, a number or a bool"):
-        netgraph.annotate_node(0, "a", [1])  # type: ignore[arg-type] # a caller without types may do that
-    with pytest.raises(TopologyError, match="its own method"):
-        netgraph.annotate_node(0, "ips", "x")
+    netgraph.annotate_node("b", "name", "x")
+    netgraph.annotate_edge("a", "b", "loss", 1.5)
+    assert (netgraph.node_annotations("b"), netgraph.edge_annotations("b", "a")) == (["name"], ["rate", "loss"])
+    netgraph.del_node_annotation("b", "name")
+    netgraph.del_edge_annotation("a", "b", "rate")
+    assert (netgraph.node_annotations("b"), netgraph.edge_annotations("a", "b")) == ([], ["loss"])
+    assert netgraph.edge_net_annotation("a", "b") == {}
     with pytest.raises(TopologyError, match="assign_ips"):
-        netgraph.get_p2p_info(0, 1)
+        netgraph.get_p2p_info("a", "b")
 
 
 def test_a_topology_comes_back_from_documents() -> None:
@@ -161,6 +144,32 @@ def test_a_topology_comes_back_from_documents() -> None:
     assert describe(build(topology)) == topology
     assert from_xml(to_xml(description)).topology == topology
     assert from_toml(to_toml(description)).topology == topology
+    netgraph.topology.nodes[0]["odd"] = [1]
+    with pytest.raises(TopologyError, match=r"'odd' is \[1\], and must be a text, a number or a bool"):
+        describe(netgraph)
+
+
+def test_an_experiment_is_made_from_a_topology_by_callbacks(tmp_path: Path) -> None:
+    guids: dict[object, int] = {}
+
+    with ExperimentController(
+        "trial", tmp_path,
+        add_node_callback=lambda ec, nid: guids.update({nid: ec.register_resource("local::Process")}),
+        add_edge_callback=lambda ec, *ends: ec.register_connection(*(guids[nid] for nid in ends)),
+        topo_type="star", node_count=7, branches=3, assign_ips=True, assign_st=True,
+    ) as ec:  # fmt: skip
+        assert ec.netgraph is not None
+        edges = ec.netgraph.edges()
+        assert ec.get_resource(guids[0]).connections == {guids[nid] for nid in (1, 3, 5)}
+        path = ec.save()
+    with ExperimentController.load(path, local_dir=tmp_path) as again:
+        assert again.netgraph is not None
+        assert (again.netgraph.edges(), again.resources) == (edges, list(range(1, 8)))
+        assert again.netgraph.get_p2p_info(*edges[0])[:2] == ("10.0.0.1", "10.0.0.2")
+    with ExperimentController("trial", tmp_path) as other:
+        assert other.netgraph is None
+    with pytest.raises(TypeError, match="nthread"):
+        ExperimentController("trial", tmp_path, nthread=3)
 
 
 def test_only_topologies_need_networkx_and_the_error_names_the_extra(
