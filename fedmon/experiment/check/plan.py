@@ -84,20 +84,18 @@ def plan(
     group count as deployed later.
     """
     facts = Facts() if facts is None else facts
-    graph = Dependencies(state, facts.nature, deploying=deploying, wait_all_ready=wait_all_ready)
+    graph, wary = (
+        Dependencies(state, facts.nature, deploying=deploying, wait_all_ready=wait_all_ready, none_may_end=each)
+        for each in (False, True)
+    )
     circles = graph.circles(facts.names)
-    hops = {hop for circle in circles for hop in zip(circle.guids, circle.guids[1:], strict=False)}
-    checked = Checks(state, facts, graph.is_coming).all()
-    # A circle tells already why a resource is not stopped.
-    problems = [each for each in checked if each.kind != "not-stopped" or each.guids not in hops]
-    if any(_has(ResourceAction.STOP, one) and facts.nature(one.rtype).ending == "maybe" for one in _all(state)):
-        wary = Dependencies(
-            state, facts.nature, deploying=deploying, wait_all_ready=wait_all_ready, none_may_end=True
-        ).circles(facts.names)
-        text = "{}; only a resource that ends by itself leads out of it"
-        more = [replace(each, severity="warning", text=text.format(each.text)) for each in wary]
-        problems += [each for each in more if each.guids not in {circle.guids for circle in circles}]
-    stopping = {one.guid for one in _all(state) if _has(ResourceAction.STOP, one)}
+    known = {each.guids for each in circles}
+    possible = [
+        replace(each, severity="warning", text=f"{each.text}; only a resource that ends by itself leads out of it")
+        for each in wary.circles(facts.names)
+        if each.guids not in known
+    ]
+    stopping = {guid for guid, one in state.resources.items() if _has(ResourceAction.STOP, one)}
     waves = [
         tuple(step for step in wave if step.kind != "stop" or step.guid in stopping)
         for wave in (() if state.is_aborted else graph.waves)
@@ -109,7 +107,7 @@ def plan(
         stuck=tuple(sorted({step.guid for step in graph.stuck if step.kind in DONE})),
         problems=(),
     )
-    return found.with_problems([*problems, *circles, *facts.problems])
+    return found.with_problems([*Checks(state, facts, graph.is_coming).all(), *circles, *possible, *facts.problems])
 
 
 def refuse_impossible(
@@ -149,10 +147,6 @@ def unknown_metric(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(wanted, known, n=1, cutoff=_NEAR)), "")
 
 
-def _all(state: State) -> Iterable[Resource]:
-    return state.resources.values()
-
-
 def _has(action: ResourceAction, resource: Resource) -> bool:
     return any(mine is action for mine, _ in resource.conditions)
 
@@ -181,11 +175,11 @@ class Checks:
         if self._state.is_aborted:
             text = f"the experiment was aborted and starts nothing more: {self._state.level_reason}"
             yield Problem(kind="aborted", text=text)
-        for resource in _all(self._state):
+        for resource in self._resources.values():
             yield from self._of(resource, self._of_type(resource))
         yield from self.connections()
-        yield from self._of_waits(_all(self._state), self._of_condition)
-        for resource in _all(self._state):
+        yield from self._of_waits(self._resources.values(), self._of_condition)
+        for resource in self._resources.values():
             yield from self._of(resource, self._needs(resource))
             yield from self._of(resource, self._quorums(resource))
 
@@ -198,7 +192,7 @@ class Checks:
 
     def connections(self) -> Iterator[Problem]:
         """Return the connections that one side does not have, or would refuse."""
-        for resource in _all(self._state):
+        for resource in self._resources.values():
             yield from self._of(
                 resource, (each for guid in sorted(resource.connections) for each in self._connection(resource, guid))
             )

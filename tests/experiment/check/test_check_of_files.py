@@ -43,6 +43,7 @@ def test_all_that_is_wrong_in_a_file_is_found_with_its_line(file: Path) -> None:
         "unknown-resource": ((1, 77), 4),
         "condition-cycle": ((1, 2, 1), 4),
         "missing-part": ((1,), 4),
+        "not-stopped": ((1, 2), 4),
     }
     assert "start of resource 1 (train) waits for resource 2 (collect) to be STARTED" in str(found.plan)
     drawn = dot_of(picture_of(found.plan.state, names=found.plan.facts.names))
