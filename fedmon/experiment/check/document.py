@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from fedmon.common.errors import StorageError
 from fedmon.experiment.check.plan import Checks, ExperimentPlan, plan
 from fedmon.experiment.check.problems import Facts, Problem, called
-from fedmon.experiment.describing import Foreseeing
 from fedmon.experiment.document import Description, ResourceDescription, as_state, names_of, read
 from fedmon.experiment.document.experiment import is_given
 from fedmon.experiment.errors import (
@@ -133,8 +132,6 @@ def _problems_when_made(
     description: Description, facts: Facts, *, asks: bool, federation: Federation | None
 ) -> Iterator[Problem]:
     """Make all resources in a temporary folder, deploy none, and return the problems that only they know."""
-    from fedmon.experiment.types.base import LinkedResource
-
     alone = tuple(replace(each, connections=()) for each in description.resources)
     with _made(replace(description, resources=alone), federation) as made:
         accepts = replace(facts, accepts=lambda one, other: made.get_resource(one).valid_connection(other))
@@ -147,9 +144,9 @@ def _problems_when_made(
             for other in each.connections:
                 resource.register_connection(other)
         for resource in resources:
-            yield from resource.missing() if isinstance(resource, LinkedResource) else ()
+            yield from getattr(resource, "missing", list)()
         for resource in resources if asks else ():
-            yield from resource.foreseen() if isinstance(resource, Foreseeing) else ()
+            yield from getattr(resource, "foreseen", list)()
 
 
 @contextmanager

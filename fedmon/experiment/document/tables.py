@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,11 +63,14 @@ class _Reader:
         whole: WholeTable = self._checked(WholeTable, raw, "the experiment")
         about: Description = self._checked(Description, whole.experiment, "[experiment]")
         guids: list[int] = []
+        last = 0
         for number, table in enumerate(whole.resource, 1):
             where = f"resource {table.get('name') or table.get('guid') or number}"
             # Without a guid it gets the next one, as in a controller.
-            guids.append(self._checked(int, table.get("guid", max(guids, default=0) + 1), f"{where}: guid"))
-            self._names[self._checked(str, table.get("name", ""), f"{where}: name")] = guids[-1]
+            guid = self._checked(int, table.get("guid", last + 1), f"{where}: guid")
+            self._names[self._checked(str, table.get("name", ""), f"{where}: name")] = guid
+            guids.append(guid)
+            last = max(last, guid)
         self._names.pop("", None)
         topology = whole.topology
         return even(
@@ -84,9 +88,7 @@ class _Reader:
             return msgspec.convert(raw, kind, strict=self._strict)
         except msgspec.ValidationError as error:
             reason = str(error).replace("`", "'").replace("$.", "").replace("$", where)
-            reason = reason.replace("Object contains unknown field", "unknown key").replace(
-                "Object missing required field", "missing key"
-            )
+            reason = re.sub("Object (contains unknown|missing required) field", r"\1 key", reason)
             is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
             known = [field.encode_name for field in msgspec.structs.fields(kind)] if is_table else []
             reason += f"; there is: {', '.join([*known, *keys])}" if known else ""
