@@ -99,7 +99,7 @@ def lines_of(text: str, description: Description) -> dict[int, int]:
 
 
 def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
-    """Return what is wrong with the attributes and traces of a resource."""
+    """Return the faults in the attributes and traces of a resource."""
     try:
         rclass = ResourceFactory.get_resource_type(each.rtype)
     except UnknownTypeError:  # the plan names it

@@ -1,4 +1,4 @@
-"""Why a resource is as it is: what it waits for, since when, and how long that can still take."""
+"""Explanations of single resources: what each waits for, since when, and how much longer at most."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Dependencies:
             left = {step: [need for need in needs if need not in told] for step, needs in left.items()}
         return sorted(found, key=lambda problem: problem.guids)
 
-    # --- what a step needs --------------------------------------------------------------------------------------------
+    # --- needs of steps -----------------------------------------------------------------------------------------------
 
     def _needs_of(self, step: Step) -> Iterator[Step | None]:
         if step.kind == "group":
@@ -238,7 +238,7 @@ class Dependencies:
 
 
 def _freed(step: Step, waiting: Mapping[Step, list[Step]], left: dict[Step, int]) -> Iterator[Step]:
-    """Count a step as done, and return those that waited for it alone."""
+    """Count a step as done, and return the steps that waited for it alone."""
     for each in waiting.get(step, ()):
         if left.get(each):
             left[each] -= 1

@@ -221,7 +221,7 @@ class Checks:
     def _called(self, guid: int) -> str:
         return called(guid, self._facts.names, self._state)
 
-    # --- what a resource lacks ----------------------------------------------------------------------------------------
+    # --- missing parts ------------------------------------------------------------------------------------------------
 
     def _of_type(self, resource: Resource) -> Iterator[_Found]:
         rtypes, attributes = self._facts.rtypes, self._facts.attributes
@@ -234,7 +234,7 @@ class Checks:
             yield from self._patterns(resource, given)
 
     def _missing_parts(self, resource: Resource, given: Mapping[str, Any]) -> Iterator[_Found]:
-        """Return what a resource lacks; a condition on its deploy may still bring it, so that is a warning."""
+        """Return missing attributes and connections: warnings if a condition on the deploy leaves time to add them."""
         mine, who = self._nature(resource.rtype), self._called(resource.guid)
         if resource.state >= ResourceState.READY:
             return
@@ -264,7 +264,7 @@ class Checks:
                 text = f"{self._called(resource.guid)} records {pattern!r}, {_not_in_table(near)}"
                 yield _Found("unknown-metric", text, (), "warning")
 
-    # --- what a resource waits for by its type ------------------------------------------------------------------------
+    # --- needs of types -----------------------------------------------------------------------------------------------
 
     def _needs(self, resource: Resource) -> Iterator[_Found]:
         """Return resources that the verbs still to come need: lost, not deployed, or inputs that nothing waits for."""
@@ -315,7 +315,7 @@ class Checks:
     def _of_waits(
         self, resources: Iterable[Resource], check: Callable[[AnyCondition, str], Iterator[_Found]]
     ) -> Iterator[Problem]:
-        """Check the conditions of what is still to be done; one that many resources share is checked once."""
+        """Check the conditions of pending verbs and settings; one that many resources share is checked once."""
         checked: dict[tuple[int, str], list[_Found]] = {}
         for resource in resources:
             for name, what, condition in waits_of(resource, self._state):

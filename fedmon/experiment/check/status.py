@@ -137,7 +137,7 @@ def as_reached(state: State) -> State:
 def followed(follower: Follower, now: float, *, locks: Path = _LOCKS) -> Overview:
     """Return the status of a run at ``now``, of this process or another one. Raises StorageError.
 
-    ``locks`` is the file in which the kernel lists who holds which lock.
+    ``locks`` is the file in which the kernel lists locks and their holders.
     """
     process = follower.process
     follower.look()  # after the look for the process, so that its last events are not missed

@@ -62,7 +62,7 @@ def read(path: Path | str, *, format: str | None = None, nepi: int | None = None
 def write(description: Description, path: Path | str) -> Path:
     """Write an experiment to a file for its owner alone, whole or not at all, and return its path.
 
-    Relative paths in it become absolute. Raises DescriptionError for what the format cannot hold, and StorageError.
+    Relative paths in it become absolute. Raises DescriptionError for a value that the format cannot hold, and StorageError.
     """
     path = Path(path)
     write_whole(path, text_in(_format(path), _with_paths(description, Path.cwd())).encode(), mode=0o600)
@@ -77,7 +77,7 @@ def checked_format(name: object) -> SFormats:
 
 
 def text_in(kind: SFormats, description: Description) -> str:
-    """Return an experiment as text. Raises DescriptionError for what the format cannot hold."""
+    """Return an experiment as text. Raises DescriptionError for a value that the format cannot hold."""
     return to_toml(description) if kind is SFormats.TOML else to_xml(description)
 
 
@@ -133,7 +133,7 @@ def to_toml(description: Description) -> str:
 
 
 def _table(about: Mapping[str, Any]) -> Any:
-    """Return a table with what is nested in it on the line of its key."""
+    """Return a table whose nested tables and lists are inline."""
     table = tomlkit.table()
     for key, value in about.items():
         table.append(key, _inline(value))
