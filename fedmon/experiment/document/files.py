@@ -62,7 +62,8 @@ def read(path: Path | str, *, format: str | None = None, nepi: int | None = None
 def write(description: Description, path: Path | str) -> Path:
     """Write an experiment to a file for its owner alone, whole or not at all, and return its path.
 
-    Relative paths in it become absolute. Raises DescriptionError for a value that the format cannot hold, and StorageError.
+    Relative paths in it become absolute. Raises StorageError, and DescriptionError for a value that the format cannot
+    hold.
     """
     path = Path(path)
     write_whole(path, text_in(_format(path), _with_paths(description, Path.cwd())).encode(), mode=0o600)
