@@ -75,7 +75,7 @@ def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
     with running(tmp_path) as (process, run_dir):
         found = shown(run_dir)
         assert (found["status"], found["process"]) == ("running", process.pid)
-        assert found["blocker"] == "1 waits for resource 1 (north), which is STARTED: it runs"
+        assert found["blocker"] == "1 resource waits for resource 1 (north), which is STARTED: it runs"
         assert (found["resources"][1]["action"], found["resources"][1]["waits_for"]) == ("start", [1])
 
         with shell("watch", run_dir) as watching:
@@ -86,7 +86,7 @@ def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
 
         assert (watching.returncode, process.wait(60)) == (0, 0), (before, after)
     assert " STOPPED 1 north (local::Process)" in after
-    assert "ended, and released everything" in after
+    assert "ended, and everything was released" in after
 
 
 def test_ctrl_c_releases_everything(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_resumed(tm
 
         left = fedmon_here("experiment", "watch", str(run_dir))
         assert left.returncode == 1
-        assert "no process of this machine has it, and it was not released" in left.stdout
+        assert "interrupted: no process on this machine runs it" in left.stdout
         assert shown(run_dir, "report")["status"] == "left"
         (tmp_path / "gate").write_text("go\n")
         resumed = fedmon_here("experiment", "reconnect", str(run_dir), "--json")

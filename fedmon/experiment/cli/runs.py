@@ -145,16 +145,16 @@ def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption 
     deadline = Deadline(10**9 if timeout is None else timeout)
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
-        is_shown = json or shown.status == "running"
+        is_shown = json or shown.may_run
         with _showing(lambda: shown, as_json=json) if is_shown else nullcontext(_ignore) as tell:
             tell()
-            while shown.status == "running" and not deadline.passed():
+            while shown.may_run and not deadline.passed():
                 follower.wait(min(REDRAW_S, deadline.left_s()))
                 shown = followed(follower, time.time())
                 tell()
     if not json:
         _print(shown, as_json=False)
-    if shown.status == "running":
+    if shown.may_run:
         raise typer.Exit(NO_ANSWER)
     if shown.status == "left" or not shown.is_well:
         raise typer.Exit(1)

@@ -73,7 +73,7 @@ def checked_condition(condition: AnyCondition, *, where: str) -> AnyCondition:
 
 
 def condition_of(table: ConditionTable, names: Mapping[str, int], *, number: int, where: str) -> AnyCondition:
-    """Return the condition that a table means; members are names or guids. Raises DescriptionError."""
+    """Return the condition that a table means, checked; members are names or guids. Raises DescriptionError."""
     group = tuple(member_named(member, names, where) for member in table.group)
     shared: dict[str, Any] = {"group": group, "at_least": table.at_least, "timeout_s": table.timeout_s}
     made: AnyCondition
@@ -81,7 +81,7 @@ def condition_of(table: ConditionTable, names: Mapping[str, int], *, number: int
         state = state_named(table.state, where)
         made = StateCondition(number=number, state=state, delay_s=table.delay_s, **shared)
     elif table.metric is not None and table.state is None and table.value is not None:
-        comparison = cast("Comparison", table.comparison)
+        comparison = cast("Comparison", table.comparison)  # checked below
         metric = Metric(name=table.metric, comparison=comparison, value=table.value, samples=table.samples)
         made = MetricCondition(number=number, metric=metric, **shared)
     else:
@@ -91,16 +91,14 @@ def condition_of(table: ConditionTable, names: Mapping[str, int], *, number: int
 
 def condition_table(condition: AnyCondition, names: Mapping[int, str] | None = None) -> dict[str, Any]:
     """Return a condition as the plain values of its table."""
-    group: list[str | int] = [(names or {}).get(guid, guid) for guid in condition.group]
-    about: dict[str, Any] = {"group": group, "at_least": condition.at_least, "timeout_s": condition.timeout_s}
+    about: dict[str, Any] = {"at_least": condition.at_least, "timeout_s": condition.timeout_s}
     if isinstance(condition, StateCondition):
-        about["state"] = condition.state.name
-        about |= {"delay_s": float(condition.delay_s)} if condition.delay_s else {}
+        about |= {"state": condition.state.name} | ({"delay_s": float(condition.delay_s)} if condition.delay_s else {})
     else:
-        metric = condition.metric
-        about |= {"metric": metric.name, "comparison": metric.comparison, "value": float(metric.value)}
-        about["samples"] = metric.samples
-    found: dict[str, Any] = msgspec.to_builtins(ConditionTable(**about))
+        metric = msgspec.structs.asdict(condition.metric)
+        about |= {"metric": metric.pop("name"), **metric, "value": float(condition.metric.value)}
+    table = ConditionTable(group=[(names or {}).get(guid, guid) for guid in condition.group], **about)
+    found: dict[str, Any] = msgspec.to_builtins(table)
     return found
 
 
@@ -115,7 +113,7 @@ def condition_from(text: str, names: Mapping[str, int], *, number: int, where: s
     members = subject["group"] if subject["member"] is None else subject["member"]
     quorum, rest = (subject["quorum"] or "all").lower(), subject["rest"].rstrip()
     about: dict[str, Any] = {"timeout_s": seconds_of(within["within"], where) if within else None}
-    about["at_least"] = {"all": None, "any": 1}[quorum] if quorum in ("all", "any") else int(quorum)
+    about["at_least"] = int(quorum) if quorum.isdecimal() else {"all": None, "any": 1}[quorum]
     if found := _STATE.fullmatch(rest):
         about |= {"state": found["state"], "delay_s": seconds_of(found["delay"] or "", where)}
     elif found := _METRIC.fullmatch(rest):
@@ -161,8 +159,8 @@ def member_named(name: str | int, names: Mapping[str, int], where: str) -> int:
         return names[name]
     if isinstance(name, str) and re.fullmatch(r"[0-9]{1,19}", name):
         return int(name)
-    known = ", ".join(list(names)[:20]) or "no resource has a name"
-    raise DescriptionError(f"{where}: there is no resource {str(name)[:60]!r}; there is: {known}")
+    known = ", ".join(list(names)[:20]) or "no names"
+    raise DescriptionError(f"{where}: resource {str(name)[:60]!r} not found; there is: {known}")
 
 
 def state_named(name: str, where: str) -> ResourceState:

@@ -1,9 +1,10 @@
-"""The description of an experiment, from whatever file or program."""
+"""The description of an experiment, from a file or a program; the names of fields are the keys of TOML files."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from operator import itemgetter
 from typing import Any, Literal
@@ -18,10 +19,9 @@ from fedmon.experiment.document.conditions import checked_condition
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.journal import is_folder_name
-from fedmon.experiment.situation import Resource, State, Want, waits_for_itself
+from fedmon.experiment.situation import Resource, State, Want, WantKey, waits_for_itself
 from fedmon.experiment.states import ResourceAction, ResourceState
 
-Policy = Literal["critical", "optional", "quorum"]
 Nid = str | int | float | bool
 """The name of a node of a topology."""
 
@@ -67,66 +67,62 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[TopologyEdge, ...] = ()
 
 
-class SetDescription(msgspec.Struct, frozen=True, kw_only=True):
+class SetDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An attribute that is set when a condition holds and the resource is STARTED."""
 
     attribute: str
     value: Any
-    condition: AnyCondition | None = None
+    condition: AnyCondition | None = msgspec.field(name="when", default=None)
 
 
-class ResourceDescription(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One resource: its attributes that differ from their defaults, and its enabled traces.
 
     ``name`` may be "". The numbers of conditions count within the resource. ``times`` holds Unix seconds, in the order
-    in which it came to its states.
+    in which it reached its states.
     """
 
-    guid: int
-    rtype: str
     name: str = ""
-    attributes: dict[str, Any] = {}
-    connections: tuple[int, ...] = ()
-    conditions: tuple[tuple[ResourceAction, AnyCondition], ...] = ()
-    sets: tuple[SetDescription, ...] = ()
+    guid: int
+    rtype: str = msgspec.field(name="type")
+    connections: tuple[int, ...] = msgspec.field(name="connect", default=())
+    # Three keys of a document; this name is none, but tells them in errors.
+    conditions: tuple[tuple[ResourceAction, AnyCondition], ...] = msgspec.field(name="deploy, start, stop", default=())
     traces: tuple[str, ...] = ()
-    retry: dict[Verb, Retry] = {}
-    timeouts: dict[Verb, float] = {}
+    sets: tuple[SetDescription, ...] = msgspec.field(name="set", default=())
     state: ResourceState = ResourceState.NEW
     times: tuple[tuple[ResourceState, float], ...] = ()
+    timeouts: dict[Verb, float] = {}
+    retry: dict[Verb, Retry] = {}
+    attributes: dict[str, Any] = {}
 
 
-class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True):
+class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A quorum: ``at_least`` of ``group``, or of all of the type ``rtype``, must not fail."""
 
     at_least: int
-    group: tuple[int, ...] = ()
+    group: tuple[int, ...] = msgspec.field(name="of", default=())
     rtype: str | None = None
 
 
-class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
+class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What ends the experiment: a critical failure, no failure, or a lost quorum."""
 
-    policy: Policy
+    policy: Literal["critical", "optional", "quorum"]
     quorums: tuple[QuorumDescription, ...] = ()
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
+class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A whole experiment; None where the document is silent."""
 
-    exp_id: str
+    exp_id: str = msgspec.field(name="id")
     run_id: str | None = None
     nthreads: int | None = None
     local_dir: str | None = None
     persist: bool = False
-    topology: Topology | None = None
-    failures: FailurePolicy | None = None
-    resources: tuple[ResourceDescription, ...] = ()
-
-    @property
-    def names(self) -> dict[str, int]:
-        """The guids of the resources with a name."""
-        return {resource.name: resource.guid for resource in self.resources if resource.name}
+    topology: Topology | None = msgspec.field(name="[topology]", default=None)
+    failures: FailurePolicy | None = msgspec.field(name="[failures]", default=None)
+    resources: tuple[ResourceDescription, ...] = msgspec.field(name="[[resource]]", default=())
 
 
 def even(description: Description) -> Description:
@@ -142,46 +138,20 @@ def even(description: Description) -> Description:
             )
     if description.nthreads is not None and description.nthreads < 1:
         raise DescriptionError(f"nthreads is {description.nthreads}, and must be 1 or more")
-    neighbours: dict[int, set[int]] = {}
-    names: set[str] = set()
-    for resource in description.resources:
-        _check_resource(resource)
-        if resource.guid in neighbours:
-            raise DescriptionError(f"two resources have the guid {resource.guid}; each needs its own")
-        if resource.name in names:
-            raise DescriptionError(f"two resources have the name {resource.name!r}; each needs its own")
-        neighbours[resource.guid] = set(resource.connections)
-        names.update({resource.name} - {""})
-    for resource in description.resources:
+    resources = description.resources
+    for what, given in (("guid", [one.guid for one in resources]), ("name", [one.name for one in resources])):
+        for each, count in Counter(given).items():
+            if count > 1 and each != "":
+                raise DescriptionError(f"two resources have the {what} {each!r}; each needs its own")
+    neighbours = {resource.guid: set(resource.connections) for resource in resources}
+    for resource in resources:
         for other in resource.connections:
-            if other in neighbours:
-                neighbours[other].add(resource.guid)
+            neighbours.get(other, set()).add(resource.guid)
     return replace(
         description,
         failures=None if description.failures is None else _checked_failures(description.failures, neighbours),
-        resources=tuple(_even(each, neighbours[each.guid]) for each in description.resources),
+        resources=tuple(_checked_resource(each, neighbours[each.guid]) for each in resources),
     )
-
-
-def _check_resource(resource: ResourceDescription) -> None:
-    where = f"resource {resource.name or resource.guid}"
-    if not 0 <= resource.guid <= MAX_GUID:
-        raise DescriptionError(f"guid {resource.guid} is not usable: use 1 to {MAX_GUID}")
-    if not resource.rtype:
-        raise DescriptionError(f"{where} has no type")
-    if resource.name and (not _NAME.fullmatch(resource.name) or resource.name.lower() in WORDS):
-        raise DescriptionError(
-            f"resource name {resource.name!r:.100} is not usable: use 1 to 64 letters, digits, '_' or '-', beginning "
-            f"with a letter, and none of the words {', '.join(sorted(WORDS))}"
-        )
-    if resource.guid in resource.connections:
-        raise DescriptionError(f"{where} is connected to itself")
-    for number, (action, condition) in enumerate(resource.conditions, 1):
-        if isinstance(condition, StateCondition) and waits_for_itself(resource.guid, action, condition):
-            raise DescriptionError(
-                f"{where}: {VERB_OF[action]} condition {number} waits for the resource itself to be "
-                f"{condition.state.name}, which would last for ever: take it out"
-            )
 
 
 def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailurePolicy:
@@ -195,8 +165,7 @@ def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailureP
         group = tuple(sorted(set(quorum.group)))
         if bool(group) is (quorum.rtype is not None):
             raise DescriptionError("failures: a quorum is of resources or of a type: name one of the two")
-        unknown = [guid for guid in group if guid not in guids]
-        if unknown:
+        if unknown := [guid for guid in group if guid not in guids]:
             raise DescriptionError(f"failures: a quorum names resource {unknown[0]}, which does not exist")
         if quorum.at_least < 1 or (group and quorum.at_least > len(group)):
             many = f" of {len(group)}" if group else ""
@@ -205,30 +174,43 @@ def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailureP
     return replace(policy, quorums=tuple(quorums))
 
 
-def _even(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceDescription:
+def _checked_resource(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceDescription:
     where = f"resource {resource.name or resource.guid}"
-    conditions = [
-        (action, checked_condition(condition, where=f"{where}: {VERB_OF[action]} condition"))
-        for action, condition in sorted(resource.conditions, key=itemgetter(0))
-    ]
+    if not 0 <= resource.guid <= MAX_GUID:
+        raise DescriptionError(f"guid {resource.guid} is not usable: use 1 to {MAX_GUID}")
+    if not resource.rtype:
+        raise DescriptionError(f"{where} has no type")
+    if resource.name and (not _NAME.fullmatch(resource.name) or resource.name.lower() in WORDS):
+        raise DescriptionError(
+            f"resource name {resource.name!r:.100} is not usable: use 1 to 64 letters, digits, '_' or '-', beginning "
+            f"with a letter, and none of the words {', '.join(sorted(WORDS))}"
+        )
+    if resource.guid in resource.connections:
+        raise DescriptionError(f"{where} is connected to itself")
+    conditions = []
+    for number, (action, one) in enumerate(sorted(resource.conditions, key=itemgetter(0)), 1):
+        place = f"{where}: {VERB_OF[action]} condition {one.number}"
+        if isinstance(one, StateCondition) and waits_for_itself(resource.guid, action, one):
+            raise DescriptionError(f"{place} waits for the resource itself to be {one.state.name}: remove it")
+        conditions.append((action, replace(checked_condition(one, where=place), number=number)))
     sets = []
     for number, each in enumerate(resource.sets, 1):
         place, condition = f"{where}: set {each.attribute}", each.condition
         if condition is not None:
             condition = replace(checked_condition(condition, where=place), number=number)
-        sets.append(replace(each, value=plain(each.value, where=place), condition=condition))
+        sets.append(replace(each, value=_plain(each.value, place), condition=condition))
     return replace(
         resource,
-        attributes={name: plain(value, where=f"{where}: {name}") for name, value in resource.attributes.items()},
+        attributes={name: _plain(value, f"{where}: {name}") for name, value in resource.attributes.items()},
         connections=tuple(sorted(neighbours)),
-        conditions=tuple((action, replace(one, number=number)) for number, (action, one) in enumerate(conditions, 1)),
+        conditions=tuple(conditions),
         sets=tuple(sets),
         traces=tuple(sorted(set(resource.traces))),
     )
 
 
-def plain(value: Any, *, where: str) -> Any:
-    """Return a value as documents hold it: tuples become lists. Raises DescriptionError."""
+def _plain(value: Any, where: str) -> Any:
+    """Return a value as documents hold it: tuples become lists."""
     try:
         return attributes.plain(value)
     except ValueError as error:
@@ -238,29 +220,33 @@ def plain(value: Any, *, where: str) -> Any:
 def as_state(description: Description) -> State:
     """Return the state of an experiment right after everything in it was registered."""
     numbers = itertools.count(1)
-    wants = {}
+    wants: dict[WantKey, Want] = {}
+    resources = {}
     for each in description.resources:
-        for one in each.sets:
-            key = (each.guid, f"set:{next(numbers)}")
-            conditions = () if one.condition is None else (one.condition,)
-            wants[key] = Want(key=key, since=0.0, conditions=conditions, attribute=(one.attribute, one.value))
-    resources = {
-        each.guid: Resource(
+        found = [
+            Want(
+                key=(each.guid, f"set:{next(numbers)}"),
+                since=0.0,
+                conditions=() if one.condition is None else (one.condition,),
+                attribute=(one.attribute, one.value),
+            )
+            for one in each.sets
+        ]
+        wants.update((want.key, want) for want in found)
+        resources[each.guid] = Resource(
             guid=each.guid,
             rtype=each.rtype,
             critical=each.attributes.get("critical", True) is not False,
             conditions=each.conditions,
             connections=frozenset(each.connections),
             attributes=Map(each.attributes),
-            sets=("set",) if each.sets else (),
+            sets=tuple(want.name for want in found),
             timeouts=each.timeouts,
             retry=each.retry,
         )
-        for each in description.resources
-    }
-    return State(resources=Map(resources), wants=Map(wants), numbers=next(numbers) - 1)
+    return State(resources=Map(resources), wants=Map(wants), numbers=len(wants))
 
 
 def names_of(description: Description) -> dict[int, str]:
     """Return the names of the resources that have one, by their guids."""
-    return {guid: name for name, guid in description.names.items()}
+    return {each.guid: each.name for each in description.resources if each.name}

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import tomlkit
 from msgspec.structs import replace
 
 from fedmon.common.errors import InvalidInputError, NotFoundError, StorageError
 from fedmon.common.files import write_whole
 from fedmon.experiment import nepi as compat
-from fedmon.experiment.conditions import AnyCondition
-from fedmon.experiment.document.conditions import condition_table, text_of
-from fedmon.experiment.document.description import Description, ResourceDescription, even, names_of
-from fedmon.experiment.document.tables import from_tables
+from fedmon.experiment.document.description import Description
+from fedmon.experiment.document.tables import from_tables, to_tables
 from fedmon.experiment.errors import DescriptionError
-from fedmon.experiment.states import ResourceAction, ResourceState
 
 MAX_BYTES = 32 * 2**20
-_MAX_PARTS = 200
-_MANY_PARTS = re.compile(rf"""(?:[\w"'-]+[ \t]*\.[ \t]*){{{_MAX_PARTS}}}""")
 PATHS = {
     "fedmon::Collector": ("storeDir",),
     "Collector": ("storeDir",),
@@ -70,7 +62,8 @@ def read(path: Path | str, *, format: str | None = None, nepi: int | None = None
 def write(description: Description, path: Path | str) -> Path:
     """Write an experiment to a file for its owner alone, whole or not at all, and return its path.
 
-    Relative paths in it become absolute. Raises DescriptionError for what the format cannot hold, and StorageError.
+    Relative paths in it become absolute. Raises StorageError, and DescriptionError for a value that the format cannot
+    hold.
     """
     path = Path(path)
     write_whole(path, text_in(_format(path), _with_paths(description, Path.cwd())).encode(), mode=0o600)
@@ -85,7 +78,7 @@ def checked_format(name: object) -> SFormats:
 
 
 def text_in(kind: SFormats, description: Description) -> str:
-    """Return an experiment as text. Raises DescriptionError for what the format cannot hold."""
+    """Return an experiment as text. Raises DescriptionError for a value that the format cannot hold."""
     return to_toml(description) if kind is SFormats.TOML else to_xml(description)
 
 
@@ -99,7 +92,7 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
 
 
 def to_xml(description: Description) -> str:
-    """Return an experiment as XML. Raises DescriptionError."""
+    """Return an experiment as XML, from which `from_xml` makes the same. Raises DescriptionError."""
     text: str = compat("xml_files").to_xml(description)
     return text
 
@@ -107,11 +100,7 @@ def to_xml(description: Description) -> str:
 def from_toml(source: bytes | str) -> Description:
     """Return the experiment of a TOML text. Raises DescriptionError."""
     try:
-        text = source.decode() if isinstance(source, bytes) else source
-        # A key of many parts takes Python's reader time by the square of them.
-        if any(line.count(".") >= _MAX_PARTS and _MANY_PARTS.search(line) for line in text.splitlines()):
-            raise DescriptionError(f"the TOML has a name of more than {_MAX_PARTS} parts")
-        raw = tomllib.loads(text)
+        raw = tomllib.loads(source.decode() if isinstance(source, bytes) else source)
     except RecursionError as error:
         raise DescriptionError("the TOML is nested too deeply") from error
     except tomllib.TOMLDecodeError as error:
@@ -123,102 +112,45 @@ def from_toml(source: bytes | str) -> Description:
 
 def to_toml(description: Description) -> str:
     """Return an experiment as TOML for people, from which `from_toml` makes the same. Raises DescriptionError."""
-    description = even(description)
-    names = names_of(description)
-    whole = tomlkit.document()
-    about = {"id": description.exp_id, "run_id": description.run_id, "nthreads": description.nthreads}
-    whole.append(
-        "experiment", _table({**about, "local_dir": description.local_dir, "persist": description.persist or None})
-    )
-    if description.topology is not None:
-        parts = msgspec.to_builtins(description.topology)
-        lists = {name: _lines([_table(part, inline=True) for part in parts[name]]) for name in ("nodes", "edges")}
-        whole.append("topology", _table({"kind": parts["kind"]} | lists))
-    if description.failures is not None:
-        quorums = [
-            {"at_least": one.at_least, "of": [names.get(guid, guid) for guid in one.group] or None, "rtype": one.rtype}
-            for one in description.failures.quorums
-        ]
-        quorums = [_table(one, inline=True) for one in quorums]
-        whole.append("failures", _table({"policy": description.failures.policy, "quorums": quorums or None}))
-    if description.resources:
-        tables, later = tomlkit.aot(), {each.guid for each in description.resources}
-        for resource in description.resources:
-            # A connection is told by the later of both.
-            tables.append(_resource(resource, [guid for guid in resource.connections if guid not in later], names))
-            later.discard(resource.guid)
-        whole.append("resource", tables)
-    return tomlkit.dumps(whole)
+    tables = to_tables(description)
+    whole, resources = tomlkit.document(), tomlkit.aot()
+    for each in tables.pop("resource", []):
+        values = each.pop("attributes", {})
+        table = _table(each)
+        if values:
+            table.append("attributes", tomlkit.item(values))
+        resources.append(table)
+    for name, about in tables.items():
+        whole.append(name, _table(about))
+    if resources:
+        whole.append("resource", resources)
+    text = tomlkit.dumps(whole)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        near = text[max(0, error.start - 30) : error.end + 10]
+        raise DescriptionError(f"there is half of a character in {near!r}, which TOML cannot hold") from error
+    return text
 
 
-def _resource(resource: ResourceDescription, connect: Sequence[int], names: Mapping[int, str]) -> Any:
-    where = f"resource {resource.guid}"
-    about: dict[str, Any] = {"name": resource.name or None, "guid": resource.guid, "type": resource.rtype}
-    about["connect"] = _lines([names.get(guid, guid) for guid in connect])
-    for action in ResourceAction:
-        conditions = [_condition(one, names, where) for kind, one in resource.conditions if kind is action]
-        about[action.name.lower()] = _lines(conditions)
-    about["traces"] = _lines([_text(name, where) for name in resource.traces])
-    sets = []
-    for each in resource.sets:
-        when = None if each.condition is None else _condition(each.condition, names, where)
-        sets.append(_table({"attribute": each.attribute, "value": _value(each.value), "when": when}, inline=True))
-    about["set"] = _lines(sets)
-    about["state"] = None if resource.state is ResourceState.NEW else resource.state.name
-    about["times"] = _filled({state.name: float(moment) for state, moment in resource.times})
-    about["timeouts"] = _filled({verb: float(timeout_s) for verb, timeout_s in resource.timeouts.items()})
-    retry = {verb: _filled(msgspec.structs.asdict(one)) for verb, one in resource.retry.items()}
-    table = _table({**about, "retry": retry or None})
-    if resource.attributes:
-        table.append("attributes", _table({_text(n, where): _value(each) for n, each in resource.attributes.items()}))
-    return table
-
-
-def _condition(condition: AnyCondition, names: Mapping[int, str], where: str) -> Any:
-    text = text_of(condition, names)
-    if text is not None:
-        return text
-    return _filled({n: _text(part, where) for n, part in condition_table(condition, names).items()})
-
-
-def _table(about: Mapping[str, Any], *, inline: bool = False) -> Any:
-    table: Any = tomlkit.inline_table() if inline else tomlkit.table()
+def _table(about: Mapping[str, Any]) -> Any:
+    """Return a table whose nested tables and lists are inline."""
+    table = tomlkit.table()
     for key, value in about.items():
-        if value is not None:
-            table.append(key, _text(value, key))
+        table.append(key, _inline(value))
     return table
 
 
-def _filled(about: Mapping[str, Any]) -> Any:
-    return _table(about, inline=True) if about else None
-
-
-def _lines(parts: Sequence[Any]) -> Any:
-    """Return a list, on a line for each part if some are long; None if it is empty."""
-    array = tomlkit.array()
-    for part in parts:
-        array.append(part)
-    is_long = len(parts) > 1 and any(isinstance(part, str | dict) and len(part) > 8 for part in parts)
-    return array.multiline(is_long) if parts else None
-
-
-def _text(value: Any, where: str) -> Any:
-    if isinstance(value, str) and not _has_form(value):
-        raise DescriptionError(f"{where}: {value[:60]!r} has half of a character, which TOML cannot hold")
-    return value
-
-
-def _value(value: Any) -> Any:
-    return value if _has_form(value) else _table({"json": json.dumps(value)}, inline=True)
-
-
-def _has_form(value: Any) -> bool:
-    """Tell whether TOML can hold a plain value as it is."""
-    if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)
+def _inline(value: Any) -> Any:
     if isinstance(value, dict):
-        return list(value) != ["json"] and all(_has_form(key) and _has_form(each) for key, each in value.items())
-    return all(map(_has_form, value)) if isinstance(value, list) else value is not None
+        table = tomlkit.inline_table()
+        table.update({key: _inline(each) for key, each in value.items()})
+        return table
+    if not isinstance(value, list | tuple):
+        return value
+    array = tomlkit.array()
+    array.extend(map(_inline, value))
+    return array.multiline(len(value) > 1 and any(isinstance(each, str | dict) and len(each) > 8 for each in value))
 
 
 def _format(path: Path) -> SFormats:

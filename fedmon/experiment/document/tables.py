@@ -1,12 +1,14 @@
-"""The tables of a document, checked and turned into a description."""
+"""The nested tables of a document, checked and turned into a description, and back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.document.conditions import (
@@ -14,22 +16,26 @@ from fedmon.experiment.document.conditions import (
     ConditionTable,
     condition_from,
     condition_of,
+    condition_table,
     member_named,
     state_named,
+    text_of,
 )
 from fedmon.experiment.document.description import (
     Description,
     FailurePolicy,
-    Policy,
-    QuorumDescription,
     ResourceDescription,
     SetDescription,
     Topology,
     even,
+    names_of,
 )
 from fedmon.experiment.errors import DescriptionError
-from fedmon.experiment.events import Retry, Verb
-from fedmon.experiment.states import ResourceAction
+from fedmon.experiment.events import VERB_OF
+from fedmon.experiment.states import ResourceState
+
+_QUORUM = ("at_least", "of", "rtype")
+"""The keys of a quorum, which may stand in ``[failures]`` itself."""
 
 
 class WholeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,150 +47,103 @@ class WholeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     resource: list[dict[str, Any]] = []
 
 
-class ExperimentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[experiment]``."""
-
-    exp_id: str = msgspec.field(name="id")
-    run_id: str | None = None
-    nthreads: int | None = None
-    local_dir: str | None = None
-    persist: bool = False
-
-
-class QuorumTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A quorum of the resources ``of``, or of all of the type ``rtype``."""
-
-    at_least: int
-    of: list[str | int] = []
-    rtype: str | None = None
-
-
-class FailuresTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[failures]``; one quorum stands in the table itself, more in ``quorums``."""
-
-    policy: Policy
-    at_least: int | None = None
-    of: list[str | int] = []
-    rtype: str | None = None
-    quorums: list[QuorumTable] = []
-
-
-class SetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An attribute that is set when a condition holds."""
-
-    attribute: str
-    value: Any
-    when: Any = None
-
-
-class ResourceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[resource]]``; ``deploy``, ``start`` and ``stop`` are conditions, as text or as tables."""
-
-    type: str
-    name: str = ""
-    guid: int | None = None
-    connect: list[str | int] = []
-    deploy: list[Any] = []
-    start: list[Any] = []
-    stop: list[Any] = []
-    traces: list[str] = []
-    state: str = "NEW"
-    times: dict[str, float] = {}
-    timeouts: dict[Verb, float] = {}
-    retry: dict[Verb, Retry] = {}
-    attributes: dict[str, Any] = {}
-    set: list[SetTable] = []
-
-
 def from_tables(raw: Mapping[str, Any], *, strict: bool = True) -> Description:
     """Return the experiment of nested tables; without ``strict``, numbers may be texts. Raises DescriptionError."""
     return _Reader(strict=strict).description(raw)
 
 
 class _Reader:
+    """Puts guids for names and conditions for texts, and has msgspec check the rest."""
+
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
         self._names: dict[str, int] = {}
 
     def description(self, raw: Mapping[str, Any]) -> Description:
-        whole = self._table(WholeTable, raw, "the experiment")
-        about = self._table(ExperimentTable, whole.experiment, "[experiment]")
-        tables: list[tuple[int, ResourceTable]] = []
+        whole: WholeTable = self._checked(WholeTable, raw, "the experiment")
+        about: Description = self._checked(Description, whole.experiment, "[experiment]")
+        guids: list[int] = []
         last = 0
-        for index, each in enumerate(whole.resource, 1):
-            table = self._table(ResourceTable, each, f"resource {each.get('name') or each.get('guid') or index}")
-            guid = last + 1 if table.guid is None else table.guid  # as a controller counts
+        for number, table in enumerate(whole.resource, 1):
+            where = f"resource {table.get('name') or table.get('guid') or number}"
+            # Without a guid it gets the next one, as in a controller.
+            guid = self._checked(int, table.get("guid", last + 1), f"{where}: guid")
+            self._names[self._checked(str, table.get("name", ""), f"{where}: name")] = guid
+            guids.append(guid)
             last = max(last, guid)
-            if table.name in self._names:
-                raise DescriptionError(f"two resources have the name {table.name!r}; each needs its own")
-            self._names.update({table.name: guid} if table.name else {})
-            tables.append((guid, table))
+        self._names.pop("", None)
+        topology = whole.topology
         return even(
-            Description(
-                **msgspec.structs.asdict(about),
-                topology=None if whole.topology is None else self._table(Topology, whole.topology, "[topology]"),
+            replace(
+                about,
+                topology=None if topology is None else self._checked(Topology, topology, "[topology]"),
                 failures=None if whole.failures is None else self._failures(whole.failures),
-                resources=tuple(self._resource(guid, table) for guid, table in tables),
+                resources=tuple(map(self._resource, guids, whole.resource)),
             )
         )
 
-    def _table(self, kind: type[Any], raw: Mapping[str, Any], where: str) -> Any:
+    def _checked(self, kind: Any, raw: object, where: str, *keys: str) -> Any:
+        """Return a value as one of a kind; ``keys`` are more that a table may have."""
         try:
             return msgspec.convert(raw, kind, strict=self._strict)
         except msgspec.ValidationError as error:
             reason = str(error).replace("`", "'").replace("$.", "").replace("$", where)
-            known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-            raise DescriptionError(f"{where}: {reason}; there is: {known}") from error
+            reason = re.sub("Object (contains unknown|missing required) field", r"\1 key", reason)
+            is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+            known = [field.encode_name for field in msgspec.structs.fields(kind)] if is_table else []
+            reason += f"; there is: {', '.join([*known, *keys])}" if known else ""
+            raise DescriptionError(f"{where}: {reason}") from error
 
-    def _resource(self, guid: int, table: ResourceTable) -> ResourceDescription:
-        where = f"resource {table.name or guid}"
-        return ResourceDescription(
-            guid=guid,
-            rtype=table.type,
-            name=table.name,
-            attributes={name: _value(value, f"{where}: {name}") for name, value in table.attributes.items()},
-            connections=tuple(member_named(other, self._names, where) for other in table.connect),
-            conditions=tuple(self._conditions(table, where)),
-            sets=tuple(self._set(each, where) for each in table.set),
-            traces=tuple(table.traces),
-            retry=table.retry,
-            timeouts=table.timeouts,
-            state=state_named(table.state, where),
-            times=tuple((state_named(name, where), moment) for name, moment in table.times.items()),
-        )
+    def _resource(self, guid: int, raw: Mapping[str, Any]) -> ResourceDescription:
+        where, table = f"resource {raw.get('name') or guid}", {**raw, "guid": guid}
+        conditions = [
+            (action, self._condition(each, number, f"{where}: {name} condition {number}"))
+            for action, name in VERB_OF.items()
+            for number, each in enumerate(self._checked(list[Any], table.pop(name, []), f"{where}: {name}"), 1)
+        ]
+        sets = self._checked(list[dict[str, Any]], table.get("set", []), f"{where}: set")
+        times = self._checked(dict[str, Any], table.get("times", {}), f"{where}: times")
+        values = self._checked(dict[str, Any], table.get("attributes", {}), f"{where}: attributes")
+        state = self._checked(str, table.get("state", ResourceState.NEW.name), f"{where}: state")
+        table |= {
+            "connect": self._members(table.get("connect", []), f"{where}: connect"),
+            "set": [self._set(each, where) for each in sets],
+            "state": state_named(state, where),
+            "times": [(state_named(name, where), moment) for name, moment in times.items()],
+            "attributes": {name: _value(value, f"{where}: {name}") for name, value in values.items()},
+        }
+        found: ResourceDescription = self._checked(ResourceDescription, table, where)
+        return replace(found, conditions=tuple(conditions))
 
-    def _conditions(self, table: ResourceTable, where: str) -> Iterator[tuple[ResourceAction, AnyCondition]]:
-        for action in ResourceAction:
-            name = action.name.lower()
-            for number, each in enumerate(getattr(table, name), 1):
-                yield action, self._condition(each, number, f"{where}: {name} condition {number}")
+    def _members(self, raw: object, where: str) -> list[int]:
+        return [member_named(each, self._names, where) for each in self._checked(list[str | int], raw, where)]
 
     def _condition(self, raw: object, number: int, where: str) -> AnyCondition:
         if isinstance(raw, str):
             return condition_from(raw, self._names, number=number, where=where)
         if not isinstance(raw, dict):
             raise DescriptionError(f"{where}: {raw!r:.60} is neither text nor a table; write it like {FORMS}")
-        table: ConditionTable = self._table(ConditionTable, raw, where)
+        table: ConditionTable = self._checked(ConditionTable, raw, where)
         return condition_of(table, self._names, number=number, where=where)
 
-    def _set(self, table: SetTable, where: str) -> SetDescription:
-        where = f"{where}: set {table.attribute}"
-        condition = None if table.when is None else self._condition(table.when, 1, where)
-        return SetDescription(attribute=table.attribute, value=_value(table.value, where), condition=condition)
+    def _set(self, raw: Mapping[str, Any], where: str) -> SetDescription:
+        where, table = f"{where}: set {raw.get('attribute', '')}", dict(raw)
+        if table.get("when") is not None:
+            table["when"] = self._condition(table["when"], 1, where)
+        if "value" in table:
+            table["value"] = _value(table["value"], where)
+        found: SetDescription = self._checked(SetDescription, table, where)
+        return found
 
     def _failures(self, raw: Mapping[str, Any]) -> FailurePolicy:
-        where = "[failures]"
-        table: FailuresTable = self._table(FailuresTable, raw, where)
-        quorums = list(table.quorums)
-        if table.at_least is not None:
-            quorums.insert(0, QuorumTable(at_least=table.at_least, of=table.of, rtype=table.rtype))
-        elif table.of or table.rtype is not None:
-            raise DescriptionError(f"{where}: of and rtype name a quorum: say with at_least how many it takes")
-        made = []
-        for each in quorums:
-            group = tuple(member_named(member, self._names, where) for member in each.of)
-            made.append(QuorumDescription(at_least=each.at_least, group=group, rtype=each.rtype))
-        return FailurePolicy(policy=table.policy, quorums=tuple(made))
+        where, table = "[failures]", dict(raw)
+        own = {key: table.pop(key) for key in _QUORUM if key in table}
+        quorums = self._checked(list[dict[str, Any]], table.get("quorums", []), where)
+        table["quorums"] = [
+            {**each, "of": self._members(each.get("of", []), where)} for each in ([own] if own else []) + quorums
+        ]
+        found: FailurePolicy = self._checked(FailurePolicy, table, where, *_QUORUM)
+        return found
 
 
 def _value(value: Any, where: str) -> Any:
@@ -195,3 +154,68 @@ def _value(value: Any, where: str) -> Any:
         except (ValueError, RecursionError) as error:
             raise DescriptionError(f"{where}: {value['json'][:60]} is not JSON") from error
     return value
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+
+def to_tables(description: Description) -> dict[str, Any]:
+    """Return an experiment as nested tables, from which `from_tables` makes the same. Raises DescriptionError."""
+    description = even(description)
+    names, later = names_of(description), {each.guid for each in description.resources}
+    about = replace(description, topology=None, failures=None, resources=())
+    tables: dict[str, Any] = {"experiment": msgspec.to_builtins(about)}
+    if description.topology is not None:
+        tables["topology"] = msgspec.to_builtins(description.topology)
+    if description.failures is not None:
+        tables["failures"] = msgspec.to_builtins(description.failures)
+        for quorum in tables["failures"].get("quorums", ()):
+            quorum.update({"of": [names.get(guid, guid) for guid in quorum["of"]]} if "of" in quorum else {})
+    for each in description.resources:
+        # The later of two resources holds their connection.
+        connect = tuple(guid for guid in each.connections if guid not in later)
+        tables.setdefault("resource", []).append(_resource_table(each, connect, names))
+        later.discard(each.guid)
+    return tables
+
+
+def _resource_table(each: ResourceDescription, connect: tuple[int, ...], names: Mapping[int, str]) -> dict[str, Any]:
+    table: dict[str, Any] = {
+        "name": each.name,
+        "guid": each.guid,
+        "type": each.rtype,
+        "connect": [names.get(guid, guid) for guid in connect],
+    }
+    for action, name in VERB_OF.items():
+        table[name] = [_condition(one, names) for mine, one in each.conditions if mine is action]
+    table |= {
+        "traces": list(each.traces),
+        "set": [
+            {"attribute": one.attribute, "value": _form(one.value)}
+            | ({} if one.condition is None else {"when": _condition(one.condition, names)})
+            for one in each.sets
+        ],
+        "state": "" if each.state is ResourceState.NEW else each.state.name,
+        "times": {state.name: float(moment) for state, moment in each.times},
+        "timeouts": {verb: float(timeout_s) for verb, timeout_s in each.timeouts.items()},
+        "retry": msgspec.to_builtins(each.retry),
+        "attributes": {name: _form(value) for name, value in each.attributes.items()},
+    }
+    return {key: value for key, value in table.items() if value or key == "guid"}
+
+
+def _condition(condition: AnyCondition, names: Mapping[int, str]) -> str | dict[str, Any]:
+    return text_of(condition, names) or condition_table(condition, names)
+
+
+def _form(value: Any) -> Any:
+    return value if _has_form(value) else {"json": json.dumps(value)}
+
+
+def _has_form(value: Any) -> bool:
+    """Tell whether TOML can hold a plain value as it is."""
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        return list(value) != ["json"] and all(_has_form(key) and _has_form(each) for key, each in value.items())
+    return all(map(_has_form, value)) if isinstance(value, list) else value is not None

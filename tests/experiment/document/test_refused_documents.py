@@ -49,7 +49,6 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
         (f"{ONE}[[resource]]\nname = 'all'\ntype = 't'", "'all' is not usable"),
         (f"{ONE}connect = ['a']", "resource a is connected to itself"),
         ("a = " + "[" * 100_000, "nested"),
-        ("[" + "a." * 100_000 + "b]", "more than 200 parts"),
         (
             toml("", more='set = [{ attribute = "r", value = 1, when = "0 of [a, b] are STARTED" }]'),
             "c: set r:.*0 of 2",
