@@ -188,7 +188,7 @@ def test_a_collector_is_refused_a_folder_that_cannot_be_made(local: ExperimentCo
     local.deploy()
 
     assert local.wait_started(guid, timeout=10).failed == (guid,)
-    assert f"cannot make the folder {tmp_path / 'file' / 'below'}" in local.snapshot.resources[guid].reason
+    assert f"cannot write {tmp_path / 'file' / 'below'}" in local.snapshot.resources[guid].reason
 
 
 def test_a_collector_without_a_trace_name_is_refused(local: ExperimentController) -> None:

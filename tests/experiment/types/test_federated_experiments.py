@@ -63,7 +63,8 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
 
     ec.deploy()
     wait_until(lambda: ec.state(plan) is RESERVED)
-    assert (ec.state(dataset), ec.get(dataset, "foundOn")) == (READY, "a,b")
+    wait_until(lambda: ec.state(dataset) is READY)
+    assert ec.get(dataset, "foundOn") == "a,b"
     assert ec.state(first) is NEW
     wait_until(lambda: resource(ec, plan).waits_for == "the owner of a, b to approve it")
     wait_until(lambda: resource(ec, first).waits_for == f"resource {plan} (fedmon::TrainingPlan) to be READY")
