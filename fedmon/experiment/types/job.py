@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -311,9 +311,7 @@ class Job(LinkedResource):
             stopped if self._is_stopping else (),
             at_least=self.get("atLeast"),
         )
-        self._write_result(handle)
-        self._write_scalars(handle)
-        self._keep_logs()
+        self._keep(handle)
         with self.lock:
             if self.handle is not handle or self.state is not ResourceState.STARTED:
                 return
@@ -342,37 +340,38 @@ class Job(LinkedResource):
     def written(self, name: str) -> Path:
         """Return the file of a trace, fetched if it may have changed."""
         path, handle = super().written(name), self.handle
-        if handle is not None and (not path.exists() or self.state is ResourceState.STARTED):
-            if name in ("stdout", "stderr"):
-                text = log_text(handle, cast("Literal['stdout', 'stderr']", name))
-                write_whole(path, text.encode("utf-8", "replace"), folder_mode=0o700)
-            elif name == "scalars":
-                self._write_scalars(handle)
-            elif handle.results():
-                self._write_result(handle)
+        may_change = not path.exists() or self.state is ResourceState.STARTED
+        if handle is not None and may_change and (name != "result" or handle.results()):
+            self._write(handle, name)
         return path
 
-    def _write_result(self, handle: RunHandle) -> None:
-        results = handle.results()
-        write_shown(self.folder / "result", results)
-        run_values.save(results, self.folder / "returned")
+    def _keep(self, handle: RunHandle) -> None:
+        """Write the traces of a run that is over; nodes forget logs."""
+        self._write(handle, "result")
+        self._write(handle, "scalars")
+        for name in filter(self.trace_enabled, ("stdout", "stderr")):
+            try:
+                self._write(handle, name)
+            except FedmonError as error:
+                self.warning(f"{name} cannot be kept: {error}")
 
-    def _write_scalars(self, handle: RunHandle) -> None:
-        lines = [
-            msgspec.json.encode({"node": node_id, **msgspec.structs.asdict(scalar)}) + b"\n"
-            for node_id, reported in handle.scalars.items()
-            for scalar in reported
-        ]
-        write_whole(self.folder / "scalars", b"".join(lines), folder_mode=0o700)
-
-    def _keep_logs(self) -> None:
-        """Fetch enabled logs, because nodes forget them."""
-        for name in ("stdout", "stderr"):
-            if self.trace_enabled(name):
-                try:
-                    self.written(name)
-                except FedmonError as error:
-                    self.warning(f"{name} cannot be kept: {error}")
+    def _write(self, handle: RunHandle, name: str) -> None:
+        path = super().written(name)
+        if name == "result":
+            results = handle.results()
+            write_shown(path, results)
+            run_values.save(results, self.folder / "returned")
+            return
+        if name == "scalars":
+            lines = [
+                msgspec.json.encode({"node": node_id, **msgspec.structs.asdict(scalar)}) + b"\n"
+                for node_id, reported in handle.scalars.items()
+                for scalar in reported
+            ]
+            content = b"".join(lines)
+        else:
+            content = log_text(handle, "stderr" if name == "stderr" else "stdout").encode("utf-8", "replace")
+        write_whole(path, content, folder_mode=0o700)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -440,13 +439,13 @@ def write_shown(path: Path, value: Any) -> None:
 
 
 def saved_values(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what `run_values.save` wrote, by name; empty if it wrote nothing."""
+    """Return the values that `run_values.save` wrote, by name; empty if it wrote nothing."""
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".npz"))
     return {path.stem: run_values.read_inputs(path) for path in paths}
 
 
 def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:
-    """Return what a plan printed, under a heading for each node if there are several.
+    """Return the plan's output, under a heading for each node if there are several.
 
     Raises TraceNotReadableError if no owner lets it leave, or no node answers.
     """
@@ -463,8 +462,7 @@ def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:
         else:
             said[node_id] = log.text
     if not said:
-        reasons = "; ".join(f"{node_id}: {reason}" for node_id, reason in missing.items())
-        raise TraceNotReadableError(f"{stream} of job {handle.job_id} cannot be had: {reasons}")
+        raise TraceNotReadableError("; ".join(f"{node_id}: {reason}" for node_id, reason in missing.items()))
     if len(said) == 1 and not missing:
         return next(iter(said.values()))
     parts = said | {node_id: f"({reason})\n" for node_id, reason in missing.items()}
