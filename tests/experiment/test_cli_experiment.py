@@ -133,7 +133,7 @@ def test_what_is_not_over_in_time_is_released_and_told_with_who_held_it_up(shell
 
     assert done.code == 6
     assert "not over within 0.3 s; everything was released" in done.err
-    assert "blocker: 1 waits for resource 1 (north), which is STARTED: it runs" in done.out
+    assert "blocker: 1 resource waits for resource 1 (north), which is STARTED: it runs" in done.out
     assert "RELEASED" in done.out.partition("blocker")[2]
 
 

@@ -81,7 +81,7 @@ def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
     with running(tmp_path) as (process, run_dir):
         shown = json.loads(fedmon_here("experiment", "show", str(run_dir), "--json").stdout)
         assert (shown["status"], shown["process"]) == ("running", process.pid)
-        assert shown["blocker"] == "1 waits for resource 1 (north), which is STARTED: it runs"
+        assert shown["blocker"] == "1 resource waits for resource 1 (north), which is STARTED: it runs"
         assert (shown["resources"][1]["action"], shown["resources"][1]["waits_for"]) == ("start", [1])
 
         with shell("watch", str(run_dir)) as watching:
@@ -92,7 +92,7 @@ def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
 
         assert (watching.returncode, process.wait(30)) == (0, 0), (before, after)
     assert " STOPPED 1 north (local::Process)" in after
-    assert "ended, and released everything" in after
+    assert "ended, and everything was released" in after
 
 
 def test_ctrl_c_releases_everything(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_taken_up(t
 
         left = fedmon_here("experiment", "watch", str(run_dir))
         assert left.returncode == 1
-        assert "no process of this machine has it, and it was not released" in left.stdout
+        assert "interrupted: no process on this machine runs it" in left.stdout
         assert json.loads(fedmon_here("experiment", "report", str(run_dir), "--json").stdout)["status"] == "left"
         (tmp_path / "gate").write_text("go\n")
         taken = fedmon_here("experiment", "reconnect", str(run_dir), "--json")

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import write_whole
 from fedmon.common.text import shorten
-from fedmon.experiment.check.problems import Problem
-from fedmon.experiment.conditions import AnyCondition
+from fedmon.experiment.check.problems import Problem, waits_of
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.diagram import Box, Line, drawn
@@ -62,81 +61,67 @@ def picture_of(
     state: State, *, title: str = "", names: Mapping[int, str] | None = None, problems: Iterable[Problem] = ()
 ) -> Diagram:
     """Return the diagram of an experiment; the resources and waits of errors are red."""
-    names = {} if names is None else names
     paths = [problem.guids for problem in problems if problem.severity == "error"]
     wrong = {guid for path in paths for guid in path}
     wrong_pairs = {pair for path in paths for pair in zip(path[1:], path, strict=False)}
     resources = sorted(state.resources.values(), key=lambda resource: resource.guid)
-    boxes = {
-        one.guid: Box(
-            lines=(
-                shorten(f"{one.guid} {names.get(one.guid, '')}".strip(), _MAX_LABEL),
-                shorten(one.rtype, _MAX_LABEL),
-                one.state.name,
-            ),
+    boxes = {}
+    for one in resources:
+        name = f"{one.guid} {(names or {}).get(one.guid, '')}".strip()
+        boxes[one.guid] = Box(
+            lines=(shorten(name, _MAX_LABEL), shorten(one.rtype, _MAX_LABEL), one.state.name),
             fill=COLOURS[one.state],
             border=_WRONG if one.guid in wrong else _BORDER,
             is_thick=one.guid in wrong,
         )
-        for one in resources
-    }
-    lines, notes = _joined(pair for resource in resources for pair in _lines(state, resource, wrong_pairs))
+    pairs = ((one.guid, guid) for one in resources for guid in sorted(one.connections) if guid in state.resources)
+    lines = [
+        _line(start, end, "connection", wrong_pairs)
+        for start, end in pairs
+        if start < end or start not in state.resources[end].connections
+    ]
+    notes: dict[int, Box] = {}
+    for label, kind, starts, ends in _conditions(state, resources):
+        if len(starts) * len(ends) < _MANY:
+            lines += [_line(start, end, kind, wrong_pairs, label) for start in starts for end in ends]
+            continue
+        key = -len(notes) - 1
+        is_wrong = any((start, end) in wrong_pairs for start in starts for end in ends)
+        into = _line(key, key, kind, [(key, key)] if is_wrong else ())
+        notes[key] = Box(lines=(label,), fill="", border=into.colour)
+        lines += [replace(into, start=start, has_head=False) for start in starts]
+        lines += [replace(into, end=end) for end in ends]
     states = tuple(sorted({one.state for one in resources}))
     return Diagram(title=title, boxes=boxes | notes, lines=tuple(lines), states=states)
 
 
-def _lines(state: State, resource: Resource, wrong: Collection[tuple[int, int]]) -> Iterator[tuple[int, Line]]:
-    """Return the lines of a resource, each with the number of its condition, 0 for a connection."""
-    for guid in sorted(resource.connections):
-        other = state.resources.get(guid)
-        if other is not None and (resource.guid < guid or resource.guid not in other.connections):
-            line = Line(start=resource.guid, end=guid, kind="connection", colour="", is_dashed=True, has_head=False)
-            yield 0, _coloured(line, wrong)
-    conditions = [(action.name.lower(), "", condition) for action, condition in resource.conditions]
-    for want in state.wants.values() if resource.sets else ():
-        if want.guid == resource.guid and want.attribute is not None:
-            conditions += [("set", f" {want.attribute[0]}", condition) for condition in want.conditions]
-    for action, attribute, condition in conditions:
-        label = shorten(f"{action}{attribute}: {_said(condition)}", _MAX_LABEL)
-        for guid in condition.group:
-            if guid in state.resources:
-                line = Line(start=guid, end=resource.guid, kind=action, colour="", label=label)
-                yield condition.number, _coloured(line, wrong)
+def _conditions(state: State, resources: Iterable[Resource]) -> Iterator[tuple[str, str, list[int], list[int]]]:
+    """Return each condition once: its label and kind, the resources that it asks for, and those that wait."""
+    found: dict[tuple[int, str], tuple[str, str, list[int], list[int]]] = {}
+    for resource in resources:
+        for _, what, condition in waits_of(resource, state):
+            quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)} "
+            timeout = "" if condition.timeout_s is None else f" within {condition.timeout_s:g} s"
+            label = shorten(f"{what}: {quorum}{condition}{timeout}", _MAX_LABEL)
+            group = [guid for guid in condition.group if guid in state.resources]
+            kind = what.partition(" ")[0]
+            found.setdefault((id(condition), label), (label, kind, group, []))[3].append(resource.guid)
+    yield from found.values()
 
 
-def _coloured(line: Line, wrong: Collection[tuple[int, int]]) -> Line:
-    pairs = {(line.start, line.end), (line.end, line.start) if line.is_dashed else (line.start, line.end)}
-    return (
-        replace(line, kind="a problem", colour=_WRONG)
-        if pairs & set(wrong)
-        else replace(line, colour=_LINES[line.kind])
+def _line(start: int, end: int, kind: str, wrong: Collection[tuple[int, int]], label: str = "") -> Line:
+    is_dashed = kind == "connection"
+    is_wrong = (start, end) in wrong or (is_dashed and (end, start) in wrong)
+    colour = _WRONG if is_wrong else _LINES[kind]
+    return Line(
+        start=start,
+        end=end,
+        kind="a problem" if is_wrong else kind,
+        colour=colour,
+        label=label,
+        is_dashed=is_dashed,
+        has_head=not is_dashed,
     )
-
-
-def _joined(lines: Iterable[tuple[int, Line]]) -> tuple[list[Line], dict[int, Box]]:
-    """Have the lines of a condition meet in a note if they are many."""
-    of_condition: dict[tuple[int, str], list[Line]] = {}
-    for number, line in lines:
-        of_condition.setdefault((number, line.label), []).append(line)
-    joined: list[Line] = []
-    notes: dict[int, Box] = {}
-    for (number, label), those in of_condition.items():
-        if not number or len(those) < _MANY:
-            joined += those
-            continue
-        key = -len(notes) - 1
-        those.sort(key=lambda line: line.colour == _WRONG)
-        notes[key] = Box(lines=(label,), fill="", border=those[-1].colour)
-        starts, ends = {line.start: line for line in those}, {line.end: line for line in those}
-        joined += [replace(line, end=key, label="", has_head=False) for line in starts.values()]
-        joined += [replace(line, start=key, label="") for line in ends.values()]
-    return joined, notes
-
-
-def _said(condition: AnyCondition) -> str:
-    quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)} "
-    timeout = "" if condition.timeout_s is None else f" within {condition.timeout_s:g} s"
-    return f"{quorum}{condition}{timeout}"
 
 
 def dot_of(diagram: Diagram) -> str:

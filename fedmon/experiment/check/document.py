@@ -26,35 +26,14 @@ from fedmon.experiment.errors import (
     UnknownTypeError,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.natures import is_kind, natures
-from fedmon.experiment.situation import State
+from fedmon.experiment.natures import is_kind
 
 if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController
     from fedmon.researcher.federation import Federation
 
 
-_TOML = re.compile(r"^[ \t]*\[\[[ \t]*(?:resource|\"resource\")[ \t]*\]\]", re.MULTILINE)
-_XML = re.compile(r"<rm\b[^<>]*?\bguid\s*=\s*[\"'](\d+)[\"']")
-
-
-def lines_of(text: str, description: Description) -> dict[int, int]:
-    """Return the line of each resource by its guid; nothing if the text does not tell them apart."""
-    starts: dict[int, int] = {}
-    if text.lstrip().startswith("<"):
-        starts = {int(found[1]): found.start() for found in _XML.finditer(text)}
-    else:
-        tables = [found.start() for found in _TOML.finditer(text)]
-        if len(tables) == len(description.resources):
-            starts = {each.guid: at for each, at in zip(description.resources, tables, strict=True)}
-    lines: dict[int, int] = {}
-    line, before = 1, 0
-    for guid, at in sorted(starts.items(), key=lambda each: each[1]):
-        line += text.count("\n", before, at)
-        lines[guid], before = line, at
-    return lines
-
-
+_TOML, _XML = re.compile(r"^\s*\[\[\s*(?:resource|\"resource\")\s*\]\]"), re.compile(r"<rm\b")
 _UNFINISHED = ("missing-part", "collector-without-trace")
 """Errors with which an experiment can still be made, to find more of them."""
 
@@ -89,54 +68,44 @@ def check(
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    state, names = as_state(description), names_of(description)
-    problems = (*_attribute_problems(description, state), *_failure_problems(description))
+    state = as_state(description)
     facts = Facts(
         rtypes=ResourceFactory.get_resource_types(),
         attributes={each.guid: each.attributes for each in description.resources},
-        names=names,
-        problems=problems,
+        names=names_of(description),
     )
+    wrong = [
+        Problem(kind="wrong-attribute", guids=(each.guid,), text=text)
+        for each in description.resources
+        for text in _wrong_in(each, called(each.guid, facts.names, state))
+    ]
+    facts = replace(facts, problems=(*wrong, *_lost_quorums(description, facts)))
     found = plan(state, facts, wait_all_ready=wait_all_ready)
     if all(error.kind in _UNFINISHED for error in found.errors):
-        more = tuple(_problems_of_making(description, asks=asks, federation=federation))
-        if more:
-            found = plan(state, replace(facts, problems=(*problems, *more)), wait_all_ready=wait_all_ready)
+        try:
+            found = found.with_problems(_problems_when_made(description, facts, asks=asks, federation=federation))
+        except InvalidConnectionError as error:
+            found = found.with_problems([Problem(kind="refused-connection", text=str(error))])
+        except ExperimentError as error:
+            found = found.with_problems([Problem(kind="wrong-attribute", text=str(error))])
     return Checked(path=path, description=description, plan=found, lines=lines_of(text, description))
 
 
-def _attribute_problems(description: Description, state: State) -> Iterator[Problem]:
-    names = names_of(description)
-    for each in description.resources:
-        try:
-            ResourceFactory.get_resource_type(each.rtype)
-        except UnknownTypeError:  # said by the plan
-            continue
-        who = called(each.guid, names, state)
-        for text in _wrong_in(each, who):
-            yield Problem(kind="wrong-attribute", guids=(each.guid,), text=text)
-
-
-def _failure_problems(description: Description) -> Iterator[Problem]:
-    """Return the quorums of a type of which the document has too few."""
-    nature = natures()
-    for quorum in () if description.failures is None else description.failures.quorums:
-        if quorum.rtype is None:  # that members are there was seen when the file was read
-            continue
-        guids = tuple(each.guid for each in description.resources if is_kind(each.rtype, quorum.rtype, nature))
-        if len(guids) < quorum.at_least:
-            yield Problem(
-                kind="impossible-quorum",
-                guids=guids,
-                text=f"failures: a quorum of {quorum.at_least} of type {quorum.rtype} can never be there: the document "
-                f"has {len(guids)}",
-            )
+def lines_of(text: str, description: Description) -> dict[int, int]:
+    """Return the line of each resource by its guid; nothing if the text does not tell them apart."""
+    begin = _XML if text.lstrip().startswith("<") else _TOML
+    lines = [number for number, line in enumerate(text.split("\n"), 1) for _ in begin.findall(line)]
+    guids = [each.guid for each in description.resources]
+    return dict(zip(guids, lines, strict=True)) if len(lines) == len(guids) else {}
 
 
 def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
-    rclass = ResourceFactory.get_resource_type(each.rtype)
-    given = [*each.attributes.items(), *((one.attribute, one.value) for one in each.sets)]
-    for name, value in given:
+    """Return what is wrong with the attributes and traces of a resource."""
+    try:
+        rclass = ResourceFactory.get_resource_type(each.rtype)
+    except UnknownTypeError:  # the plan names it
+        return
+    for name, value in (*each.attributes.items(), *((one.attribute, one.value) for one in each.sets)):
         try:
             attribute = rclass.get_attribute(name)
             if is_given(attribute, value):
@@ -150,36 +119,41 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
             yield f"{who}: type {each.rtype} has no trace {name!r}; {there}"
 
 
-def _problems_of_making(description: Description, *, asks: bool, federation: Federation | None) -> Iterator[Problem]:
-    """Make all resources in a temporary folder, deploy none, and return what fails."""
+def _lost_quorums(description: Description, facts: Facts) -> Iterator[Problem]:
+    """Return the quorums of a type of which the document has too few; those of resources were checked on reading."""
+    for quorum in () if description.failures is None else description.failures.quorums:
+        rtype, known = quorum.rtype, description.resources
+        guids = tuple(each.guid for each in known if rtype is not None and is_kind(each.rtype, rtype, facts.nature))
+        if rtype is not None and len(guids) < quorum.at_least:
+            text = f"failures: a quorum of {quorum.at_least} of type {rtype} is impossible: there are {len(guids)}"
+            yield Problem(kind="impossible-quorum", guids=guids, text=text)
+
+
+def _problems_when_made(
+    description: Description, facts: Facts, *, asks: bool, federation: Federation | None
+) -> Iterator[Problem]:
+    """Make all resources in a temporary folder, deploy none, and return the problems that only they know."""
     from fedmon.experiment.types.base import LinkedResource
 
-    try:
-        with _made(description, federation) as made:
-            resources = [made.get_resource(guid) for guid in made.resources]
-            for each in resources:
-                yield from each.missing() if isinstance(each, LinkedResource) else ()
-            for each in resources if asks else ():
-                yield from each.foreseen() if isinstance(each, Foreseeing) else ()
-    except InvalidConnectionError as error:
-        found = list(_refused_connections(description))
-        yield from found or [Problem(kind="refused-connection", text=str(error))]
-    except ExperimentError as error:
-        yield Problem(kind="wrong-attribute", text=str(error))
-
-
-def _refused_connections(description: Description) -> Iterator[Problem]:
-    """Return all connections that are refused, not only the first."""
     alone = tuple(replace(each, connections=()) for each in description.resources)
-    with _made(replace(description, resources=alone)) as made:
-        facts = Facts(
-            accepts=lambda one, other: made.get_resource(one).valid_connection(other), names=names_of(description)
-        )
-        yield from Checks(as_state(description), facts).connections()
+    with _made(replace(description, resources=alone), federation) as made:
+        accepts = replace(facts, accepts=lambda one, other: made.get_resource(one).valid_connection(other))
+        refused = list(Checks(as_state(description), accepts).connections())
+        yield from refused
+        if refused:
+            return
+        resources = [made.get_resource(each.guid) for each in description.resources]
+        for resource, each in zip(resources, description.resources, strict=True):
+            for other in each.connections:
+                resource.register_connection(other)
+        for resource in resources:
+            yield from resource.missing() if isinstance(resource, LinkedResource) else ()
+        for resource in resources if asks else ():
+            yield from resource.foreseen() if isinstance(resource, Foreseeing) else ()
 
 
 @contextmanager
-def _made(description: Description, federation: Federation | None = None) -> Iterator[ExperimentController]:
+def _made(description: Description, federation: Federation | None) -> Iterator[ExperimentController]:
     """Give a controller that leaves nothing behind."""
     from fedmon.experiment.controller import ExperimentController
 

@@ -15,7 +15,6 @@ from fedmon.experiment.states import ResourceState
 
 _MAX_CHAIN = 20
 _MANY = 8
-_RESERVED = ResourceState.RESERVED
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +44,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waits_for(self) -> tuple[int, ...]:
-        """The guids of all that it waits for."""
+        """The guids of all resources that it waits for."""
         return tuple(dict.fromkeys(guid for each in self.waiting for guid in each.guids))
 
     def __str__(self) -> str:
@@ -78,38 +77,34 @@ def _reason(state: State, resource: Resource, waiting: tuple[Waiting, ...], natu
         return f"it failed: {resource.reason or 'no reason given'}"
     if resource.state is ResourceState.RELEASED:
         return f"it was released after it failed: {resource.reason}" if resource.reason else "it was released"
-    if resource.calling == "deploy" and any(each.guids for each in waiting):
-        return "its deploy waits for resources that it is connected to"
-    if resource.calling == "deploy" and resource.rtype == "fedmon::TrainingPlan" and resource.state >= _RESERVED:
-        return "owners have not decided on it yet"
-    if resource.calling is not None:
-        attempts = "one failed attempt" if resource.attempt == 1 else f"{resource.attempt} failed attempts"
-        return f"its {resource.calling} is running" + (f", after {attempts}" if resource.attempt else "")
+    failures = "1 failed attempt" if resource.attempt == 1 else f"{resource.attempt} failed attempts"
     if resource.retrying is not None:
-        then = "is not tried again, because the experiment was aborted" if state.is_aborted else "is tried again"
-        times = "once" if resource.attempt == 1 else f"{resource.attempt} times"
-        return f"its {resource.retrying} failed {times} and {then}: {resource.reason}"
-    return _reason_of_waits(state, resource, waiting) or _reason_at_rest(state, resource, nature)
+        then = "is not retried, because the experiment was aborted," if state.is_aborted else "is retried"
+        return f"its {resource.retrying} {then} after {failures}: {resource.reason}"
+    if resource.calling is None:
+        return _reason_at_rest(state, resource, waiting, nature)
+    if resource.calling == "deploy" and any(each.guids for each in waiting):
+        return "its deploy waits for connected resources"
+    if resource.rtype == "fedmon::TrainingPlan" and resource.state is ResourceState.RESERVED:
+        return "owners have not decided on it yet"
+    return f"its {resource.calling} is running{f' after {failures}' if resource.attempt else ''}"
 
 
-def _reason_of_waits(state: State, resource: Resource, waiting: tuple[Waiting, ...]) -> str:
+def _reason_at_rest(state: State, resource: Resource, waiting: tuple[Waiting, ...], nature: Natures) -> str:
+    is_running = resource.state is ResourceState.STARTED
     actions = list(dict.fromkeys(each.action for each in waiting))
-    is_running = resource.state is ResourceState.STARTED and (resource.guid, "stop") not in state.wants
-    if is_running and actions == ["stop"]:
-        return "it runs until the resources that it is connected to end"
-    return f"its {' and its '.join(actions)} {'waits' if len(actions) == 1 else 'wait'}" if actions else ""
-
-
-def _reason_at_rest(state: State, resource: Resource, nature: Natures) -> str:
-    """Return why nothing more is to be done with a resource."""
+    if is_running and actions == ["stop"] and (resource.guid, "stop") not in state.wants:
+        return "it runs until the connected resources end"
+    if actions:
+        return f"waiting to {' and to '.join(actions)}"
     if state.is_aborted:
-        return f"the experiment was aborted, which ended all waiting: {state.level_reason}"
+        return f"the experiment was aborted: {state.level_reason}"
     if resource.group is None and resource.state < ResourceState.STARTED:
         return "deploy was not called for it"
-    if resource.state is ResourceState.STARTED:
+    if is_running:
         is_ending = nature(resource.rtype).ending == "always" and not lasts(resource, state.resources, nature)
         return f"it runs, and {'ends by itself' if is_ending else 'no condition stops it'}"
-    return "it ended" if resource.state is ResourceState.STOPPED else "it waits for nothing that is known"
+    return "it ended" if resource.state is ResourceState.STOPPED else "it waits for nothing known"
 
 
 def _waiting(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
@@ -118,12 +113,12 @@ def _waiting(state: State, resource: Resource, now: float, nature: Natures) -> I
         if want is not None:
             yield from _of_want(state, want, now)
     yield from _of_group(state, resource, now)
-    yield from _of_parts(state, resource, now, nature)
+    yield from _of_needs(state, resource, now, nature)
     yield from _of_verb(state, resource, now)
 
 
 def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
-    action = want.name if want.attribute is None else f"setting of {want.attribute[0]}"
+    action = want.name if want.attribute is None else f"set {want.attribute[0]}"
     for condition in want.conditions:
         found = verdict_on_condition(condition, want, state.resources, now)
         if isinstance(found, Met):
@@ -133,8 +128,8 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
         gives_up_in_s = None if condition.timeout_s is None else max(0.0, want.since + condition.timeout_s - now)
         guids = tuple(guid for guid in condition.group if _is_missing(state, condition, guid, now)) or condition.group
         quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
-        text = f"{action} waits, for {duration(now - want.since)}, for {quorum}{_who(state, guids)}"
-        text += f" to {'be' if isinstance(condition, StateCondition) else 'report'} {condition}"
+        wanted = f"to {'be' if isinstance(condition, StateCondition) else 'report'} {condition}"
+        text = f"{action} has waited {duration(now - want.since)} for {quorum}{_named(state, guids)} {wanted}"
         text += "" if left_s is None else f"; {duration(left_s)} left"
         text += "" if gives_up_in_s is None else f"; gives up in {duration(gives_up_in_s)}"
         yield Waiting(
@@ -147,45 +142,45 @@ def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]
     group = None if resource.group is None else state.groups.get(resource.group)
     if group is None or not group.wait_all_ready or not group.unready or resource.state is not ResourceState.READY:
         return
-    guids = tuple(
-        guid for guid in group.members if guid in state.resources and state.resources[guid].state < ResourceState.READY
-    )
+    members = filter(None, map(state.resources.get, group.members))
+    guids = tuple(one.guid for one in members if one.state < ResourceState.READY)
     since = resource.since(ResourceState.READY) or now
-    text = f"start waits, for {duration(now - since)}, for its group to be READY: {_who(state, guids)}"
+    text = f"start has waited {duration(now - since)} for its group to be READY: {_named(state, guids)}"
     yield Waiting(action="start", guids=guids, text=text, since=since)
 
 
-def _of_parts(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
-    """Return the resources that it waits for by its type: to be deployed itself, or to end."""
+def _of_needs(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:
+    """Return the resources that its deploy or its end waits for by its type."""
     if resource.calling == "deploy":
-        verb, what, wanted = "deploy", "deploy", ResourceState.READY
+        verb = "deploy"
     elif resource.state is ResourceState.STARTED and resource.calling in (None, "start"):
-        verb, what, wanted = "stop", "its end", ResourceState.STOPPED
+        verb = "stop"
     else:
         return
-    found = needed(resource, verb, state.resources, nature)
-    guids = tuple(dict.fromkeys(other.guid for need, other in found if other.state < need.state))
-    if guids:
+    missing = {
+        other.guid: need.state
+        for need, other in needed(resource, verb, state.resources, nature)
+        if other.state < need.state
+    }
+    if missing:
         since = max((t for _, t in resource.times), default=now)
-        text = f"{what} waits for resources that it is connected to to be {wanted.name}: {_who(state, guids)}"
-        yield Waiting(action=verb, guids=guids, text=text, since=since)
+        wanted = " or ".join(dict.fromkeys(each.name for each in missing.values()))
+        text = f"{verb} has waited {duration(now - since)} for {_named(state, tuple(missing))} to be {wanted}"
+        yield Waiting(action=verb, guids=tuple(missing), text=text, since=since)
 
 
 def _of_verb(state: State, resource: Resource, now: float) -> Iterator[Waiting]:
-    """Return when a verb that failed is tried again, and when a running one times out."""
+    """Return when a verb that failed is retried, and when a running one times out."""
     # A verb begun by an earlier process has its timeout anew in this one, and its begin is unknown.
     if resource.alarm_at is None or resource.alarm_at < now or resource.state >= ResourceState.FAILED:
         return
-    left_s = resource.alarm_at - now
-    if resource.retrying is not None and not state.is_aborted:
-        verb = resource.retrying
-        yield Waiting(
-            action=verb, guids=(), text=f"{verb} is tried again in {duration(left_s)}", since=now, left_s=left_s
-        )
-    elif resource.calling is not None and resource.calling in resource.timeouts:
-        began = resource.alarm_at - resource.timeouts[resource.calling]
-        text = f"{resource.calling} runs, for {duration(max(0.0, now - began))}; gives up in {duration(left_s)}"
-        yield Waiting(action=resource.calling, guids=(), text=text, since=began, gives_up_in_s=left_s)
+    left_s, verb = resource.alarm_at - now, resource.retrying or resource.calling
+    if resource.retrying is not None and verb is not None and not state.is_aborted:
+        yield Waiting(action=verb, guids=(), text=f"{verb} is retried in {duration(left_s)}", since=now, left_s=left_s)
+    elif resource.retrying is None and verb is not None and verb in resource.timeouts:
+        began = resource.alarm_at - resource.timeouts[verb]
+        text = f"{verb} has run {duration(max(0.0, now - began))}; gives up in {duration(left_s)}"
+        yield Waiting(action=verb, guids=(), text=text, since=began, gives_up_in_s=left_s)
 
 
 def _is_missing(state: State, condition: AnyCondition, guid: int, now: float) -> bool:
@@ -200,7 +195,7 @@ def _is_missing(state: State, condition: AnyCondition, guid: int, now: float) ->
     return bool(resource.state < condition.state or is_lost or is_early)
 
 
-def _who(state: State, guids: tuple[int, ...]) -> str:
+def _named(state: State, guids: tuple[int, ...]) -> str:
     found = ((guid, state.resources.get(guid)) for guid in guids)
     words = [f"resource {guid}" + (f" ({one.rtype}, {one.state.name})" if one else "") for guid, one in found]
     return joined(words, most=_MANY, last=", ")
@@ -209,13 +204,11 @@ def _who(state: State, guids: tuple[int, ...]) -> str:
 def _chain(state: State, guid: int, now: float, nature: Natures) -> tuple[int, ...]:
     """Follow the waits to a resource that waits for no other; a circle ends where it closes."""
     chain = [guid]
-    while len(chain) < _MAX_CHAIN:
+    while len(set(chain)) == len(chain) < _MAX_CHAIN:
         resource = state.resources.get(chain[-1])
         waiting = () if resource is None else _waiting(state, resource, now, nature)
-        following = next((each.guids[0] for each in waiting if each.guids), None)
-        if following is None or following == chain[-1]:
+        following = next((each.guids[0] for each in waiting if each.guids), chain[-1])
+        if following == chain[-1]:
             break
         chain.append(following)
-        if following in chain[:-1]:
-            break
     return tuple(chain)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from fedmon.experiment.conditions import AnyCondition
 from fedmon.experiment.errors import ExperimentError
+from fedmon.experiment.events import VERB_OF
 from fedmon.experiment.natures import Natures, natures
-from fedmon.experiment.situation import State
+from fedmon.experiment.situation import Resource, State
 
 ProblemKind = Literal[
     "unknown-resource", "unknown-type", "condition-cycle", "group-deadlock", "failed-resource", "impossible-quorum",
@@ -67,3 +69,14 @@ def called(guid: int, names: Mapping[int, str], state: State) -> str:
     resource = state.resources.get(guid)
     more = names.get(guid) or (resource.rtype if resource is not None else "")
     return f"resource {guid}{f' ({more})' if more else ''}"
+
+
+def waits_of(resource: Resource, state: State) -> Iterator[tuple[str, str, AnyCondition]]:
+    """Return each condition of a resource, with the name of the want that has it, and this want in words."""
+    for action, condition in resource.conditions:
+        yield VERB_OF[action], VERB_OF[action], condition
+    for name in resource.sets:
+        want = state.wants.get((resource.guid, name))
+        if want is not None and want.attribute is not None:
+            for condition in want.conditions:
+                yield name, f"set {want.attribute[0]}", condition

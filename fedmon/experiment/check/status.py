@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.log import escape_control
+from fedmon.common.text import plural
 from fedmon.experiment.check.explain import Explanation, explain
 from fedmon.experiment.check.problems import called
 from fedmon.experiment.journal import Follower
@@ -17,11 +20,18 @@ from fedmon.experiment.natures import natures
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import FailureLevel, ResourceState
 
-Status = Literal["running", "ended", "failed", "left"]
+Status = Literal["running", "ended", "failed", "left", "unknown"]
 MAX_EXPLAINED = 300
 """At most so many resources are explained, to keep a look at a large run short."""
-
 RUNS = "it runs"
+_LOCKS = Path("/proc/locks")
+_WORDS: Mapping[Status, str] = {
+    "running": "running",
+    "ended": "ended, and everything was released",
+    "failed": "failed, and everything was released",
+    "left": "interrupted: no process on this machine runs it; `fedmon experiment reconnect` resumes it",
+    "unknown": "not released, and unknown whether a process still runs it: /proc/locks cannot be read",
+}
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +64,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a run. ``process`` runs it, None if none does or it is unknown; ``blocker`` holds it up.
 
-    ``status`` is "left" if its process ended without a release, so that it can be reconnected.
+    ``status`` is "left" if its process ended without a release, so that it can be reconnected, and "unknown" if the
+    system does not tell whether it did.
     """
 
     exp_id: str
@@ -80,39 +91,36 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         """Whether neither the experiment nor a critical resource failed."""
         return not self.failed and self.level == FailureLevel.OK.name
 
-
-def standings(state: State, names: Mapping[int, str], now: float, *, is_live: bool = True) -> tuple[Standing, ...]:
-    """Return the status of each resource; of a live run, with waits for the first `MAX_EXPLAINED`."""
-    found, asked, nature = [], 0, natures()
-    for resource in sorted(state.resources.values(), key=lambda each: each.guid):
-        explained = None
-        if is_live and asked < MAX_EXPLAINED and resource.state < ResourceState.STOPPED:
-            asked += 1
-            explained = explain(state, resource.guid, now, nature)
-        found.append(_standing(resource, names.get(resource.guid, ""), explained))
-    return tuple(found)
+    @property
+    def may_run(self) -> bool:
+        """Whether a process runs it, or may."""
+        return self.status in ("running", "unknown")
 
 
-def blocker(state: State, names: Mapping[int, str], now: float) -> str:
-    """Return which resource holds up most others, and what it waits for itself; "" if none waits for another."""
-    ends: Counter[int] = Counter()
-    waiting: dict[int, int] = {}
+def standings(state: State, names: Mapping[int, str], explained: Mapping[int, Explanation]) -> tuple[Standing, ...]:
+    """Return the status of each resource, with its waits if it was explained."""
+    resources = sorted(state.resources.values(), key=lambda each: each.guid)
+    return tuple(_standing(each, names.get(each.guid, ""), explained.get(each.guid)) for each in resources)
+
+
+def explanations(state: State, now: float) -> dict[int, Explanation]:
+    """Return why resources are not over yet, for the first `MAX_EXPLAINED`."""
     nature = natures()
-    for resource in state.resources.values():
-        if ends.total() >= MAX_EXPLAINED:
-            break
-        if resource.state < ResourceState.STARTED and not state.is_aborted:
-            chain = explain(state, resource.guid, now, nature).chain
-            if len(chain) > 1:
-                ends[chain[-1]] += 1
-                waiting.setdefault(chain[-1], chain[-2])
-    if not ends:
+    unfinished = sorted(guid for guid, each in state.resources.items() if each.state < ResourceState.STOPPED)
+    return {guid: explain(state, guid, now, nature) for guid in unfinished[:MAX_EXPLAINED]}
+
+
+def blocker(state: State, names: Mapping[int, str], now: float, explained: Mapping[int, Explanation]) -> str:
+    """Return which resource holds up most others, and what it waits for itself; "" if none waits for another."""
+    chains = [each.chain for each in explained.values() if each.state < ResourceState.STARTED and len(each.chain) > 1]
+    if not chains or state.is_aborted:
         return ""
-    guid, count = ends.most_common(1)[0]
+    guid, count = Counter(chain[-1] for chain in chains).most_common(1)[0]
     found = state.resources.get(guid)
     if found is not None and found.state >= ResourceState.STOPPED:  # only a delay is left
-        return f"{called(waiting[guid], names, state)}: {_waiting(explain(state, waiting[guid], now))}"
-    text = f"{count} {'waits' if count == 1 else 'wait'} for {called(guid, names, state)}"
+        guid = next(chain[-2] for chain in chains if chain[-1] == guid)
+        return f"{called(guid, names, state)}: {_waiting(explain(state, guid, now))}"
+    text = f"{plural(count, 'resource waits', 'resources wait')} for {called(guid, names, state)}"
     if found is None:
         return f"{text}, which does not exist"
     return f"{text}, which is {found.state.name}: {_waiting(explain(state, guid, now))}"
@@ -122,35 +130,41 @@ def as_reached(state: State) -> State:
     """Return a state in which released resources are as before their release, as drawings show them."""
     resources = state.resources.mutate()
     for resource in state.resources.values():
-        if resource.state is ResourceState.RELEASED:
-            resources[resource.guid] = replace(resource, state=_reached(resource))
+        resources[resource.guid] = replace(resource, state=_reached(resource))
     return replace(state, resources=resources.finish())
 
 
-def followed(follower: Follower, now: float) -> Overview:
-    """Return the status of a run at ``now``, of this process or another one. Raises StorageError."""
+def followed(follower: Follower, now: float, *, locks: Path = _LOCKS) -> Overview:
+    """Return the status of a run at ``now``, of this process or another one. Raises StorageError.
+
+    ``locks`` is the file in which the kernel lists who holds which lock.
+    """
     process = follower.process
     follower.look()  # after the look for the process, so that its last events are not missed
     if process is not None and follower.process is None:
-        return followed(follower, now)
+        return followed(follower, now, locks=locks)
     is_live, state, names, folder = process is not None, follower.state, follower.names(), follower.folder
     now = max(now, follower.until) if is_live else follower.until
     counts = Counter(resource.state for resource in state.resources.values())
-    resources = standings(state, names, now, is_live=is_live)
-    released = all(each.state is ResourceState.RELEASED for each in state.resources.values())
-    failed = state.is_aborted or any(each.failed and each.critical for each in resources)
+    explained = explanations(state, now) if is_live else {}
+    resources = standings(state, names, explained)
+    status: Status = "running"
+    if not is_live and any(each.state is not ResourceState.RELEASED for each in state.resources.values()):
+        status = "left" if os.access(locks, os.R_OK) else "unknown"
+    elif not is_live:
+        status = "failed" if state.is_aborted or any(each.failed and each.critical for each in resources) else "ended"
     return Overview(
         exp_id=folder.parent.name,
         run_id=folder.name,
         run_dir=str(folder),
-        status="running" if is_live else "left" if not released else "failed" if failed else "ended",
+        status=status,
         process=process,
         began=follower.began,
         until=now,
         level=state.level.name,
         level_reason=state.level_reason,
         counts={each.name: count for each, count in sorted(counts.items())},
-        blocker=blocker(state, names, now) if is_live else "",
+        blocker=blocker(state, names, now, explained),
         resources=resources,
     )
 
@@ -158,24 +172,17 @@ def followed(follower: Follower, now: float) -> Overview:
 def heading(shown: Overview) -> str:
     """Return one line that names a run and its status."""
     by = f" (process {shown.process})" if shown.process is not None else ""
-    words = {
-        "running": f"runs{by}",
-        "ended": "ended, and released everything",
-        "failed": "failed, and released everything",
-        "left": "no process of this machine has it, and it was not released: `fedmon experiment reconnect` resumes it",
-    }
-    return escape_control(f"experiment {shown.exp_id}, run {shown.run_id}: {words[shown.status]}")
+    return escape_control(f"experiment {shown.exp_id}, run {shown.run_id}: {_WORDS[shown.status]}{by}")
 
 
 def _standing(resource: Resource, name: str, explained: Explanation | None) -> Standing:
     first = explained.waiting[0] if explained is not None and explained.waiting else None
-    is_released = resource.state is ResourceState.RELEASED
     return Standing(
         guid=resource.guid,
         name=name,
         rtype=resource.rtype,
         state=resource.state.name,
-        reached=(_reached(resource) if is_released else resource.state).name,
+        reached=_reached(resource).name,
         times={each.name: t for each, t in resource.times},
         critical=resource.critical,
         failed=any(each is ResourceState.FAILED for each, _ in resource.times),
@@ -188,15 +195,14 @@ def _standing(resource: Resource, name: str, explained: Explanation | None) -> S
 
 
 def _reached(resource: Resource) -> ResourceState:
-    before = [each for each, _ in resource.times if each is not ResourceState.RELEASED]
-    return before[-1] if before else ResourceState.NEW
+    """Return the state of a resource, or the last one before it was RELEASED."""
+    before = [each for each, _ in resource.times if each is not ResourceState.RELEASED] or [ResourceState.NEW]
+    return before[-1] if resource.state is ResourceState.RELEASED else resource.state
 
 
 def _waiting(found: Explanation) -> str:
-    if not found.waiting and found.state is ResourceState.STARTED:
-        return RUNS
     if not found.waiting:
-        return found.reason
+        return RUNS if found.state is ResourceState.STARTED else found.reason
     first = found.waiting[0]
     is_at_work = not first.guids and first.gives_up_in_s is not None
     return f"{found.reason}; {first.text}" if is_at_work else first.text

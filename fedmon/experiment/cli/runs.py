@@ -137,10 +137,10 @@ def watch(
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
         try:
-            is_over_already = shown.status != "running" and not json
+            is_over_already = not shown.may_run and not json
             with showing(lambda: shown, silent=is_over_already, as_json=json) as on_change:
                 on_change(shown)
-                while shown.status == "running" and not deadline.passed():
+                while shown.may_run and not deadline.passed():
                     is_counted_down = sys.stdout.isatty() and len(shown.resources) <= MANY
                     follower.wait(min(REDRAW_S if is_counted_down else LOOK_S, deadline.left_s()))
                     shown = followed(follower, time.time())
@@ -149,7 +149,7 @@ def watch(
             raise typer.Exit(INTERRUPTED) from None
     if not json:
         _print(shown, as_json=False)
-    if shown.status == "running":
+    if shown.may_run:
         raise typer.Exit(NO_ANSWER)
     if shown.status == "left" or not shown.is_well:
         raise typer.Exit(1)

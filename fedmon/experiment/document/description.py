@@ -18,7 +18,7 @@ from fedmon.experiment.document.conditions import checked_condition
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.journal import is_folder_name
-from fedmon.experiment.situation import Resource, State, Want, waits_in_vain
+from fedmon.experiment.situation import Resource, State, Want, WantKey, waits_in_vain
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 Policy = Literal["critical", "optional", "quorum"]
@@ -238,27 +238,31 @@ def plain(value: Any, *, where: str) -> Any:
 def as_state(description: Description) -> State:
     """Return the state of an experiment right after everything in it was registered."""
     numbers = itertools.count(1)
-    wants = {}
+    wants: dict[WantKey, Want] = {}
+    resources = {}
     for each in description.resources:
-        for one in each.sets:
-            key = (each.guid, f"set:{next(numbers)}")
-            conditions = () if one.condition is None else (one.condition,)
-            wants[key] = Want(key=key, since=0.0, conditions=conditions, attribute=(one.attribute, one.value))
-    resources = {
-        each.guid: Resource(
+        found = [
+            Want(
+                key=(each.guid, f"set:{next(numbers)}"),
+                since=0.0,
+                conditions=() if one.condition is None else (one.condition,),
+                attribute=(one.attribute, one.value),
+            )
+            for one in each.sets
+        ]
+        wants.update((want.key, want) for want in found)
+        resources[each.guid] = Resource(
             guid=each.guid,
             rtype=each.rtype,
             critical=each.attributes.get("critical", True) is not False,
             conditions=each.conditions,
             connections=frozenset(each.connections),
             attributes=Map(each.attributes),
-            sets=("set",) if each.sets else (),
+            sets=tuple(want.name for want in found),
             timeouts=each.timeouts,
             retry=each.retry,
         )
-        for each in description.resources
-    }
-    return State(resources=Map(resources), wants=Map(wants), numbers=next(numbers) - 1)
+    return State(resources=Map(resources), wants=Map(wants), numbers=len(wants))
 
 
 def names_of(description: Description) -> dict[int, str]:

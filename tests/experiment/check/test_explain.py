@@ -15,7 +15,7 @@ from fedmon.experiment import (
     events,
 )
 from fedmon.experiment.check.explain import explain
-from fedmon.experiment.check.status import standings
+from fedmon.experiment.check.status import explanations, standings
 from fedmon.experiment.conditions import AnyCondition, Metric, MetricCondition, StateCondition
 from fedmon.experiment.errors import ExperimentError, UnknownGuidError
 from fedmon.experiment.situation import State
@@ -52,8 +52,8 @@ def test_it_names_the_resources_waited_for_and_since_when() -> None:
     assert (waiting.action, waiting.guids, waiting.since, waiting.left_s) == ("start", (2,), 10, None)
     assert (waiting.gives_up_in_s, found.waits_for) == (40, (2,))
     assert str(found) == (
-        "resource 1 (app) is READY: its start waits\n"
-        "  start waits, for 20.0 s, for resource 2 (app, READY) to be STARTED; gives up in 40.0 s"
+        "resource 1 (app) is READY: waiting to start\n"
+        "  start has waited 20.0 s for resource 2 (app, READY) to be STARTED; gives up in 40.0 s"
     )
 
 
@@ -99,7 +99,7 @@ def test_it_names_quorums_metrics_and_attributes() -> None:
 
     assert "for 1 of 2: resource 2 (app, READY), resource 3 (app, READY) to be STOPPED" in str(explain(state, 1, 12))
     assert "resource 3 (app, READY) to report loss < 0.5 for 3 samples" in str(explain(state, 2, 12))
-    assert "setting of rate waits" in str(explain(state, 3, 13))
+    assert "set rate has waited" in str(explain(state, 3, 13))
 
 
 def test_it_gives_the_reason_of_each_state() -> None:
@@ -113,7 +113,7 @@ def test_it_gives_the_reason_of_each_state() -> None:
     assert explain(deploying, 1, 2).reason == "its deploy is running"
     assert explain(started, 1, 2).reason == "it runs, and no condition stops it"
     assert explain(failed, 1, 2).reason == "it failed: no disk"
-    assert explain(aborted, 1, 2).reason == "the experiment was aborted, which ended all waiting: broken"
+    assert explain(aborted, 1, 2).reason == "the experiment was aborted: broken"
     with pytest.raises(UnknownGuidError, match="9"):
         explain(new, 9, 2)
 
@@ -128,7 +128,7 @@ def test_a_part_of_a_federation_names_the_others_that_its_deploy_waits_for() -> 
 
     assert explain(state, 1, 3).reason == "owners have not decided on it yet"
     job = explain(state, 2, 3)
-    assert job.reason == "its deploy waits for resources that it is connected to"
+    assert job.reason == "its deploy waits for connected resources"
     assert (job.waits_for, job.chain) == ((1,), (2, 1))
     assert "resource 1 (fedmon::TrainingPlan, RESERVED)" in str(job)
 
@@ -161,7 +161,7 @@ def test_a_running_aggregator_names_the_job_that_it_waits_for(made: Callable[[],
 
         found = ec.explain(together)
 
-    assert found.reason == "it runs until the resources that it is connected to end"
+    assert found.reason == "it runs until the connected resources end"
     assert (found.waits_for, found.chain) == ((job,), (together, job))
 
 
@@ -179,20 +179,20 @@ def test_a_retry_says_when_and_after_an_abort_that_it_will_not_come(made: Callab
         guid = ec.register_resource("explained::Broken", retry={"start": Retry(times=3, delay_s=60)})
         other = ec.register_resource("explained::Broken")
         ec.deploy(guid)
-        wait_until(lambda: "is tried again" in ec.explain(guid).reason)
+        wait_until(lambda: "is retried" in ec.explain(guid).reason)
 
         found = ec.explain(guid)
         (waiting,) = found.waiting
-        assert found.reason == "its start failed once and is tried again: no power"
+        assert found.reason == "its start is retried after 1 failed attempt: no power"
         assert (waiting.action, waiting.left_s is not None and 50 < waiting.left_s <= 60) == ("start", True)
-        assert "start is tried again in" in waiting.text
+        assert "start is retried in" in waiting.text
 
         ec.deploy(other)
         wait_until(lambda: ec.abort)
         aborted = ec.explain(guid)
 
     assert aborted.waiting == ()
-    assert "failed once and is not tried again, because the experiment was aborted: no power" in aborted.reason
+    assert "is not retried, because the experiment was aborted, after 1 failed attempt: no power" in aborted.reason
 
 
 def test_a_verb_with_a_timeout_says_when_it_gives_up(made: Callable[[], ExperimentController]) -> None:
@@ -202,10 +202,11 @@ def test_a_verb_with_a_timeout_says_when_it_gives_up(made: Callable[[], Experime
         wait_until(lambda: ec.state(guid) is ResourceState.RESERVED)
 
         (waiting,) = ec.explain(guid).waiting
-        (shown,) = standings(ec.snapshot, {}, waiting.since + 5)
+        state = ec.snapshot
+        (shown,) = standings(state, {}, explanations(state, waiting.since + 5))
 
     assert (waiting.action, waiting.gives_up_in_s is not None and 290 < waiting.gives_up_in_s <= 300) == (
         "deploy",
         True,
     )
-    assert shown.waiting.startswith("its deploy is running; deploy runs, for 5.0 s; gives up in ")
+    assert shown.waiting.startswith("its deploy is running; deploy has run 5.0 s; gives up in ")

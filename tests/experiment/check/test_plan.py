@@ -54,8 +54,8 @@ def test_a_circle_is_told_in_words() -> None:
     planned = plan(experiment(2, (1, START, 2, STARTED), (2, START, 1, STOPPED)), Facts(names={1: "a"}))
 
     assert planned.errors[0].text == (
-        "start of resource 1 (a) waits for resource 2 to be STARTED, "
-        "start of resource 2 waits for resource 1 (a) to be STOPPED, stop of resource 1 (a) comes after its start"
+        "start of resource 1 (a) waits for resource 2 (t) to be STARTED, "
+        "start of resource 2 (t) waits for resource 1 (a) to be STOPPED, stop of resource 1 (a) comes after its start"
     )
     assert planned.stuck == (1, 2)
 
@@ -268,7 +268,7 @@ def test_an_attribute_that_waits_for_such_an_end_is_a_warning_and_a_circle_is_to
 
     (warning,) = plan(after(state, waits)).warnings
     assert (warning.kind, warning.guids) == ("not-stopped", (1, 2))
-    assert warning.text.startswith("setting critical of resource 1 (t) waits for resource 2 (Collector)")
+    assert warning.text.startswith("set critical of resource 1 (t) waits for resource 2 (Collector)")
     circle = experiment(["t", "Collector"], (1, START, 2, STOPPED), (2, STOP, 1, STARTED))
     assert [one.kind for one in plan(circle).problems] == ["condition-cycle"]
 
@@ -288,7 +288,7 @@ def test_the_text_tells_the_order_and_its_last_line_the_verdict() -> None:
         "no problems found",
     ]
     wrong = str(plan(experiment(2, *CIRCLE)))
-    assert "never comes to its end: 1, 2" in wrong
+    assert "never completed: 1, 2" in wrong
     assert "error: condition-cycle: start of resource 1" in wrong
     assert wrong.endswith("1 error: the experiment cannot work")
 

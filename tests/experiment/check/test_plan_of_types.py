@@ -209,7 +209,7 @@ def test_a_circle_of_stops_is_an_error_only_if_no_member_may_end_by_itself(
 
     (problem,) = [problem for problem in ec.plan().problems if problem.kind == "condition-cycle"]
     assert (problem.severity, problem.guids) == (severity, (one, two, one))
-    assert ("only an end that comes by itself" in problem.text) is (severity == "warning")
+    assert ("only a resource that ends by itself" in problem.text) is (severity == "warning")
 
 
 # --- what types say ---------------------------------------------------------------------------------------------------

@@ -91,4 +91,4 @@ def test_a_quorum_of_a_type_that_can_never_be_there_is_found_by_a_check(tmp_path
     found = check(path).plan
 
     assert not found.is_possible
-    assert "can never be there" in str(found)
+    assert "is impossible: there are" in str(found)
