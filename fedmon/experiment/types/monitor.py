@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.metrics.table import METRICS
 from fedmon.experiment.attributes import Attribute, Flags, Types
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
@@ -28,19 +26,18 @@ if TYPE_CHECKING:
 
 MEMORY_SHARE = "host_memory_used_ratio"
 """Computed here for conditions, from the two metrics that nodes send."""
-_NEAR = 0.85
-"""Names that are less alike than this are those of plug-ins and users."""
 _PATIENCE_S, _LOOK_EVERY_S = 2.0, 0.02
 _USED, _TOTAL = "host_memory_used_bytes", "host_memory_total_bytes"
 
 
 def _metrics(value: Any) -> list[str]:
     """Return names and patterns of metrics; an unknown name that is close to a known one is a typing error."""
+    from fedmon.experiment.check.plan import unknown_metric
+
     found = words(value)
-    for name in map(metric_name, found):
-        near = difflib.get_close_matches(name, METRICS, n=1, cutoff=_NEAR)
-        if near and name not in METRICS and not set(name) & set("*?["):
-            raise ValueError(f"there is no metric {name!r}; did you mean {near[0]!r}?")
+    for name in found:
+        if near := unknown_metric(name):
+            raise ValueError(f"there is no metric {metric_name(name)!r}; did you mean {near!r}?")
     return found
 
 
