@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from pathlib import Path, PurePosixPath
 
 from fedmon.common.errors import StorageError
 from fedmon.common.files import storage_errors, write_whole
 from fedmon.experiment.attributes import Attribute, Flags, Types
-from fedmon.experiment.errors import TraceNotReadableError, told
+from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, told
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr
@@ -18,7 +19,7 @@ from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_pa
 
 
 @clsinit_copy
-class Collector(LinkedResource):
+class Collector(ResourceManager):
     """Writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
 
     It reads at its own release, and before the release of a resource frees what the trace needs. If a trace cannot be
@@ -26,6 +27,7 @@ class Collector(LinkedResource):
     ``storeDir[/run_id][/subDir]``, with the id if ``useRunId`` is true.
     """
 
+    _platform = "fedmon"
     _rtype = "fedmon::Collector"
     _help = "Collects a trace of every resource that it is connected to into the folder of the run, at its release."
     _passes = ()
@@ -49,9 +51,15 @@ class Collector(LinkedResource):
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
+        self._reading = threading.RLock()
         self._read_last: set[int] = set()
         self._collected: dict[int, str] = {}
         self._missing: dict[int, str] = {}
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        for attribute in cls.own_attributes:
+            cls._register_attribute(attribute)
 
     @property
     def store_path(self) -> str:
@@ -67,15 +75,16 @@ class Collector(LinkedResource):
         if not self.get("traceName"):
             raise MissingPartError(self.name, "traceName", "set it to the name of a trace, such as stdout")
         if self.get("storeDir"):
-            self.fixed_path("storeDir")
+            self._set_own("storeDir", str(Path(self.get("storeDir")).expanduser().absolute()))
             with storage_errors(Path(self.store_path)):
                 Path(self.store_path).mkdir(parents=True, exist_ok=True, mode=0o700)
         super().do_deploy()
 
     def do_release(self) -> None:
         """Read all traces."""
-        for source in self.linked(ResourceManager):
-            self.collect(source)
+        for guid in sorted(self.connections):
+            with contextlib.suppress(UnknownGuidError):  # removed just now
+                self.collect(self.ec.get_resource(guid))
         super().do_release()
 
     def neighbour_releases(self, other: ResourceManager) -> None:
@@ -90,7 +99,7 @@ class Collector(LinkedResource):
             return
         target = Path(self.store_path) / f"{source.guid}.{self.get('rename') or PurePosixPath(name).name}"
         mark = target.with_name(f"{target.name}.missing")
-        with self.lock:
+        with self._reading:
             is_over = source.state is ResourceState.RELEASED and target.exists()  # read by a process that died
             if not is_last and (is_over or source.guid in self._read_last):
                 return
@@ -105,9 +114,10 @@ class Collector(LinkedResource):
                 self._missing.pop(source.guid, None)
                 is_inside = target.is_relative_to(self.ec.run_dir)
                 self._collected[source.guid] = str(target.relative_to(self.ec.run_dir) if is_inside else target)
-            missing = "; ".join(f"{guid}.{name}: {reason}" for guid, reason in sorted(self._missing.items()))
-            self.note("missing", missing or None)
-            self.note("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
+            with contextlib.suppress(StorageError):  # the journal is full, and the experiment FAILED by that
+                missing = "; ".join(f"{guid}.{name}: {reason}" for guid, reason in sorted(self._missing.items()))
+                self._set_own("missing", missing or None)
+                self._set_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
 
     def _lacks(self, source: ResourceManager, name: str, mark: Path, reason: str) -> None:
         if self._missing.get(source.guid) != reason:
