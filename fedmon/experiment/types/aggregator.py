@@ -1,6 +1,6 @@
 """`fedmon::Aggregator`: a function of the researcher over the results of jobs.
 
-Experiments in files name a function that was registered, never an import: a file cannot make code run.
+Documents name a registered function, never an import, so a file cannot make code run.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -24,26 +23,24 @@ from fedmon.experiment.types.values import CheckedAttribute, at_least, own
 from fedmon.researcher.cli import run_values
 
 Results = Mapping[str, Mapping[str, Any]]
-"""What each node returned, by its id."""
+"""The results of each node, by its id."""
 Aggregation = Callable[[Results], Any]
 _A = TypeVar("_A", bound=Aggregation)
 
 MAX_ATTRIBUTE_BYTES = 16_384
-"""Of a result in the attribute, and so in the journal; of a larger one it has the names, and the trace has all."""
+"""The largest result in the attribute, and so in the journal; the trace has every result whole."""
 
-_lock = threading.Lock()
 _known: dict[str, Aggregation] = {}
 
 
 def register_aggregation(function: _A, name: str | None = None) -> _A:
     """Register a function for Aggregators, by default under its own name; return it."""
-    with _lock:
-        _known[name or _name_of(function)] = function
+    _known[name or _name_of(function)] = function
     return function
 
 
 def aggregation(name: str) -> Aggregation:
-    """Return a function by its name. Raises ResourceFailedError naming those that are registered."""
+    """Return a registered function. Raises ResourceFailedError naming those that are registered."""
     found = _known.get(name)
     if found is None:
         raise ResourceFailedError(
@@ -53,19 +50,16 @@ def aggregation(name: str) -> Aggregation:
     return found
 
 
-def checked(value: Any) -> str:
-    """Return the name of a function, which is registered if it is not yet."""
+def _checked(value: Any) -> str:
+    """Return the name of a function, and register it if necessary."""
     if isinstance(value, str):
         aggregation(value)
         return value
     if not callable(value):
         raise ResourceFailedError(f"it is of type {type(value).__name__}")
-    with _lock:
-        # All lambdas have the same name, so a number is added if another function has it.
-        names = (f"{_name_of(value)}{f'#{number}' if number > 1 else ''}" for number in itertools.count(1))
-        name = next(name for name in names if name not in _known or _known[name] == value)
-        _known[name] = value
-        return name
+    # All lambdas have the same name, so another function gets a number.
+    names = (f"{_name_of(value)}{f'#{number}' if number > 1 else ''}" for number in itertools.count(1))
+    return next(name for name in names if _known.setdefault(name, value) == value)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -135,7 +129,7 @@ _known.update({"collect": collect, "sum": total, "mean": mean, "weighted-mean": 
 
 @clsinit_copy
 class Aggregator(LinkedResource):
-    """Once started, waits for its jobs, and is STOPPED with the result of its function over their results.
+    """Waits for its jobs once it was started, and is STOPPED with the result of its function over their results.
 
     Jobs that failed and are not critical are left out, unless none is left. With ``atLeast`` it goes on as soon as so
     many jobs ended well and no other is STARTED. The numbers of its result reach conditions under its guid.
@@ -144,25 +138,25 @@ class Aggregator(LinkedResource):
     _rtype = "fedmon::Aggregator"
     _help = "A function over the results of the jobs that it is connected to."
     _partners = ("fedmon::Job", "fedmon::Collector")
+    _watched = "fedmon::Job"
     _needs = (Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED),)
     _ends_itself = True
     _passes = ()
     _required_connections = (("fedmon::Job",),)
 
-    def __init__(self, ec: Experiment, guid: int) -> None:
-        super().__init__(ec, guid)
-        self._result: dict[str, Any] | None = None
-        self._is_done = False
-
     own_attributes = (
-        CheckedAttribute("function", "What is done with the results of each node: collect, sum, mean, weighted-mean, "
-                         "or one's own.", checked, "a function, or the name of one that was registered",
+        CheckedAttribute("function", "The function over the results of the nodes: collect, sum, mean, weighted-mean, "
+                         "or your own.", _checked, "a function, or the name of one that was registered",
                          flags=Flags.Design, default="collect"),
         at_least("How many of its jobs must end well; None: all that are critical."),
         own("result", "Its result as JSON; only the names if it is large."),
     )  # fmt: skip
-
     own_traces = (Trace("result", "Its result as JSON; arrays by type, shape and, if few, elements."),)
+
+    def __init__(self, ec: Experiment, guid: int) -> None:
+        super().__init__(ec, guid)
+        self._result: dict[str, Any] | None = None
+        self._is_done = False
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -171,36 +165,29 @@ class Aggregator(LinkedResource):
             self._result = saved_values(self.folder).get("values")
         return self._result
 
-    def do_reconnect(self, verb: str | None) -> None:
-        """Go on waiting for the jobs."""
-        if self.state is ResourceState.STARTED and verb in (None, "start"):
-            self._look()
-        else:
-            super().do_reconnect(verb)
-
     def do_deploy(self) -> None:
         """Refuse to be READY without enough jobs."""
-        jobs, needed = self.linked(Job), self.get("atLeast")
-        if not jobs:
-            raise MissingPartError(self.name, "jobs", "connect it to one fedmon::Job or more")
-        if needed is not None and len(jobs) < needed:
-            advice = "connect it to more, or lower atLeast; the atLeast of a job counts its nodes"
-            raise MissingPartError(self.name, f"{needed} jobs", advice)
+        jobs, needed = self.linked(Job), self.get("atLeast") or 1
+        if len(jobs) < needed:
+            what = f"{needed} jobs" if needed > 1 else "jobs"
+            raise MissingPartError(self.name, what, "connect it to more; the atLeast of a job counts its nodes")
         super().do_deploy()
 
     def do_start(self) -> None:
         """Wait for the jobs."""
         self._is_done = False
         self.set_started()
-        self._look()
+        self.look()
 
-    def neighbour_moved(self, other: LinkedResource) -> None:
-        """Look whether the jobs are over."""
-        super().neighbour_moved(other)
-        if isinstance(other, Job) and self.state is ResourceState.STARTED:
-            self.later(self._look)
+    def do_reconnect(self, verb: str | None) -> None:
+        """Wait for the jobs again."""
+        if self.state is ResourceState.STARTED and verb in (None, "start"):
+            self.look()
+        else:
+            super().do_reconnect(verb)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Call the function if the jobs are over."""
         jobs, needed = self.linked(Job), self.get("atLeast")
         with self.lock:
             if self._is_done or self.state is not ResourceState.STARTED:
@@ -227,8 +214,7 @@ class Aggregator(LinkedResource):
             text = json.dumps({"names": sorted(map(str, found))})[:MAX_ATTRIBUTE_BYTES]
         self._result = found
         self.note("result", text)
-        numbers = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
-        self.tell_metrics(self.guid, numbers)
+        self.tell_metrics(self.guid, {name: value for name, value in found.items() if isinstance(value, int | float)})
 
 
 def _results(jobs: list[Job]) -> dict[str, Mapping[str, Any]]:

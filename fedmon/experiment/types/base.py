@@ -1,28 +1,27 @@
-"""The base of the types of a federation: neighbours, callbacks, traces and the end of what runs elsewhere."""
+"""The base of the types of a federation: neighbours, callbacks, metrics, traces, and the end of remote work."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.ids import NodeId
 from fedmon.experiment.attributes import Attribute
-from fedmon.experiment.durations import seconds
+from fedmon.experiment.conditions import is_text, number_of
 from fedmon.experiment.engine import perform
 from fedmon.experiment.errors import (
     ExperimentError,
     ExperimentOverError,
-    InvalidConditionError,
     TraceNotReadableError,
     UnknownGuidError,
     told,
 )
+from fedmon.experiment.events import Measured
 from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace, TraceAttr, read_trace, trace_path
@@ -37,49 +36,55 @@ if TYPE_CHECKING:
     from fedmon.researcher.session.callbacks import Subscription
 
 ASK_TIMEOUT_S = 20.0
-"""For requests that a resource depends on: no person waits for them, and a busy node may take its time."""
+"""For requests that a resource depends on: nobody waits at a terminal, and a busy node may need the time."""
 _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
-_GONE = (NodeState.OFFLINE, NodeState.STALE)
 
 _L = TypeVar("_L", bound="LinkedResource")
+_R = TypeVar("_R", bound=ResourceManager)
 
 
 class ResourceFailedError(ExperimentError):
-    """A resource cannot do what it is for; the message is its reason to be FAILED."""
+    """A resource cannot reach its goal; the message is its reason to be FAILED."""
 
     exit_code = 1
 
 
 class MissingPartError(ExperimentError):
-    """A resource lacks an attribute or a connection that it cannot do without."""
+    """A resource lacks a required attribute or connection."""
 
     def __init__(self, who: str, what: str, advice: str) -> None:
         super().__init__(f"{who} has no {what}: {advice}")
 
 
 def loss_of(who: str, other: ResourceManager) -> ResourceFailedError:
-    """Return the error of a resource that cannot go on without another, which failed or was released."""
+    """Return the error of a resource that needs another one, which failed or was released."""
     why = other.reason and f": {other.reason}"
     return ResourceFailedError(f"{who} needs {other.name}, which is {other.state.name}{why}")
 
 
 def is_gone(node: SeenNode | None) -> bool:
     """Tell whether a node is away, as far as the roster knows."""
-    return node is None or node.state in _GONE
+    return node is None or node.state in (NodeState.OFFLINE, NodeState.STALE)
 
 
 class LinkedResource(ResourceManager):
-    """A resource that tells its neighbours when it moves, and looks again when they do.
+    """A resource that tells its neighbours about each new state, and reacts to theirs.
 
-    ``_partners`` are the types that it can be connected to (None: all), ``_once`` those of which it takes only one.
-    ``waits_for`` says in words why a verb whose hook has returned is not done ("" if nothing is awaited), and
-    ``has_whole_traces`` that nothing more is written. Callbacks of the federation run under ``lock``;
-    `neighbour_moved`, which neighbours call, takes no lock.
+    ``_partners`` are the types that it may be connected to (None: all), ``_once`` those of which it takes only one, and
+    ``_watched`` the type whose moves have `look` called while it is STARTED. ``_reach`` is how many connections away
+    its own moves are told, ``_listens_until`` the state that ends its callbacks.
+
+    ``waits_for`` says why a verb whose hook has returned is not done ("" if it waits for nothing), and
+    ``has_whole_traces`` that its traces are complete. Callbacks of the federation take ``lock``; `neighbour_moved`,
+    which neighbours call, does not.
     """
 
     _platform: ClassVar[str | None] = "fedmon"
     _partners: ClassVar[tuple[str, ...] | None] = None
     _once: ClassVar[tuple[str, ...]] = ()
+    _watched: ClassVar[str] = ""
+    _reach: ClassVar[int] = 1
+    _listens_until: ClassVar[ResourceState] = ResourceState.FAILED
     own_attributes: ClassVar[tuple[Attribute, ...]] = ()
     own_traces: ClassVar[tuple[Trace, ...]] = ()
 
@@ -89,9 +94,7 @@ class LinkedResource(ResourceManager):
         self.waits_for = ""
         self.has_whole_traces = False
         self._subscriptions: list[Subscription] = []
-        self._deploy_again = False
-        self._silent: frozenset[NodeId] = frozenset()
-        self._silent_since: float | None = None
+        self._again = ""  # the verb that is called again when a neighbour moves
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -116,8 +119,8 @@ class LinkedResource(ResourceManager):
         """The resource's folder within that of the run; it may not exist yet."""
         return Path(self.ec.run_dir) / str(self.guid)
 
-    def listen(self, event: str, callback: Callable[[Any], None]) -> None:
-        """Call back at each event of the federation until the resource is FAILED or RELEASED."""
+    def listen(self, event: str, callback: Callable[[Any], object]) -> None:
+        """Call back at each event of the federation until the resource is over."""
         self._subscriptions.append(self.federation.on(event, callback))
 
     def deafen(self) -> None:
@@ -141,60 +144,73 @@ class LinkedResource(ResourceManager):
                 self.fail(told(error))
 
     def fixed_path(self, name: str) -> str:
-        """Return the path in an attribute, made absolute there for good."""
+        """Make the path in an attribute absolute for good, and return it."""
         found = str(Path(self.get(name)).expanduser().absolute())
         if found != self.get(name):
             self._set_own(name, found)
         return found
 
     def note(self, name: str, value: Any) -> None:
-        """Set an attribute to a fact, even if the journal cannot be written any more."""
+        """Set an attribute to a fact, even if the journal can no longer be written."""
         try:
             self._set_own(name, value)
-        except StorageError:  # the experiment has failed with it, said so, and writes nothing any more
+        except StorageError:  # the experiment has failed with it, and writes nothing from then on
             self._set_own(name, value)
 
-    def tell_metrics(
-        self, guid: int, values: dict[str, float], *, source: str = "", nth: int | None = None, only_asked: bool = False
-    ) -> None:
-        """Report numbers of a resource to conditions; with ``only_asked`` only those that a condition waits for now.
+    def node_ids(self, name: str) -> list[NodeId]:
+        """Return the node ids in an attribute, where commas separate them."""
+        return [NodeId(node_id) for node_id in (self.get(name) or "").split(",") if node_id]
 
-        ``source`` is the node that they come from: conditions count each node by itself. ``nth`` numbers the reports of
-        a source.
+    def tell_metrics(
+        self, guid: int, values: Mapping[str, float | None], *, source: str = "", nth: int | None = None
+    ) -> None:
+        """Report numbers of a resource to conditions: all of them or, if the process is killed meanwhile, none.
+
+        ``source`` is the node they come from, because conditions count each node separately; ``nth`` numbers the
+        reports of a source.
         """
-        resource = self.controller.snapshot.resources.get(guid)
-        asked = frozenset() if resource is None else {condition.metric.name for condition in resource.metric_conditions}
-        for name in sorted(asked & values.keys()) if only_asked else values:
-            # The resource may just have been taken out, and no condition can ask for some names.
-            with contextlib.suppress(UnknownGuidError, InvalidConditionError):
-                self.controller.measured(guid, name, values[name], source, nth=nth)
+        now = self.ec.engine.now()
+        reports = [
+            Measured(t=now, guid=guid, name=name, value=number_of(value, name), source=source, nth=nth)
+            for name, value in values.items()
+            if value is not None and is_text(name)
+        ]
+        if reports:
+            self.ec.engine.note(*reports)
 
     # --- neighbours ---------------------------------------------------------------------------------------------------
 
     def valid_connection(self, guid: int) -> bool:
-        """Tell whether it can be connected to another: of the right type, and not one too many."""
+        """Tell whether it can be connected to another resource: of the right type, and not one too many."""
         other = self.ec.get_resource(guid)
         if self._partners is not None and not any(other.is_rm_instance(rtype) for rtype in self._partners):
             return False
         once = [rtype for rtype in self._once if other.is_rm_instance(rtype)]
         return not any(each.guid != guid for rtype in once for each in self.get_connected(rtype))
 
-    def linked(self, kind: type[_L]) -> list[_L]:
+    def linked(self, kind: type[_R]) -> list[_R]:
         """Return its neighbours of one class."""
-        found: list[_L] = []
+        found: list[_R] = []
         for guid in sorted(self.connections):
-            with contextlib.suppress(UnknownGuidError):  # taken out just now
+            with contextlib.suppress(UnknownGuidError):  # removed just now
                 other = self.ec.get_resource(guid)
                 found += [other] if isinstance(other, kind) else []
         return found
 
-    def ready(self, found: list[_L], at_least: int | None = None) -> list[_L] | None:
-        """Return which of these resources are READY or further; None while it has to wait for one.
+    def around(self, steps: int) -> list[LinkedResource]:
+        """Return the resources within so many connections, the nearest first."""
+        found: dict[LinkedResource, None] = {self: None}
+        for _ in range(steps):
+            found |= dict.fromkeys(far for near in list(found) for far in near.linked(LinkedResource))
+        return list(found)[1:]
 
-        `do_deploy`, which then returns, is called again when a neighbour moves. With ``at_least`` so many suffice, and
-        those that wait themselves are left out. Raises ResourceFailedError if a critical one failed, or all did.
+    def ready(self, found: list[_L], at_least: int | None = None) -> list[_L] | None:
+        """Return those of the resources that are READY or further; None while it has to wait for one.
+
+        `do_deploy`, which then returns, is called again when a neighbour moves. With ``at_least``, that many suffice,
+        and those that wait themselves are left out. Raises ResourceFailedError if a critical one failed, or all did.
         """
-        self._deploy_again = True  # before the look, so that no move in between is missed
+        self._again = "deploy"  # before the look, so no move in between is missed
         lost = [each for each in found if each.state >= ResourceState.FAILED]
         ready = [each for each in found if ResourceState.READY <= each.state < ResourceState.FAILED]
         if lost and (len(lost) == len(found) or (at_least is None and any(each.get("critical") for each in lost))):
@@ -205,58 +221,52 @@ class LinkedResource(ResourceManager):
         if waiting:
             self.wait_for(f"{', '.join(each.name for each in waiting)} to be READY")
             return None
-        self._deploy_again = False
+        self._again = ""
         return ready
 
     def wait_for(self, what: str) -> None:
-        """Say what it waits for."""
+        """Say in words what it waits for."""
         if what != self.waits_for:
             self.waits_for = what
             self.info(f"waits for {what}")
 
     def waits_for_silent(self, outcomes: Outcomes[Any], nodes: Iterable[LinkedResource]) -> bool:
-        """Tell whether the only trouble is that some of these nodes are silent; `do_deploy` then returns.
+        """Tell whether the silence of some of these nodes is the only problem; `do_deploy` then returns.
 
-        It is called again when one of them is heard or FAILED, and each second while one that counts as online does not
-        answer, for at most its ``grace``.
+        It is called again when one of them is heard or FAILED; if all are said to be online, a second later.
         """
-        living = {node.get("nodeId"): node for node in nodes if node.state < ResourceState.FAILED}
+        living = {node.get("nodeId") for node in nodes if node.state < ResourceState.FAILED}
         failed = outcomes.failed
         if not failed or any(one.status not in _SILENT or node_id not in living for node_id, one in failed.items()):
-            self._silent_since = None
             return False
-        self._deploy_again = True  # before the look, as above
-        self._silent = frozenset(map(NodeId, failed))
-        seen, now = self.federation.nodes(), time.monotonic()
-        if all(is_gone(seen.get(node_id)) for node_id in self._silent):
-            self._silent_since = None
-        else:
-            self._silent_since = now if self._silent_since is None else self._silent_since
-            if now - self._silent_since > max(seconds(living[node_id].get("grace")) for node_id in failed):
-                return False
+        self._again = "deploy"  # before the look, as above
+        seen = self.federation.nodes()
+        if not any(is_gone(seen.get(NodeId(node_id))) for node_id in failed):
             self.later(lambda: self.neighbour_moved(self), after="1s")
         self.wait_for(f"node {', '.join(failed)} to answer")
         return True
 
-    def heard(self, node: SeenNode) -> None:
-        """Deploy again if a node that was silent is heard; for `listen`."""
-        if node.node_id in self._silent and not is_gone(node) and node.last_seen is not None:
-            self._silent = frozenset()
-            self.neighbour_moved(self)
-
-    def neighbour_moved(self, other: LinkedResource) -> None:  # noqa: ARG002 - for subclasses
+    def neighbour_moved(self, other: LinkedResource) -> None:
         """React to a neighbour's new state; must not block."""
-        if self._deploy_again and self.state < ResourceState.READY:
-            self._deploy_again = False
-            self.later(lambda: perform(self, "deploy"))
+        verb, self._again = self._again, ""
+        if verb and self.state < ResourceState.FAILED:
+            self.later(lambda: perform(self, verb))
+        elif self._watched and self.state is ResourceState.STARTED and other.is_rm_instance(self._watched):
+            self.later(self.look)
+
+    def look(self) -> None:
+        """Look at the watched neighbours; for types."""
 
     def _set_state(self, state: ResourceState) -> None:
         super()._set_state(state)
         if state >= ResourceState.READY:
             self.waits_for = ""
-        if state >= ResourceState.FAILED:
+        if state >= self._listens_until:
             self.deafen()
-        for other in self.linked(LinkedResource):
+        self._tell_around()
+
+    def _tell_around(self) -> None:
+        for other in self.around(self._reach):
             other.neighbour_moved(self)
 
     def missing(self) -> list[Problem]:
@@ -270,31 +280,30 @@ class LinkedResource(ResourceManager):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end_work(self) -> None:
-        """End what runs elsewhere; for types."""
+        """End its work elsewhere; for types."""
 
     def do_fail(self) -> None:
-        """Set FAILED, and end what runs elsewhere."""
+        """Set FAILED, and end its work elsewhere."""
         super().do_fail()
         self._end_quietly()
 
     def do_release(self) -> None:
-        """End what runs elsewhere, have the traces collected, and set RELEASED."""
+        """End its work elsewhere, have the traces collected, and set RELEASED."""
         self._end_quietly()
         self.finish_release()
 
     def finish_release(self) -> None:
         """Have the traces collected, now that they are complete, and set RELEASED."""
         self.has_whole_traces = True
-        for guid in sorted(self.connections):
-            with contextlib.suppress(UnknownGuidError):  # taken out just now
-                self.ec.get_resource(guid).neighbour_releases(self)
+        for other in self.linked(ResourceManager):
+            other.neighbour_releases(self)
         self.set_released()
 
     def _end_quietly(self) -> None:
         try:
             self.end_work()
         except FedmonError as error:
-            self.warning(f"could not end what runs elsewhere: {error}")
+            self.warning(f"its work elsewhere could not be ended: {error}")
 
     # --- traces -------------------------------------------------------------------------------------------------------
 
@@ -305,8 +314,6 @@ class LinkedResource(ResourceManager):
         self._check_trace(name)
         try:
             path = self.written(name)
-        except TraceNotReadableError:
-            raise
         except FedmonError as error:
             raise TraceNotReadableError(f"trace {name} of {self.name} cannot be read: {error}") from error
         return read_trace(path, attr, block, offset)

@@ -8,9 +8,9 @@ import threading
 from pathlib import Path, PurePosixPath
 
 from fedmon.common.errors import StorageError
-from fedmon.common.files import write_whole
+from fedmon.common.files import storage_errors, write_whole
 from fedmon.experiment.attributes import Attribute, Flags, Types
-from fedmon.experiment.errors import TraceNotReadableError, told
+from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, told
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr
@@ -22,9 +22,9 @@ from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_pa
 class Collector(ResourceManager):
     """Writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
 
-    It reads at its own release, and again when a resource is about to be released: before the release frees what the
-    trace needs. If a trace cannot be read, a file ``....missing`` and the attribute ``missing`` say why. With
-    ``storeDir`` it writes to ``storeDir[/run_id][/subDir]``, with the id if ``useRunId`` is true.
+    It reads at its own release, and before the release of a resource frees what the trace needs. If a trace cannot be
+    read, a file ``....missing`` and the attribute ``missing`` say why. With ``storeDir`` it writes to
+    ``storeDir[/run_id][/subDir]``, with the id if ``useRunId`` is true.
     """
 
     _platform = "fedmon"
@@ -33,13 +33,6 @@ class Collector(ResourceManager):
     _passes = ()
     _required_attributes = ("traceName",)
     _measured_by = ()
-
-    def __init__(self, ec: Experiment, guid: int) -> None:
-        super().__init__(ec, guid)
-        self._reading = threading.RLock()
-        self._read_last: set[int] = set()
-        self._collected: dict[int, str] = {}
-        self._missing: dict[int, str] = {}
 
     own_attributes = (
         CheckedAttribute("traceName", "The trace that is collected.", inner_path, "the name of a trace",
@@ -52,9 +45,16 @@ class Collector(ResourceManager):
                          "the path of a folder", flags=Flags.Design),
         Attribute("useRunId", "Whether to write to a folder within storeDir that is named after the run.", Types.Bool,
                   Flags.Design, default=False),
-        own("collected", "The files that it wrote, with commas; within the folder of the run relative to that."),
+        own("collected", "The files that it wrote, separated by commas; those of the run relative to its folder."),
         own("missing", "Which traces could not be read, and why."),
     )  # fmt: skip
+
+    def __init__(self, ec: Experiment, guid: int) -> None:
+        super().__init__(ec, guid)
+        self._reading = threading.RLock()
+        self._read_last: set[int] = set()
+        self._collected: dict[int, str] = {}
+        self._missing: dict[int, str] = {}
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -71,18 +71,19 @@ class Collector(ResourceManager):
         return str(folder / (self.get("subDir") or ""))
 
     def do_deploy(self) -> None:
-        """Refuse what could never collect anything."""
+        """Refuse to be READY without a trace to collect, or a folder for it."""
         if not self.get("traceName"):
             raise MissingPartError(self.name, "traceName", "set it to the name of a trace, such as stdout")
         if self.get("storeDir"):
             self._set_own("storeDir", str(Path(self.get("storeDir")).expanduser().absolute()))
-            _make(Path(self.store_path))
+            with storage_errors(Path(self.store_path)):
+                Path(self.store_path).mkdir(parents=True, exist_ok=True, mode=0o700)
         super().do_deploy()
 
     def do_release(self) -> None:
         """Read all traces."""
         for guid in sorted(self.connections):
-            with contextlib.suppress(KeyError):  # taken out just now
+            with contextlib.suppress(UnknownGuidError):  # removed just now
                 self.collect(self.ec.get_resource(guid))
         super().do_release()
 
@@ -92,11 +93,12 @@ class Collector(ResourceManager):
             self.collect(other, is_last=True)
 
     def collect(self, source: ResourceManager, *, is_last: bool = False) -> None:
-        """Write the trace of one resource over what was collected of it before; after the last time nothing is read."""
+        """Write the trace of one resource over an earlier copy; after the last time nothing is read."""
         name = self.get("traceName")
         if not name:
             return
         target = Path(self.store_path) / f"{source.guid}.{self.get('rename') or PurePosixPath(name).name}"
+        mark = target.with_name(f"{target.name}.missing")
         with self._reading:
             is_over = source.state is ResourceState.RELEASED and target.exists()  # read by a process that died
             if not is_last and (is_over or source.guid in self._read_last):
@@ -105,27 +107,26 @@ class Collector(ResourceManager):
             try:
                 _copy(source, name, target)
             except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
-                self._lacks(source, name, target, told(error))
+                self._lacks(source, name, mark, told(error))
             else:
                 with contextlib.suppress(OSError):
-                    target.with_name(f"{target.name}.missing").unlink(missing_ok=True)
+                    mark.unlink(missing_ok=True)
                 self._missing.pop(source.guid, None)
                 is_inside = target.is_relative_to(self.ec.run_dir)
                 self._collected[source.guid] = str(target.relative_to(self.ec.run_dir) if is_inside else target)
             with contextlib.suppress(StorageError):  # the journal is full, and the experiment FAILED by that
-                lacking = "; ".join(f"{guid}.{name}: {reason}" for guid, reason in sorted(self._missing.items()))
-                self._set_own("missing", lacking or None)
+                missing = "; ".join(f"{guid}.{name}: {reason}" for guid, reason in sorted(self._missing.items()))
+                self._set_own("missing", missing or None)
                 self._set_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
 
-    def _lacks(self, source: ResourceManager, name: str, target: Path, reason: str) -> None:
+    def _lacks(self, source: ResourceManager, name: str, mark: Path, reason: str) -> None:
         if self._missing.get(source.guid) != reason:
             self.warning(f"trace {name} of {source.name} is missing: {reason}")
-        if source.guid in self._collected:  # what was read before stays
-            return
-        self._missing[source.guid] = reason
-        with contextlib.suppress(StorageError):
-            text = f"trace {name} of {source.name}: {reason}\n".encode("utf-8", "replace")
-            write_whole(target.with_name(f"{target.name}.missing"), text, folder_mode=0o700)
+        if source.guid not in self._collected:  # an earlier copy stays
+            self._missing[source.guid] = reason
+            with contextlib.suppress(StorageError):
+                text = f"trace {name} of {source.name}: {reason}\n"
+                write_whole(mark, text.encode("utf-8", "replace"), folder_mode=0o700)
 
 
 @clsinit_copy
@@ -136,14 +137,12 @@ class NepiCollector(Collector):
 
 
 def _copy(source: ResourceManager, name: str, target: Path) -> None:
-    """Copy the file of a trace; if it has none in this run, write what the type returns as the trace."""
+    """Copy the file of a trace; if it has none in this run, write the trace that the type returns."""
     path = _file_of(source, name)
     if path is not None:
-        _make(target.parent)
-        try:
+        with storage_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.copyfile(path, target)
-        except OSError as error:
-            raise StorageError(f"cannot copy {path} to {target}: {error.strerror or error}") from error
         return
     found: object = source.trace(name, TraceAttr.ALL)
     if not isinstance(found, str | bytes):
@@ -159,14 +158,7 @@ def _file_of(source: ResourceManager, name: str) -> Path | None:
     try:
         found: object = source.trace(name, TraceAttr.PATH)
         path = Path(found).resolve() if isinstance(found, str | Path) else None
-    except Exception:  # noqa: BLE001 - a type's own code, which may know of texts alone
+    except Exception:  # noqa: BLE001 - a type's own code, which may not know of paths
         return None
     is_ours = path is not None and path.is_relative_to(Path(source.ec.run_dir).resolve()) and path.is_file()
     return path if is_ours else None
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {folder}: {error.strerror or error}") from error

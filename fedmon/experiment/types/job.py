@@ -6,7 +6,8 @@ import json
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -29,9 +30,7 @@ from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, j
 from fedmon.researcher.cli import run_values
 
 if TYPE_CHECKING:
-    from fedmon.researcher.roster import Node as SeenNode
     from fedmon.researcher.runs.handle import RunHandle, Values
-    from fedmon.researcher.session.callbacks import Subscription
 
 _STOP_TIMEOUT_S = 5.0
 _END_PATIENCE = "10s"
@@ -43,7 +42,7 @@ _OBJECT = 'a JSON object, such as {"rounds": 3}'
 def ending_of(
     succeeded: Collection[str], failed: Mapping[str, str], stopped: Collection[str], *, at_least: int | None
 ) -> tuple[bool, str]:
-    """Tell whether a run ended well, and how, of the nodes where it succeeded, failed, or was told to stop."""
+    """Tell whether a run ended well, and how: nodes where it succeeded, failed (with the reason), or was stopped."""
     is_well = len(succeeded) >= at_least if at_least is not None else not failed
     if not failed:
         return is_well, _EVERYWHERE if is_well else f"it ran on {len(succeeded)} nodes, and atLeast is {at_least}"
@@ -61,15 +60,35 @@ def _limits(value: Any) -> dict[str, Any]:
     return found
 
 
+class ReportsTold:
+    """The numbers of the reports that conditions know, by node; those without a gap take no memory."""
+
+    def __init__(self) -> None:
+        self._below: dict[str, int] = {}
+        self._above: dict[str, set[int]] = {}
+
+    def add(self, node_id: str, number: int) -> bool:
+        """Add a report; return False if it was known."""
+        below, above = self._below.get(node_id, 0), self._above.setdefault(node_id, set())
+        if number < below or number in above:
+            return False
+        above.add(number)
+        while below in above:
+            above.remove(below)
+            below += 1
+        self._below[node_id] = below
+        return True
+
+
 @clsinit_copy
 class Job(LinkedResource):
     """STARTED while the plan runs, STOPPED when it ended well on every node, FAILED with each node's reason if not.
 
-    With ``atLeast`` it is STOPPED when it ended well on so many, with their results. It runs on the nodes that it is
-    connected to, or those of its dataset, if their owners approved the plan; else wherever the plan was approved.
-    Nodes that failed before it starts are left out unless they are critical. The numbers that the plan reports reach
-    conditions under its guid. It is sent to nodes once: ``jobId`` is kept before they are asked, so that `adopt` finds
-    the run again, and a job that ended is not started again.
+    With ``atLeast``, that many nodes suffice. It runs on the nodes that it is connected to, or those of its dataset, if
+    their owners approved the plan; else wherever the plan was approved. Nodes that failed before it starts are left
+    out unless they are critical. The numbers that the plan reports reach conditions under its guid. It is sent to
+    nodes once: ``jobId`` is journaled before they are asked, so `adopt` finds the run again, and a job that ended is
+    not started again.
     """
 
     _rtype = "fedmon::Job"
@@ -79,6 +98,7 @@ class Job(LinkedResource):
         "fedmon::Collector",
     )  # fmt: skip
     _once = ("fedmon::TrainingPlan", "fedmon::Dataset")
+    _watched = "fedmon::Node"
     _needs = (
         *(Need(verb="deploy", of=rtype) for rtype in ("fedmon::Node", "fedmon::Dataset", "fedmon::TrainingPlan")),
         Need(verb="start", attribute="inputsFrom", state=ResourceState.STOPPED),
@@ -88,38 +108,37 @@ class Job(LinkedResource):
     _passes = ()
     _required_connections = (("fedmon::TrainingPlan",),)
 
-    def __init__(self, ec: Experiment, guid: int) -> None:
-        super().__init__(ec, guid)
-        self.handle: RunHandle | None = None  # its run; None before it was started or adopted
-        self._lost: frozenset[NodeId] = frozenset()
-        self._told: set[tuple[str, int, str]] = set()
-        self._telling = threading.Lock()
-        self._is_stopping = self._is_given_back = self._awaits_end = False
-        self._starting, self._may_have_begun = "", False
-
     own_attributes = (
         CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
         CheckedAttribute("inputs", "What the plan finds in context.inputs.", inputs,
                          f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays"),
         Attribute("inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer),
-        CheckedAttribute("limits", "What it may take at most; nodes lower that to their own limits.", _limits,
+        CheckedAttribute("limits", "The most it may use; nodes lower that to their own limits.", _limits,
                          'a JSON object, such as {"wall_s": 60}'),
         CheckedAttribute("tags", "The tags of the dataset, if no fedmon::Dataset is connected.", words,
                          "a list of texts", flags=Flags.Design),
         at_least("On how many of its nodes it must end well for it to be STOPPED; None: on all."),
         own("jobId", "The id under which nodes know it, once it was started."),
-        own("ranOn", "The nodes that were asked to run it, with commas."),
+        own("ranOn", "The nodes that were asked to run it, separated by commas."),
         own("outcome", "How it ended, node by node."),
     )  # fmt: skip
 
     own_traces = (
-        Trace("stdout", "What the plan printed, where the owners let that leave."),
-        Trace("stderr", "What the plan printed to its standard error, where the owners let that leave."),
-        Trace("result", "What the plan returned, as JSON by node; arrays by type, shape and, if few, elements."),
-        Trace("scalars", "What the plan reported, a line of JSON each."),
+        Trace("stdout", "The plan's standard output, where the owners let that leave."),
+        Trace("stderr", "The plan's standard error, where the owners let that leave."),
+        Trace("result", "The plan's results, as JSON by node; arrays by type, shape and, if few, elements."),
+        Trace("scalars", "The plan's reports, a line of JSON each."),
     )
 
-    # --- neighbours ---------------------------------------------------------------------------------------------------
+    def __init__(self, ec: Experiment, guid: int) -> None:
+        super().__init__(ec, guid)
+        self.handle: RunHandle | None = None  # its run; None before it was started or adopted
+        self._lost: frozenset[NodeId] = frozenset()
+        self._told = ReportsTold()
+        self._telling = threading.Lock()
+        self._is_stopping = self._is_releasing = self._awaits_end = self._may_have_begun = False
+
+    # --- starting -----------------------------------------------------------------------------------------------------
 
     def do_deploy(self) -> None:
         """Be READY when its plan, its nodes and its dataset are."""
@@ -128,19 +147,24 @@ class Job(LinkedResource):
         if isinstance(self.get("inputs"), str):
             self.fixed_path("inputs")
         kinds: tuple[type[LinkedResource], ...] = (Node, Dataset, TrainingPlanResource)
-        for kind in kinds:
-            if self.ready(self.linked(kind)) is None:
-                return
-        super().do_deploy()
+        if all(self.ready(self.linked(kind)) is not None for kind in kinds):
+            super().do_deploy()
 
-    def neighbour_moved(self, other: LinkedResource) -> None:
-        """Look again; pass it on to the plan, which asks the owners of the job's nodes but cannot see those."""
-        super().neighbour_moved(other)
-        if isinstance(other, Node | Dataset):
-            for plan in self.linked(TrainingPlanResource):
-                plan.neighbour_moved(self)
-        if isinstance(other, Node) and other.state is ResourceState.FAILED:
-            self.later(lambda: self._look_at(other))
+    def do_start(self) -> None:
+        """Ask the nodes to run the plan, once those are online that are expected to come back or may have begun it."""
+        if self.get("outcome") is not None:
+            self.warning(f"has ended as job {self.get('jobId')}, and is not sent again: register another fedmon::Job")
+            self.set_started()
+            self.set_stopped()
+            return
+        self._again = "start"  # before the look, so that no move in between is missed
+        if away := self._away():
+            self.wait_for(f"node {', '.join(away)} to be there")
+            if self._may_have_begun:  # on a node that no resource stands for
+                self.later(lambda: self.neighbour_moved(self), after="1s")
+        else:
+            self._again = ""
+            self._run_as(self.get("jobId") if self._may_have_begun else new_id())
 
     def _nodes(self) -> list[NodeId] | None:
         """Return where it runs; None for wherever it can."""
@@ -153,14 +177,20 @@ class Job(LinkedResource):
 
     def _nodes_around(self) -> list[Node]:
         """Return the nodes that the job, its dataset or its plan is connected to."""
-        near: list[LinkedResource] = [self, *self.linked(Dataset), *self.linked(TrainingPlanResource)]
-        return [node for each in near for node in each.linked(Node)]
+        return [each for each in self.around(2) if isinstance(each, Node)]
+
+    def _away(self) -> list[NodeId]:
+        seen, states = self.federation.nodes(), {node.get("nodeId"): node.state for node in self._nodes_around()}
+        other = ResourceState.NEW if self._may_have_begun else ResourceState.FAILED
+        return [
+            node_id
+            for node_id in self._nodes() or ()
+            if is_gone(seen.get(node_id)) and states.get(node_id, other) < ResourceState.FAILED
+        ]
 
     def _inputs(self) -> dict[str, Any]:
-        given = self.get("inputs")
-        values = (
-            run_values.read_inputs(Path(self.fixed_path("inputs"))) if isinstance(given, str) else dict(given or {})
-        )
+        given = self.get("inputs") or {}
+        values = run_values.read_inputs(Path(given)) if isinstance(given, str) else dict(given)
         if self.get("inputsFrom") is not None:
             source = self.ec.get_resource(self.get("inputsFrom"))
             result = getattr(source, "result", None)
@@ -170,32 +200,19 @@ class Job(LinkedResource):
             values.update(result)
         return values
 
-    # --- running ------------------------------------------------------------------------------------------------------
-
-    def do_start(self) -> None:
-        """Ask the nodes to run the plan once they are online; its end comes by itself."""
-        if self.get("outcome") is not None:
-            self.warning(f"has ended as job {self.get('jobId')}, and is not sent again: register another fedmon::Job")
-            self.set_started()
-            self.set_stopped()
-            return
-        self._starting, self._may_have_begun = new_id(), False
-        self._start_when_online()
-
     def _run_as(self, job_id: str) -> None:
         nodes, needed = self._nodes(), self.get("atLeast")
         if needed is not None and nodes is not None and len(nodes) < needed:
             raise ResourceFailedError(f"atLeast is {needed}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
         plan = self.linked(TrainingPlanResource)[0]
-        datasets = self.linked(Dataset)
-        dataset_id = datasets[0].get("datasetId") if datasets else None
-        tags = datasets[0].get("tags") if datasets else self.get("tags")
+        dataset = next(iter(self.linked(Dataset)), None)
+        dataset_id = dataset.get("datasetId") if dataset else None
         values = self._inputs()
         self._set_own("jobId", job_id)  # before any node is asked: after a crash it says what to look for
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
             nodes=nodes,
-            tags=None if dataset_id else tags,
+            tags=None if dataset_id else (dataset or self).get("tags"),
             dataset=dataset_id,
             args=self.get("args"),
             inputs=values or None,
@@ -211,17 +228,19 @@ class Job(LinkedResource):
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in handle.states().items())
             raise ResourceFailedError(f"no node took it: {said}")
         self.set_started()
-        self._follow(handle)
+        self._follow(handle, ReportsTold())
+
+    # --- following a run ----------------------------------------------------------------------------------------------
 
     def adopt(self) -> bool:
-        """Take up the run of ``jobId``, even if another process began it; return False if no node knows it."""
+        """Follow the run of ``jobId``, even if another process started it; return False if no node knows it."""
         handle = self._found()
         if handle is None:
             return False
         handle.expect(self.ran_on)  # also nodes that forgot it: that is how it ended there
         if self.state < ResourceState.STARTED:
             self.set_started()
-        self._follow(handle, told_before(self.ec.run_dir, self.guid))
+        self._follow(handle, told_before(self.ec, self.guid) if self.handle is None else self._told)
         if self._is_stopping:  # a stop was faster
             handle.stop()
         return True
@@ -236,78 +255,37 @@ class Job(LinkedResource):
             return None
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Take up the run; one that was about to start is asked for under its id, so that no node starts it twice."""
+        """Adopt the run; one that was about to start is asked for under its id, so no node starts it twice."""
         if verb == "start" and self.get("jobId") and self.get("outcome") is None:
-            self._starting, self._may_have_begun = self.get("jobId"), True
-            self._start_when_online()
-        elif verb in (None, "stop") and self.state is ResourceState.STARTED:
-            if not self.adopt():
-                raise ResourceFailedError(f"no node that answers knows job {self.get('jobId')}")
-            super().do_reconnect(verb)
-        else:
-            super().do_reconnect(verb)
+            self._may_have_begun = True
+        elif verb in (None, "stop") and self.state is ResourceState.STARTED and not self.adopt():
+            raise ResourceFailedError(f"no node that answers knows job {self.get('jobId')}")
+        super().do_reconnect(verb)
 
-    def _heard(self, node: SeenNode) -> None:
-        if self._starting and not is_gone(node):
-            self.later(self._start_when_online)
+    def _follow(self, handle: RunHandle, told: ReportsTold) -> None:
+        """Follow a run on all nodes that are not lost; conditions know the reports in ``told``."""
+        self.handle, self._lost, self._told = handle, frozenset(), told
+        self._subscriptions.append(handle.on_scalar(lambda one: self._tell(one.node_id, one.number, one.values)))
+        self._when_over(handle, self._over)
+        self.look()  # for nodes that failed before
 
-    def _start_when_online(self) -> None:
-        """Run it unless a node is away that is expected to come back, or that may have begun it."""
-        if not self._subscriptions:
-            self.listen("presence", self._heard)  # before the look, so that none is missed
-        away = self._away()
-        with self.lock:
-            job_id = "" if away or self.state >= ResourceState.FAILED else self._starting
-            if not away:
-                self._starting = ""
-        if job_id:
-            self._run_as(job_id)
-        elif away and self._starting:
-            self.wait_for(f"node {', '.join(away)} to be there")
-
-    def _away(self) -> list[NodeId]:
-        seen, around = self.federation.nodes(), self._nodes_around()
-        failed = {node.get("nodeId") for node in around if node.state >= ResourceState.FAILED}
-        awaited = {node.get("nodeId") for node in around} - failed
-        return [
-            node_id
-            for node_id in self._nodes() or ()
-            if is_gone(seen.get(node_id)) and (node_id in awaited or (self._may_have_begun and node_id not in failed))
-        ]
-
-    def _follow(self, handle: RunHandle, before: Collection[tuple[str, int, str]] = ()) -> None:
-        """Follow a run on all nodes that are not lost; values in ``before`` were told by another process."""
-        self.handle, self._lost, self._told = handle, frozenset(), set(before)
-        self._subscriptions += [
-            handle.on_scalar(lambda one: self._tell(one.node_id, one.number, one.values)),
-            self._when_over(handle, self._over),
-        ]
-        for node in self._nodes_around():  # that failed before anything was followed
-            self._look_at(node)
-
-    def _when_over(self, handle: RunHandle, work: Callable[[], object]) -> Subscription:
+    def _when_over(self, handle: RunHandle, work: Callable[[], object]) -> None:
         """Do something once, when nothing more will come except from lost nodes."""
-        return handle.on_over(lambda: self.later(work), without=sorted(self._lost))
+        self._subscriptions.append(handle.on_over(lambda: self.later(work), without=sorted(self._lost)))
 
-    def _look_at(self, node: Node) -> None:
-        """Wait no longer for a node that failed; the job goes on where there are others."""
-        handle = self.handle
-        if handle is not None and node.state is ResourceState.FAILED and node.get("nodeId") in self.ran_on:
-            self._lost |= {node.node_id}
-            self._subscriptions.append(self._when_over(handle, self._over))
-        if self._starting and node.state is ResourceState.FAILED:
-            self._start_when_online()
+    def look(self) -> None:
+        """Wait no longer for nodes that failed; the job goes on where there are others."""
+        failed = {node.get("nodeId") for node in self._nodes_around() if node.state is ResourceState.FAILED}
+        lost = self._lost | failed.intersection(self.ran_on)
+        if self.handle is not None and lost != self._lost:
+            self._lost = lost
+            self._when_over(self.handle, self._over)
 
     def _tell(self, node_id: str, nth: int, values: Mapping[str, float | None]) -> None:
         """Tell a report to conditions, once."""
-        with self._telling:  # until they know of it, so that `_over` goes on after that
-            news = {
-                name: value
-                for name, value in values.items()
-                if value is not None and (node_id, nth, name) not in self._told
-            }
-            self._told.update((node_id, nth, name) for name in news)
-            self.tell_metrics(self.guid, news, source=node_id, nth=nth)
+        with self._telling:  # until they know it, so `_over` goes on after that
+            if self._told.add(node_id, nth):
+                self.tell_metrics(self.guid, values, source=node_id, nth=nth)
 
     def _over(self) -> None:
         """Keep the results and set how it ended, once nothing more will come."""
@@ -326,16 +304,14 @@ class Job(LinkedResource):
         lost = {str(node_id): "the node was lost while it ran there" for node_id in running}
         failed = handle.failures() | lost
         stopped = {str(node_id) for node_id, part in parts.items() if part.job and part.job.state is JobState.STOPPED}
-        stopped |= lost.keys() if self._is_given_back else set()
+        stopped |= lost.keys() if self._is_releasing else set()
         is_well, outcome = ending_of(
             [node_id for node_id in handle.nodes if node_id not in failed],
             failed,
             stopped if self._is_stopping else (),
             at_least=self.get("atLeast"),
         )
-        self._write_result(handle)
-        self._write_scalars(handle)
-        self._keep_logs()
+        self._keep(handle)
         with self.lock:
             if self.handle is not handle or self.state is not ResourceState.STARTED:
                 return
@@ -352,7 +328,7 @@ class Job(LinkedResource):
     @property
     def ran_on(self) -> list[NodeId]:
         """The nodes that were asked to run it."""
-        return [NodeId(node_id) for node_id in (self.get("ranOn") or "").split(",") if node_id]
+        return self.node_ids("ranOn")
 
     @property
     def results(self) -> Values:
@@ -364,49 +340,50 @@ class Job(LinkedResource):
     def written(self, name: str) -> Path:
         """Return the file of a trace, fetched if it may have changed."""
         path, handle = super().written(name), self.handle
-        if handle is not None and (not path.exists() or self.state is ResourceState.STARTED):
-            if name in ("stdout", "stderr"):
-                text = log_text(handle, cast("Literal['stdout', 'stderr']", name))
-                write_whole(path, text.encode("utf-8", "replace"), folder_mode=0o700)
-            elif name == "scalars":
-                self._write_scalars(handle)
-            elif handle.results():
-                self._write_result(handle)
+        may_change = not path.exists() or self.state is ResourceState.STARTED
+        if handle is not None and may_change and (name != "result" or handle.results()):
+            self._write(handle, name)
         return path
 
-    def _write_result(self, handle: RunHandle) -> None:
-        results = handle.results()
-        write_shown(self.folder / "result", results)
-        run_values.save(results, self.folder / "returned")
+    def _keep(self, handle: RunHandle) -> None:
+        """Write the traces of a run that is over; nodes forget logs."""
+        self._write(handle, "result")
+        self._write(handle, "scalars")
+        for name in filter(self.trace_enabled, ("stdout", "stderr")):
+            try:
+                self._write(handle, name)
+            except FedmonError as error:
+                self.warning(f"{name} cannot be kept: {error}")
 
-    def _write_scalars(self, handle: RunHandle) -> None:
-        lines = [
-            msgspec.json.encode({"node": node_id, **msgspec.structs.asdict(scalar)}) + b"\n"
-            for node_id, reported in handle.scalars.items()
-            for scalar in reported
-        ]
-        write_whole(self.folder / "scalars", b"".join(lines), folder_mode=0o700)
-
-    def _keep_logs(self) -> None:
-        """Fetch enabled logs, because nodes forget them."""
-        for name in ("stdout", "stderr"):
-            if self.trace_enabled(name):
-                try:
-                    self.written(name)
-                except FedmonError as error:
-                    self.warning(f"{name} cannot be kept: {error}")
+    def _write(self, handle: RunHandle, name: str) -> None:
+        path = super().written(name)
+        if name == "result":
+            results = handle.results()
+            write_shown(path, results)
+            run_values.save(results, self.folder / "returned")
+            return
+        if name == "scalars":
+            lines = [
+                msgspec.json.encode({"node": node_id, **msgspec.structs.asdict(scalar)}) + b"\n"
+                for node_id, reported in handle.scalars.items()
+                for scalar in reported
+            ]
+            content = b"".join(lines)
+        else:
+            content = log_text(handle, "stderr" if name == "stderr" else "stdout").encode("utf-8", "replace")
+        write_whole(path, content, folder_mode=0o700)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def do_stop(self) -> None:
-        """Ask the nodes to end it; it is STOPPED when they report that."""
+        """Ask the nodes to stop it; it is STOPPED when they report that."""
         self._is_stopping = True
         if self.handle is not None:
             self.handle.stop()
 
     def do_release(self) -> None:
-        """End what runs; it is RELEASED when nodes report how it ended, or after a while."""
-        self._awaits_end = self._is_given_back = True
+        """Stop the run; the job is RELEASED when nodes report how it ended, or after a while."""
+        self._awaits_end = self._is_releasing = True
         handle = self.handle if self.state is ResourceState.STARTED else None
         self._end_quietly()
         if handle is not None:
@@ -424,28 +401,35 @@ class Job(LinkedResource):
             super().finish_release()
 
     def end_work(self) -> None:
-        """End what runs on nodes."""
-        self._is_stopping, self._starting = True, ""
-        handle, is_failed = self.handle, self.state is ResourceState.FAILED
-        if handle is None and (is_failed or self.get("outcome") is None):
-            handle = self._found()  # another process may have left it running, or its start may not be through
+        """Stop the run on its nodes."""
+        self._is_stopping = True
+        handle = self.handle
+        if handle is None and (self.state is ResourceState.FAILED or self.get("outcome") is None):
+            handle = self._found()  # another process may have left it running, or its start may be under way
         if handle is not None and not handle.closed and not all(part.is_over for part in handle.states().values()):
             handle.stop(timeout_s=_STOP_TIMEOUT_S)
 
 
-def told_before(run_dir: str | Path, guid: int) -> frozenset[tuple[str, int, str]]:
-    """Return the node, number and name of each value that the journal of a run holds of a job.
+_journals: WeakKeyDictionary[Experiment, dict[int, ReportsTold]] = WeakKeyDictionary()
+_journals_lock = threading.Lock()
 
-    Raises StorageError if it cannot be read.
+
+def told_before(ec: Experiment, guid: int) -> ReportsTold:
+    """Return the reports of a job that the journal held when the experiment's first job was adopted.
+
+    The journal is read once for all jobs. Raises StorageError if it cannot be read.
     """
-    path = Path(run_dir) / NAME
-    found: set[tuple[str, int, str]] = set()
-    for event in read_journal(path) if path.exists() else ():
-        if isinstance(event, AttributeSet) and event.guid == guid and event.name == "jobId":
-            found.clear()
-        elif isinstance(event, Measured) and event.guid == guid and event.nth is not None:
-            found.add((event.source, event.nth, event.name))
-    return frozenset(found)
+    with _journals_lock:
+        if ec not in _journals:
+            path = Path(ec.run_dir) / NAME
+            found: dict[int, ReportsTold] = {}
+            for event in read_journal(path) if path.exists() else ():
+                if isinstance(event, AttributeSet) and event.name == "jobId":
+                    found.pop(event.guid, None)
+                elif isinstance(event, Measured) and event.nth is not None:
+                    found.setdefault(event.guid, ReportsTold()).add(event.source, event.nth)
+            _journals[ec] = found
+        return _journals[ec].pop(guid, ReportsTold())
 
 
 def write_shown(path: Path, value: Any) -> None:
@@ -455,13 +439,13 @@ def write_shown(path: Path, value: Any) -> None:
 
 
 def saved_values(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what `run_values.save` wrote, by name; empty if it wrote nothing."""
+    """Return the values that `run_values.save` wrote, by name; empty if it wrote nothing."""
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".npz"))
     return {path.stem: run_values.read_inputs(path) for path in paths}
 
 
 def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:
-    """Return what a plan printed, under a heading for each node if there are several.
+    """Return the plan's output, under a heading for each node if there are several.
 
     Raises TraceNotReadableError if no owner lets it leave, or no node answers.
     """
@@ -478,8 +462,7 @@ def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:
         else:
             said[node_id] = log.text
     if not said:
-        reasons = "; ".join(f"{node_id}: {reason}" for node_id, reason in missing.items())
-        raise TraceNotReadableError(f"{stream} of job {handle.job_id} cannot be had: {reasons}")
+        raise TraceNotReadableError("; ".join(f"{node_id}: {reason}" for node_id, reason in missing.items()))
     if len(said) == 1 and not missing:
         return next(iter(said.values()))
     parts = said | {node_id: f"({reason})\n" for node_id, reason in missing.items()}

@@ -1,4 +1,4 @@
-"""`local::Process`: a command on this machine, which runs on if the experiment's process dies."""
+"""`local::Process`: a command on this machine; it survives the experiment's process."""
 
 from __future__ import annotations
 
@@ -27,45 +27,46 @@ _TAIL_BYTES = 500
 
 
 class SupervisedCommand:
-    """A command whose supervisor outlives this process and keeps its exit code in the file ``record``.
+    """A command whose supervisor outlives this process and writes the exit code to a record, a file of this run alone.
 
-    The supervisor holds the lock of the record while it runs, so that a number that the system gave to another process
-    since is never taken for the command.
+    The supervisor holds the lock of the record until the command has ended, so a reused pid is never taken for it.
     """
 
     _preparing = threading.Lock()
     _server: ClassVar[socket.socket | None] = None
-    """What forks supervisors for this process; it ends with that."""
+    """The connection to the supervisor of this process."""
 
-    def __init__(self, record: Path, pid: int) -> None:
+    def __init__(self, record: BinaryIO, pid: int = 0) -> None:
         self.pid, self._record = pid, record
 
     @classmethod
-    def begin(cls, record: Path, words: list[str], *, cwd: Path, env: dict[str, str]) -> Self:
-        """Run a command that appends to ``stdout`` and ``stderr`` beside the record. Raises OSError."""
+    def begin(cls, path: Path, words: list[str], *, cwd: Path, env: dict[str, str]) -> Self:
+        """Run a command with a new record at ``path`` and its output beside it. Raises OSError."""
         ours, theirs = socket.socketpair()
-        with ours, contextlib.ExitStack() as opened:
-            with theirs, open(os.open(record, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with ours:
+            with contextlib.ExitStack() as opened:
+                opened.enter_context(theirs)
+                lock = opened.enter_context(path.open("xb", buffering=0))
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 lock.write(b" " * _RECORD_BYTES)
-                streams = [opened.enter_context(record.with_name(name).open("ab")) for name in ("stdout", "stderr")]
+                streams = [opened.enter_context(path.with_name(name).open("ab")) for name in ("stdout", "stderr")]
                 descriptors = [lock.fileno(), theirs.fileno(), *(stream.fileno() for stream in streams)]
                 try:
                     socket.send_fds(cls.prepare(), [b"+"], descriptors)
-                except ConnectionError:  # it was killed
+                except ConnectionError:  # the supervisor was killed
                     socket.send_fds(cls.prepare(anew=True), [b"+"], descriptors)
             answer = b""
-            with contextlib.suppress(ConnectionError):  # it was killed
+            with contextlib.suppress(ConnectionError):  # the supervisor was killed
                 ours.sendall(json.dumps([words, str(cwd), env]).encode() + b"\n")
                 answer = ours.makefile("rb").read()
         pid, code, about = json.loads(answer) if answer else (0, errno.ECHILD, words[0])
         if code:
             raise OSError(code, os.strerror(code), about)
-        return cls(record, pid)
+        return cls(path.open("rb"), pid)
 
     @classmethod
     def prepare(cls, *, anew: bool = False) -> socket.socket:
-        """Return the connection to the process that forks supervisors; begin it if there is none."""
+        """Return the connection to the supervisor; start one if there is none."""
         with cls._preparing:
             if cls._server is None or anew:
                 cls._server, theirs = socket.socketpair()
@@ -76,61 +77,56 @@ class SupervisedCommand:
             return cls._server
 
     @classmethod
-    def left(cls, record: Path) -> Self | None:
-        """Return the command that another process began; None if it began none."""
+    def left(cls, path: Path) -> Self | None:
+        """Return the command that another process started; None if it started none."""
         try:
-            file = record.open("rb")
+            found = cls(path.open("rb"))
         except FileNotFoundError:
             return None
-        with file:
-            while True:
-                is_held = _is_held(file)
-                words = os.pread(file.fileno(), _RECORD_BYTES, 0).split()
-                if words:
-                    return cls(record, int(words[0]))
-                if not is_held:
-                    return None
+        while found.pid == 0:
+            is_running = found.is_running
+            if words := found._read():
+                found.pid = words[0]
+            elif not is_running:
+                return None
+            else:
                 threading.Event().wait(0.01)  # its supervisor is about to run it
+        return found
 
     @property
     def is_running(self) -> bool:
-        """Whether its supervisor runs, and so its number is still its own."""
-        with self._record.open("rb") as file:
-            return _is_held(file)
+        """Whether the command runs, and so its pid is still its own."""
+        try:
+            fcntl.flock(self._record, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
     def wait(self) -> int | None:
-        """Wait for the end; return the exit code, or None if the supervisor was killed before it could keep it."""
-        with self._record.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            words = file.read(_RECORD_BYTES).split()
-        return int(words[1]) if len(words) > 1 else None
+        """Wait for the end; return the exit code, or None if the supervisor was killed before it could record it."""
+        fcntl.flock(self._record, fcntl.LOCK_SH)
+        return next(iter(self._read()[1:]), None)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to its process group; do nothing if it has ended. Raises ResourceFailedError."""
-        if self.is_running:
-            try:
+        try:
+            if self.is_running:
                 os.killpg(self.pid, number)
-            except ProcessLookupError:
-                return
-            except PermissionError as error:
-                raise ResourceFailedError(f"process group {self.pid} cannot be ended: {error.strerror}") from error
+        except ProcessLookupError:
+            return
+        except PermissionError as error:
+            raise ResourceFailedError(f"process group {self.pid} cannot be ended: {error.strerror}") from error
 
-
-def _is_held(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.flock(file, fcntl.LOCK_UN)
-    return False
+    def _read(self) -> list[int]:
+        return [int(word) for word in os.pread(self._record.fileno(), _RECORD_BYTES, 0).split()]
 
 
 @clsinit_copy
 class LocalProcess(LinkedResource):
-    """STARTED while the command runs, STOPPED when it ended with code 0 or was told to, FAILED otherwise.
+    """STARTED while the command runs, STOPPED when it ended with code 0 or was stopped, FAILED otherwise.
 
     It leads a process group, all of which ends with it; no shell reads its words. A stop sends SIGTERM to the group,
-    and SIGKILL after ``grace``. If the experiment's process dies the command runs on, and a reconnect takes it up.
+    and SIGKILL after ``grace``. If the experiment's process dies, the command runs on, and a reconnect adopts it.
     """
 
     _rtype = "local::Process"
@@ -141,31 +137,30 @@ class LocalProcess(LinkedResource):
     _required_attributes = ("command",)
     _measured_by = ()
 
-    def __init__(self, ec: Experiment, guid: int) -> None:
-        super().__init__(ec, guid)
-        self._process: SupervisedCommand | None = None
-        self._is_stopping = self._is_giving_back = False
-
     own_attributes = (
         CheckedAttribute("command", "The program and its arguments.", command,
                          'a list of texts, such as ["ls", "-l"]'),
-        CheckedAttribute("cwd", "The folder that it runs in; None: its own of the run.", path_text,
+        CheckedAttribute("cwd", "The folder in which it runs; None: its own folder of the run.", path_text,
                          "the path of a folder"),
         CheckedAttribute("env", "Variables in addition to those of this process.", environment,
                          'a mapping of texts, such as {"LANG": "C"}'),
-        CheckedAttribute("grace", "How long it may take to end once it was told to.", duration,
+        CheckedAttribute("grace", "The time between SIGTERM and SIGKILL at a stop.", duration,
                          'a duration, such as "5s"', default="5s"),
-        own("pid", "The number of the process, and of its group.", type=Types.Integer),
+        own("pid", "The id of the process and of its group.", type=Types.Integer),
         own("exitCode", "Its exit code; negative for a signal.", type=Types.Integer),
     )  # fmt: skip
-
     own_traces = (
-        Trace("stdout", "What it printed.", enabled=True),
-        Trace("stderr", "What it printed to its standard error.", enabled=True),
+        Trace("stdout", "Its standard output.", enabled=True),
+        Trace("stderr", "Its standard error.", enabled=True),
     )
 
+    def __init__(self, ec: Experiment, guid: int) -> None:
+        super().__init__(ec, guid)
+        self._process: SupervisedCommand | None = None
+        self._is_stopping = self._is_releasing = False
+
     def do_deploy(self) -> None:
-        """Refuse what cannot run."""
+        """Refuse to be READY without a command."""
         if not self.get("command"):
             raise MissingPartError(self.name, "command", 'set it to a list of words, such as ["ls", "-l"]')
         if self.get("cwd"):
@@ -174,18 +169,37 @@ class LocalProcess(LinkedResource):
         super().do_deploy()
 
     def do_start(self) -> None:
-        """Start it; its end comes by itself."""
+        """Start the command."""
         words, cwd = self.get("command"), Path(self.fixed_path("cwd")) if self.get("cwd") else self.folder
         env = {**os.environ, **(self.get("env") or {})}
         self._is_stopping = False
         with self.lock:  # its end waits until it is STARTED
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._record.unlink(missing_ok=True)
+                if self.get("exitCode") is not None:  # of the run before; a reconnect tells the two apart by this
+                    self.note("exitCode", None)
                 process = SupervisedCommand.begin(self._record, words, cwd=cwd, env=env)
             except OSError as error:
                 said = f"cannot run {words[0]} in {cwd}: {error.strerror}: {error.filename}"
                 raise ResourceFailedError(said) from error
             self._follow(process)
+
+    def do_reconnect(self, verb: str | None) -> None:
+        """Adopt a command that another process started, whether it still runs or has ended."""
+        is_started = self.state is ResourceState.STARTED
+        may_run = is_started or (verb == "start" and self.get("exitCode") is None)
+        if verb not in (None, "start", "stop") or not may_run:
+            super().do_reconnect(verb)
+        elif (found := SupervisedCommand.left(self._record)) is not None:
+            self._is_stopping |= verb == "stop"
+            self._follow(found)
+            if self._is_stopping:  # also if a stop was faster than the reconnect
+                self.end_work()
+        elif is_started:
+            self.fail("no record of its process is left in the run's folder")
+        else:
+            super().do_reconnect(verb)
 
     @property
     def _record(self) -> Path:
@@ -215,7 +229,7 @@ class LocalProcess(LinkedResource):
                 self.note("exitCode", code)
             if self.state is ResourceState.STARTED and (code == 0 or self._is_stopping):
                 self.set_stopped()
-        if self._is_giving_back:
+        if self._is_releasing:
             self.finish_release()
         elif self.state is ResourceState.STARTED:
             self.fail(self._how(code))
@@ -225,38 +239,19 @@ class LocalProcess(LinkedResource):
             return f"its supervisor was killed, so its exit code is not known; process {self.get('pid')} may still run"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         try:
-            tail = self.written("stderr").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+            lines = self.written("stderr").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").split("\n")
         except OSError:
-            tail = ""
-        return f"it ended with {how}{f': {tail.splitlines()[-1]}' if tail else ''}"
-
-    def do_reconnect(self, verb: str | None) -> None:
-        """Take up a command that another process began, whether it still runs or has ended since."""
-        is_started = self.state is ResourceState.STARTED
-        if verb != "start" and not (verb in (None, "stop") and is_started):
-            super().do_reconnect(verb)
-            return
-        found = SupervisedCommand.left(self._record)
-        # A record of the last run is there if the new one was not begun.
-        is_of_last = found is not None and found.pid == self.get("pid") and self.get("exitCode") is not None
-        if found is not None and (is_started or not is_of_last):
-            self._is_stopping |= verb == "stop"
-            self._follow(found)
-            if self._is_stopping:  # also where a stop was faster than the reconnect
-                self.end_work()
-        elif is_started:
-            self.fail("no record of its process is left in the run's folder")
-        else:
-            super().do_reconnect(verb)
+            lines = []
+        return ": ".join([f"it ended with {how}", *[line.strip() for line in lines if line.strip()][-1:]])
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def do_stop(self) -> None:
-        """Tell it to end; it is STOPPED when it has."""
+        """Send SIGTERM; the resource is STOPPED when the command has ended."""
         self.end_work()
 
     def end_work(self) -> None:
-        """Tell it to end, and kill it after its grace."""
+        """Send SIGTERM, and SIGKILL after ``grace``."""
         self._is_stopping = True
         process = self._process
         if process is not None:
@@ -264,16 +259,16 @@ class LocalProcess(LinkedResource):
             self.later(lambda: process.send(signal.SIGKILL), after=self.get("grace"))
 
     def do_release(self) -> None:
-        """Tell it to end; it is RELEASED when it has."""
+        """Send SIGTERM; the resource is RELEASED when the command has ended."""
         with self.lock:
             if self._process is None and (left := SupervisedCommand.left(self._record)) and left.is_running:
                 self._follow(left)  # of another process
-            self._is_giving_back = is_running = self._process is not None
+            self._is_releasing = is_running = self._process is not None
             self.end_work()
         if not is_running:
             self.finish_release()
 
     def end_at_once(self) -> None:
-        """Kill it, with all of its group."""
+        """Kill the command with all of its group."""
         if self._process is not None:
             self._process.send(signal.SIGKILL)

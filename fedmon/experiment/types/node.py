@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Node(LinkedResource):
     """DISCOVERED once the node was heard of, READY after a sign of life, FAILED when it is away for too long.
 
-    A lost node may return within ``grace`` without any consequence. If it returns later it is in its earlier state
-    again, but resources that went on without it do not take it back.
+    A node that returns within ``grace`` was never lost. One that returns later is in its earlier state again, but
+    resources that went on without it do not take it back.
     """
 
     asks_federation = True
@@ -37,13 +37,15 @@ class Node(LinkedResource):
     _required_attributes = ("nodeId",)
     _measured_by = ("fedmon::Monitor",)
     _measures_when_ready = True
+    _reach = 3  # a plan whose job has a dataset that is connected to it
+    _listens_until = ResourceState.RELEASED  # a lost node may return
     _losses = 0
     _before_loss: ResourceState | None = None
 
     own_attributes = (
         CheckedAttribute("nodeId", "The id of the node.", lambda value: checked_id(str(value), what="node id"),
                          "the id of a node", flags=Flags.Design),
-        CheckedAttribute("grace", "How long a lost node may take to come back before it counts as FAILED.", duration,
+        CheckedAttribute("grace", "The time a lost node has to come back before it is FAILED.", duration,
                          'a duration, such as "30s"', default="30s"),
         own("present", "Whether the node is online now.", type=Types.Bool, default=False),
         own("agentVersion", "The version of its agent."),
@@ -58,42 +60,42 @@ class Node(LinkedResource):
         return NodeId(node_id)
 
     def do_deploy(self) -> None:
-        """Look whether the node is online, and listen from then on; a sign of life makes it READY."""
+        """Listen for the node; a sign of life makes it READY."""
         node_id = self.node_id
         self.deafen()
         self.listen("presence", self._told)
         node = self.federation.nodes().get(node_id)
-        if is_gone(node):
-            self.wait_for(f"node {node_id}, which {_absence(node)}")
-            self._lost(f"node {node_id} {_absence(node)}")
-        if node is not None:
+        if node is None:
+            self._lost(_absence(node))
+        else:
             self._told(node)
-        # A retained presence is only a hint, an answer is a sign of life. A silent node may still come up.
-        if node is not None and not is_gone(node) and node.last_seen is None:
-            if self.federation.ping(nodes=[node_id]).ok:
-                self._confirmed()
-            else:
-                self.wait_for(f"node {node_id}, which does not answer")
+            # A retained presence is only a hint, an answer is a sign of life. A silent node may still come up.
+            if not is_gone(node) and node.last_seen is None:
+                if self.federation.ping(nodes=[node_id]).ok:
+                    self._confirmed()
+                else:
+                    self.wait_for(f"node {node_id}, which does not answer")
 
     def foreseen(self) -> list[Problem]:
-        """Tell whether the node is away."""
-        node = self.federation.nodes().get(self.node_id) if self.get("nodeId") else None
-        if not self.get("nodeId") or not is_gone(node):
-            return []  # the plan names a missing attribute
-        text = f"node {self.node_id} {_absence(node)}"
+        """Return a problem if the node is away."""
+        node_id = self.get("nodeId")
+        node = self.federation.nodes().get(node_id) if node_id else None
+        if not node_id or not is_gone(node):
+            return []  # the plan names missing attributes
+        text = f"node {node_id} {_absence(node)}"
         return [Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)]
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Look whether the node is online; the grace of a lost one begins anew."""
-        if verb == "release":
+        """Listen for the node again; the grace of a lost one begins anew."""
+        if verb == "release" or (self.state < ResourceState.READY and verb != "deploy"):
             super().do_reconnect(verb)
-        elif self.state >= ResourceState.READY or verb == "deploy":
-            if not self.get("present") and self.state >= ResourceState.READY:
-                self.note("present", value=True)  # lost before, and its grace went with the process
-            self.do_deploy()
+            return
+        if self.state >= ResourceState.READY and not self.get("present"):
+            self.note("present", value=True)  # its grace ended with the process
+        self.do_deploy()
 
     def reconnect(self, verb: str | None) -> None:
-        """Take the resource up again; a node that was lost may still return."""
+        """Adopt the resource; a node that was lost may still return."""
         if self.state is ResourceState.FAILED and verb != "release" and not self.get("present") and self.ready_time:
             *_, self._before_loss = (state for state, _ in self._seen().times if state < ResourceState.FAILED)
             self.later(self.do_deploy)
@@ -107,7 +109,7 @@ class Node(LinkedResource):
             if self.state is ResourceState.NEW:
                 self.set_discovered()
             if is_gone(node):
-                self._lost(f"node {node.node_id} is {node.state.value}{f' ({node.reason})' if node.reason else ''}")
+                self._lost(_absence(node))
             elif node.last_seen is not None:
                 self._confirmed()
             if node.agent_version and node.agent_version != self.get("agentVersion"):
@@ -124,50 +126,40 @@ class Node(LinkedResource):
             elif self.state is ResourceState.FAILED and self._before_loss is not None:
                 self.ec.engine.note(Returned(t=self.ec.engine.now(), guid=self.guid, state=self._before_loss))
                 self._before_loss = None
-                for other in self.linked(LinkedResource):
-                    other.neighbour_moved(self)
+        self._tell_around()
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, absence: str) -> None:
+        if self.state < ResourceState.READY:
+            self.wait_for(f"node {self.node_id}, which {absence}")
         if not self.get("present"):
             return
         self.note("present", value=False)
         if ResourceState.READY <= self.state < ResourceState.FAILED:
-            self.warning(f"{reason}; it has {self.get('grace')} to come back")
+            self.warning(f"node {self.node_id} {absence}; it has {self.get('grace')} to come back")
             self._losses += 1
             losses = self._losses
-            self.later(lambda: self._give_up(losses, reason), after=self.get("grace"))
+            self.later(lambda: self._give_up(losses, absence), after=self.get("grace"))
 
-    def _give_up(self, losses: int, reason: str) -> None:
+    def _give_up(self, losses: int, absence: str) -> None:
         with self.lock:
             # A node that came back and was lost again has its whole grace anew.
             is_over = self.get("present") or losses != self._losses or self.state >= ResourceState.FAILED
         if not is_over:
             self._before_loss = self.state
-            self.fail(f"{reason}, and did not come back within {self.get('grace')}")
-
-    def _set_state(self, state: ResourceState) -> None:
-        super()._set_state(state)
-        if state is ResourceState.FAILED:
-            near = self.linked(LinkedResource)
-            for other in {far for each in near for far in each.linked(LinkedResource)}.difference(near, [self]):
-                other.neighbour_moved(self)  # a job whose dataset or plan is connected to it
-            if self.ready_time is not None:
-                self.later(self._listen_on)
-
-    def _listen_on(self) -> None:
-        if self.state is ResourceState.FAILED:  # a lost node may return
-            self.listen("presence", self._told)
+            self.fail(f"node {self.node_id} {absence}, and did not come back within {self.get('grace')}")
 
 
 def _absence(node: SeenNode | None) -> str:
-    return "was not heard of" if node is None else f"is {node.state.value}"
+    if node is None:
+        return "was not heard of"
+    return f"is {node.state.value}{f' ({node.reason})' if node.reason else ''}"
 
 
 @clsinit_copy
 class Dataset(LinkedResource):
-    """DISCOVERED and then READY when every node that it is connected to offers one dataset with all of its tags.
+    """DISCOVERED and then READY when every connected node offers one dataset with all of its tags.
 
-    If it is connected to no node, all nodes that are online are searched.
+    If it is connected to no node, all online nodes are searched.
     """
 
     asks_federation = True
@@ -178,18 +170,19 @@ class Dataset(LinkedResource):
     _passes = (ResourceState.DISCOVERED,)
     _required_attributes = ("tags",)
     _measured_by = ()
+    _reach = 2  # the plan of its job
 
     own_attributes = (
         CheckedAttribute("tags", "The tags that it has; nodes may give it more.", words,
                          'a list of texts, such as ["mri", "2024"], or "mri, 2024"', flags=Flags.Design),
-        Attribute("datasetId", "Its id, if the tags fit more than one dataset of a node.", flags=Flags.Design),
-        own("foundOn", "The nodes that offer it, with commas."),
+        Attribute("datasetId", "Its id, if the tags match more than one dataset of a node.", flags=Flags.Design),
+        own("foundOn", "The nodes that offer it, separated by commas."),
     )  # fmt: skip
 
     @property
     def found_on(self) -> list[NodeId]:
         """The nodes that offer it; empty before it was DISCOVERED."""
-        return [NodeId(node_id) for node_id in (self.get("foundOn") or "").split(",") if node_id]
+        return self.node_ids("foundOn")
 
     def do_deploy(self) -> None:
         """Search the nodes once they are READY."""
@@ -200,8 +193,6 @@ class Dataset(LinkedResource):
         if nodes is None:
             return
         asked = [node.node_id for node in nodes]
-        self.deafen()
-        self.listen("presence", self.heard)
         outcomes = self.federation.search(tags, nodes=asked or None, timeout_s=ASK_TIMEOUT_S)
         found = self._offering(outcomes)
         missing = [node_id for node_id in asked if node_id not in found]
@@ -214,7 +205,7 @@ class Dataset(LinkedResource):
         self.set_ready()
 
     def foreseen(self) -> list[Problem]:
-        """Tell which online nodes do not offer it."""
+        """Return a problem if online nodes do not offer it."""
         tags, online = self.get("tags"), set(self.federation.nodes().online)
         asked = [node.node_id for node in self.linked(Node) if node.get("nodeId")]
         present = [node_id for node_id in asked if node_id in online]
@@ -223,12 +214,11 @@ class Dataset(LinkedResource):
         outcomes = self.federation.search(tags, nodes=present or None)
         try:
             found = self._offering(outcomes)
+            missing = [node_id for node_id in present if node_id not in found]
+            text = "" if found and not missing else self._why_not(outcomes, missing)
         except ResourceFailedError as error:
-            return [Problem(kind="missing-dataset", guids=(self.guid,), text=str(error))]
-        missing = [node_id for node_id in present if node_id not in found]
-        if found and not missing:
-            return []
-        return [Problem(kind="missing-dataset", guids=(self.guid,), text=self._why_not(outcomes, missing))]
+            text = str(error)
+        return [Problem(kind="missing-dataset", guids=(self.guid,), text=text)] if text else []
 
     def _offering(self, outcomes: Outcomes[SearchReply]) -> list[NodeId]:
         wanted = self.get("datasetId")
@@ -237,9 +227,7 @@ class Dataset(LinkedResource):
             fitting = [one for one in reply.datasets if wanted is None or one.dataset_id == wanted]
             if len(fitting) > 1:
                 ids = ", ".join(f"{one.dataset_id} ({one.name})" for one in fitting)
-                raise ResourceFailedError(
-                    f"node {node_id} offers more than one dataset that fits; set datasetId: {ids}"
-                )
+                raise ResourceFailedError(f"node {node_id} offers more than one such dataset; set datasetId: {ids}")
             found += [NodeId(node_id)] if fitting else []
         return found
 

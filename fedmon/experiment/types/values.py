@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -34,14 +34,11 @@ class CheckedAttribute(Attribute):
 
     def checked(self, value: Any, *, resource: str = "") -> Any:
         """Return a value in the form that is kept. Raises InvalidAttributeValueError, naming ``resource``."""
-        if value is None:
-            return None
         try:
-            return self._check(value)
+            return None if value is None else self._check(value)
         except (ValueError, TypeError, FedmonError) as error:
-            raise InvalidAttributeValueError(
-                self.name, value, self._form, resource=resource, reason=str(error)
-            ) from error
+            reason = str(error)
+            raise InvalidAttributeValueError(self.name, value, self._form, resource=resource, reason=reason) from error
 
     def takes(self) -> str:
         """Return in words which values it takes."""
@@ -59,31 +56,30 @@ def at_least(text: str) -> Attribute:
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """Return a mapping of names to JSON values, given as one or as its text."""
+    """Return a mapping of names to JSON values, given as one or as JSON."""
     from fedmon.researcher.runs.inputs import checked_arguments
 
-    found = _parsed(value)
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
-        raise ValueError(f"it is of type {type(found).__name__}")
-    return dict(checked_arguments(dict(found)))
+    return checked_arguments(_parsed(value))
 
 
 def words(value: Any) -> list[str]:
-    """Return a list of texts, given as one, as its JSON text, or as one text with commas."""
+    """Return a list of texts, given as one, as JSON, or as one text with commas."""
     if isinstance(value, str) and not value.lstrip().startswith("["):
-        return _texts([word.strip() for word in value.split(",")])
-    return _texts(_parsed(value))
+        value = [word.strip() for word in value.split(",")]
+    found = _texts(value)
+    if "" in found:
+        raise ValueError(f"word {found.index('') + 1} is empty")
+    return found
 
 
 def command(value: Any) -> list[str]:
     """Return the words of a command; one text is refused, because no shell splits it."""
-    found = _parsed(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
-    if isinstance(found, str):
+    if isinstance(value, str) and not value.lstrip().startswith("["):
         raise TypeError('no shell reads it: give the words as a list, such as ["ls", "-l"]')
-    texts = _texts([str(word) if isinstance(word, Path) else word for word in _list(found)], may_be_empty=True)
-    if not texts[0] or any("\0" in word for word in texts):
-        raise ValueError("its first word is empty" if not texts[0] else "a word holds a zero byte")
-    return texts
+    found = _texts(value)
+    if not found[0] or any("\0" in word for word in found):
+        raise ValueError("its first word is empty" if not found[0] else "a word holds a zero byte")
+    return found
 
 
 def environment(value: Any) -> dict[str, str]:
@@ -117,10 +113,8 @@ def inputs(value: Any) -> str | dict[str, Any]:
 
 def inner_path(value: Any) -> str:
     """Return a relative path that stays within its folder."""
-    if not isinstance(value, str):
-        raise TypeError(f"it is of type {type(value).__name__}")
     path = PurePosixPath(value)
-    if not value or "\0" in value or path.is_absolute() or ".." in path.parts or path == PurePosixPath():
+    if "\0" in str(path) or path.is_absolute() or ".." in path.parts or path == PurePosixPath():
         raise ValueError("it leads out of the folder of the run")
     return str(path)
 
@@ -136,34 +130,25 @@ def file_name(value: Any) -> str:
 def duration(value: Any) -> str:
     """Return the text of a duration; a number means seconds."""
     text = f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else value
-    if not isinstance(text, str):
-        raise TypeError(f"it is of type {type(value).__name__}")
     seconds(text)
-    return text
+    return str(text)
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"it is of type {type(value).__name__}")
-    if not value:
+def _texts(value: Any) -> list[str]:
+    found = _parsed(value)
+    if not isinstance(found, list | tuple):
+        raise TypeError(f"it is of type {type(found).__name__}")
+    if not found:
         raise ValueError("it is empty")
-    return list(value)
-
-
-def _texts(value: Any, *, may_be_empty: bool = False) -> list[str]:
-    for number, word in enumerate(_list(value), start=1):
-        if not isinstance(word, str):
+    for number, word in enumerate(found, start=1):
+        if not isinstance(word, str | Path):
             raise TypeError(f"word {number} is {word!r:.40}, of type {type(word).__name__}")
-        if not word and not may_be_empty:
-            raise ValueError(f"word {number} is empty")
-    return [str(word) for word in value]
+    return [str(word) for word in found]
 
 
 def _parsed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
     try:
-        return json.loads(value)
+        return json.loads(value) if isinstance(value, str) else value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:

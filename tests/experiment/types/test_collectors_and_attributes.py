@@ -26,23 +26,32 @@ from tests.support.waiting import wait_until
 
 
 @clsinit_copy
-class Teller(ResourceManager):
-    """Has a trace that is no file, and one that is never written."""
+class Remote(ResourceManager):
+    """Has traces on another machine, by paths that mean something else here."""
 
-    _rtype = "test::Teller"
+    _rtype = "test::Remote"
 
-    def trace(self, name: str, attr: object = TraceAttr.ALL, block: int = 512, offset: int = 0) -> str | int | None:  # noqa: ARG002
-        return "a tale" if name == "stdout" and attr == TraceAttr.ALL else None
+    def trace(self, name: str, attr: object = TraceAttr.ALL, block: int = 512, offset: int = 0) -> Any:  # noqa: ARG002
+        if attr != TraceAttr.PATH:
+            return {"stdout": b"\xff there", "stderr": "errors there"}.get(name)
+        if name == "stdout":
+            return "/proc/self/status"
+        raise RuntimeError("no connection")
 
 
-def test_a_collector_writes_what_there_is_and_marks_what_there_is_not(local: ExperimentController) -> None:
-    ResourceFactory.register_type(Teller)
-    good, teller, silent = (
+def test_a_collector_writes_each_trace_of_here_and_elsewhere_and_marks_those_that_are_missing(
+    local: ExperimentController,
+) -> None:
+    ResourceFactory.register_type(Remote)
+    good, remote, silent = (
         process(local, python("print('rows')")),
-        local.register_resource("test::Teller"),
+        local.register_resource("test::Remote"),
         process(local, ["true"]),
     )
-    plain = local.register_resource("fedmon::Collector", traceName="stdout", connectedTo=[good, teller])
+    plain, _, none = (
+        local.register_resource("fedmon::Collector", traceName=name, connectedTo=connected)
+        for name, connected in (("stdout", [good, remote]), ("stderr", remote), ("nothing", remote))
+    )
     moved = local.register_resource(
         "Collector", traceName="no-such", subDir="a/b", rename="log.txt", connectedTo=[silent]
     )
@@ -53,41 +62,14 @@ def test_a_collector_writes_what_there_is_and_marks_what_there_is_not(local: Exp
 
     run = Path(local.run_dir)
     assert (run / f"{good}.stdout").read_text() == "rows\n"
-    assert (run / f"{teller}.stdout").read_text() == "a tale"
+    assert (run / f"{remote}.stdout").read_bytes() == b"\xff there"
+    assert (run / f"{remote}.stderr").read_text() == "errors there"
     mark = run / "a" / "b" / f"{silent}.log.txt.missing"
     assert "no-such" in mark.read_text()
     assert local.get(moved, "missing").startswith(f"{silent}.no-such: ")
     assert not mark.with_suffix("").exists()
-    assert local.get(plain, "collected") == f"{good}.stdout, {teller}.stdout"
-    assert local.get(plain, "missing") is None
-
-
-@clsinit_copy
-class Remote(ResourceManager):
-    """Has traces on another machine, by paths that mean something else here."""
-
-    _rtype = "test::Remote"
-
-    def trace(self, name: str, attr: object = TraceAttr.ALL, block: int = 512, offset: int = 0) -> Any:  # noqa: ARG002
-        if attr != TraceAttr.PATH:
-            return b"\xff there" if name == "stdout" else "errors there"
-        if name == "stdout":
-            return "/proc/self/status"
-        raise RuntimeError("no connection")
-
-
-def test_a_collector_takes_no_file_of_this_machine_for_one_of_another(local: ExperimentController) -> None:
-    ResourceFactory.register_type(Remote)
-    remote = local.register_resource("test::Remote")
-    for name in ("stdout", "stderr"):
-        local.register_resource("fedmon::Collector", traceName=name, connectedTo=remote)
-    local.deploy()
-    assert local.wait_started(remote, timeout=10)
-
-    assert local.release()
-
-    assert Path(local.run_dir, f"{remote}.stdout").read_bytes() == b"\xff there"
-    assert Path(local.run_dir, f"{remote}.stderr").read_text() == "errors there"
+    assert (local.get(plain, "collected"), local.get(plain, "missing")) == (f"{good}.stdout, {remote}.stdout", None)
+    assert local.get(none, "missing") == f"{remote}.nothing: it was not written"
 
 
 @clsinit_copy
@@ -188,7 +170,7 @@ def test_a_collector_is_refused_a_folder_that_cannot_be_made(local: ExperimentCo
     local.deploy()
 
     assert local.wait_started(guid, timeout=10).failed == (guid,)
-    assert f"cannot make the folder {tmp_path / 'file' / 'below'}" in local.snapshot.resources[guid].reason
+    assert f"cannot write {tmp_path / 'file' / 'below'}" in local.snapshot.resources[guid].reason
 
 
 def test_a_collector_without_a_trace_name_is_refused(local: ExperimentController) -> None:

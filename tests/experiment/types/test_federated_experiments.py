@@ -62,7 +62,8 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     ec.register_condition(second, START, first, metric=Metric(name="loss", comparison="<", value=0.1, samples=3))
 
     ec.deploy()
-    wait_until(lambda: ec.state(plan) is RESERVED and ec.state(dataset) is READY)
+    wait_until(lambda: ec.state(plan) is RESERVED)
+    wait_until(lambda: ec.state(dataset) is READY)
     assert ec.get(dataset, "foundOn") == "a,b"
     assert ec.state(first) is NEW
     wait_until(lambda: resource(ec, plan).waits_for == "the owner of a, b to approve it")
@@ -217,30 +218,22 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
     assert ec.state(job) is RELEASED
 
 
-def test_what_is_not_offered_is_named(two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]) -> None:
-    nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in "ab"]
-    dataset = ec.register_resource("fedmon::Dataset", tags=["cells", "a"], connectedTo=nodes)
-    absent = ec.register_resource("fedmon::Node", nodeId="nobody")
-    assert [(one.kind, one.guids, one.text) for one in foreseen(ec)] == [
-        ("missing-dataset", (dataset,), "no dataset for tags cells, a: b: it offers none to you"),
-        ("offline-node", (absent,), "node nobody was not heard of"),
-    ]
-    ec.deploy()
+def test_datasets_and_nodes_that_are_missing_are_named_before_a_deployment_and_by_it(two: TwoNodes) -> None:
+    with ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed) as ec:
+        nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in "ab"]
+        dataset = ec.register_resource("fedmon::Dataset", tags=["cells", "a"], connectedTo=nodes)
+        absent = ec.register_resource("fedmon::Node", nodeId="nobody", timeouts={"deploy": 0.2})
+        assert [(one.kind, one.guids, one.text) for one in foreseen(ec)] == [
+            ("missing-dataset", (dataset,), "no dataset for tags cells, a: b: it offers none to you"),
+            ("offline-node", (absent,), "node nobody was not heard of"),
+        ]
 
-    wait_until(lambda: ec.state(dataset) is FAILED)
+        ec.deploy()
 
-    assert why(dataset) == "deploy failed: no dataset for tags cells, a: b: it offers none to you"
-
-
-def test_a_node_that_was_never_heard_of_is_named_when_its_deploy_times_out(
-    two: TwoNodes, ec: ExperimentController, why: Callable[[int], str]
-) -> None:
-    node = ec.register_resource("fedmon::Node", nodeId="nobody", timeouts={"deploy": 0.2})
-    ec.deploy()
-
-    ec.wait(node, FAILED, timeout=20)
-
-    assert why(node).endswith(": it waited for node nobody, which was not heard of")
+        ec.wait([dataset, absent], FAILED, timeout=20)
+        reasons = [ec.snapshot.resources[guid].reason for guid in (dataset, absent)]
+        assert reasons[0] == "deploy failed: no dataset for tags cells, a: b: it offers none to you"
+        assert reasons[1].endswith(": it waited for node nobody, which was not heard of")
 
 
 def test_a_plan_whose_nodes_are_away_is_asked_of_nobody_else(two: TwoNodes, ec: ExperimentController) -> None:

@@ -19,6 +19,7 @@ from fedmon.experiment.errors import (
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.experiment.traces import TraceAttr
+from fedmon.experiment.types.local_process import SupervisedCommand
 from tests.experiment.types.conftest import process, python
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
@@ -156,6 +157,38 @@ def test_a_release_ends_what_runs_and_a_process_may_start_again(local: Experimen
     assert local.state(guid) is RELEASED
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_the_late_kill_of_a_stopped_command_does_not_reach_the_one_that_was_started_after_it(tmp_path: Path) -> None:
+    record, env = tmp_path / "process", dict(os.environ)
+    stopped = SupervisedCommand.begin(record, ["sleep", "60"], cwd=tmp_path, env=env)
+    stopped.send(signal.SIGTERM)
+    assert stopped.wait() == -signal.SIGTERM
+    record.unlink()
+    started = SupervisedCommand.begin(record, ["sleep", "60"], cwd=tmp_path, env=env)
+    stopped.pid = started.pid  # as if the system had reused it
+
+    stopped.send(signal.SIGKILL)
+
+    assert started.is_running
+    started.send(signal.SIGTERM)
+    assert started.wait() == -signal.SIGTERM
+
+
+def test_a_process_that_runs_again_has_no_exit_code_until_it_ends(local: ExperimentController) -> None:
+    guid = process(local, ["sh", "-c", "until [ -e go ]; do sleep 0.02; done; rm go"])
+    go = Path(local.run_dir, str(guid), "go")
+    local.deploy()
+    assert local.wait_started(guid, timeout=10)
+    go.touch()
+    assert local.wait_finished(guid, timeout=10)
+    assert local.get(guid, "exitCode") == 0
+
+    local.start(guid)
+
+    assert local.get(guid, "exitCode") is None
+    go.touch()
+    wait_until(lambda: local.get(guid, "exitCode") == 0 and local.state(guid) is STOPPED)
 
 
 # --- after a crash ----------------------------------------------------------------------------------------------------
