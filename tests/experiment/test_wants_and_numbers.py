@@ -236,7 +236,7 @@ def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentC
         MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=1.0, samples=0)),
     ):
         with pytest.raises(InvalidConditionError):
-            ec.conditions.add(one, START, wrong)
+            ec.registry.add_condition(one, START, wrong)
 
 
 def test_one_may_wait_for_itself_to_be_where_the_action_begins(ec: ExperimentController) -> None:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from fedmon.common.errors import StorageError
 from fedmon.experiment.check.plan import Checks, ExperimentPlan, plan
 from fedmon.experiment.check.problems import Facts, Problem, called
-from fedmon.experiment.describing import Foreseeing
 from fedmon.experiment.document import Description, ResourceDescription, as_state, names_of, read
 from fedmon.experiment.document.experiment import is_given
 from fedmon.experiment.errors import (
@@ -152,15 +151,13 @@ def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
 
 def _problems_of_making(description: Description, *, asks: bool, federation: Federation | None) -> Iterator[Problem]:
     """Make all resources in a temporary folder, deploy none, and return what fails."""
-    from fedmon.experiment.types.base import LinkedResource
-
     try:
         with _made(description, federation) as made:
             resources = [made.get_resource(guid) for guid in made.resources]
             for each in resources:
-                yield from each.missing() if isinstance(each, LinkedResource) else ()
+                yield from getattr(each, "missing", list)()
             for each in resources if asks else ():
-                yield from each.foreseen() if isinstance(each, Foreseeing) else ()
+                yield from getattr(each, "foreseen", list)()
     except InvalidConnectionError as error:
         found = list(_refused_connections(description))
         yield from found or [Problem(kind="refused-connection", text=str(error))]

@@ -14,14 +14,11 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
-from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.errors import TraceNotReadableError
-from fedmon.experiment.events import AttributeSet, Measured
-from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
@@ -221,7 +218,7 @@ class Job(LinkedResource):
         handle.expect(self.ran_on)  # also nodes that forgot it: that is how it ended there
         if self.state < ResourceState.STARTED:
             self.set_started()
-        self._follow(handle, told_before(self.ec.run_dir, self.guid))
+        self._follow(handle, self.controller.told_before(self.guid))
         if self._is_stopping:  # a stop was faster
             handle.stop()
         return True
@@ -431,21 +428,6 @@ class Job(LinkedResource):
             handle = self._found()  # another process may have left it running, or its start may not be through
         if handle is not None and not handle.closed and not all(part.is_over for part in handle.states().values()):
             handle.stop(timeout_s=_STOP_TIMEOUT_S)
-
-
-def told_before(run_dir: str | Path, guid: int) -> frozenset[tuple[str, int, str]]:
-    """Return the node, number and name of each value that the journal of a run holds of a job.
-
-    Raises StorageError if it cannot be read.
-    """
-    path = Path(run_dir) / NAME
-    found: set[tuple[str, int, str]] = set()
-    for event in read_journal(path) if path.exists() else ():
-        if isinstance(event, AttributeSet) and event.guid == guid and event.name == "jobId":
-            found.clear()
-        elif isinstance(event, Measured) and event.guid == guid and event.nth is not None:
-            found.add((event.source, event.nth, event.name))
-    return frozenset(found)
 
 
 def write_shown(path: Path, value: Any) -> None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS
-from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError
 from fedmon.experiment.types.job import Job
 from fedmon.experiment.types.node import Node
