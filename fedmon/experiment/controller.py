@@ -168,7 +168,7 @@ class ExperimentController:
         )
         self.tasks = Tasks(self.engine, left.tasks)
         try:
-            self.fm.set_ec(self)
+            self.fm.set_ec(self, left.state.level, left.state.level_reason)
             if opened is None:
                 self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=self.max_running or 0))
             self.registry.restore(left)
@@ -207,7 +207,6 @@ class ExperimentController:
         try:
             for guid, values in (attributes or {}).items():
                 made.get_resource(guid).give(values)
-            made.fm.take_up(left.state.level, left.state.level_reason)
             made.registry.take_up(left)
             for guid in left.unjudged:
                 failure.look(made.fm, made.engine, guid)

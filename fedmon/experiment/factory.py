@@ -9,7 +9,7 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -94,12 +94,12 @@ class ResourceFactory:
         return made
 
     @classmethod
-    def populate(cls, environ: Mapping[str, str] = os.environ) -> list[PluginError]:
+    def populate(cls) -> list[PluginError]:
         """Search the folders of ``NEPI_SEARCH_PATH`` that were not searched yet; return the errors.
 
         A registered type is not replaced.
         """
-        parts = [part for part in environ.get(SEARCH_PATH, "").split(os.pathsep) if part.strip()]
+        parts = [part for part in os.environ.get(SEARCH_PATH, "").split(os.pathsep) if part.strip()]
         found: list[PluginError] = []
         with cls._lock:  # a plug-in may ask for a type while it is loaded
             for folder in [str(Path(part).expanduser().absolute()) for part in parts]:

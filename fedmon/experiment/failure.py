@@ -14,7 +14,7 @@ from pathlib import Path
 from fedmon.experiment.document.description import FailurePolicy, QuorumDescription
 from fedmon.experiment.document.files import read
 from fedmon.experiment.engine import Engine
-from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason, told
+from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason
 from fedmon.experiment.events import Leveled
 from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.resource import Experiment
@@ -45,10 +45,10 @@ class FailureManager:
     _reason = ""
     _ec: weakref.ref[Experiment] | None = None
 
-    def set_ec(self, ec: Experiment) -> None:
-        """Take over an experiment, with no failure so far."""
-        self._ec = None  # so that the former experiment does not see the reset
-        self._failure_level, self._abort, self._reason = FailureLevel.OK, False, ""
+    def set_ec(self, ec: Experiment, level: FailureLevel = FailureLevel.OK, reason: str = "") -> None:
+        """Take over an experiment, at the failure level that it has."""
+        self._ec = None  # so that the former experiment does not see the change
+        self._failure_level, self._abort, self._reason = level, level is not FailureLevel.OK, reason
         self._ec = weakref.ref(ec)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -60,12 +60,6 @@ class FailureManager:
         found = None if self._ec is None else self._ec()
         if found is not None:
             heed(self, found.engine)
-
-    def take_up(self, level: FailureLevel, reason: str) -> None:
-        """Begin with the level that another process has left."""
-        ec, self._ec = self._ec, None
-        self._failure_level, self._abort, self._reason = level, level is not FailureLevel.OK, reason
-        self._ec = ec
 
     @property
     def ec(self) -> Experiment:
@@ -203,14 +197,11 @@ def heed(manager: FailureManager, engine: Engine) -> None:
 
 def _level_of(manager: FailureManager) -> tuple[FailureLevel, str]:
     """Return the level of a manager and the reason; a user's may abort without a level, or without a reason."""
-    name = type(manager).__name__
-    try:
-        level, abort, reason = FailureLevel(manager.failure_level), bool(manager.abort), as_reason(manager.reason)
-    except Exception as error:  # noqa: BLE001 - a user's manager
-        return FailureLevel.RM_FAILURE, f"{name} does not tell its failure level: {told(error)}"
-    if level is FailureLevel.OK and abort:
+    level = manager.failure_level
+    if level is FailureLevel.OK and manager.abort:
         level = FailureLevel.RM_FAILURE
-    return level, (reason or f"{name} aborts") if level is not FailureLevel.OK else ""
+    reason = as_reason(manager.reason) or f"{type(manager).__name__} aborts"
+    return level, "" if level is FailureLevel.OK else reason
 
 
 def _failed(ec: Experiment, guid: int) -> Resource | None:

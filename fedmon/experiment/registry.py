@@ -100,6 +100,7 @@ class Registry:
             resource.take_stored(stored or {})
             if prepare is not None:
                 prepare(resource)
+            changed = resource.changed_attributes()
             registered = Registered(
                 t=engine.now(),
                 guid=number,
@@ -107,7 +108,7 @@ class Registry:
                 name=name,
                 critical=bool(resource.get("critical")),
                 plain=_plain_verbs(type(resource)),
-                attributes=resource.notes(),
+                attributes={one.name: one.as_noted(one.value, resource=resource.name) for one in changed},
                 timeouts=checked_timeouts(resource.type_timeouts, timeouts),
                 retry=checked_retries(resource.type_retry, retry),
             )

@@ -393,10 +393,7 @@ class ResourceManager:
     @property
     def reason(self) -> str:
         """Why it failed; "" if unknown."""
-        try:
-            return self._reason or self._seen().reason
-        except ExperimentOverError:
-            return self._reason
+        return self._reason or self._seen().reason
 
     @reason.setter
     def reason(self, reason: object) -> None:
@@ -631,12 +628,8 @@ class ResourceManager:
 
     def called(self, verb: str, reason: str) -> AnyEvent | None:
         """Call a verb for the experiment; return the event of its end."""
-        if verb == "release":
-            self.release()
-            return None
-        if verb == "fail":
-            self._reason = reason or self._reason
-            self.fail()
+        if verb in ("fail", "release"):
+            self.fail(reason) if verb == "fail" else self.release()
             return None
         with self.__turn:
             seen = self._seen()
@@ -701,10 +694,6 @@ class ResourceManager:
         """
         attribute = self._attribute(name)
         return attribute.value if here.is_in(self) else attribute.shown(self.name).value
-
-    def is_on(self, name: str) -> bool:
-        """Tell whether an attribute is true, whatever its flags."""
-        return bool((self._own.get(name) or self._attributes[name]).value)
 
     def set(self, name: str, value: Any) -> Any:
         """Set an attribute; return the value stored.
@@ -789,10 +778,6 @@ class ResourceManager:
         """Journal the new value of a global attribute, unless the resource has its own."""
         if name not in self._own:
             self._note(self._attribute(name), self._attribute(name).value)
-
-    def notes(self) -> dict[str, Any]:
-        """Return the values that differ from their defaults as journals hold them."""
-        return {each.name: each.as_noted(each.value, resource=self.name) for each in self.changed_attributes()}
 
     def trace_enabled(self, name: str) -> bool:
         """Tell whether a trace is enabled. Raises UnknownTraceError, a KeyError."""

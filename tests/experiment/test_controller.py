@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FedmonError, FolderInUseError
-from fedmon.experiment import ExperimentController, FailureManager, Metric, ResourceFactory, ResourceManager, Retry
+from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, Retry
 from fedmon.experiment.attributes import Attribute, Types
 from fedmon.experiment.errors import (
     DuplicateGuidError,
@@ -28,7 +27,7 @@ from fedmon.experiment.journal import NAME, Journal, read_journal
 from fedmon.experiment.machine import step
 from fedmon.experiment.situation import State
 from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState, TaskStatus
-from tests.experiment.own_types import added, blocking, own
+from tests.experiment.own_types import added, own
 from tests.support.waiting import wait_until
 
 START = ResourceAction.START
@@ -184,19 +183,6 @@ def test_a_condition_that_cannot_be_is_refused_at_once(
     assert ec.wait_started([1, 2], timeout=5)
 
 
-def test_an_attribute_is_set_when_others_are_there(ec: ExperimentController) -> None:
-    one, other = ec.register_resource("test::Plain"), ec.register_resource("test::Plain")
-    ec.set_with_conditions("rate", 9, one, other, STARTED)
-    with pytest.raises(InvalidAttributeValueError):
-        ec.set_with_conditions("rate", "fast", one, other, STARTED)
-    ec.deploy(one)
-    assert ec.get(one, "rate") == 1
-
-    ec.deploy(other)
-
-    wait_until(lambda: ec.get(one, "rate") == 9)
-
-
 def test_a_failure_ends_the_waiting_says_why_and_leaves_the_rest_to_be_released(ec: ExperimentController) -> None:
     broken, waiting = ec.register_resource("test::Broken"), ec.register_resource("test::Plain")
     ec.register_condition(waiting, START, broken, STARTED)
@@ -208,16 +194,6 @@ def test_a_failure_ends_the_waiting_says_why_and_leaves_the_rest_to_be_released(
     assert not found
     assert "rack is on fire" in ec.snapshot.resources[broken].reason
     assert ec.release().reached == (broken, waiting)
-
-
-def test_a_deployment_is_tried_again_as_registered(ec: ExperimentController) -> None:
-    Broken.failures = 2
-    guid = ec.register_resource("test::Broken", retry={"deploy": Retry(times=2, delay_s=0.01)})
-
-    ec.deploy()
-
-    assert ec.wait_started(guid, timeout=10)
-    assert not ec.abort
 
 
 @pytest.mark.parametrize(
@@ -313,26 +289,6 @@ def test_a_thousand_blocked_resources_take_no_thread(ec: ExperimentController) -
     assert ec.wait_started(blocked, timeout=10)
 
 
-def test_conditions_on_quorums_and_metrics_and_with_a_timeout(ec: ExperimentController) -> None:
-    plain = [ec.register_resource("test::Plain") for _ in range(3)]
-    late, when, never = (ec.register_resource("test::Plain") for _ in range(3))
-    ec.set(never, "critical", value=False)
-    ec.register_condition(late, START, plain, STARTED, at_least=2)
-    ec.register_condition(when, START, plain[0], metric=Metric(name="accuracy", comparison=">", value=0.9, samples=2))
-    ec.register_condition(never, START, plain[2], STARTED, timeout="50ms")
-    ec.deploy(plain[:2])
-    ec.deploy([late, when, never])
-    assert ec.wait_started(late, timeout=5)
-    for value in (0.95, 0.5, 0.95, 0.95):
-        assert ec.state(when) is READY
-        ec.measured(plain[0], "accuracy", value)
-
-    assert ec.state(when) is STARTED
-    assert ec.wait_finished(never, timeout=5).failed == (never,)
-    assert "waited 0.05 s for resource 3 to be STARTED" in ec.snapshot.resources[never].reason
-    assert not ec.abort
-
-
 def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: ExperimentController) -> None:
     Broken.failures = 1
     rules = {"type_retry": {"deploy": Retry(times=1, delay_s=0.01)}, "type_timeouts": {"start": 9.0}}
@@ -342,38 +298,6 @@ def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: Expe
 
     assert ec.wait_started(guid, timeout=10)
     assert ec.snapshot.resources[guid].timeouts == {"start": 9.0, "deploy": 5.0}
-
-
-def test_an_own_failure_manager_decides(tmp_path: Path) -> None:
-    seen: list[int] = []
-
-    class Calm(FailureManager):
-        def eval_failure(self, guid: int) -> None:
-            seen.append(guid)
-
-    with ExperimentController("trial", tmp_path, fm=Calm()) as ec:
-        broken = ec.register_resource("test::Broken")
-        ec.deploy()
-        assert ec.wait_started(broken, timeout=10).failed == (broken,)
-        wait_until(lambda: seen == [broken])
-        assert not ec.abort
-
-
-def test_a_hook_that_does_not_end_holds_nobody_else_and_no_shutdown(ec: ExperimentController) -> None:
-    gate = threading.Event()
-    hooks = {"do_start": blocking(gate), "do_release": lambda _: gate.wait(20.0), "_release_patience_s": 0.05}
-    stuck, plain = added(ec, own("test::Stuck", **hooks)).guid, ec.register_resource("test::Plain")
-    ec.deploy(wait_all_ready=False)
-    assert ec.wait_started(plain, timeout=5)
-    assert ec.wait_started(stuck, timeout=0.05).timed_out == (stuck,)
-
-    begun = time.monotonic()
-    ec.shutdown()
-
-    assert time.monotonic() - begun < 10
-    assert ec.state(stuck) is RELEASED
-    assert "did not end within 0.3 s" in ec.snapshot.resources[stuck].reason
-    gate.set()
 
 
 class Counted(str):

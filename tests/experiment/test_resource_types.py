@@ -275,13 +275,14 @@ def test_types_in_plugin_folders_are_found_when_they_are_asked_for(
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_named_and_the_others_are_used(
-    tmp_path: Path, content: str, reason: str
+    tmp_path: Path, content: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ResourceFactory.register_type(Machine)
     plugin(tmp_path / "good.py", "Good")
     (tmp_path / "broken.py").write_text(content)
 
-    found = ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)})
+    monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path))
+    found = ResourceFactory.populate()
 
     assert [(error.path, reason in str(error)) for error in found] == [(str(tmp_path / "broken.py"), True)]
     assert ResourceFactory.get_resource_type("plug::Good").get_rtype() == "plug::Good"
@@ -290,16 +291,18 @@ def test_a_plugin_that_cannot_be_used_is_named_and_the_others_are_used(
         ResourceFactory.get_resource_type("plug::Other")
 
 
-def test_a_plugin_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    found = ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path / "nowhere")})
+def test_a_plugin_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path / "nowhere"))
+    found = ResourceFactory.populate()
 
     assert [(error.path, "NEPI_SEARCH_PATH" in str(error)) for error in found] == [(str(tmp_path / "nowhere"), True)]
 
 
-def test_a_plugin_may_register_its_type_itself(tmp_path: Path) -> None:
+def test_a_plugin_may_register_its_type_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin(tmp_path / "own.py", "Own")
     with (tmp_path / "own.py").open("a") as file:
         file.write("from fedmon.experiment.factory import ResourceFactory\nResourceFactory.register_type(Own)\n")
 
-    assert ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)}) == []
+    monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path))
+    assert ResourceFactory.populate() == []
     assert "plug::Own" in ResourceFactory.resource_types()
