@@ -40,7 +40,7 @@ class Types(StrEnum):
 
 
 class Flags(IntFlag):
-    """Access to an attribute, for everything but the hooks of its own resource, which have full access."""
+    """Access to an attribute; hooks of its resource always have full access."""
 
     NoRead = 1
     NoWrite = 2
@@ -331,7 +331,7 @@ class Attribute:
         if self.allowed is not None:
             same = [each for each in self.allowed if _is_same(each, value)]
             if not same:
-                raise ValueError("not among what is allowed")
+                raise ValueError("not among the allowed values")
             value = same[0]
         if self.range is not None and not self.range[0] <= value <= self.range[1]:
             raise ValueError("out of range")
@@ -391,7 +391,7 @@ def read_trace(
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):  # reading a pipe could block for ever
-            raise TraceNotReadableError(f"trace {path} cannot be read: it is no file")
+            raise TraceNotReadableError(f"trace {path} cannot be read: it is not a file")
         match asked:
             case TraceAttr.PATH:
                 return str(path)

@@ -155,17 +155,7 @@ class ExperimentController:
             left = Left(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
         self._told = left.told
         self.registry = Registry(self, left)
-        self.engine: Engine = Engine(
-            left.journal,
-            call=self.registry.call,
-            assign=self.registry.assign,
-            inform=lambda guid: failure.look(self.fm, self.engine, guid),
-            abandon=self.registry.abandon,
-            waits_for=self.registry.waits_for,
-            state=left.state,
-            after=left.until,
-            max_running=self.max_running,
-        )
+        self.engine = self._engine_for(left)
         self.tasks = Tasks(self.engine, left.tasks)
         try:
             self.fm.set_ec(self, left.state.level, left.state.level_reason)
@@ -180,6 +170,19 @@ class ExperimentController:
             else:
                 self.shutdown()
             raise
+
+    def _engine_for(self, left: Left) -> Engine:
+        return Engine(
+            left.journal,
+            call=self.registry.call,
+            assign=self.registry.assign,
+            inform=lambda guid: failure.look(self.fm, self.engine, guid),
+            abandon=self.registry.abandon,
+            waits_for=self.registry.waits_for,
+            state=left.state,
+            after=left.until,
+            max_running=self.max_running,
+        )
 
     @classmethod
     def reconnect(
@@ -209,7 +212,7 @@ class ExperimentController:
                 made.get_resource(guid).give(values)
             made.registry.take_up(left)
             for guid in left.unjudged:
-                failure.look(made.fm, made.engine, guid)
+                made.inform_failure(guid)
             for task in left.due.values():
                 made.tasks.resume(task)
         except BaseException:
@@ -320,7 +323,7 @@ class ExperimentController:
         before = self._unreachable
         with self._federation_lock:
             failed = self._unreachable
-            if failed is not None and failed is not before:  # one attempt is enough for all who waited for it
+            if failed is not None and failed is not before:  # one attempt is enough for all threads that waited
                 raise failed
             if self._opened is None:
                 self.engine.check_open()
@@ -531,7 +534,7 @@ class ExperimentController:
         return ResourceFactory.get_resource_type(rtype).get_global(name)
 
     def set_global(self, rtype: str, name: str, value: Any) -> None:
-        """Set a global attribute of a type, for all its resources without a value of their own."""
+        """Set a global attribute of a type, for all its resources that did not set it."""
         rclass = ResourceFactory.get_resource_type(rtype)
         rclass.set_global(name, value)
         for resource in self.registry.of_type(rclass):
@@ -690,8 +693,6 @@ class ExperimentController:
         if own:  # others may wait for this one, whose hook goes on only when they are released
             self.engine.note(Became(t=self.engine.now(), guids=own, state=ResourceState.RELEASED))
         self.release()
-        if not self._is_released:  # another thread has registered one meanwhile
-            self.release()
 
     def _end(self, deadline: Deadline) -> None:
         left = tuple(guid for guid in self.resources if not self._is_over(guid))
@@ -749,7 +750,7 @@ class ExperimentController:
         """Report a metric of a resource to conditions, which count the values of each ``source`` by themselves.
 
         ``nth`` numbers the values of a source; see `told_before`. Raises UnknownGuidError, and InvalidConditionError
-        for a name that is no text and a value that is no number.
+        for an invalid name or value.
         """
         known = self.get_resource(guid).guid
         if not (is_text(name) and (source == "" or is_text(source))):
@@ -805,7 +806,7 @@ class ExperimentController:
         return plan(self.engine.state, self.registry.facts())
 
     def explain(self, guid: int | str) -> Explanation:
-        """Return why a resource is in its state: what it waits for, since when, and how much longer."""
+        """Return the reason of a resource's state: its waits, with their start and the time left."""
         resource, state = self.get_resource(guid), self.engine.state
         found, seen = explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
         notes, own = [found.reason], getattr(resource, "waits_for", None)

@@ -25,7 +25,7 @@ class UnknownGuidError(ExperimentError, KeyError):
 
 
 class UnknownNameError(ExperimentError, KeyError):
-    """There is nothing of this name; ``known`` are the names that exist."""
+    """A name is unknown; ``known`` are the known names."""
 
     exit_code = 3
 
@@ -68,9 +68,9 @@ class InvalidConditionError(ExperimentError, ValueError):
 
 
 class InvalidStateError(ExperimentError, ValueError):
-    """There is no such state, or a verb cannot run in the state of its resource.
+    """A state is unknown, or a verb cannot run in the state of its resource.
 
-    ``is_over`` tells that the resource is FAILED or RELEASED: the call came too late, and is no mistake.
+    ``is_over`` tells that the resource is FAILED or RELEASED: the call came too late.
     """
 
     is_over = False
@@ -82,7 +82,7 @@ class InvalidTimeError(ExperimentError, ValueError):
     def __init__(self, text: object, reason: str = "") -> None:
         self.text = text
         super().__init__(
-            f"{_short(text)} is no time{f' ({reason})' if reason else ''}: "
+            f"{_short(text)} is not a time{f' ({reason})' if reason else ''}: "
             'write "1.5h", "2m", "30s", "5ms", "7us" or together "2m30s", or a moment as 20 digits, '
             "YYYYMMDDhhmmssffffff"
         )
@@ -199,10 +199,8 @@ def _short(value: object) -> str:
 
 
 def _near(name: object, known: tuple[object, ...]) -> str:
-    if not known:
-        return "; there is none at all"
     names = sorted(map(str, known))
     if len(names) <= 20:
-        return f"; there is {', '.join(names)}"
+        return f"; known: {', '.join(names) or 'none'}"
     near = difflib.get_close_matches(str(name), names, n=5)
-    return f"; there are {len(names)}" + (f", nearest {', '.join(near)}" if near else "")
+    return f"; {len(names)} are known" + (f", nearest: {', '.join(near)}" if near else "")

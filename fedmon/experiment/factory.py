@@ -38,7 +38,7 @@ class ResourceFactory:
     def register_type(cls, rclass: type[ResourceManager]) -> type[ResourceManager]:
         """Register a type under its ``_rtype``, in place of an earlier one of that name; return it.
 
-        Raises InvalidTypeError for a class that is no resource type, or has no name.
+        Raises InvalidTypeError for any other class, and for one without a name.
         """
         rtype = _checked(rclass).get_rtype()
         with cls._lock:
@@ -172,10 +172,10 @@ def _modules(folder: str, package: str, errors: list[PluginError]) -> Iterator[t
 
 def _checked(rclass: object) -> type[ResourceManager]:
     if not (isinstance(rclass, type) and issubclass(rclass, ResourceManager)):
-        raise InvalidTypeError(f"{rclass!r} is no resource type: derive a class from ResourceManager")
+        raise InvalidTypeError(f"{rclass!r} is not a resource type: derive a class from ResourceManager")
     rtype = rclass.get_rtype()
     is_named = rtype and isinstance(rtype, str)
     if not is_named or (rtype == ResourceManager.get_rtype() and rclass is not ResourceManager):
-        raise InvalidTypeError(f"{rclass.__qualname__} needs a name of its own: set _rtype, which is {rtype!r}")
+        raise InvalidTypeError(f"{rclass.__qualname__} needs a name: set _rtype, which is {rtype!r}")
     rclass._complete()  # noqa: SLF001 - for classes without a decorator
     return rclass

@@ -131,7 +131,7 @@ class Registry:
             number = max(self._highest, *self._coming, 0) + 1 if guid is None else guid
             if not 0 < number < _HIGHEST:
                 raise InvalidExperimentError(
-                    f"guid {number!r} is no positive whole number below 2**63: leave it out to get the next one"
+                    f"guid {number!r} is not a positive whole number below 2**63: leave it out to get the next one"
                 )
             if number in self._resources:
                 taken = self._resources[number].get_rtype()
@@ -160,7 +160,7 @@ class Registry:
         except KeyError:
             named = f", named {', '.join(list(self._guids)[:20])}" if isinstance(guid, str) else ""
             raise UnknownGuidError(
-                f"there is no resource {guid!r:.80}: there are {_ranges(self._resources)}{named}"
+                f"resource {guid!r:.80} not found: there are {_ranges(self._resources)}{named}"
             ) from None
 
     def guids_of(self, guids: Guids) -> tuple[int, ...]:

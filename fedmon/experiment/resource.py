@@ -286,7 +286,7 @@ class ResourceManager:
 
     @classmethod
     def set_global(cls, name: str, value: Any) -> Any:
-        """Set a global attribute for all resources without a value of their own; return the value stored.
+        """Set a global attribute for all resources that did not set it; return the value stored.
 
         Raises UnknownAttributeError, InvalidAttributeValueError, and AttributeAccessError for an attribute that is not
         Global, or that only the type sets.
@@ -309,7 +309,7 @@ class ResourceManager:
     def _global(cls, name: str) -> Attribute:
         found = cls._template(name)
         if not found.has_flag(Flags.Global):
-            raise AttributeAccessError(name, f"type {cls._rtype}", "Global", "is not one of the whole type: it has no")
+            raise AttributeAccessError(name, f"type {cls._rtype}", "Global", "is not one of the whole type")
         return found
 
     @classmethod
@@ -486,7 +486,7 @@ class ResourceManager:
         """Undo what a connection took; for types."""
 
     def neighbour_releases(self, other: ResourceManager) -> None:
-        """Read what is lost when a connected resource is released, before that; for types."""
+        """Read traces of a connected resource before its release; for types."""
 
     def get_connected(self, rtype: str | type[ResourceManager] | None = None) -> list[ResourceManager]:
         """Return the connected resources by guid: all, or those of a type and of types derived from it.
@@ -621,7 +621,7 @@ class ResourceManager:
         return None
 
     def trap(self, verb: str, error: BaseException) -> None:
-        """Fail, or retry the verb, after a method that is no hook raised; see `failtrap`."""
+        """Fail, or retry the verb, after a method other than a hook raised; see `failtrap`."""
         event = self._failed(verb, error)
         if event is not None:
             self.ec.engine.note(event)
@@ -681,7 +681,7 @@ class ResourceManager:
         """Configure it."""
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Call the verb that was running again; types whose work goes on elsewhere ask there for its state."""
+        """Call the interrupted verb again; types whose work goes on elsewhere ask there for its state."""
         if verb is not None:
             getattr(self, verb)()
 

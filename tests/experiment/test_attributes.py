@@ -8,8 +8,7 @@ import pytest
 
 from fedmon.common.errors import FedmonError
 from fedmon.experiment.attributes import MASK, Attribute, Flags, Types
-from fedmon.experiment.errors import AttributeAccessError, InvalidAttributeError, InvalidAttributeValueError
-from fedmon.experiment.states import ResourceState
+from fedmon.experiment.errors import InvalidAttributeError, InvalidAttributeValueError
 
 
 class Index:
@@ -141,27 +140,3 @@ def test_a_credential_is_in_no_text() -> None:
 
     assert MASK in repr(attribute)
     assert "secret-" not in f"{attribute!r} {caught.value}".replace(attribute.takes(), "")
-
-
-N, R, S = ResourceState.NEW, ResourceState.READY, ResourceState.STARTED
-
-
-@pytest.mark.parametrize(
-    ("flags", "state", "is_deployed", "refused"),
-    [
-        (0, S, True, None), (Flags.NoWrite, N, False, "NoWrite"), (Flags.Reserved, N, False, "Reserved"),
-        (Flags.Design, N, False, None), (Flags.Design, N, True, "Design"), (Flags.Design, R, False, "Design"),
-        (Flags.Credential, S, True, "Design"), (Flags.Filter, S, True, "Design"), (Flags.Construct, N, True, None),
-        (Flags.Construct, R, True, "Construct"), (Flags.Global, S, True, None), (Flags.NoRead, S, True, None),
-    ],
-)  # fmt: skip
-def test_flags_say_who_may_set_and_when(
-    flags: int, state: ResourceState, is_deployed: bool, refused: str | None
-) -> None:
-    attribute, found = Attribute("a", "help", flags=flags), None
-    try:
-        attribute.check_writable("resource 1", state, is_deployed=is_deployed)
-    except AttributeAccessError as error:
-        found = error.flag
-
-    assert found == refused

@@ -127,7 +127,7 @@ def test_guids_are_given_or_the_next_and_never_replaced(ec: ExperimentController
     with pytest.raises(DuplicateGuidError, match="guid 10 is taken by a resource of type test::Plain"):
         ec.register_resource("test::Short", 10)
     for wrong in (0, -1, 2**63):
-        with pytest.raises(InvalidExperimentError, match="no positive whole number"):
+        with pytest.raises(InvalidExperimentError, match="not a positive whole number"):
             ec.register_resource("test::Plain", wrong)
     with pytest.raises(UnknownTypeError, match="test::Plain"):
         ec.register_resource("test::Plane")

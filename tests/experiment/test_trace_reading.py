@@ -67,7 +67,7 @@ def test_a_pipe_or_a_folder_in_place_of_a_trace_keeps_nobody_waiting(tmp_path: P
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(TraceNotReadableError, match="it is no file"):
+        with pytest.raises(TraceNotReadableError, match="it is not a file"):
             read_trace(path)
 
 
