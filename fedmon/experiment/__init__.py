@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 _MODULES = {
-    "fedmon.experiment.attributes": ("Attribute", "Flags", "Types"),
+    "fedmon.experiment.attributes": ("Attribute", "Flags", "Trace", "TraceAttr", "Types"),
     "fedmon.experiment.conditions": ("Metric",),
     "fedmon.experiment.controller": ("ExperimentController",),
     "fedmon.experiment.document.files": ("SFormats",),
@@ -24,7 +24,6 @@ _MODULES = {
     "fedmon.experiment.states": (
         "ECState", "FailureLevel", "ResourceAction", "ResourceState", "ResourceState2str", "TaskStatus"
     ),
-    "fedmon.experiment.traces": ("Trace", "TraceAttr"),
     "fedmon.experiment.types.collector": ("Collector",),
     "fedmon.experiment.engine": ("WaitResult",),
     "fedmon.compat.nepi.parallel": ("ParallelRun",),

@@ -1,4 +1,4 @@
-"""Attributes of resources: their types, ranges and flags, all enforced, and their values as files hold them."""
+"""Attributes and traces of resources: types, ranges and flags of values, their form in files, and reading traces."""
 
 from __future__ import annotations
 
@@ -7,95 +7,30 @@ import enum
 import json
 import math
 import operator
+import os
+import stat
 from collections.abc import Callable, Iterable
 from enum import IntFlag, StrEnum
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+import msgspec
 
 from fedmon.experiment.errors import (
     AttributeAccessError,
     InvalidAttributeError,
     InvalidAttributeValueError,
+    TraceNotReadableError,
 )
 from fedmon.experiment.states import ResourceState
 
-__all__ = ["MASK", "Attribute", "Flags", "SetHook", "Types", "write_refusal"]
-
-
-MAX_DEPTH = 32
-LARGEST = 2**63
-"""Readers of a journal take whole numbers below this one."""
-_KINDS = (bool, int, float, str)
-
-
-def plain(value: Any, *, depth: int = 0) -> Any:
-    """Return a value of plain parts only: tuples become lists, members of an Enum their values.
-
-    Raises ValueError, which says why, for what no file can hold.
-    """
-    if value is None or type(value) in _KINDS:
-        return value
-    if depth > MAX_DEPTH:
-        raise ValueError(f"the value is nested more than {MAX_DEPTH} deep")
-    if isinstance(value, (list, tuple)):
-        return [plain(each, depth=depth + 1) for each in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {str.__str__(key): plain(each, depth=depth + 1) for key, each in value.items()}
-    if isinstance(value, enum.Enum):
-        return plain(value.value, depth=depth + 1)
-    for kind in _KINDS:
-        if isinstance(value, kind):
-            # What only derives from a plain type is written as that and must compare as that.
-            return kind(value) if kind is not str else str.__str__(value)
-    raise ValueError(
-        f"a {type(value).__name__} cannot be kept in a document; use text, numbers, true, false, or lists and tables "
-        "of them"
-    )
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same, also where one of them comes out of a file."""
-    # True equals 1, and is another thing to say.
-    if isinstance(one, bool) is isinstance(other, bool) and one == other:
-        return True
-    try:
-        one, other = plain(one), plain(other)
-    except ValueError:
-        return False
-    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
-
-
-def noted(value: Any) -> Any:
-    """Return a value as a journal holds it. Raises ValueError for what none can hold."""
-    value = plain(value)
-    return value if _is_json(value) else as_json(value)
-
-
-def as_json(value: Any) -> dict[str, str]:
-    """Return a plain value as a text of JSON, marked as such."""
-    return {"json": json.dumps(value)}
-
-
-def from_noted(value: Any) -> Any:
-    """Return the value that `noted` had."""
-    if isinstance(value, dict) and list(value) == ["json"] and isinstance(value["json"], str):
-        return json.loads(value["json"])
-    return value
-
-
-def _is_json(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
-    if isinstance(value, list):
-        return all(map(_is_json, value))
-    if isinstance(value, dict):
-        return list(value) != ["json"] and all(_is_json(key) and _is_json(each) for key, each in value.items())
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return not isinstance(value, int) or -LARGEST <= value < LARGEST
+MASK = "********"
+"""Files and logs show this in place of a credential."""
+_MAX_DEPTH = 32
 
 
 class Types(StrEnum):
-    """What values an attribute takes."""
+    """The types of attributes."""
 
     String = "STRING"
     Bool = "BOOL"
@@ -104,27 +39,79 @@ class Types(StrEnum):
     Integer = "INTEGER"
 
 
-def bounds(given: Iterable[float]) -> tuple[float, float]:
-    """Return the smallest and the largest number of a range. Raises ValueError, TypeError."""
-    # NEPI's documentation says (max, min), and its code (min, max): both orders can mean but one thing.
-    low, high = sorted(given)
-    if math.isnan(low) or math.isnan(high):
-        raise ValueError("a range needs two numbers")
-    return low, high
+class Flags(IntFlag):
+    """Access to an attribute; hooks of its resource always have full access."""
+
+    NoRead = 1
+    NoWrite = 2
+    Design = 4  # fixed once the deployment was asked for
+    Construct = 8  # fixed once READY
+    Credential = 16 | 4
+    Filter = 32 | 4
+    Reserved = 64  # only the resource type sets it
+    Global = 128  # its value holds for the whole type
 
 
-def as_type(kind: Types, value: Any) -> Any:
-    """Return a value as a type has it. Raises ValueError, which says why it does not fit."""
-    is_bool = isinstance(value, bool)
+def plain(value: Any, *, depth: int = 0) -> Any:
+    """Return a value as files hold it: tuples become lists, members of an Enum their values.
+
+    Raises ValueError with the reason if no file can hold it.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"the value is nested more than {_MAX_DEPTH} deep")
+    if isinstance(value, enum.Enum):
+        return plain(value.value, depth=depth + 1)
+    if isinstance(value, (list, tuple)):
+        return [plain(each, depth=depth + 1) for each in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {str(key): plain(each, depth=depth + 1) for key, each in value.items()}
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    raise ValueError(
+        f"a {type(value).__name__} cannot be kept in a document; use text, numbers, true, false, or lists and tables "
+        "of them"
+    )
+
+
+def _noted(value: Any) -> Any:
+    """Return a value as journals hold it: as JSON text if JSON readers would change it, such as infinity."""
+    value = plain(value)
+    try:
+        is_kept = bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
+    except (ValueError, OverflowError):
+        is_kept = False
+    return value if is_kept and not _is_json_text(value) else {"json": json.dumps(value)}
+
+
+def _is_json_text(note: Any) -> bool:
+    return isinstance(note, dict) and list(note) == ["json"] and isinstance(note["json"], str)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Tell whether two values are the same in a file."""
+    try:
+        one, other = plain(one), plain(other)
+    except ValueError:
+        return False
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)  # True equals 1
+
+
+def _typed(kind: Types, value: Any) -> Any:
+    """Return a value in the form of a type. Raises ValueError with the reason."""
+    is_number = not isinstance(value, (bool, str, bytes))
     try:
         match kind:
             case Types.String if isinstance(value, str):
-                return _written(value)
-            case Types.Bool if is_bool:
+                value.encode()
                 return value
-            case Types.Integer if not is_bool:
+            case Types.Bool if isinstance(value, bool):
+                return value
+            case Types.Integer if is_number:
                 return operator.index(value)
-            case Types.Double if not is_bool and not isinstance(value, (str, bytes, bytearray)):
+            case Types.Double if is_number:
                 number = float(value)
                 if not math.isfinite(number):
                     raise ValueError("not a finite number")
@@ -136,47 +123,11 @@ def as_type(kind: Types, value: Any) -> Any:
     raise ValueError(f"it is of type {type(value).__name__}")
 
 
-def _written(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("it cannot be written down: it holds half a character") from None
-    return text
-
-
-def member(allowed: tuple[Any, ...], value: Any) -> Any:
-    """Return which of the allowed values a value is, also one out of a file. Raises ValueError."""
-    for each in allowed:
-        if is_same(each, value):
-            return each
-    raise ValueError("not among what is allowed")
-
-
-MASK = "********"
-"""What files and logs show in place of a credential."""
-
-
-class Flags(IntFlag):
-    """Who may do what with an attribute, and when. The code of a resource type may always, in its own hooks."""
-
-    NoRead = 1
-    NoWrite = 2
-    Design = 4  # not once the resource is being deployed
-    Construct = 8  # used while it is deployed, so not later
-    Credential = 16 | 4
-    Filter = 32 | 4
-    Reserved = 64  # for the resource type alone
-    Global = 128  # of the type: every resource made later begins with its value
-
-
-SetHook = Callable[[Any, Any], Any]
-
-
 class Attribute:
-    """A named value of a resource, what it may be, and who may change it.
+    """A named value of a resource, its type and its access.
 
-    ``range`` is the smallest and the largest allowed number. ``set_hook(old, new)`` returns what is to be stored.
-    Null is no value, and always allowed. Raises InvalidAttributeError for what cannot be defined.
+    ``range`` holds the smallest and the largest allowed number. ``set_hook(old, new)`` returns the value to store.
+    None is always allowed. Raises InvalidAttributeError for an invalid definition.
     """
 
     name = help = ""
@@ -185,8 +136,8 @@ class Attribute:
     default: Any = None
     allowed: tuple[Any, ...] | None = None
     range: tuple[float, float] | None = None
-    _hidden_in = ""  # of a copy for somebody who may not read it: whose attribute it is
-    _write: Callable[[Any], object] | None = None  # of a copy for the code of a type: what sets it in the resource
+    _hidden_in = ""  # the resource of a copy that may not be read
+    _write: Callable[[Any], object] | None = None  # sets the value of a copy in its resource
 
     def __init__(
         self,
@@ -197,51 +148,51 @@ class Attribute:
         default: Any = None,
         allowed: Iterable[Any] | None = None,
         range: tuple[float, float] | None = None,  # noqa: A002
-        set_hook: SetHook | None = None,
+        set_hook: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        if not name or not isinstance(name, str):
-            raise InvalidAttributeError(f"an attribute needs a name, not {name!r}")
-        self.name, self.help = name, help
+        self.name, self.help, self._set_hook = name, help, set_hook
         try:
             self.type = Types(type)
             self.flags = Flags(flags or 0)
             self.allowed = None if allowed is None else tuple(allowed)
-            self.range = None if range is None else bounds(range)
+            if range is not None:
+                low, high = sorted(range)  # NEPI documents (max, min), and its code takes (min, max)
+                self.range = low, high
+            self._check_definition()
+            self.default = self._value = self._fitting(default)
         except (ValueError, TypeError) as error:
             raise InvalidAttributeError(f"attribute {name!r}: {error}") from error
+
+    def _check_definition(self) -> None:
+        if not self.name:
+            raise ValueError("it needs a name")
         if self.type is Types.Enumerate and not self.allowed:
-            raise InvalidAttributeError(f"attribute {name!r} is an Enumerate: say with allowed=... what of")
-        if self.range is not None and self.type not in {Types.Integer, Types.Double}:
-            raise InvalidAttributeError(f"attribute {name!r} has a range, and {self.type.name} has no order")
-        if set_hook is not None and not callable(set_hook):
-            raise InvalidAttributeError(f"attribute {name!r}: the set hook {set_hook!r} cannot be called")
-        self._set_hook = set_hook
-        try:
-            self.default = self._fitting(default)
-        except ValueError as error:
-            raise InvalidAttributeError(f"attribute {name!r}: its default {default!r} does not fit: {error}") from error
-        self._value = self.default
+            raise ValueError("an Enumerate needs allowed=...")
+        if self.range is not None and (
+            self.type not in (Types.Integer, Types.Double) or any(map(math.isnan, self.range))
+        ):
+            raise ValueError("a range is of two numbers, for an Integer or a Double")
 
     @property
     def has_changed(self) -> bool:
-        """Whether the value is another than the default."""
+        """Whether the value differs from the default."""
         return bool(self._value != self.default)
 
     @property
     def is_secret(self) -> bool:
-        """Whether the value stays out of files and logs."""
+        """Whether files and logs mask the value."""
         return self.has_flag(Flags.Credential)
 
     @property
     def is_masked(self) -> bool:
-        """Whether the value stays out of documents, which anybody may read."""
+        """Whether documents mask the value, which anyone may read."""
         return self.is_secret or self.has_flag(Flags.NoRead)
 
     @property
     def value(self) -> Any:
-        """The value; setting one that does not fit raises InvalidAttributeValueError, a ValueError.
+        """The value. Setting one that does not fit raises InvalidAttributeValueError, a ValueError.
 
-        Raises AttributeAccessError where whoever asked for it may not read it.
+        Raises AttributeAccessError if it may not be read.
         """
         if self._hidden_in:
             raise AttributeAccessError(self.name, self._hidden_in, "NoRead", "cannot be read")
@@ -252,16 +203,33 @@ class Attribute:
         self._value = self.accepted(value) if self._write is None else self._write(value)
 
     def has_flag(self, flag: int) -> bool:
-        """Tell whether it has a flag; of Credential and Filter, whether it has all that they consist of."""
-        wanted = int(flag)  # every resource asks this when it is made, and plain numbers are ten times as fast
+        """Tell whether it has a flag; Credential and Filter only count with all of their bits."""
+        wanted = int(flag)  # plain numbers are ten times as fast, and each new resource asks this
         return int(self.flags) & wanted == wanted
 
     def is_valid_value(self, value: Any) -> bool:  # noqa: ARG002 - for subclasses
-        """Tell whether a value of the right type fits; for subclasses to say."""
+        """Tell whether a value of the right type is valid; for subclasses."""
         return True
 
+    def check_writable(self, resource: str, state: ResourceState, *, is_deployed: bool) -> None:
+        """Raise AttributeAccessError, naming ``resource``, if a flag forbids setting the value in this state.
+
+        ``is_deployed`` tells whether the deployment of the resource was asked for.
+        """
+        if self.has_flag(Flags.NoWrite):
+            flag, reason = "NoWrite", "cannot be set"
+        elif self.has_flag(Flags.Reserved):
+            flag, reason = "Reserved", "is for its resource type alone"
+        elif self.has_flag(Flags.Design) and (is_deployed or state >= ResourceState.READY):
+            flag, reason = "Design", f"cannot be set once it was asked to deploy; it is {state.name}"
+        elif self.has_flag(Flags.Construct) and state >= ResourceState.READY:
+            flag, reason = "Construct", f"is used while it is deployed and cannot be set later; it is {state.name}"
+        else:
+            return
+        raise AttributeAccessError(self.name, resource, flag, reason)
+
     def accepted(self, value: Any, *, resource: str = "") -> Any:
-        """Return what would be stored for a value: checked, and handed through the set hook.
+        """Return the value to store: checked, and passed through the set hook.
 
         Raises InvalidAttributeValueError, naming ``resource``.
         """
@@ -274,7 +242,7 @@ class Attribute:
             raise self._refused(value, resource, f"its set hook says {type(error).__name__}: {error}") from error
 
     def checked(self, value: Any, *, resource: str = "") -> Any:
-        """Return a value as the attribute's type has it. Raises InvalidAttributeValueError, naming ``resource``."""
+        """Return a value in the form of its type. Raises InvalidAttributeValueError, naming ``resource``."""
         try:
             value = self._fitting(value)
             is_valid = value is None or self.is_valid_value(value)
@@ -285,70 +253,51 @@ class Attribute:
         return value
 
     def stored(self, value: Any, *, resource: str = "") -> Any:
-        """Return a value as it was stored, out of a file: where there is a set hook, that has said what is.
+        """Return a value that was stored before, read from a file; a set hook has accepted it already.
 
-        Raises InvalidAttributeValueError, naming ``resource``, where there is none and the value does not fit.
+        Raises InvalidAttributeValueError, naming ``resource``, if there is no set hook and the value does not fit.
         """
         if self._set_hook is None:
             return self.checked(value, resource=resource)
-        return next((each for each in self.allowed or () if is_same(each, value)), value)
+        return next((each for each in self.allowed or () if _is_same(each, value)), value)
 
     def as_noted(self, value: Any, *, resource: str = "") -> Any:
-        """Return a value as journals hold it: credentials masked, and numbers of more than 64 bits as a text.
+        """Return a value as journals hold it; credentials are masked.
 
-        Raises InvalidAttributeValueError, naming ``resource``, for one that no file can hold.
+        Raises InvalidAttributeValueError, naming ``resource``, for a value that no file can hold.
         """
-        if self.is_secret:
-            return MASK
-        if self.type is Types.Integer:
-            if type(value) is int and not -LARGEST <= value < LARGEST:
-                return hex(value)
-            if isinstance(value, str):  # which a set hook made of a number
-                return as_json(str.__str__(value))
-        try:
-            return noted(value)
-        except ValueError as error:
-            raise self._refused(value, resource, str(error)) from error
+        return MASK if self.is_secret else self._written(_noted, value, resource)
 
     def as_plain(self, value: Any, *, resource: str = "") -> Any:
-        """Return a value that is to be set later as files hold it till then; one of another form as the type has it.
+        """Return a value that is to be set later, checked, as files hold it until then.
 
         Raises InvalidAttributeValueError, naming ``resource``.
         """
-        found = self.checked(value, resource=resource)
-        try:
-            return plain(value)
-        except ValueError:  # such as a number of a library
-            try:
-                return plain(found)
-            except ValueError as error:
-                raise self._refused(value, resource, str(error)) from error
+        return self._written(plain, self.checked(value, resource=resource), resource)
 
     def from_note(self, note: Any) -> Any:
-        """Return the value that `as_noted` had."""
-        return int(note, 16) if self.type is Types.Integer and isinstance(note, str) else from_noted(note)
+        """Return the value of `as_noted`."""
+        return json.loads(note["json"]) if _is_json_text(note) else note
 
-    def shown(self, resource: str) -> Attribute:
-        """Return a copy for everybody: where they may not read the value, asking it for that is an error."""
+    def shown(self, resource: str) -> Self:
+        """Return a copy for callers; if they may not read the value, reading it is an error."""
+        return self._copied(_hidden_in=resource if self.has_flag(Flags.NoRead) else "")
+
+    def listed(self) -> Self:
+        """Return a copy for callers; its value is None if they may not read it."""
+        return self.with_value(None if self.has_flag(Flags.NoRead) else self._value)
+
+    def bound(self, write: Callable[[Any], object]) -> Self:
+        """Return a copy whose value is set by ``write``, which returns the value stored."""
+        return self._copied(_write=write)
+
+    def with_value(self, value: Any) -> Self:
+        """Return a copy with a value that `accepted` has returned."""
+        return self._copied(_value=value)
+
+    def _copied(self, **changes: Any) -> Self:
         made = copy.copy(self)
-        if self.has_flag(Flags.NoRead):
-            made._hidden_in = resource  # noqa: SLF001 - a copy of its own
-        return made
-
-    def listed(self) -> Attribute:
-        """Return a copy for everybody, whose value is null where they may not read it."""
-        return self.with_value(None) if self.has_flag(Flags.NoRead) else copy.copy(self)
-
-    def bound(self, write: Callable[[Any], object]) -> Attribute:
-        """Return a copy whose value is set by ``write``, which returns what it is then."""
-        made = copy.copy(self)
-        made._write = write  # noqa: SLF001 - a copy of its own
-        return made
-
-    def with_value(self, value: Any) -> Attribute:
-        """Return a copy that holds ``value``, which `accepted` has returned."""
-        made = copy.copy(self)
-        made._value = value  # noqa: SLF001 - a copy of its own
+        vars(made).update(changes)
         return made
 
     def takes(self) -> str:
@@ -368,29 +317,108 @@ class Attribute:
         shown = MASK if self.is_secret else value
         return InvalidAttributeValueError(self.name, shown, self.takes(), resource=resource, reason=reason)
 
+    def _written(self, form: Callable[[Any], Any], value: Any, resource: str) -> Any:
+        try:
+            return form(value)
+        except ValueError as error:
+            raise self._refused(value, resource, str(error)) from error
+
     def _fitting(self, value: Any) -> Any:
-        """Return a value as the type has it; ValueError says why it does not fit."""
+        """Return a value as type, list and range allow it. Raises ValueError with the reason."""
         if value is None:
             return None
-        value = as_type(self.type, value)
+        value = _typed(self.type, value)
         if self.allowed is not None:
-            value = member(self.allowed, value)
+            same = [each for each in self.allowed if _is_same(each, value)]
+            if not same:
+                raise ValueError("not among the allowed values")
+            value = same[0]
         if self.range is not None and not self.range[0] <= value <= self.range[1]:
             raise ValueError("out of range")
         return value
 
 
-def write_refusal(attribute: Attribute, state: ResourceState, *, is_deployed: bool) -> tuple[Flags, str] | None:
-    """Return which flag forbids that somebody sets an attribute, and why; null where nothing does.
+# --- traces -----------------------------------------------------------------------------------------------------------
 
-    ``is_deployed`` tells whether its resource was asked to deploy.
+
+class TraceAttr(StrEnum):
+    """The parts of a trace that can be read: its text, a block of that, its path, its size in bytes."""
+
+    ALL = "all"
+    STREAM = "stream"
+    PATH = "path"
+    SIZE = "size"
+
+
+class Trace:
+    """A trace that a resource writes if it is enabled."""
+
+    __slots__ = ("enabled", "help", "name")
+
+    def __init__(self, name: str, help: str, enabled: bool = False) -> None:  # noqa: A002, FBT001, FBT002 - NEPI's
+        if not name:
+            raise InvalidAttributeError("a trace needs a name")
+        self.name, self.help, self.enabled = name, help, enabled
+
+    def __repr__(self) -> str:
+        return f"Trace({self.name!r}, enabled={self.enabled})"
+
+
+def trace_path(folder: str | Path, name: str) -> Path:
+    """Return the path of a trace in a folder. Raises TraceNotReadableError for a name that leads out of the folder."""
+    parts = PurePosixPath(name)
+    if not name or "\0" in name or parts.is_absolute() or ".." in parts.parts:
+        raise TraceNotReadableError(f"trace {name!r} is not the name of a file within {folder}")
+    root, found = Path(folder).resolve(), (Path(folder) / parts).resolve()
+    if not found.is_relative_to(root):
+        raise TraceNotReadableError(f"trace {name!r} leads out of {folder}, to {found}")
+    return found
+
+
+def read_trace(
+    path: str | Path, attr: TraceAttr | str = TraceAttr.ALL, block: int = 512, offset: int = 0
+) -> str | int | None:
+    """Return the text of a trace (ALL), a block of it (STREAM), its path (PATH) or its size in bytes (SIZE).
+
+    A block has ``block`` bytes and begins ``offset`` blocks from the start; past the end it is "". A character on the
+    border of two blocks belongs to the first, so that all blocks together are the text. Raises TraceNotReadableError.
     """
-    if attribute.has_flag(Flags.NoWrite):
-        return Flags.NoWrite, "cannot be set"
-    if attribute.has_flag(Flags.Reserved):
-        return Flags.Reserved, "is for its resource type alone"
-    if attribute.has_flag(Flags.Design) and (is_deployed or state >= ResourceState.READY):
-        return Flags.Design, f"cannot be set once it was asked to deploy; it is {state.name}"
-    if attribute.has_flag(Flags.Construct) and state >= ResourceState.READY:
-        return Flags.Construct, f"is used while it is deployed and cannot be set later; it is {state.name}"
-    return None
+    path = Path(path)
+    try:
+        asked = TraceAttr(attr)
+    except ValueError:
+        raise TraceNotReadableError(f"of a trace one asks {', '.join(TraceAttr)}, not {attr!r}") from None
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe could block for ever
+            raise TraceNotReadableError(f"trace {path} cannot be read: it is not a file")
+        match asked:
+            case TraceAttr.PATH:
+                return str(path)
+            case TraceAttr.SIZE:
+                return about.st_size
+            case TraceAttr.ALL:
+                return path.read_bytes().decode("utf-8", "replace")
+            case TraceAttr.STREAM:
+                return _block(path, block, offset)
+    except OSError as error:
+        reason = "nothing was written yet" if isinstance(error, FileNotFoundError) else error.strerror
+        raise TraceNotReadableError(f"trace {path} cannot be read: {reason}") from error
+
+
+def _block(path: Path, block: int, offset: int) -> str:
+    if block < 1 or offset < 0:
+        raise TraceNotReadableError(f"trace {path}: block must be 1 byte or more, offset 0 blocks or more")
+    with path.open("rb") as file:
+        start, size = block * offset, os.fstat(file.fileno()).st_size
+        if start >= size:
+            return ""
+        file.seek(start)
+        content = file.read(min(block, size) + 3)
+    first = _continued(content) if start else 0
+    return content[first : block + _continued(content[block:])].decode("utf-8", "replace")
+
+
+def _continued(content: bytes) -> int:
+    """Return how many bytes at the start, 3 at most, belong to a UTF-8 character that began before."""
+    return next((at for at, byte in enumerate(content[:3]) if byte & 0xC0 != 0x80), len(content[:3]))

@@ -1,4 +1,4 @@
-"""`ExperimentController`: makes resources, deploys them as their conditions say, waits, explains, and releases all."""
+"""`ExperimentController`: registers resources, deploys them by their conditions, waits, explains, and releases all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import datetime
 import functools
 import inspect
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -38,25 +37,11 @@ from fedmon.experiment.errors import (
     ExperimentOverError,
     InvalidConditionError,
     InvalidExperimentError,
-    InvalidTaskError,
-    InvalidTimeError,
 )
-from fedmon.experiment.events import (
-    Became,
-    Connected,
-    DeployAsked,
-    Measured,
-    Opened,
-    ReleaseAsked,
-    Removed,
-    Retry,
-    Verb,
-)
+from fedmon.experiment.events import Became, DeployAsked, Measured, Opened, ReleaseAsked, Removed, Retry, Verb
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.failure import FailureManager, fresh_copy, manager_of, policy_left_in, policy_of
-from fedmon.experiment.federation import FederationLink
 from fedmon.experiment.journal import DOCUMENT, NAME, Journal, SavedRun, path_of, run_folder, run_id_of, saved_run
-from fedmon.experiment.registry import HIGHEST, Conditions, Registry, connect, disconnect
+from fedmon.experiment.registry import Registry
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Guids, State
 from fedmon.experiment.states import ECState, FailureLevel, ResourceAction, ResourceState
@@ -73,30 +58,18 @@ _R = TypeVar("_R")
 logger = logging.getLogger(__name__)
 
 RELEASE_TIMEOUT_S = 60.0
-"""How long releases may take before the experiment goes on without them."""
+"""How long releases may take before the experiment ends without them."""
 HURRY_S = 1.0
 """How long they may take after an interrupt."""
 OWN_PATIENCE_S = 5.0
-"""How long a hook that releases others waits for them: they may wait for it."""
+"""How long a hook waits for the release of others, which may wait for the hook."""
 CLOSE_S = 2.0
-_LONGEST_S = 10**15
-
-
-def _time_of(name: str) -> Callable[[ExperimentController, int | str], datetime.datetime | None]:
-    """Return the method that returns when a resource came to a state, None if it never did."""
-
-    def get_time(self: ExperimentController, guid: int | str) -> datetime.datetime | None:
-        found: datetime.datetime | None = getattr(self.get_resource(guid), name)
-        return found
-
-    get_time.__doc__ = f"Return the {name.replace('_', ' ')} of a resource, in UTC; None if it never came so far."
-    return get_time
 
 
 def _of_resource(
     method: Callable[Concatenate[ResourceManager, _P], _R],
 ) -> Callable[Concatenate[ExperimentController, int | str, _P], _R]:
-    """Return the method that calls one of a resource, which is given first by guid or name."""
+    """Return a method that calls one of a resource, given first by guid or name."""
 
     def forwarded(self: ExperimentController, guid: int | str, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         called: Callable[_P, _R] = getattr(self.get_resource(guid), forwarded.__name__)
@@ -109,35 +82,41 @@ def _of_resource(
     return cast("Callable[Concatenate[ExperimentController, int | str, _P], _R]", found)
 
 
-def _wait_for(state: ResourceState) -> Callable[..., WaitResult]:
-    """Return the method that waits until resources are at a state at least."""
+def _time_of(name: str) -> Callable[[ExperimentController, int | str], datetime.datetime | None]:
+    def get_time(self: ExperimentController, guid: int | str) -> datetime.datetime | None:
+        found: datetime.datetime | None = getattr(self.get_resource(guid), name)
+        return found
 
+    get_time.__doc__ = f"Return the {name.replace('_', ' ')} of a resource, in UTC; None if it was never reached."
+    return get_time
+
+
+def _wait_for(state: ResourceState) -> Callable[..., WaitResult]:
     def wait(self: ExperimentController, guids: Guids | None = None, *, timeout: float | None = None) -> WaitResult:
         return self.wait(guids, state, timeout=timeout)
 
-    wait.__doc__ = f"Wait until resources, all without ``guids``, are {state.name} at least; ``timeout`` in seconds."
+    wait.__doc__ = f"Wait until resources, all by default, are {state.name} at least; ``timeout`` in seconds."
     return wait
 
 
 class ExperimentController:
-    """Runs an experiment: registers resources, deploys them as their conditions say, waits, and releases all.
+    """Runs an experiment: registers resources, deploys them by their conditions, waits, and releases all.
 
-    A context manager, which always releases. Every method is safe from any thread; none blocks but `wait_*`, verbs,
-    `release` and `shutdown`. Where guids are taken, names of resources are, too, and texts for states and actions.
-    The run's files lie in ``local_dir/exp_id/run_id``; ``journal=False`` keeps none. At most ``max_running`` hooks run
-    at once; None: all that can. Resources of a federation use the one given, or one that is opened from the settings
-    when the first needs it and closed at the end.
+    A context manager, which always releases. Safe from any thread; only `wait_*`, verbs, `release` and `shutdown`
+    block. Names stand for guids, and texts for states and actions. The files of the run lie in
+    ``local_dir/exp_id/run_id``; ``journal=False`` keeps none. At most ``max_running`` hooks run at once (default: no
+    limit). Without ``federation`` one is opened from the settings when a resource needs it, and closed at the end.
     """
 
     exp_id = run_id = local_dir = exp_dir = run_dir = ""
-    """The ids of the experiment and of the run, and the folders of all experiments, of this one, and of the run."""
+    """The ids of experiment and run; the folders of all experiments, of this one, and of the run."""
 
     def __init__(
         self,
         exp_id: str | None = None,
         local_dir: str | Path | None = None,
         persist: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
-        fm: FailureManager | None = None,
+        fm: failure.FailureManager | None = None,
         add_node_callback: Callable[[Any, Nid], object] | None = None,
         add_edge_callback: Callable[[Any, Nid, Nid], object] | None = None,
         *,
@@ -148,7 +127,7 @@ class ExperimentController:
         left: SavedRun | None = None,
         **netgraph: Any,
     ) -> None:
-        """Begin a run, or, by ``left``, take one up again; see `reconnect`.
+        """Begin a run, or go on with one that another process ``left``; see `reconnect`.
 
         ``nthreads`` is NEPI's name for ``max_running``. Further keywords are those of `NetGraph`; the callbacks are
         called for each of its nodes and edges.
@@ -164,28 +143,28 @@ class ExperimentController:
         self.nthreads = self.max_running  # NEPI's name
         if not os.environ.keys().isdisjoint({"NEPI_LOGLEVEL", "NEPI_LOG"}):
             nepi("environment").set_levels(os.environ)
-        self.fm = failure.manager_given(fm)
+        self.fm = failure.FailureManager() if fm is None else fm
         self._topology: Topology | None = None
         self._netgraph: NetGraph | None = nepi("topology").NetGraph(**netgraph) if netgraph else None
-        self.registry = Registry(0 if left is None else left.highest_guid)
-        self.names = self.registry.names
-        self._lock = threading.RLock()
-        self._is_released = self._is_terminated = self._is_ending = False
+        self._given, self._opened = federation, cast("Federation | None", None)
+        self._unreachable: FedmonError | None = None
+        self._lock, self._federation_lock = threading.RLock(), threading.Lock()
+        self._is_released = self._is_saved = self._is_terminated = self._is_ending = False
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
-        self.link = FederationLink(federation)
         if left is None:
             left = SavedRun(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
+        self._told = left.told
+        self.registry = Registry(self, left)
         self.engine = self._engine_for(left)
-        self.conditions = Conditions(self.registry, self.engine, left)
         self.tasks = Tasks(self.engine, left.tasks)
         try:
-            self.fm.set_ec(self)
+            self.fm.set_ec(self, left.state.level, left.state.level_reason)
             if opened is None:
                 self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=self.max_running or 0))
-            self.registry.restore(self, left)
+            self.registry.restore(left)
             if self._netgraph is not None:
                 nepi("topology").call_back(self, self._netgraph, add_node_callback, add_edge_callback)
-        except BaseException:  # nobody else has it, to end it
+        except BaseException:
             if left.state.resources:
                 self.give_up()
             else:
@@ -197,7 +176,7 @@ class ExperimentController:
             left.journal,
             call=self.registry.call,
             assign=self.registry.assign,
-            inform=self._inform,
+            inform=lambda guid: failure.look(self.fm, self.engine, guid),
             abandon=self.registry.abandon,
             waits_for=self.registry.waits_for,
             state=left.state,
@@ -205,30 +184,24 @@ class ExperimentController:
             max_running=self.max_running,
         )
 
-    def give_up(self) -> None:
-        """Let others have the run as it is: nothing is released."""
-        self.engine.stop()
-        self.engine.close(timeout_s=0.0)
-        self.link.close()
-
     @classmethod
     def reconnect(
         cls,
         run_dir: str | Path,
         *,
-        fm: FailureManager | None = None,
+        fm: failure.FailureManager | None = None,
         federation: Federation | None = None,
         attributes: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Self:
-        """Take up again the run in a folder whose process died: nothing is done twice, and what goes on is adopted.
+        """Go on with the run in a folder, after its process died: what runs elsewhere is adopted, nothing runs twice.
 
-        ``attributes`` gives credentials again, by guid, which are never written down, and ``fm`` the failure manager,
-        where that was given and comes from no document; what was judged before is not judged again. Raises StorageError
-        where there is no journal, and FolderInUseError where the process lives.
+        ``attributes`` are credentials by guid, which no file holds. ``fm`` is the failure manager if it was made in
+        Python; it does not judge old failures again. Raises StorageError without a journal, and FolderInUseError while
+        the process lives.
         """
         left = saved_run(run_dir)
         try:
-            policy = policy_left_in(left.folder.run_dir) if fm is None else fm
+            policy = failure.policy_left_in(left.folder.run_dir) if fm is None else fm
             made = cls(left=left, fm=policy, federation=federation)
         except BaseException:
             if left.journal is not None:
@@ -237,10 +210,9 @@ class ExperimentController:
         try:
             for guid, values in (attributes or {}).items():
                 made.get_resource(guid).give(values)
-            made.fm.take_up(left.state.level, left.state.level_reason)
-            made.registry.take_up(made.engine, left)
+            made.registry.take_up(left)
             for guid in left.unjudged:
-                made._inform(guid)
+                made.inform_failure(guid)
             for task in left.due.values():
                 made.tasks.resume(task)
         except BaseException:
@@ -256,14 +228,14 @@ class ExperimentController:
         *,
         nepi: int | None = None,
         local_dir: str | Path | None = None,
-        fm: FailureManager | None = None,
+        fm: failure.FailureManager | None = None,
         federation: Federation | None = None,
     ) -> Self:
-        """Make a controller of a document of fedmon or NEPI 6; ``nepi=3`` reads states as NEPI 3 counted them.
+        """Make a controller of a document of fedmon or NEPI 6, in a new run with all NEW.
 
-        Everything in it is NEW, and the run a new one. ``format`` is that of the file's ending where it is None;
-        ``local_dir`` goes before the document's. Raises DescriptionError, NotFoundError, UnknownTypeError, and
-        InvalidInputError for another format.
+        ``nepi=3`` reads states as NEPI 3 counted them. ``format`` is by default that of the file name; ``local_dir``
+        replaces the document's. Raises DescriptionError, NotFoundError, UnknownTypeError, and InvalidInputError for an
+        unknown format.
         """
         from fedmon.experiment.document import read
 
@@ -276,14 +248,14 @@ class ExperimentController:
         description: Description,
         *,
         local_dir: str | Path | None = None,
-        fm: FailureManager | None = None,
+        fm: failure.FailureManager | None = None,
         federation: Federation | None = None,
         journal: bool = True,
         masked: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Self:
-        """Make a controller of a description; ``masked`` are values that no document holds, by guid.
+        """Make a controller of a description; ``masked`` are values by guid that no document holds.
 
-        Without ``fm`` failures mean what the description says. Raises what registering does, naming the resource.
+        ``fm`` is by default the description's. Raises the errors of registering, naming the resource.
         """
         from fedmon.experiment.document import write
         from fedmon.experiment.document.experiment import build
@@ -292,15 +264,15 @@ class ExperimentController:
             description.exp_id,
             description.local_dir if local_dir is None else local_dir,
             persist=description.persist,
-            fm=manager_of(description.failures) if fm is None else fm,
+            fm=failure.manager_of(description.failures) if fm is None else fm,
             federation=federation,
             journal=journal,
             nthreads=description.nthreads,
         )
         try:
             made._topology = description.topology
-            build(description, made, made.registry, made.conditions, masked=masked or {})
-            if journal and description.failures is not None:  # for a process that takes the run up
+            build(description, made.registry, masked=masked or {})
+            if journal and description.failures is not None:  # for `reconnect`
                 write(made.describe(), made.folder.run_dir / DOCUMENT)
         except BaseException:
             made.shutdown()
@@ -308,19 +280,23 @@ class ExperimentController:
         return made
 
     def repeats(self) -> Callable[[], Self]:
-        """Return a function that makes controllers of the experiment as it stands now, everything in it NEW.
+        """Return a function that makes controllers of the experiment as it is now, with all NEW.
 
-        They have what no document holds, too: the class, the federation, credentials, whether there is a journal, and
-        a copy of the failure manager. Raises InvalidPolicyError for one that cannot be copied.
+        Their federation, credentials, journal option and class are those of this one, and the failure manager is a
+        copy. Raises InvalidPolicyError if it cannot be copied.
         """
         description = self.describe()
         masked = {
             guid: {each.name: each.value for each in self.get_resource(guid).changed_attributes() if each.is_masked}
             for guid in self.resources
         }
-        fresh_copy(self.fm)  # so that one that cannot be is found before the first run
+        failure.fresh_copy(self.fm)  # fails before the first run
         return lambda: self.from_description(
-            description, fm=fresh_copy(self.fm), federation=self.link.given, journal=self.is_journaled, masked=masked
+            description,
+            fm=failure.fresh_copy(self.fm),
+            federation=self._given,
+            journal=self.is_journaled,
+            masked=masked,
         )
 
     def __enter__(self) -> Self:
@@ -334,19 +310,35 @@ class ExperimentController:
             f"<ExperimentController {self.exp_id} {self.run_id}: {self.ecstate.name}, {len(self.resources)} resources>"
         )
 
-    # --- what it is --------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def federation(self) -> Federation:
-        """The federation that resources use, opened from the settings if none was given.
+        """The federation of the experiment, opened from the settings if none was given.
 
-        Raises ConnectionFailedError, FederationUnreachableError, and ExperimentOverError after `shutdown`.
+        Raises ConnectionFailedError, and ExperimentOverError after `shutdown`.
         """
-        return self.link.open()
+        if self._given is not None:
+            return self._given
+        before = self._unreachable
+        with self._federation_lock:
+            failed = self._unreachable
+            if failed is not None and failed is not before:  # one attempt is enough for all threads that waited
+                raise failed
+            if self._opened is None:
+                self.engine.check_open()
+                from fedmon.researcher.federation import Federation
+
+                try:
+                    self._opened = Federation().start()
+                except FedmonError as error:
+                    self._unreachable = error
+                    raise
+            return self._opened
 
     @property
     def ecstate(self) -> ECState:
-        """How the controller is."""
+        """The state of the controller."""
         if self._is_terminated:
             return ECState.TERMINATED
         if self.failure_level is FailureLevel.EC_FAILURE:
@@ -355,19 +347,18 @@ class ExperimentController:
 
     @property
     def failure_level(self) -> FailureLevel:
-        """How bad it is."""
+        """The level of the worst failure."""
         failure.heed(self.fm, self.engine)
         return self.engine.state.level
 
     @property
     def abort(self) -> bool:
-        """Whether a failure ended all waiting."""
-        failure.heed(self.fm, self.engine)
-        return self.engine.state.is_aborted
+        """Whether a failure ended the experiment."""
+        return self.failure_level is not FailureLevel.OK
 
     @property
     def snapshot(self) -> State:
-        """Everything the machine knows, at this moment; it does not change."""
+        """The state of everything at this moment; it does not change."""
         return self.engine.state
 
     @property
@@ -399,20 +390,16 @@ class ExperimentController:
     ) -> int:
         """Make a resource and return its guid; further keywords set attributes.
 
-        It starts when all of ``after`` are STOPPED. ``name`` names it where guids are taken, unless its type has an
-        attribute of that name. Raises UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError, and
-        ExperimentAbortedError where it can be deployed no more; nothing is registered then.
+        It starts when all of ``after`` are STOPPED. ``name`` stands for the guid, unless the type has an attribute
+        ``name``. Nothing is registered on errors: UnknownTypeError, DuplicateGuidError, InvalidAttributeValueError, and
+        ExperimentAbortedError for ``autoDeploy`` after a failure.
         """
         self._check_deployable() if autoDeploy else self._check_open()
-        others, awaited = (
-            () if connectedTo is None else self.registry.guids_of(connectedTo),
-            self.registry.guids_of(after),
-        )
+        others = () if connectedTo is None else self.registry.guids_of(connectedTo)
+        awaited = self.registry.guids_of(after)
         if name and ResourceFactory.get_resource_type(rtype).has_attribute("name"):
             attributes["name"], name = name, ""
-        number = self.registry.register(
-            self, rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name
-        )
+        number = self.registry.register(rtype, guid, attributes=attributes, timeouts=timeouts, retry=retry, name=name)
         try:
             for other in others:
                 self.register_connection(number, other)
@@ -421,12 +408,33 @@ class ExperimentController:
             if autoDeploy:
                 self.deploy(number)
         except BaseException:
+            self.remove_resource(number)
+            raise
+        return number
+
+    def call(self, function: Callable[..., Any], *args: Any, after: Guids = (), name: str = "") -> int:
+        """Register a function that is called once when all of ``after`` are STOPPED; return the guid."""
+        from fedmon.experiment.calls import prepared
+
+        self._check_open()
+        awaited = self.registry.guids_of(after)
+        number = self.registry.register("python::Function", None, name=name, prepare=prepared(function, args))
+        try:
+            if awaited:
+                self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
+        except BaseException:
             self._discard([number])
             raise
         return number
 
+    def result(self, guid: int | str) -> Any:
+        """Return the result of a function of `call`, or raise its exception. Raises InvalidStateError before."""
+        from fedmon.experiment.calls import result_of
+
+        return result_of(self.get_resource(guid))
+
     def remove_resource(self, guid: int) -> None:
-        """Take a resource out."""
+        """Remove a resource from the experiment."""
         self._discard([self.get_resource(guid).guid])
 
     def _discard(self, guids: Iterable[int]) -> None:
@@ -440,11 +448,11 @@ class ExperimentController:
         return guid in self.registry
 
     def get_resource(self, guid: int | str) -> ResourceManager:
-        """Return a resource by guid or name. Raises UnknownGuidError, which says which there are."""
+        """Return a resource by guid or name. Raises UnknownGuidError with the known ones."""
         return self.registry.get(guid)
 
     def get_resources_by_type(self, rtype: str) -> list[ResourceManager]:
-        """Return the resources of exactly a type; `filter_resources` gives guids. Raises UnknownTypeError."""
+        """Return the resources of exactly a type. Raises UnknownTypeError."""
         return self.registry.of_type(rtype, is_exact=True)
 
     def filter_resources(self, rtype: str | type[ResourceManager]) -> list[int]:
@@ -452,18 +460,12 @@ class ExperimentController:
         return [resource.guid for resource in self.registry.of_type(rtype)]
 
     def register_connection(self, guid1: int | str, guid2: int | str) -> None:
-        """Connect two resources. Raises InvalidConnectionError naming the side that does not take it."""
-        one, other = self.get_resource(guid1), self.get_resource(guid2)
-        if other.guid not in one.connections:
-            connect(self.engine, one, other)
+        """Connect two resources. Raises InvalidConnectionError naming the one that refused."""
+        self.registry.connect(guid1, guid2)
 
     def unregister_connection(self, guid1: int | str, guid2: int | str) -> None:
-        """Take a connection away, whatever the hooks say to it."""
-        one, other = self.get_resource(guid1), self.get_resource(guid2)
-        if other.guid in one.connections:
-            self.engine.post(Connected(t=self.engine.now(), guid=one.guid, other=other.guid, is_on=False))
-            disconnect(one, other)
-            disconnect(other, one)
+        """Disconnect two resources; errors of their hooks are logged."""
+        self.registry.disconnect(guid1, guid2)
 
     def register_condition(
         self,
@@ -477,7 +479,7 @@ class ExperimentController:
         at_least: int | None = None,
         timeout: str | None = None,
     ) -> AnyCondition:
-        """Have an action of ``guids1`` wait for ``guids2`` to be at a state since ``time``, or for a metric of theirs.
+        """Delay an action of ``guids1`` until ``guids2`` are in a state since ``time``, or have reported a metric.
 
         Raises InvalidConditionError, InvalidTimeError, UnknownGuidError.
         """
@@ -492,11 +494,11 @@ class ExperimentController:
             raise InvalidConditionError("a condition asks for a state or for a metric: register two conditions")
         else:
             made = MetricCondition(number=0, group=group, metric=metric, at_least=at_least, timeout_s=timeout_s)
-        return self.conditions.add(guids1, action, made)
+        return self.registry.add_condition(guids1, action, made)
 
     def unregister_condition(self, guids1: Guids, guids2: Guids, action: ResourceAction | str | None = None) -> None:
-        """Have ``guids1`` wait for ``guids2`` no longer."""
-        self.conditions.remove(guids1, guids2, action)
+        """Remove ``guids2`` from the conditions of an action of ``guids1``; None: of all actions."""
+        self.registry.remove_conditions(guids1, guids2, action)
 
     def set_with_conditions(
         self,
@@ -507,31 +509,10 @@ class ExperimentController:
         state: ResourceState | str,
         time: str | None = None,
     ) -> None:
-        """Set an attribute of ``guids1`` when ``guids2`` are at a state and they themselves STARTED."""
+        """Set an attribute of ``guids1`` when they are STARTED and ``guids2`` are in a state since ``time``."""
         group = self.registry.guids_of(guids2)
         made = StateCondition(number=0, group=group, state=state_of(state), delay_s=seconds(time))
-        self.conditions.add_set(guids1, name, value, made)
-
-    def call(self, function: Callable[..., Any], *args: Any, after: Guids = (), name: str = "") -> int:
-        """Register a function as a resource that calls it once when all of ``after`` are STOPPED; return its guid."""
-        from fedmon.experiment.calls import prepared
-
-        awaited = self.registry.guids_of(after)
-        self._check_open()
-        number = self.registry.register(self, "python::Function", None, name=name, prepare=prepared(function, args))
-        try:
-            if awaited:
-                self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
-        except BaseException:
-            self._discard([number])
-            raise
-        return number
-
-    def result(self, guid: int | str) -> Any:
-        """Return what the function of `call` returned, or raise what it raised. Raises InvalidStateError before."""
-        from fedmon.experiment.calls import result_of
-
-        return result_of(self.get_resource(guid))
+        self.registry.add_set(guids1, name, value, made)
 
     # --- attributes, traces and states --------------------------------------------------------------------------------
 
@@ -547,31 +528,28 @@ class ExperimentController:
     provision, start = _of_resource(ResourceManager.provision), _of_resource(ResourceManager.start)
     stop = _of_resource(ResourceManager.stop)
 
+    get_discover_time, get_reserved_time = _time_of("discover_time"), _time_of("reserved_time")
+    get_provision_time, get_ready_time = _time_of("provision_time"), _time_of("ready_time")
+    get_start_time, get_stop_time = _time_of("start_time"), _time_of("stop_time")
+    get_failed_time, get_release_time = _time_of("failed_time"), _time_of("release_time")
+
     def get_global(self, rtype: str, name: str) -> Any:
         """Return a global attribute of a type."""
         return ResourceFactory.get_resource_type(rtype).get_global(name)
 
     def set_global(self, rtype: str, name: str, value: Any) -> None:
-        """Set a global attribute of a type, for all its resources without a value of their own."""
+        """Set a global attribute of a type, for all its resources that did not set it."""
         rclass = ResourceFactory.get_resource_type(rtype)
         rclass.set_global(name, value)
         for resource in self.registry.of_type(rclass):
             resource.note_global(name)
 
     def state(self, guid: int | str, hr: bool = False) -> ResourceState | str:  # noqa: FBT001, FBT002 - NEPI's
-        """Return the state of a resource; its name where ``hr`` is true."""
+        """Return the state of a resource; its name if ``hr``."""
         found = self.get_resource(guid).state
         return found.name if hr else found
 
-    get_discover_time = _time_of("discover_time")
-    get_reserved_time = _time_of("reserved_time")
-    get_provision_time = _time_of("provision_time")
-    get_ready_time = _time_of("ready_time")
-    get_start_time = _time_of("start_time")
-    get_stop_time = _time_of("stop_time")
-    get_failed_time = _time_of("failed_time")
-    get_release_time = _time_of("release_time")
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- deploying and waiting ----------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._is_ending:
@@ -592,16 +570,12 @@ class ExperimentController:
         wait_all_ready: bool = True,  # noqa: FBT001, FBT002 - NEPI's signature
         group: int | None = None,
     ) -> int:
-        """Have resources deployed and started as their conditions say; all NEW ones where ``guids`` is None.
+        """Deploy and start resources, all NEW ones by default, by their conditions; return the id of their group.
 
-        Those that have STOPPED stay so. Returns the id of their group. Raises ImpossiblePlanError naming what can never
-        come, and ExperimentAbortedError once a failure ended the experiment.
+        STOPPED resources stay so. Raises ImpossiblePlanError with the problems, and ExperimentAbortedError after a
+        failure ended the experiment.
         """
         self._check_deployable()
-        if group is not None and (type(group) is not int or not 0 <= group < HIGHEST):
-            raise InvalidExperimentError(
-                f"group {group!r} is no whole number from 0 to 2**63: leave it out to get a new one"
-            )
         seen = self.engine.state.resources
         if guids is None:
             chosen = tuple(guid for guid in self.resources if guid in seen and seen[guid].state is ResourceState.NEW)
@@ -612,12 +586,12 @@ class ExperimentController:
             deploying=chosen,
             group=group,
             wait_all_ready=bool(wait_all_ready),
-            names=self.names,
-            asked_for=self.conditions.asked_for,
+            names=self.registry.names,
+            asked_for=self.registry.asked_for,
         )
         with self._lock:
             number = max(self.engine.state.groups, default=0) + 1 if group is None else group
-            self._is_released = self.registry.is_saved = False
+            self._is_released = False
             asked = DeployAsked(t=self.engine.now(), guids=chosen, group=number, wait_all_ready=bool(wait_all_ready))
             self.engine.post(asked)
         return number
@@ -630,19 +604,12 @@ class ExperimentController:
         *,
         timeout: float | None = None,
     ) -> WaitResult:
-        """Wait until resources, None: all, are at a state at least, or ``quit()`` is true; ``timeout`` in seconds.
+        """Wait until resources (None: all) are at a state at least, or ``quit()`` is true; ``timeout`` in seconds.
 
-        A failure of the experiment ends that. Raises UnknownGuidError, InvalidConditionError for what is no state,
-        InvalidTimeError, InvalidTaskError for a ``quit`` that is no function, and DeadlockError for a hook that would
-        wait for its own resource.
+        A failure that ends the experiment ends the wait. Raises UnknownGuidError, InvalidConditionError for an unknown
+        state, and DeadlockError in a hook that would wait for its own resource.
         """
         chosen, wanted = tuple(self.registry) if guids is None else self.registry.guids_of(guids), state_of(state)
-        if timeout is not None and (type(timeout) not in (int, float) or not -math.inf <= timeout < _LONGEST_S):
-            if timeout != math.inf:
-                raise InvalidTimeError(timeout, "a timeout is a number of seconds")
-            timeout = None
-        if quit is not None and not callable(quit):
-            raise InvalidTaskError(f"quit is {quit!r:.80}, and must be a function that tells whether to end the wait")
         if timeout is None and quit is None:
             refuse_own_wait(self, map(self.get_resource, chosen), wanted)
         failure.heed(self.fm, self.engine)
@@ -651,64 +618,59 @@ class ExperimentController:
         return found if found or found.reason else replace(found, reason=self._why(found, timeout))
 
     def _why(self, found: WaitResult, timeout_s: float | None) -> str:
-        """Say why a wait ended before all had come to the state."""
+        """Return why a wait ended before all reached the state."""
         left = found.timed_out or found.left
         if not left:
             return "; ".join(f"{failure.name_of(self, guid)} failed: {why}" for guid, why in found.reasons.items())
         first = next((guid for guid in left if guid in self), None)
-        told_of = "" if first is None else str(self.explain(first)).partition("\n")[0]
+        why = "" if first is None else str(self.explain(first)).partition("\n")[0]
         more = f", and {len(left) - 1} more" if len(left) > 1 else ""
-        return f"{f'timed out after {timeout_s:g} s' if found.timed_out else 'ended by its caller'}: {told_of}{more}"
+        return f"{f'timed out after {timeout_s:g} s' if found.timed_out else 'ended by its caller'}: {why}{more}"
 
     wait_deployed = _wait_for(ResourceState.READY)
     wait_started = _wait_for(ResourceState.STARTED)
     wait_finished = _wait_for(ResourceState.STOPPED)
     wait_released = _wait_for(ResourceState.RELEASED)
 
-    def release(self, guids: Guids | None = None) -> WaitResult:
-        """Release resources, all where ``guids`` is None, and wait for it.
+    # --- the end ------------------------------------------------------------------------------------------------------
 
-        What has not released itself in time counts as released, with a reason that says so. Within the hook of a
-        release, that one goes on, and is not waited for; a hook waits for others for a moment only.
+    def release(self, guids: Guids | None = None) -> WaitResult:
+        """Release resources, all by default, and wait for that.
+
+        A release that takes too long is given up: the resource is RELEASED, with the reason. A hook waits for other
+        resources for a moment only, and not for its own.
         """
         chosen = tuple(self.registry) if guids is None else self.registry.guids_of(guids)
         own, is_within = guids_within(self, "release"), bool(guids_within(self))
         chosen = tuple(guid for guid in chosen if guid not in own)
-        self.registry.is_saved &= all(map(self._is_over, chosen))
+        self._is_saved &= all(map(self._is_over, chosen))
         self.engine.note(ReleaseAsked(t=self.engine.now(), guids=chosen))
         timeout_s = min(OWN_PATIENCE_S, self.release_timeout_s) if is_within else self.release_timeout_s
         found = self.engine.wait(chosen, ResourceState.RELEASED, timeout_s=timeout_s, heeds_abort=False)
         if found.timed_out and not is_within:
             logger.error("resources %s did not release themselves in time", found.timed_out)
             self._end_at_once(found.timed_out, f"its release did not end within {timeout_s:g} s")
-        left = self.engine.state.resources
-        self._is_released = all(resource.state is ResourceState.RELEASED for resource in left.values())
-        if self.persist and not self.registry.is_saved:
-            self.registry.is_saved = True
+        self._is_released = all(map(self._is_over, self.engine.state.resources))
+        if self.persist and not self._is_saved:
+            self._is_saved = True
             try:
                 self.save()
             except FedmonError as error:
                 logger.warning("the experiment was released, and could not be saved: %s", error)
-        self._discard(
-            [
-                guid
-                for guid in chosen
-                if guid in self and self._is_over(guid) and self.get_resource(guid).is_on("hardRelease")
-            ]
-        )
+        over = [self.get_resource(guid) for guid in chosen if guid in self and self._is_over(guid)]
+        self._discard([resource.guid for resource in over if resource.get("hardRelease")])
         return found
 
-    def _end_at_once(self, guids: Iterable[int], reason: str) -> None:
-        """Have resources RELEASED whose release nobody waits for any longer; what they run ends without grace."""
-        late = tuple(guids)
-        self.registry.end_at_once(late)
-        self.engine.note(Became(t=self.engine.now(), guids=late, state=ResourceState.RELEASED, reason=reason))
+    def _end_at_once(self, guids: tuple[int, ...], reason: str) -> None:
+        """End what resources run, without grace, and set them RELEASED."""
+        self.registry.end_at_once(guids)
+        self.engine.note(Became(t=self.engine.now(), guids=guids, state=ResourceState.RELEASED, reason=reason))
 
     def shutdown(self) -> None:
-        """Drop what was put off, release everything, and end; harmless when that was done before.
+        """Cancel waits and tasks, release everything, and end; a second call is harmless.
 
-        Whoever comes second waits for the end, but for hooks and tasks, which the first one waits for. An interrupt has
-        it hurry, and goes on its way at the end.
+        A second caller waits for the end, unless it is a hook or a task. An interrupt shortens the release, and is
+        raised again at the end.
         """
         with self._lock:
             is_second, self._is_ending = self._is_ending, True
@@ -733,31 +695,40 @@ class ExperimentController:
 
     def _release_all(self) -> None:
         own = tuple(guids_within(self, "release"))
-        if own:  # others may wait for this one, which goes on only when they are released
+        if own:  # others may wait for this one, whose hook goes on only when they are released
             self.engine.note(Became(t=self.engine.now(), guids=own, state=ResourceState.RELEASED))
         self.release()
-        if not self._is_released:  # another thread has registered one meanwhile
-            self.release()
 
     def _end(self, deadline: Deadline) -> None:
-        left = [guid for guid in self.resources if not self._is_over(guid)]
+        left = tuple(guid for guid in self.resources if not self._is_over(guid))
         try:
             if left:
                 self._end_at_once(left, "the experiment ended before its release did")
         finally:
             self._is_terminated = True
-            try:
-                busy = self.engine.close(timeout_s=min(CLOSE_S, deadline.left_s()))
-                if busy:
-                    logger.warning("%d hooks of resources are still at work; they cannot be ended from outside", busy)
-            finally:
-                self.link.close()
+            self._close(timeout_s=min(CLOSE_S, deadline.left_s()))
+
+    def _close(self, *, timeout_s: float) -> None:
+        try:
+            busy = self.engine.close(timeout_s=timeout_s)
+            if busy and self._is_terminated:
+                logger.warning("%d hooks of resources are still running", busy)
+        finally:
+            with self._federation_lock:
+                opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.close()
+
+    def give_up(self) -> None:
+        """Leave the run to another process: nothing is released."""
+        self.engine.stop()
+        self._close(timeout_s=0.0)
 
     def _is_over(self, guid: int) -> bool:
         seen = self.engine.state.resources.get(guid)
         return seen is None or seen.state is ResourceState.RELEASED
 
-    # --- tasks --------------------------------------------------------------------------------------------------------
+    # --- tasks, failures and metrics ----------------------------------------------------------------------------------
 
     def schedule(
         self,
@@ -765,10 +736,10 @@ class ExperimentController:
         callback: Callable[[], Any],
         track: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
     ) -> int:
-        """Have a callback run after a duration or at an absolute time; return the task's id.
+        """Call a function after a duration or at an absolute time; return the id of the task.
 
-        A function of a module is called also by a process that takes the run up again. Raises InvalidTimeError,
-        InvalidTaskError, and ExperimentOverError after `shutdown`.
+        A function of a module is called after a `reconnect`, too. Raises InvalidTimeError, InvalidTaskError, and
+        ExperimentOverError after `shutdown`.
         """
         return self.tasks.add(date, callback, is_tracked=track)
 
@@ -776,94 +747,15 @@ class ExperimentController:
         """Return a task that was scheduled with ``track=True``, None for another one."""
         return self.tasks.get(tid)
 
-    # --- documents, plans and explanations ----------------------------------------------------------------------------
-
-    def describe(self) -> Description:
-        """Return the experiment as it stands."""
-        from fedmon.experiment.document.experiment import description_of
-
-        topology = self._topology if self._netgraph is None else nepi("topology").describe(self._netgraph)
-        return description_of(
-            self.registry,
-            self.engine.state,
-            self.folder,
-            max_running=self.max_running,
-            persist=self.persist,
-            topology=topology,
-            failures=policy_of(self.fm, self.engine.state.resources),
-        )
-
-    def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
-        """Return the experiment as the text of a document. Raises InvalidInputError for another format."""
-        from fedmon.experiment.document import text_in
-
-        return text_in(checked_format(format), self.describe())
-
-    def save(self, dirpath: str | Path | None = None, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
-        """Write the experiment into a folder, the run's where it is None, and return the path of the file.
-
-        Credentials are masked. Raises InvalidInputError for another format, and StorageError.
-        """
-        from fedmon.experiment.document import write
-
-        ending = checked_format(format).value
-        folder = self.folder.make() if dirpath is None else Path(dirpath)
-        name = f"{self.exp_id}_{run_id_of(utc_now())[:14]}"
-        # A second file of one second is another state, and leaves the first one.
-        paths = (folder / f"{name}{f'_{number}' if number > 1 else ''}.{ending}" for number in range(1, 10**6))
-        return str(write(self.describe(), next(path for path in paths if not path.exists())))
-
-    def plan(self) -> ExperimentPlan:
-        """Return a dry run: what would happen in which order, and what never can.
-
-        Resources of a federation ask nodes what stands in their way, which may take a moment; nothing is changed there.
-        """
-        from fedmon.experiment.describing import facts_of
-
-        return plan(self.engine.state, facts_of(self.registry, self.engine.state))
-
-    def explain(self, guid: int | str) -> Explanation:
-        """Return why a resource is as it is: what it waits for, since when, and how long still."""
-        resource = self.get_resource(guid)
-        state = self.engine.state
-        found, seen = explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
-        notes = []
-        own = getattr(resource, "waits_for", None)
-        if own:
-            notes.append(f"it waits for {own}")
-        if own is None and seen.returned and not seen.scheduled:
-            hook = f"do_{seen.calling}"
-            notes.append(f"its hook returned without super().{hook}(), which says that it is there")
-        if seen.left_alone:
-            notes.append("its process ended, and it was not taken up again: its type has no do_reconnect")
-        return replace(found, reason="; ".join([found.reason, *notes]))
-
-    def plot(
-        self,
-        dirpath: str | Path | None = None,
-        format: str = PFormats.FIGURE,  # noqa: A002 - NEPI's name
-        show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
-    ) -> str:
-        """Draw the experiment, with states and conditions, into a folder, and return the path of the file."""
-        folder = self.folder.make() if dirpath is None else Path(dirpath)
-        picture = picture_of(self.engine.state, names=self.names)
-        name = f"{self.folder.exp_id}_{self.folder.run_id}"
-        return str(plot(picture, folder, name, format=format, show=show))
-
-    # --- failures and metrics -----------------------------------------------------------------------------------------
-
     def inform_failure(self, guid: int | str) -> None:
-        """Have the failure manager look at a resource that failed; it is told of each that does. For subclasses, too.
-
-        Raises UnknownGuidError.
-        """
+        """Have the failure manager judge a resource that failed. Raises UnknownGuidError."""
         failure.look(self.fm, self.engine, self.get_resource(guid).guid)
 
     def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
-        """Hand over a value that conditions may ask for; ``source`` tells apart whose it is where there are several.
+        """Report a metric of a resource to conditions, which count the values of each ``source`` by themselves.
 
-        ``nth`` is which one of that source it is, for who wants to know later which were handed over.
-        Raises UnknownGuidError, and InvalidConditionError for a name that is no text and a value that is no number.
+        ``nth`` numbers the values of a source; see `told_before`. Raises UnknownGuidError, and InvalidConditionError
+        for an invalid name or value.
         """
         known = self.get_resource(guid).guid
         if not (is_text(name) and (source == "" or is_text(source))):
@@ -871,25 +763,84 @@ class ExperimentController:
         number = number_of(value, f"{name} of resource {guid}")
         self.engine.note(Measured(t=self.engine.now(), guid=known, name=name, value=number, source=source, nth=nth))
 
-    def _inform(self, guid: int) -> None:
-        """Have the failure manager look: ours at once, a user's own in a thread, for nobody knows what that takes."""
-        if type(self).inform_failure is ExperimentController.inform_failure:
-            failure.look(self.fm, self.engine, guid)
-        else:
-            self.engine.run(functools.partial(self._informed, guid))
+    def told_before(self, guid: int) -> frozenset[tuple[str, int, str]]:
+        """Return the source, number and name of each numbered value that a former process of the run reported."""
+        return frozenset(self._told.get(guid, ()))
 
-    def _informed(self, guid: int) -> None:
-        try:
-            self.inform_failure(guid)
-        except Exception:  # somebody's own code; the failure must not be lost with it
-            logger.exception("inform_failure failed, and the failure is judged without it")
-            failure.look(self.fm, self.engine, guid)
+    # --- documents, plans and explanations ----------------------------------------------------------------------------
+
+    def describe(self) -> Description:
+        """Return the description of the experiment as it is now."""
+        from fedmon.experiment.document.experiment import description_of
+
+        return description_of(
+            self.registry,
+            self.engine.state,
+            self.folder,
+            max_running=self.max_running,
+            persist=self.persist,
+            topology=self._topology if self._netgraph is None else nepi("topology").describe(self._netgraph),
+            failures=failure.policy_of(self.fm, self.engine.state.resources),
+        )
+
+    def serialize(self, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
+        """Return the experiment as the text of a document. Raises InvalidInputError for an unknown format."""
+        from fedmon.experiment.document import text_in
+
+        return text_in(checked_format(format), self.describe())
+
+    def save(self, dirpath: str | Path | None = None, format: str = SFormats.XML) -> str:  # noqa: A002 - NEPI's name
+        """Write the experiment into a folder, by default that of the run; return the path of the file.
+
+        Credentials are masked. Raises InvalidInputError for an unknown format, and StorageError.
+        """
+        from fedmon.experiment.document import write
+
+        ending = checked_format(format).value
+        folder = self.folder.make() if dirpath is None else Path(dirpath)
+        name = f"{self.exp_id}_{run_id_of(utc_now())[:14]}"
+        # Several files of one second have different names.
+        paths = (folder / f"{name}{f'_{number}' if number > 1 else ''}.{ending}" for number in range(1, 10**6))
+        return str(write(self.describe(), next(path for path in paths if not path.exists())))
+
+    def plan(self) -> ExperimentPlan:
+        """Return a dry run: the order of all steps, and all problems.
+
+        Resources of a federation ask nodes for problems, which may take a moment; nothing is changed there.
+        """
+        return plan(self.engine.state, self.registry.facts())
+
+    def explain(self, guid: int | str) -> Explanation:
+        """Return the reason of a resource's state: its waits, with their start and the time left."""
+        resource, state = self.get_resource(guid), self.engine.state
+        found, seen = explain(state, resource.guid, self.engine.now()), state.resources[resource.guid]
+        notes, own = [found.reason], getattr(resource, "waits_for", None)
+        if own:
+            notes.append(f"it waits for {own}")
+        if own is None and seen.returned and not seen.scheduled:
+            hook = f"do_{seen.calling}"
+            notes.append(f"its hook returned without super().{hook}(), which says that it is there")
+        if seen.left_alone:
+            notes.append("its process ended, and it was not taken up again: its type has no do_reconnect")
+        return replace(found, reason="; ".join(notes))
+
+    def plot(
+        self,
+        dirpath: str | Path | None = None,
+        format: str = PFormats.FIGURE,  # noqa: A002 - NEPI's name
+        show: bool = False,  # noqa: FBT001, FBT002 - NEPI's signature
+    ) -> str:
+        """Draw the experiment, with states and conditions, into a folder; return the path of the file."""
+        folder = self.folder.make() if dirpath is None else Path(dirpath)
+        picture = picture_of(self.engine.state, names=self.registry.names)
+        name = f"{self.folder.exp_id}_{self.folder.run_id}"
+        return str(plot(picture, folder, name, format=format, show=show))
 
 
-def _limit(max_running: object, nthreads: object) -> int | None:
+def _limit(max_running: int | None, nthreads: int | None) -> int | None:
     """Return how many hooks may run at once, None without limit. Raises InvalidExperimentError."""
     given = {"max_running": max_running, "nthreads": nthreads, "NEPI_NTHREADS": os.environ.get("NEPI_NTHREADS", "0")}
-    where, asked = next((name, value) for name, value in given.items() if value is not None)
-    if not str(asked).strip().isdecimal():
-        raise InvalidExperimentError(f"{where} is {asked!r}: take a whole number from 1, or 0 for no limit")
-    return int(str(asked)) or None
+    where, asked = next((name, str(value)) for name, value in given.items() if value is not None)
+    if not asked.strip().isdecimal():
+        raise InvalidExperimentError(f"{where} is {asked}: take a whole number from 1, or 0 for no limit")
+    return int(asked) or None

@@ -1,4 +1,4 @@
-"""What can be wrong with an experiment: the class says what kind, the attributes carry the facts."""
+"""The errors of experiments: the class says the kind, the attributes carry the facts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ class ExperimentError(FedmonError):
     exit_code = 2
 
 
+class UnknownGuidError(ExperimentError, KeyError):
+    """The experiment has no resource of this guid or name; the message lists the known ones."""
+
+    exit_code = 3
+
+    def __str__(self) -> str:  # KeyError would show the message in quotes
+        return str(self.args[0])
+
+
 class UnknownNameError(ExperimentError, KeyError):
-    """There is nothing of this name; ``known`` is what there is."""
+    """A name is unknown; ``known`` are the known names."""
 
     exit_code = 3
 
@@ -24,7 +33,7 @@ class UnknownNameError(ExperimentError, KeyError):
         self.name, self.known = name, tuple(known)
         super().__init__(f"{what} {name!r}{_near(name, self.known)}{hint}")
 
-    def __str__(self) -> str:  # KeyError would show the message in quotes
+    def __str__(self) -> str:
         return str(self.args[0])
 
 
@@ -37,40 +46,31 @@ class UnknownTraceError(UnknownNameError):
 
 
 class UnknownTypeError(UnknownNameError):
-    """No resource type of this name was registered, and no plug-in folder holds one."""
-
-
-class UnknownGuidError(ExperimentError, KeyError):
-    """The experiment has no resource of this guid; says which there are."""
-
-    exit_code = 3
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+    """No resource type of this name is registered or lies in a plug-in folder."""
 
 
 class InvalidExperimentError(ExperimentError, ValueError):
-    """An experiment, a guid or a group cannot be named or set up like this."""
+    """An id, guid or option of an experiment is invalid."""
 
 
 class DescriptionError(InvalidExperimentError, InvalidInputError):
-    """A document does not describe an experiment; the message names the place, the fault and the remedy."""
+    """A document does not describe an experiment; the message names place, fault and remedy."""
 
 
 class DuplicateGuidError(InvalidExperimentError):
-    """A guid is taken."""
+    """A guid or name is taken."""
 
     exit_code = 4
 
 
 class InvalidConditionError(ExperimentError, ValueError):
-    """A condition asks for something that there is not, or that cannot come."""
+    """A condition can never hold, or asks for something unknown."""
 
 
 class InvalidStateError(ExperimentError, ValueError):
-    """There is no such state, or a verb does nothing in the state of its resource.
+    """A state is unknown, or a verb cannot run in the state of its resource.
 
-    ``is_over`` tells that the resource FAILED or was RELEASED: who called came too late, and did nothing wrong.
+    ``is_over`` tells that the resource is FAILED or RELEASED: the call came too late.
     """
 
     is_over = False
@@ -82,18 +82,18 @@ class InvalidTimeError(ExperimentError, ValueError):
     def __init__(self, text: object, reason: str = "") -> None:
         self.text = text
         super().__init__(
-            f"{_short(text)} is no time{f' ({reason})' if reason else ''}: "
+            f"{_short(text)} is not a time{f' ({reason})' if reason else ''}: "
             'write "1.5h", "2m", "30s", "5ms", "7us" or together "2m30s", or a moment as 20 digits, '
             "YYYYMMDDhhmmssffffff"
         )
 
 
 class InvalidAttributeError(ExperimentError, ValueError):
-    """An attribute or a trace cannot be defined like this."""
+    """The definition of an attribute or trace is invalid."""
 
 
 class InvalidAttributeValueError(ExperimentError, ValueError):
-    """A value is not one that an attribute can have; it keeps the one it had."""
+    """An attribute does not take a value; it keeps its old one."""
 
     def __init__(self, attribute: str, value: Any, allowed: str, *, resource: str = "", reason: str = "") -> None:
         self.attribute, self.value, self.allowed, self.resource = attribute, value, allowed, resource
@@ -103,7 +103,7 @@ class InvalidAttributeValueError(ExperimentError, ValueError):
 
 
 class AttributeAccessError(ExperimentError):
-    """An attribute's flags forbid what was asked; ``flag`` is the one that does."""
+    """The flag ``flag`` of an attribute forbids reading or setting it."""
 
     exit_code = 4
 
@@ -113,7 +113,7 @@ class AttributeAccessError(ExperimentError):
 
 
 class InvalidConnectionError(ExperimentError):
-    """Two resources cannot be connected: one of them said no, or failed to; neither lists the other."""
+    """One of two resources refused their connection, or its hook failed; they are not connected."""
 
     exit_code = 4
 
@@ -123,7 +123,7 @@ class InvalidTypeError(ExperimentError, TypeError):
 
 
 class PluginError(ExperimentError):
-    """A plug-in folder or a file in it cannot be used; ``path`` says which."""
+    """The plug-in folder or file ``path`` cannot be used."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
@@ -137,25 +137,19 @@ class ResourceNotCreatedError(ExperimentError):
 
 
 class ExperimentOverError(ExperimentError):
-    """A resource outlived its experiment."""
+    """The experiment was shut down or deleted."""
 
     exit_code = 4
 
 
 class ExperimentAbortedError(ExperimentError):
-    """A failure ended the experiment: what there is can be released, and nothing more be deployed."""
+    """A failure ended the experiment: it can be released, and deploys nothing more."""
 
     exit_code = 4
 
 
 class UnwritableEventError(ExperimentError, ValueError):
-    """Something cannot be written down in the journal of a run, and was not done."""
-
-
-class FederationUnreachableError(ExperimentError):
-    """The federation of an experiment cannot be connected to."""
-
-    exit_code = 6
+    """The journal cannot hold a value; nothing was changed."""
 
 
 class DeadlockError(ExperimentError):
@@ -165,36 +159,36 @@ class DeadlockError(ExperimentError):
 
 
 class TraceNotReadableError(ExperimentError):
-    """A trace is not there, or cannot be read like this."""
+    """A trace does not exist, or cannot be read like this."""
 
     exit_code = 3
 
 
 class InvalidTaskError(ExperimentError, TypeError):
-    """A task has no moment or nothing to call."""
+    """A task has no valid time, or nothing to call."""
 
 
 class InvalidPolicyError(ExperimentError, ValueError):
-    """A failure policy asks for something that cannot be."""
+    """A timeout, a retry or a failure policy is invalid."""
 
 
 def told(error: BaseException) -> str:
-    """Return an exception in one line, which can be written down."""
-    text = _written(error)
+    """Return an exception as one line that files can hold."""
+    text = _text_of(error)
     return text if isinstance(error, FedmonError) and text else f"{type(error).__name__}{text and f': {text}'}"
 
 
 def as_reason(given: object) -> str:
-    """Return why something failed as a text which can be written down, whatever a caller gave; "" for None."""
+    """Return the reason of a failure as text, whatever a caller gave; "" for None."""
     if given is None:
         return ""
-    return told(given) if isinstance(given, BaseException) else _written(given)
+    return told(given) if isinstance(given, BaseException) else _text_of(given)
 
 
-def _written(given: object) -> str:
+def _text_of(given: object) -> str:
     try:
         text = str(given)
-    except Exception as error:  # noqa: BLE001 - the code of somebody else's class
+    except Exception as error:  # noqa: BLE001 - a user's class
         text = f"a {type(given).__name__} that cannot be shown: {type(error).__name__}"
     return text.encode(errors="backslashreplace").decode()
 
@@ -205,10 +199,8 @@ def _short(value: object) -> str:
 
 
 def _near(name: object, known: tuple[object, ...]) -> str:
-    if not known:
-        return "; there is none at all"
     names = sorted(map(str, known))
     if len(names) <= 20:
-        return f"; there is {', '.join(names)}"
+        return f"; known: {', '.join(names) or 'none'}"
     near = difflib.get_close_matches(str(name), names, n=5)
-    return f"; there are {len(names)}" + (f", nearest {', '.join(near)}" if near else "")
+    return f"; {len(names)} are known" + (f", nearest: {', '.join(near)}" if near else "")

@@ -31,6 +31,7 @@ from fedmon.experiment.events import (
     ConditionAdded,
     Inform,
     Leveled,
+    Measured,
     Opened,
     Registered,
     SetWanted,
@@ -280,6 +281,8 @@ class SavedRun(msgspec.Struct, kw_only=True):
     unassigned: dict[tuple[int, str], Any] = {}
     unjudged: list[int] = []
     due: dict[int, TaskScheduled] = {}
+    told: dict[int, set[tuple[str, int, str]]] = {}
+    """The source, number and name of each numbered metric value, by guid; of a job, since it was last sent."""
 
     def take(self, event: AnyEvent) -> None:
         """Go on by an event."""
@@ -293,6 +296,10 @@ class SavedRun(msgspec.Struct, kw_only=True):
                 self.names |= {guid: name} if name else {}
             case AttributeSet(guid=guid, name=name):
                 self.unassigned.pop((guid, name), None)
+                if name == "jobId":
+                    self.told.pop(guid, None)
+            case Measured(guid=guid, name=name, source=source, nth=int(nth)):
+                self.told.setdefault(guid, set()).add((source, nth, name))
             case Leveled(guid=guid) if guid in self.unjudged:
                 self.unjudged.remove(guid)
             case ConditionAdded() | SetWanted() if event.condition is not None:

@@ -1,4 +1,4 @@
-"""What types say of themselves that plans and explanations go by: what they need, how they end, what they tell."""
+"""Declarations of resource types, for plans and explanations: needs, ends, required parts, metrics."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from fedmon.experiment.states import ResourceState
 if TYPE_CHECKING:
     from fedmon.experiment.resource import ResourceManager
 
-__all__ = ["Nature", "Natures", "Need", "is_kind", "lasts", "nature_of", "natures", "needed"]
+__all__ = ["Nature", "Natures", "Need", "is_kind", "lasts", "natures", "needed"]
 
 _BEFORE_READY = frozenset({ResourceState.DISCOVERED, ResourceState.RESERVED, ResourceState.PROVISIONED})
 
 
 class Nature(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of a type. ``rtypes`` are its name and those of the types that it derives from.
+    """The declarations of a type. ``rtypes`` are its name and those of its parents.
 
-    ``ending``: whether its resources come to STOPPED without being told to; "maybe" where it has code of its own for
-    its start. ``skips`` are the states that its deploy passes without stopping in them. Of ``attributes`` each has to
-    be set, of each of ``connections`` one to be there, before it is deployed. ``measured_by`` are the types that tell
-    its metrics, null where it may do so itself.
+    ``ending`` tells whether its resources reach STOPPED without a stop; "maybe" if it has code for its start.
+    ``skips`` are states that its deploy never enters. Before a deploy all of ``attributes`` must be set, and one of
+    each of ``connections`` must be there. ``measured_by`` are the types that report its metrics; None: itself.
     """
 
     rtypes: frozenset[str]
@@ -37,7 +36,7 @@ class Nature(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     measures_when_ready: bool = False
 
     def needs_at(self, verb: str) -> bool:
-        """Tell whether a verb of it waits for anything by itself."""
+        """Tell whether one of its verbs waits for other resources."""
         return any(need.verb == verb for need in self.needs)
 
 
@@ -45,27 +44,25 @@ Natures = Callable[[str], Nature]
 
 
 def natures() -> Natures:
-    """Return what tells the nature of types by their names, as they are now; what it found once it does not look up."""
+    """Return a function that returns the nature of a type by name; it looks each up once."""
+    from fedmon.experiment.factory import ResourceFactory
+
     found: dict[str, Nature] = {}
 
     def nature(rtype: str) -> Nature:
-        known = found.get(rtype)
-        if known is None:
-            rclass = _class_of(rtype)
-            known = found[rtype] = Nature(rtypes=frozenset({rtype})) if rclass is None else nature_of(rclass)
-        return known
+        if rtype not in found:
+            rclass = ResourceFactory.resource_types().get(rtype) or ResourceFactory.get_resource_types().get(rtype)
+            found[rtype] = Nature(rtypes=frozenset({rtype})) if rclass is None else _nature_of(rclass)
+        return found[rtype]
 
     return nature
 
 
-def nature_of(rclass: type[ResourceManager]) -> Nature:
-    """Return what a type says of itself."""
-    asks = _is_said_last(rclass, "_required_attributes", "do_deploy", "deploy")
-    asks_connections = _is_said_last(rclass, "_required_connections", "do_deploy", "deploy")
-    skips: frozenset[ResourceState] = frozenset()
-    if rclass._passes is not None:  # noqa: SLF001 - what types say to us, here and below
-        is_known = _is_said_last(rclass, "_passes", "do_deploy", "deploy")
-        skips = _BEFORE_READY.difference(rclass._passes) if is_known else skips  # noqa: SLF001
+def _nature_of(rclass: type[ResourceManager]) -> Nature:
+    asks = _is_current(rclass, "_required_attributes")
+    passes, skips = rclass._passes, frozenset[ResourceState]()  # noqa: SLF001 - declared by types, here and below
+    if passes is not None:
+        skips = _BEFORE_READY.difference(passes) if _is_current(rclass, "_passes") else skips
     elif not rclass.overrides("deploy"):
         skips = _BEFORE_READY
     return Nature(
@@ -73,8 +70,8 @@ def nature_of(rclass: type[ResourceManager]) -> Nature:
         needs=rclass._needs,  # noqa: SLF001
         ending="always" if rclass._ends_itself else "maybe" if rclass.overrides("start") else "never",  # noqa: SLF001
         skips=skips,
-        attributes=tuple(each for each in rclass._required_attributes if _is_empty(rclass, each)) if asks else (),  # noqa: SLF001
-        connections=rclass._required_connections if asks_connections else (),  # noqa: SLF001
+        attributes=tuple(each for each in rclass._required_attributes if asks and _is_empty(rclass, each)),  # noqa: SLF001
+        connections=rclass._required_connections if _is_current(rclass, "_required_connections") else (),  # noqa: SLF001
         measured_by=rclass._measured_by,  # noqa: SLF001
         measures_when_ready=rclass._measures_when_ready,  # noqa: SLF001
     )
@@ -83,7 +80,7 @@ def nature_of(rclass: type[ResourceManager]) -> Nature:
 def needed(
     resource: Resource, verb: str, resources: Mapping[int, Resource], nature: Natures
 ) -> Iterator[tuple[Need, Resource]]:
-    """Return whom a verb of a resource waits for by itself, each with the need that he is to meet."""
+    """Yield the resources that a verb of another waits for by its type, each with the need."""
     for need in nature(resource.rtype).needs:
         if need.verb != verb:
             continue
@@ -100,7 +97,7 @@ def needed(
 
 
 def lasts(resource: Resource, resources: Mapping[int, Resource], nature: Natures) -> bool:
-    """Tell whether a resource is known to stay STARTED until it is told to stop: nothing in it brings its end."""
+    """Tell whether a resource stays STARTED until it is stopped."""
     mine = nature(resource.rtype)
     ends = [need.of for need in mine.needs if need.verb == "stop"]
     if mine.ending == "always" and ends and not any((of,) in mine.connections for of in ends):
@@ -118,24 +115,12 @@ def _connected(resource: Resource, of: str, resources: Mapping[int, Resource], n
     return [other for other in others if other is not None and is_kind(other.rtype, of, nature)]
 
 
-def _class_of(rtype: str) -> type[ResourceManager] | None:
-    from fedmon.experiment.factory import ResourceFactory
-
-    found = ResourceFactory.resource_types().get(rtype)
-    return ResourceFactory.get_resource_types().get(rtype) if found is None else found
-
-
-def _is_said_last(rclass: type[ResourceManager], name: str, *hooks: str) -> bool:
-    """Tell whether a class says something below which no class has hooks of its own, which may make it untrue."""
-    for each in rclass.__mro__:
-        if name in vars(each):
-            return True
-        if any(hook in vars(each) for hook in hooks):
-            return False
-    return False
+def _is_current(rclass: type[ResourceManager], name: str) -> bool:
+    """Tell whether a declaration is made by the class with the latest code for deploy, or by one derived from it."""
+    latest = next(each for each in rclass.__mro__ if not vars(each).keys().isdisjoint({name, "do_deploy", "deploy"}))
+    return name in vars(latest)
 
 
 def _is_empty(rclass: type[ResourceManager], name: str) -> bool:
-    """Tell whether a resource begins without a value of an attribute."""
-    found = rclass._attributes.get(name)  # noqa: SLF001 - as above
+    found = rclass._attributes.get(name)  # noqa: SLF001
     return found is not None and found.value in (None, "")

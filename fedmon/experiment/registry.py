@@ -1,22 +1,21 @@
-"""The resources of an experiment by guid and name, and what they wait for."""
+"""The resources of an experiment by guid and name: registration, conditions, connections, and facts for plans."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import logging
-import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
 from fedmon.experiment.check.graph import refuse_circles
-from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition, is_text
-from fedmon.experiment.engine import Engine, HookJob
+from fedmon.experiment.check.problems import Facts, Problem
+from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition
+from fedmon.experiment.engine import HookJob
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
@@ -49,20 +48,25 @@ from fedmon.experiment.states import ResourceAction, ResourceState
 
 logger = logging.getLogger(__name__)
 
-HIGHEST = 2**63
-"""Readers of a journal or a document take whole numbers below this one."""
+_HIGHEST = 2**63
+"""Journals and documents hold whole numbers below this one."""
 
 
 class Registry:
-    """The resources of an experiment in order of registration; safe from any thread."""
+    """The resources of an experiment in order of registration; safe from any thread.
 
-    def __init__(self, highest: int) -> None:
+    ``names`` are those of resources by guid, ``asked_for`` the guids in any condition so far.
+    """
+
+    def __init__(self, ec: Experiment, left: SavedRun) -> None:
+        self._ec = ec
         self.names: dict[int, str] = {}
+        self._guids: dict[str, int] = {}  # by name
         self._resources: dict[int, ResourceManager] = {}
-        self.is_saved = False  # since the last change, by an experiment that saves itself
-        self._highest = highest
-        self._plain: dict[type[ResourceManager], tuple[Verb, ...]] = {}
-        self._coming: set[int] = set()
+        self._highest, self._coming = left.highest_guid, set[int]()
+        self._numbers = itertools.count(left.conditions + 1)
+        known = (condition for each in left.state.resources.values() for _, condition in each.conditions)
+        self.asked_for = {guid for condition in known for guid in condition.group}
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[int]:
@@ -71,12 +75,8 @@ class Registry:
     def __contains__(self, guid: object) -> bool:
         return guid in self._resources
 
-    def __len__(self) -> int:
-        return len(self._resources)
-
     def register(
         self,
-        ec: Experiment,
         rtype: str,
         guid: int | None,
         *,
@@ -87,128 +87,195 @@ class Registry:
         name: str = "",
         prepare: Callable[[ResourceManager], None] | None = None,
     ) -> int:
-        """Make a resource, all of it or nothing, and return its guid: the next one for None.
+        """Make a resource, or nothing if that fails; return its guid, the next one for None.
 
-        ``stored`` are values as another resource had them: no set hook sees them again. ``prepare`` is called with the
-        resource before it is registered.
+        ``stored`` are values that a resource had before: no set hook sees them. ``prepare`` is called with the resource
+        before it is registered. Raises DuplicateGuidError, InvalidExperimentError.
         """
-        with self._reserved(guid, name) as number:
-            # Outside of every lock: a type's constructor may do anything.
-            resource = ResourceFactory.create(rtype, ec, number)
+        engine, number = self._ec.engine, self._reserve(guid, name)
+        try:
+            # Without a lock: the constructor of a type may do anything.
+            resource = ResourceFactory.create(rtype, self._ec, number)
             for attribute, value in (attributes or {}).items():
                 resource.set(attribute, value)
             resource.take_stored(stored or {})
             if prepare is not None:
                 prepare(resource)
+            changed = resource.changed_attributes()
             registered = Registered(
-                t=ec.engine.now(),
+                t=engine.now(),
                 guid=number,
                 rtype=rtype,
                 name=name,
-                critical=resource.is_on("critical"),
-                plain=self._plain_verbs(type(resource)),
-                attributes=resource.notes(),
+                critical=bool(resource.get("critical")),
+                plain=_plain_verbs(type(resource)),
+                attributes={one.name: one.as_noted(one.value, resource=resource.name) for one in changed},
                 timeouts=checked_timeouts(resource.type_timeouts, timeouts),
                 retry=checked_retries(resource.type_retry, retry),
             )
             self._resources[number] = resource
-            ec.engine.post(registered)
-        self.is_saved = False
-        return number
-
-    @contextlib.contextmanager
-    def _reserved(self, guid: int | None, name: str) -> Iterator[int]:
-        """Reserve a guid, the next one for None, and a name, for a resource that is made in the block.
-
-        What the block raises frees them again. Raises DuplicateGuidError, InvalidExperimentError.
-        """
-        number, before = self._reserve(guid, name)
-        try:
-            yield number
+            engine.post(registered)
+            resource.is_registered = True
         except BaseException:
             with self._lock:
+                self._coming.discard(number)
                 self.remove(number)
-                self._highest = before if self._highest == number else self._highest
             raise
-        finally:
-            self._coming.discard(number)
-
-    def _reserve(self, guid: int | None, name: str) -> tuple[int, int]:
-        if guid is not None and (type(guid) is not int or not 0 < guid < HIGHEST):
-            raise InvalidExperimentError(
-                f"guid {guid!r} is no positive whole number below 2**63: leave it out to get the next one"
-            )
         with self._lock:
-            number = self._highest + 1 if guid is None else guid
-            if number >= HIGHEST:
-                raise InvalidExperimentError(f"there is no guid after {self._highest}: give one")
+            self._coming.discard(number)
+            self._highest = max(self._highest, number)
+        return number
+
+    def _reserve(self, guid: int | None, name: str) -> int:
+        """Reserve a guid, the next one for None, and a name."""
+        with self._lock:
+            number = max(self._highest, *self._coming, 0) + 1 if guid is None else guid
+            if not 0 < number < _HIGHEST:
+                raise InvalidExperimentError(
+                    f"guid {number!r} is not a positive whole number below 2**63: leave it out to get the next one"
+                )
             if number in self._resources:
                 taken = self._resources[number].get_rtype()
                 raise DuplicateGuidError(f"guid {number} is taken by a resource of type {taken}: leave the guid out")
             if number in self._coming:
                 raise DuplicateGuidError(f"guid {number} is being registered by another thread: leave the guid out")
+            if name in self._guids:
+                raise DuplicateGuidError(f"the name {name!r} is taken by resource {self._guids[name]}")
             if name:
-                if not is_text(name):
-                    raise InvalidExperimentError(f"the name of a resource is a text, not {name!r:.80}")
-                if name in self.names.values():
-                    raise DuplicateGuidError(f"the name {name!r} is taken by resource {self._named(name)}")
-                self.names[number] = name
+                self._name(number, name)
             self._coming.add(number)
-            before, self._highest = self._highest, max(self._highest, number)
-            return number, before
+            return number
+
+    def _name(self, guid: int, name: str) -> None:
+        self.names[guid], self._guids[name] = name, guid
 
     def remove(self, guid: int) -> None:
         """Remove a resource, if it is there."""
         self._resources.pop(guid, None)
-        self.names.pop(guid, None)
-
-    def _plain_verbs(self, rclass: type[ResourceManager]) -> tuple[Verb, ...]:
-        """Return the verbs that do no more than set the state, which every resource of a type is asked for."""
-        if rclass not in self._plain:
-            self._plain[rclass] = tuple(verb for verb in SETTERS if not rclass.overrides(verb))
-        return self._plain[rclass]
+        self._guids.pop(self.names.pop(guid, ""), None)
 
     def get(self, guid: int | str) -> ResourceManager:
-        """Return a resource by guid or name. Raises UnknownGuidError, which says which there are."""
+        """Return a resource by guid or name. Raises UnknownGuidError with the known ones."""
         try:
-            if isinstance(guid, str):
-                return self._resources[self._named(guid)]
-            # What only equals a whole number, as 1.0 and True do, is a mistake.
-            return self._resources[-1 if isinstance(guid, bool) else operator.index(guid)]
-        except (KeyError, TypeError):
-            named = f", named {', '.join(list(self.names.values())[:20])}" if isinstance(guid, str) else ""
+            return self._resources[self._guids[guid] if isinstance(guid, str) else guid]
+        except KeyError:
+            named = f", named {', '.join(list(self._guids)[:20])}" if isinstance(guid, str) else ""
             raise UnknownGuidError(
-                f"there is no resource {guid!r:.80}: there are {_ranges(self._resources)}{named}"
+                f"resource {guid!r:.80} not found: there are {_ranges(self._resources)}{named}"
             ) from None
 
     def guids_of(self, guids: Guids) -> tuple[int, ...]:
-        """Return the guids that a caller means, each once. Raises UnknownGuidError."""
+        """Return the guids of guids or names, each once. Raises UnknownGuidError."""
         given = [guids] if isinstance(guids, str) or not isinstance(guids, Iterable) else guids
         return tuple(dict.fromkeys([self.get(guid).guid for guid in given]))
 
     def of_type(self, rtype: str | type[ResourceManager], *, is_exact: bool = False) -> list[ResourceManager]:
-        """Return the resources of a type and, unless ``is_exact``, of types derived from it.
-
-        Raises UnknownTypeError for a type that was never registered.
-        """
+        """Return the resources of a type, and unless ``is_exact`` of derived types. Raises UnknownTypeError."""
         every = list(self._resources.values())
         found = [one for one in every if (one.get_rtype() == rtype if is_exact else one.is_rm_instance(rtype))]
         if not found and not isinstance(rtype, type):
             classes = {each for rclass in ResourceFactory.resource_types().values() for each in rclass.__mro__}
-            # A name that only types derived from it have is a type as well.
-            if not any(vars(each).get("_rtype") == rtype for each in classes):
+            if not any(vars(each).get("_rtype") == rtype for each in classes):  # nor the parent of a type
                 ResourceFactory.get_resource_type(rtype)
         return found
 
-    # --- what the engine asks for: resources that were removed meanwhile do nothing -----------------------------------
+    # --- conditions -------------------------------------------------------------------------------------------------
+
+    def add_condition(self, guids: Guids, action: ResourceAction | str, condition: AnyCondition) -> AnyCondition:
+        """Add a condition to an action; return it with its number.
+
+        Raises InvalidConditionError, and ImpossiblePlanError if deployed resources would then wait in a circle.
+        """
+        engine, waiting, action = self._ec.engine, self._members(guids), action_of(action)
+        mine = self._numbered(condition)
+        for guid in waiting:
+            if isinstance(mine, StateCondition) and waits_for_itself(guid, action, mine):
+                raise InvalidConditionError(
+                    f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
+                    f"{VERB_OF[action]}: that would be for ever"
+                )
+        added = ConditionAdded(t=engine.now(), guids=waiting, action=action, condition=mine)
+        resources = engine.state.resources
+        deployed = [guid for guid in waiting if guid in resources and resources[guid].group is not None]
+        if deployed:
+            refuse_circles(step(engine.state, added)[0], deploying=deployed)
+        self.asked_for.update(mine.group)
+        engine.post(added)
+        return mine
+
+    def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
+        """Set an attribute when a condition holds. Raises InvalidConditionError, and the errors of setting it."""
+        waiting, kept = self._members(guids), value
+        for resource in map(self.get, waiting):
+            if resource.state >= ResourceState.FAILED:
+                raise InvalidConditionError(f"resource {resource.guid} is {resource.state.name}: it cannot be set")
+            kept = resource.check_value(name, value)
+        mine = None if condition is None else self._numbered(condition)
+        engine = self._ec.engine
+        engine.post(SetWanted(t=engine.now(), guids=waiting, name=name, value=kept, condition=mine))
+
+    def remove_conditions(self, guids: Guids, group: Guids, action: ResourceAction | str | None) -> None:
+        """Remove a group from the conditions of an action; None: of all actions."""
+        known, engine = None if action is None else action_of(action), self._ec.engine
+        waiting, others = self._members(guids), self._members(group)
+        engine.post(ConditionsRemoved(t=engine.now(), guids=waiting, group=others, action=known))
+
+    def _members(self, guids: Guids) -> tuple[int, ...]:
+        found = self.guids_of(guids)
+        if not found:
+            raise InvalidConditionError("no guids: a condition is between resources")
+        return found
+
+    def _numbered(self, condition: AnyCondition) -> AnyCondition:
+        mine = replace(condition, group=self._members(condition.group))
+        check_condition(mine)
+        return replace(mine, number=next(self._numbers))
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def connect(self, guid1: int | str, guid2: int | str) -> None:
+        """Connect two resources, if both agree; if a hook fails, they are disconnected again.
+
+        Raises InvalidConnectionError naming the side that refused.
+        """
+        one, other = self.get(guid1), self.get(guid2)
+        if one is other:
+            raise InvalidConnectionError(f"{one.name} cannot be connected to itself")
+        if other.guid in one.connections:
+            return
+        sides = ((one, other), (other, one))
+        for asked, about in sides:
+            if not _hook(asked.valid_connection, asked, about):
+                raise InvalidConnectionError(f"{asked.name} takes no connection to {about.name}: nothing was connected")
+        engine, done = self._ec.engine, list[tuple[ResourceManager, ResourceManager]]()
+        engine.post(Connected(t=engine.now(), guid=one.guid, other=other.guid))
+        try:
+            for connected, neighbour in sides:
+                _hook(connected.do_connect, connected, neighbour)
+                done.append((connected, neighbour))
+        except BaseException:
+            engine.note(Connected(t=engine.now(), guid=one.guid, other=other.guid, is_on=False))
+            for connected, neighbour in reversed(done):
+                _undo(connected, neighbour)
+            raise
+
+    def disconnect(self, guid1: int | str, guid2: int | str) -> None:
+        """Disconnect two resources; a hook that raises is logged."""
+        one, other, engine = self.get(guid1), self.get(guid2), self._ec.engine
+        if other.guid in one.connections:
+            engine.post(Connected(t=engine.now(), guid=one.guid, other=other.guid, is_on=False))
+            _undo(one, other)
+            _undo(other, one)
+
+    # --- calls of the engine: resources that were removed meanwhile do nothing --------------------------------------
 
     def call(self, guid: int, verb: Verb, reason: str) -> AnyEvent | None:
-        """Call a verb of a resource; return how it ended."""
+        """Call a verb of a resource; return the event of its end."""
         resource = self._resources.get(guid)
         return None if resource is None else resource.called(verb, reason)
 
     def assign(self, guid: int, name: str, value: Any) -> None:
-        """Set an attribute, or log why that cannot be."""
+        """Set an attribute; an error is logged."""
         resource = self._resources.get(guid)
         try:
             if resource is not None:
@@ -217,37 +284,40 @@ class Registry:
             logger.warning("resource %d: %s", guid, error)
 
     def abandon(self, guid: int) -> HookJob | None:
-        """Leave the hook of a resource behind; return its job."""
+        """Abandon the running hook of a resource; return its job."""
         resource = self._resources.get(guid)
         return None if resource is None else resource.abandon()
 
     def waits_for(self, guid: int) -> str:
-        """Return what a resource says that it waits for."""
+        """Return what a resource waits for, in its own words."""
         return str(getattr(self._resources.get(guid), "waits_for", ""))
 
     def end_at_once(self, guids: Iterable[int]) -> None:
-        """Have resources end what they run, without grace."""
+        """End what resources run, without grace."""
         for guid in guids:
             try:
                 self.get(guid).end_at_once()
-            except Exception:  # a type's own code; the others are to end, too
+            except Exception:  # a type's code; the others must end, too
                 logger.exception("resource %d could not be ended at once", guid)
 
-    # --- taking a run up again ----------------------------------------------------------------------------------------
+    # --- reconnecting -----------------------------------------------------------------------------------------------
 
-    def restore(self, ec: Experiment, left: SavedRun) -> None:
+    def restore(self, left: SavedRun) -> None:
         """Make the resources of a state that another process left. Raises UnknownTypeError."""
-        self.names.update(left.names)
+        engine = self._ec.engine
+        for guid, name in left.names.items():
+            self._name(guid, name)
         for guid, seen in sorted(left.state.resources.items()):
-            resource = self._resources[guid] = ResourceFactory.create(seen.rtype, ec, guid)
+            resource = self._resources[guid] = ResourceFactory.create(seen.rtype, self._ec, guid)
             resource.restore(seen.attributes, seen.traces)
-            plain = self._plain_verbs(type(resource))
+            resource.is_registered = True
+            plain = _plain_verbs(type(resource))
             if plain != seen.plain:
-                ec.engine.post(Recoded(t=ec.engine.now(), guid=guid, plain=plain))
+                engine.post(Recoded(t=engine.now(), guid=guid, plain=plain))
 
-    def take_up(self, engine: Engine, left: SavedRun) -> None:
-        """Go on where another process stopped: set timers and attributes, and have resources ask how they stand."""
-        alone = []
+    def take_up(self, left: SavedRun) -> None:
+        """Go on where another process stopped: timers, attributes to set, and `reconnect` of the resources."""
+        engine, alone = self._ec.engine, []
         for guid, seen in sorted(left.state.resources.items()):
             if seen.state is ResourceState.STARTED and seen.calling is None and not self._resources[guid].takes_up():
                 alone.append(guid)
@@ -261,115 +331,67 @@ class Registry:
                 again = functools.partial(self._resources[guid].reconnected, seen.calling)
                 engine.reconnect(guid, seen.calling, again)
 
-    def _named(self, name: str) -> int:
-        return next((guid for guid, known in list(self.names.items()) if known == name), -1)
+    # --- facts for plans --------------------------------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        """Return the facts that a plan needs beside the state; asks nodes, which may take a moment."""
+        resources = sorted(self._resources.items())
+        return Facts(
+            rtypes=ResourceFactory.get_resource_types(),
+            accepts=lambda one, other: self.get(one).valid_connection(other),
+            attributes={
+                guid: {each.name: each.value for each in resource.changed_attributes() if not each.is_masked}
+                for guid, resource in resources
+            },
+            names=self.names,
+            problems=tuple(_foreseen([each for _, each in resources if each.state < ResourceState.READY])),
+            are_removed=True,
+        )
 
 
-class Conditions:
-    """What resources wait for: checks conditions, numbers them and posts them; safe from any thread.
-
-    ``asked_for`` holds the guids that a condition ever asked for.
-    """
-
-    def __init__(self, registry: Registry, engine: Engine, left: SavedRun) -> None:
-        self._registry, self._engine, self._numbers = registry, engine, itertools.count(left.conditions + 1)
-        known = (condition for each in left.state.resources.values() for _, condition in each.conditions)
-        self.asked_for = {guid for condition in known for guid in condition.group}
-
-    def add(self, guids: Guids, action: ResourceAction | str, condition: AnyCondition) -> AnyCondition:
-        """Have an action wait for a condition; return it with its number.
-
-        Raises InvalidConditionError, and ImpossiblePlanError where those who are deployed already would then wait for
-        each other for ever.
-        """
-        waiting, action = self._members(guids), action_of(action)
-        mine = self._numbered(condition)
-        for guid in waiting:
-            if isinstance(mine, StateCondition) and waits_for_itself(guid, action, mine):
-                raise InvalidConditionError(
-                    f"resource {guid} cannot wait for itself to be {mine.state.name} before it may "
-                    f"{VERB_OF[action]}: that would be for ever"
-                )
-        added = ConditionAdded(t=self._engine.now(), guids=waiting, action=action, condition=mine)
-        seen = self._engine.state
-        deployed = [guid for guid in waiting if guid in seen.resources and seen.resources[guid].group is not None]
-        if deployed:
-            refuse_circles(step(seen, added)[0], deploying=deployed)
-        self.asked_for.update(mine.group)
-        self._engine.post(added)
-        return mine
-
-    def add_set(self, guids: Guids, name: str, value: Any, condition: AnyCondition | None) -> None:
-        """Have an attribute set when a condition holds. Raises InvalidConditionError, and what setting it would."""
-        waiting, kept = self._members(guids), value
-        for guid in waiting:
-            resource = self._registry.get(guid)
-            if resource.state >= ResourceState.FAILED:
-                raise InvalidConditionError(f"resource {guid} is {resource.state.name}: nothing of it will be set")
-            kept = resource.check_value(name, value)
-        mine = None if condition is None else self._numbered(condition)
-        self._engine.post(SetWanted(t=self._engine.now(), guids=waiting, name=name, value=kept, condition=mine))
-
-    def remove(self, guids: Guids, group: Guids, action: ResourceAction | str | None) -> None:
-        """Have an action, or every one, wait for a group no longer."""
-        known = None if action is None else action_of(action)
-        waiting, others = self._members(guids), self._members(group)
-        self._engine.post(ConditionsRemoved(t=self._engine.now(), guids=waiting, group=others, action=known))
-
-    def _members(self, guids: Guids) -> tuple[int, ...]:
-        found = self._registry.guids_of(guids)
-        if not found:
-            raise InvalidConditionError("no guids: a condition is between resources")
-        return found
-
-    def _numbered(self, condition: AnyCondition) -> AnyCondition:
-        mine = replace(condition, group=self._members(condition.group))
-        check_condition(mine)
-        return replace(mine, number=next(self._numbers))
+def _foreseen(resources: list[ResourceManager]) -> Iterator[Problem]:
+    """Yield the problems that resources foresee; without a connection the rest is not asked."""
+    for each in resources:
+        yield from getattr(each, "missing", list)()
+    asked = [each for each in resources if hasattr(each, "foreseen") and not _lacks_attribute(each)]
+    for place, each in enumerate(asked):
+        try:
+            yield from getattr(each, "foreseen", list)()
+        except (ConnectionFailedError, NotConnectedError) as error:
+            guids = tuple(one.guid for one in asked[place:])
+            yield Problem(kind="not-asked", severity="warning", guids=guids, text=f"cannot ask the federation: {error}")
+            return
+        except FedmonError as error:
+            text = f"{each.name} cannot be looked at: {error}"
+            yield Problem(kind="not-asked", severity="warning", guids=(each.guid,), text=text)
 
 
-def connect(engine: Engine, one: ResourceManager, other: ResourceManager) -> None:
-    """Connect two resources that both agree; the journal has it before their hooks run. If one fails, undo it.
-
-    Raises InvalidConnectionError naming the side that does not take it.
-    """
-    if one.guid == other.guid:
-        raise InvalidConnectionError(f"{one.name} cannot be connected to itself")
-    sides = ((one, other), (other, one))
-    for asked, about in sides:
-        if not _asked(asked.valid_connection, asked, about):
-            raise InvalidConnectionError(f"{asked.name} takes no connection to {about.name}: nothing was connected")
-    done: list[tuple[ResourceManager, ResourceManager]] = []
-    engine.post(Connected(t=engine.now(), guid=one.guid, other=other.guid))
-    try:
-        for connected, neighbour in sides:
-            _asked(connected.do_connect, connected, neighbour)
-            done.append((connected, neighbour))
-    except BaseException:
-        for connected, neighbour in reversed(done):
-            disconnect(connected, neighbour)
-        engine.note(Connected(t=engine.now(), guid=one.guid, other=other.guid, is_on=False))
-        raise
+def _lacks_attribute(resource: ResourceManager) -> bool:
+    return any(resource.get(name) in (None, "") for name in type(resource)._required_attributes)  # noqa: SLF001
 
 
-def disconnect(rm: ResourceManager, other: ResourceManager) -> None:
-    """Have a resource undo its side of a connection; the connection ends whatever its hook raises."""
+def _plain_verbs(rclass: type[ResourceManager]) -> tuple[Verb, ...]:
+    """Return the verbs for which a type has no code."""
+    return tuple(verb for verb in SETTERS if not rclass.overrides(verb))
+
+
+def _undo(rm: ResourceManager, other: ResourceManager) -> None:
     try:
         rm.do_disconnect(other.guid)
-    except Exception as error:  # noqa: BLE001 - a type's own code; the connection ends all the same
-        rm.error(f"could not be taken apart from {other.name}: {told(error)}")
+    except Exception as error:  # noqa: BLE001 - a type's code; the connection ends all the same
+        rm.error(f"could not be disconnected from {other.name}: {told(error)}")
 
 
-def _asked(hook: Callable[[int], object], rm: ResourceManager, other: ResourceManager) -> bool:
+def _hook(hook: Callable[[int], object], rm: ResourceManager, other: ResourceManager) -> bool:
     try:
         return bool(hook(other.guid))
     except Exception as error:
         raise InvalidConnectionError(
-            f"{rm.name} and {other.name} were not connected, for {rm.name} failed: {told(error)}"
+            f"{rm.name} and {other.name} were not connected: {rm.name} failed: {told(error)}"
         ) from error
 
 
-def _ranges(guids: Iterable[Any]) -> str:
+def _ranges(guids: Iterable[int]) -> str:
     """Return guids as ranges: ``1-5, 8``."""
     found: list[list[int]] = []
     for guid in sorted(guids):

@@ -1,4 +1,4 @@
-"""Types of one's own for tests: each test derives what it needs, and registers it for its time."""
+"""Experiments with types of one's own: each test derives what it needs, and registers it for its time."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def experiment(folder: Path, *types: type[ResourceManager], **options: Any) -> I
         ResourceFactory.register_type(each)
     with ExperimentController("test", folder, **options) as ec:
         yield ec
+
+
+def added(ec: ExperimentController, rclass: type[ResourceManager], **options: Any) -> Any:
+    """Register a type and a resource of it; return that."""
+    ResourceFactory.register_type(rclass)
+    return ec.get_resource(ec.register_resource(rclass.get_rtype(), **options))
 
 
 def own(rtype: str, **members: Any) -> type[ResourceManager]:

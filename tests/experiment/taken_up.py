@@ -5,10 +5,9 @@ from __future__ import annotations
 import fcntl
 from typing import Any
 
-from fedmon.experiment.attributes import Attribute, Flags
+from fedmon.experiment.attributes import Attribute, Flags, Trace
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from fedmon.experiment.traces import Trace
 
 
 @clsinit_copy

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedmon.experiment import ExperimentController, FailureManager, OptionalFailures, QuorumFailures
 from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError
-from fedmon.experiment.failure import FailureManager, OptionalFailures, QuorumFailures, judge
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.states import FailureLevel
-from tests.experiment.small_experiment import SmallExperiment
+from tests.experiment.own_types import added
+from tests.support.waiting import wait_until
 
 
 class Node(ResourceManager):
@@ -25,89 +29,25 @@ class Tool(ResourceManager):
     _rtype = "test::Tool"
 
 
-def failing(ec: SmallExperiment, *guids: int) -> list[bool]:
+@contextmanager
+def experiment(
+    folder: Path, fm: FailureManager | None, *types: tuple[type[ResourceManager], bool]
+) -> Iterator[ExperimentController]:
+    """Give an experiment with resources of these types, each critical or not."""
+    with ExperimentController("failing", folder, fm=fm) as ec:
+        for rclass, critical in types:
+            added(ec, rclass, critical=critical)
+        yield ec
+
+
+def failing(ec: ExperimentController, *guids: int) -> list[bool]:
     """Have resources fail one after the other; return whether the experiment had ended after each."""
     found = []
     for guid in guids:
         ec.get_resource(guid).fail("lost")
-        ec.work()
-        found.append(ec.machine.is_aborted)
+        wait_until(lambda: not ec.engine.hooks.is_busy, timeout_s=10)
+        found.append(ec.snapshot.is_aborted)
     return found
-
-
-def test_a_critical_failure_ends_the_experiment_and_says_why() -> None:
-    ec = SmallExperiment()
-    ec.add(Node, critical=False)
-    ec.add(Node)
-
-    assert failing(ec, 1, 2) == [False, True]
-    assert (ec.fm.failure_level, ec.fm.abort) == (FailureLevel.RM_FAILURE, True)
-    assert ec.machine.level_reason == "resource 2 (test::Node), which is critical, failed: lost"
-
-
-def test_only_the_first_failure_counts() -> None:
-    ec = SmallExperiment()
-    ec.add(Node)
-    ec.add(Node)
-
-    failing(ec, 1, 2)
-
-    assert "resource 1" in ec.fm.reason
-
-
-def test_a_resource_that_did_not_fail_or_is_gone_ends_nothing() -> None:
-    ec = SmallExperiment()
-    ec.add(Node)
-
-    for guid in (1, 77):
-        judge(ec.fm, ec.engine, guid)
-
-    assert ec.failure_level is FailureLevel.OK
-
-
-def test_optional_failures_end_nothing() -> None:
-    ec = SmallExperiment(OptionalFailures())
-    ec.add(Node)
-
-    assert failing(ec, 1) == [False]
-
-
-def test_an_experiment_goes_on_while_its_quorum_is_there() -> None:
-    ec = SmallExperiment(QuorumFailures(2, [1, 2, 3]))
-    for _ in range(4):
-        ec.add(Node)
-
-    assert failing(ec, 1, 2) == [False, True]
-    assert ec.fm.reason.endswith("failed, and 1 of 3 are left, where 2 must be")
-
-
-def test_a_quorum_may_be_of_a_type_and_the_rest_is_critical_or_not() -> None:
-    ec = SmallExperiment(QuorumFailures(1, rtype="test::Node"))
-    ec.add(Node)
-    ec.add(Server)
-    ec.add(Tool, critical=False)
-    ec.add(Tool)
-
-    assert failing(ec, 1, 3, 4) == [False, False, True]
-    assert "resource 4 (test::Tool), which is critical" in ec.fm.reason
-
-
-def test_a_quorum_may_be_added_when_the_guids_are_known() -> None:
-    manager = QuorumFailures()
-    ec = SmallExperiment(manager)
-    guids = [ec.add(Node).guid for _ in range(3)]
-    manager.add(2, guids)
-
-    assert failing(ec, 1, 2) == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("at_least", "options"),
-    [(0, {"guids": [1]}), (3, {"guids": [1, 2]}), (1, {}), (1, {"guids": [1], "rtype": "x"}), (True, {"guids": [1]})],
-)
-def test_a_quorum_that_cannot_be_is_refused_by_name(at_least: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidPolicyError):
-        QuorumFailures(at_least, **options)
 
 
 class Own(FailureManager):
@@ -123,62 +63,84 @@ class Own(FailureManager):
             self._abort = True
 
 
-def test_a_custom_failure_manager_works() -> None:
-    manager = Own()
-    ec = SmallExperiment(manager)
-    ec.add(Node)
-    ec.add(Node)
-
-    assert failing(ec, 1, 2) == [False, True]
-    assert manager.seen == [1, 2]
+class Strict(FailureManager):
+    def eval_failure(self, guid: int) -> None:  # noqa: ARG002
+        self._abort = True
 
 
-def test_a_custom_failure_manager_that_only_aborts_ends_the_experiment_too() -> None:
-    class Strict(FailureManager):
-        def eval_failure(self, guid: int) -> None:  # noqa: ARG002
-            self._abort = True
-
-    ec = SmallExperiment(Strict())
-    ec.add(Node, critical=False)
-
-    assert failing(ec, 1) == [True]
-    assert (ec.machine.level, ec.machine.level_reason) == (FailureLevel.RM_FAILURE, "Strict aborts")
+class Broken(FailureManager):
+    def eval_failure(self, guid: int) -> None:  # noqa: ARG002
+        raise ZeroDivisionError
 
 
-def test_a_failure_manager_that_raises_is_logged_and_the_failure_judged_without_it(
-    caplog: pytest.LogCaptureFixture,
+NODE, MINOR = (Node, True), (Node, False)
+LOST = "resource 2 (test::Node), which is critical, failed: lost"
+
+
+@pytest.mark.parametrize(
+    ("fm", "types", "guids", "ended", "reason"),
+    [
+        (None, [MINOR, NODE, NODE], [1, 2, 3], [False, True, True], LOST),
+        (OptionalFailures(), [NODE], [1], [False], ""),
+        (QuorumFailures(2, [1, 2, 3]), [NODE] * 4, [1, 2], [False, True],
+         "resource 2 (test::Node) failed, and 1 of 3 are left, where 2 must be"),
+        (QuorumFailures(1, rtype="test::Node"), [NODE, (Server, True), (Tool, False), (Tool, True)], [1, 3, 4],
+         [False, False, True], "resource 4 (test::Tool), which is critical, failed: lost"),
+        (Own(), [NODE] * 2, [1, 2], [False, True], "Own aborts"),
+        (Strict(), [MINOR], [1], [True], "Strict aborts"),
+        (Broken(), [MINOR, NODE], [1, 2], [False, True], LOST),
+    ],
+)  # fmt: skip
+def test_a_failure_manager_says_when_the_experiment_ends_and_why(
+    tmp_path: Path, fm: FailureManager | None, types: list[Any], guids: list[int], ended: list[bool], reason: str
 ) -> None:
-    class Broken(FailureManager):
-        def eval_failure(self, guid: int) -> None:  # noqa: ARG002
-            raise ZeroDivisionError
-
-    ec = SmallExperiment(Broken())
-    ec.add(Node, critical=False)
-    ec.add(Node)
-
-    assert failing(ec, 1, 2) == [False, True]
-    assert "the failure manager Broken failed" in caplog.text
+    with experiment(tmp_path, fm, *types) as ec:
+        assert failing(ec, *guids) == ended
+        assert (ec.fm.abort, ec.abort, ec.snapshot.level_reason) == (ended[-1], ended[-1], reason)
+        assert ec.failure_level is (FailureLevel.RM_FAILURE if ended[-1] else FailureLevel.OK)
 
 
-def test_a_failure_of_the_controller_is_worse() -> None:
-    ec = SmallExperiment()
-    ec.add(Node)
-    failing(ec, 1)
+def test_a_resource_that_did_not_fail_ends_nothing(tmp_path: Path) -> None:
+    with experiment(tmp_path, None, NODE) as ec:
+        ec.inform_failure(1)
 
-    ec.fm.set_ec_failure("the disk is full")
-
-    assert (ec.fm.failure_level, ec.fm.reason) == (FailureLevel.EC_FAILURE, "the disk is full")
+        assert ec.failure_level is FailureLevel.OK
 
 
-def test_a_failure_manager_begins_anew_with_another_experiment() -> None:
-    first = SmallExperiment()
-    first.add(Node)
-    failing(first, 1)
-    manager = first.fm
+def test_a_quorum_may_be_added_when_the_guids_are_known(tmp_path: Path) -> None:
+    manager = QuorumFailures()
+    with experiment(tmp_path, manager, NODE, NODE, NODE) as ec:
+        manager.add(2, ec.resources)
 
-    second = SmallExperiment(manager)
+        assert failing(ec, 1, 2) == [False, True]
 
-    assert (manager.abort, manager.failure_level, manager.ec) == (False, FailureLevel.OK, second)
+
+@pytest.mark.parametrize(
+    ("at_least", "options"),
+    [(0, {"guids": [1]}), (3, {"guids": [1, 2]}), (1, {}), (1, {"guids": [1], "rtype": "x"})],
+)
+def test_a_quorum_that_cannot_be_is_refused_by_name(at_least: int, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPolicyError):
+        QuorumFailures(at_least, **options)
+
+
+def test_a_failure_of_the_controller_is_worse_and_heard_at_once(tmp_path: Path) -> None:
+    with experiment(tmp_path, None, NODE) as ec:
+        failing(ec, 1)
+
+        ec.fm.set_ec_failure("the disk is full")
+
+        assert (ec.snapshot.level, ec.fm.reason) == (FailureLevel.EC_FAILURE, "the disk is full")
+
+
+def test_a_failure_manager_begins_anew_with_another_experiment(tmp_path: Path) -> None:
+    with experiment(tmp_path, None, NODE) as first:
+        failing(first, 1)
+        manager = first.fm
+
+        with experiment(tmp_path, manager) as second:
+            assert (manager.abort, manager.failure_level, manager.ec) == (False, FailureLevel.OK, second)
+        assert first.abort
 
 
 def test_a_failure_manager_without_experiment_says_so() -> None:

@@ -1,37 +1,50 @@
-"""Flags of attributes bind everybody but the resource itself; what cannot be written down is not set."""
+"""Flags bind everybody but the resource itself; values stay with it, and come back from files as they were."""
 
 from __future__ import annotations
 
+import enum
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from fedmon.common.errors import FedmonError
-from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager, ResourceState, clsinit_copy
+from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.errors import (
     AttributeAccessError,
     InvalidAttributeValueError,
     UnknownAttributeError,
     UnknownTraceError,
 )
-from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.traces import Trace
-from tests.experiment.small_experiment import SmallExperiment
+from fedmon.experiment.events import AttributeSet
+from fedmon.experiment.journal import NAME, read_journal
+from tests.experiment.own_types import added
+from tests.support.waiting import wait_until
+
+FLAGS = {
+    "plain": 0, "noread": Flags.NoRead, "nowrite": Flags.NoWrite, "design": Flags.Design, "construct": Flags.Construct,
+    "credential": Flags.Credential, "filter": Flags.Filter, "reserved": Flags.Reserved,
+}  # fmt: skip
 
 
 @clsinit_copy
 class Flagged(ResourceManager):
+    """Adds one to each number when it starts."""
+
     _rtype = "test::Flagged"
 
     @classmethod
     def _register_attributes(cls) -> None:
-        for name, flags in {
-            "plain": 0, "noread": Flags.NoRead, "nowrite": Flags.NoWrite, "design": Flags.Design,
-            "construct": Flags.Construct, "credential": Flags.Credential, "filter": Flags.Filter,
-            "reserved": Flags.Reserved,
-        }.items():  # fmt: skip
+        for name, flags in FLAGS.items():
             cls._register_attribute(Attribute(name, "help", type=Types.Integer, flags=flags, default=0))
+        cls._register_attribute(Attribute("hidden", "help", flags=Flags.NoRead))
+        cls._register_attribute(Attribute("kept", "help", flags=Flags.Reserved))
+        for name, flag in (("nowrite", Flags.NoWrite), ("reserved", Flags.Reserved), ("noread", Flags.NoRead)):
+            cls._register_attribute(Attribute(f"all-{name}", "help", flags=Flags.Global | flag, default="first"))
 
     @classmethod
     def _register_traces(cls) -> None:
@@ -39,33 +52,98 @@ class Flagged(ResourceManager):
         cls._register_trace(Trace("log", "help", enabled=True))
 
     def do_start(self) -> None:
-        for attribute in type(self).get_attributes():
-            if attribute.type is Types.Integer:
-                self.set(attribute.name, 1 + self.get(attribute.name))
+        self.set("kept", "by the type")
+        for name in FLAGS:
+            self.set(name, 1 + self.get(name))
         super().do_start()
+
+
+@clsinit_copy
+class Parent(ResourceManager):
+    _rtype = "own::Parent"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        cls._register_attribute(Attribute("word", "help"))
+        cls._register_attribute(Attribute("secret", "help", flags=Flags.Credential))
+
+
+class Placing(Parent):
+    """Sets attributes as types of NEPI do."""
+
+    _rtype = "own::Placing"
+
+    def do_deploy(self) -> None:
+        self._attrs["word"].value = "placed"
+        self._attrs["secret"].value = "hunter2"
+        super().do_deploy()
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Loud(str):
+    """A text that is no plain one."""
+
+    __slots__ = ()
+
+
+@clsinit_copy
+class Hooked(ResourceManager):
+    _rtype = "own::Hooked"
+
+    @classmethod
+    def _register_attributes(cls) -> None:
+        for attribute in (
+            Attribute("loud", "", set_hook=lambda _, new: f"{new}!"),
+            Attribute("spelt", "", Types.Integer, set_hook=lambda _, new: "c0de" if new == 1 else str(new)),
+            Attribute("tenfold", "", Types.Integer, range=(0, 10), set_hook=lambda _, new: new * 10),
+            Attribute("endless", "", set_hook=lambda _old, _new: float("inf")),
+            Attribute("marked", "", set_hook=lambda _, new: {"json": new}),
+            Attribute("large", "", set_hook=lambda _, new: 2**80 if new else None),
+            Attribute("thing", "", set_hook=lambda _old, _new: object()),
+            Attribute("pair", "", Types.Enumerate, allowed=[(1, 2), (3, (4, 5))]),
+            Attribute("colour", "", Types.Enumerate, allowed=[Colour.RED]),
+            Attribute("plain", ""),
+        ):
+            cls._register_attribute(attribute)
+
+
+@pytest.fixture(autouse=True)
+def types() -> Iterator[None]:
+    kept = ResourceFactory._resource_types
+    for rclass in (Flagged, Parent, Placing, Hooked):
+        ResourceFactory.register_type(rclass)
+    yield
+    ResourceFactory._resource_types = kept
+
+
+@pytest.fixture
+def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    with ExperimentController("own", tmp_path / "runs") as made:
+        yield made
 
 
 def refused(rm: ResourceManager) -> list[str]:
     """Return the flags that forbid setting; the attributes that can be set are set."""
     found: list[AttributeAccessError] = []
-    for attribute in rm.get_attributes():
-        if attribute.type is Types.Integer:
-            try:
-                rm.set(attribute.name, 5)
-            except AttributeAccessError as error:
-                found.append(error)
+    for name in FLAGS:
+        try:
+            rm.set(name, 5)
+        except AttributeAccessError as error:
+            found.append(error)
     assert {error.resource for error in found} == {"resource 1 (test::Flagged)"}
     assert all(isinstance(error, FedmonError) for error in found)
     return [f"{error.attribute}: {error.flag}" for error in found]
 
 
-def test_flags_are_enforced_before_and_after_deploy() -> None:
-    ec = SmallExperiment()
-    rm = ec.add(Flagged)
-
+def test_flags_are_enforced_before_and_after_deploy(ec: ExperimentController) -> None:
+    rm = added(ec, Flagged)
     assert refused(rm) == ["nowrite: NoWrite", "reserved: Reserved"]
 
     ec.deploy(1)
+    assert ec.wait_started(1, timeout=10)
 
     assert refused(rm) == [
         "nowrite: NoWrite", "design: Design", "construct: Construct", "credential: Design", "filter: Design",
@@ -73,11 +151,10 @@ def test_flags_are_enforced_before_and_after_deploy() -> None:
     ]  # fmt: skip
 
 
-def test_a_resource_that_was_asked_to_deploy_keeps_its_design_while_it_waits() -> None:
-    ec = SmallExperiment()
-    rm, other = ec.add(Flagged), ec.add(Flagged)
+def test_a_resource_that_was_asked_to_deploy_keeps_its_design_while_it_waits(ec: ExperimentController) -> None:
+    rm, other = added(ec, Flagged), added(ec, Flagged)
 
-    ec.condition(rm.guid, ResourceAction.DEPLOY, other.guid, ResourceState.STARTED)
+    ec.register_condition(rm.guid, "deploy", other.guid, "STARTED")
     ec.deploy(rm.guid)
 
     assert rm.state is ResourceState.NEW
@@ -86,61 +163,59 @@ def test_a_resource_that_was_asked_to_deploy_keeps_its_design_while_it_waits() -
     assert rm.set("construct", 1) == 1
 
 
-def test_what_cannot_be_read_is_read_by_its_own_hooks_alone() -> None:
-    ec = SmallExperiment()
-    rm = ec.add(Flagged)
-
+def test_what_may_not_be_read_is_read_by_its_own_code_alone(ec: ExperimentController, tmp_path: Path) -> None:
+    rm = added(ec, Flagged, hidden="unsaid")
     with pytest.raises(AttributeAccessError, match="NoRead"):
         rm.get("noread")
-
     ec.deploy(1)
-    ec.work()
+    assert ec.wait_started(1, timeout=10)
 
-    assert rm.state is ResourceState.STARTED
-    values = {name: rm._attrs[name].value for name in ("noread", "nowrite", "reserved", "design")}
-    assert values == {"noread": 1, "nowrite": 1, "reserved": 1, "design": 1}
+    assert {name: rm._attrs[name].value for name in ("noread", "reserved")} == {"noread": 1, "reserved": 1}
+    assert {each.name: each.value for each in ec.get_attributes(1)}["hidden"] is None
+    shown = ec.get_attribute(1, "hidden")
+    with pytest.raises(AttributeAccessError, match=r"hidden.*test::Flagged.*NoRead"):
+        _ = shown.value
+    assert "unsaid" not in f"{shown!r} {ec.serialize()} {ec.serialize('toml')}"
+    with ExperimentController.load(ec.save(tmp_path), local_dir=tmp_path) as again:
+        assert not any(each.is_masked for each in again.get_resource(1).changed_attributes())
 
 
-def test_what_conditions_are_to_set_is_checked_when_they_are_registered() -> None:
-    ec = SmallExperiment()
-    rm = ec.add(Flagged)
+def test_what_only_the_type_sets_is_saved_and_does_not_hinder_loading(ec: ExperimentController, tmp_path: Path) -> None:
+    added(ec, Flagged)
+    ec.deploy()
+    assert ec.wait_started(timeout=10)
 
-    rm.check_value("plain", 4)
+    for kind in ("xml", "toml"):
+        assert "by the type" in ec.serialize(kind)
+        with ExperimentController.load(ec.save(tmp_path, format=kind), local_dir=tmp_path) as again:
+            assert again.get(1, "kept") is None
+
+
+def test_what_conditions_are_to_set_is_checked_when_they_are_registered(ec: ExperimentController) -> None:
+    rm, other = added(ec, Flagged), added(ec, Flagged)
+
     for name in ("design", "construct", "nowrite"):
         with pytest.raises(AttributeAccessError):
-            rm.check_value(name, 4)
-    with pytest.raises(InvalidAttributeValueError):
-        rm.check_value("plain", "four")
-    assert rm.get("plain") == 0
-
-
-def test_a_wrong_value_names_attribute_resource_value_and_what_is_allowed() -> None:
-    ec = SmallExperiment()
-    rm = ec.add(Flagged)
-
+            ec.set_with_conditions(name, 4, rm.guid, other.guid, "STARTED")
     with pytest.raises(InvalidAttributeValueError) as caught:
-        rm.set("plain", "text")
+        ec.set_with_conditions("plain", "four", rm.guid, other.guid, "STARTED")
 
     error = caught.value
-    assert (error.attribute, error.resource, error.value) == ("plain", "resource 1 (test::Flagged)", "text")
-    assert error.allowed == "a whole number"
-    assert isinstance(error, ValueError)
+    assert (error.attribute, error.resource, error.value) == ("plain", "resource 1 (test::Flagged)", "four")
+    assert (error.allowed, rm.get("plain")) == ("a whole number", 0)
 
 
-@pytest.mark.parametrize("how", ["get", "set", "has_changed", "has_flag", "check_value", "get_attribute_of_instance"])
-def test_an_unknown_attribute_is_named(how: str) -> None:
-    ec = SmallExperiment()
-    rm = ec.add(Flagged)
-    more: dict[str, tuple[Any, ...]] = {"set": (1,), "has_flag": (Flags.Design,), "check_value": (1,)}
+@pytest.mark.parametrize("how", ["get", "set", "has_changed", "has_flag", "get_attribute_of_instance"])
+def test_an_unknown_attribute_is_named(how: str, ec: ExperimentController) -> None:
+    more = (1,) if how in ("set", "has_flag") else ()
 
     with pytest.raises(UnknownAttributeError, match="plain") as caught:
-        getattr(rm, how)("plan", *more.get(how, ()))
+        getattr(added(ec, Flagged), how)("plan", *more)
     assert isinstance(caught.value, KeyError)
 
 
-def test_critical_is_what_conditions_and_failures_look_at() -> None:
-    ec = SmallExperiment()
-    rm = ec.add(Flagged)
+def test_critical_is_what_conditions_and_failures_look_at(ec: ExperimentController) -> None:
+    rm = added(ec, Flagged)
 
     rm.set("critical", False)
 
@@ -149,19 +224,17 @@ def test_critical_is_what_conditions_and_failures_look_at() -> None:
         rm.set("critical", "False")
 
 
-def test_resources_hold_values_of_their_own() -> None:
-    ec = SmallExperiment()
-    one, other = ec.add(Flagged), ec.add(Flagged)
+def test_resources_hold_values_of_their_own(ec: ExperimentController) -> None:
+    one, other = added(ec, Flagged), added(ec, Flagged)
 
     one.set("plain", 3)
 
     assert (one.get("plain"), other.get("plain"), Flagged.get_attribute("plain").value) == (3, 0, 0)
     assert (one.has_changed("plain"), other.has_changed("plain")) == (True, False)
-    assert [each.name for each in one.changed_attributes()] == ["plain"]
     assert {each.name: each.value for each in one.get_attributes_of_instance()}["plain"] == 3
 
 
-def test_a_constructor_sets_attributes_before_anybody_knows_the_resource() -> None:
+def test_a_constructor_sets_attributes_before_anybody_knows_the_resource(ec: ExperimentController) -> None:
     class Prepared(Flagged):
         _rtype = "test::Prepared"
 
@@ -170,22 +243,105 @@ def test_a_constructor_sets_attributes_before_anybody_knows_the_resource() -> No
             self.set("plain", 8)
             self.set("critical", False)
 
-    ec = SmallExperiment()
-    rm = ec.add(Prepared)
-
-    assert (rm.get("plain"), ec.snapshot.resources[1].critical) == (8, False)
+    assert (added(ec, Prepared).get("plain"), ec.snapshot.resources[1].critical) == (8, False)
 
 
-def test_traces_are_enabled_one_by_one() -> None:
-    ec = SmallExperiment()
-    rm, other = ec.add(Flagged), ec.add(Flagged)
+def test_traces_are_enabled_one_by_one(ec: ExperimentController) -> None:
+    rm, other = added(ec, Flagged), added(ec, Flagged)
 
     rm.enable_trace("stdout")
 
     assert (rm.trace_enabled("stdout"), rm.trace_enabled("log"), other.trace_enabled("stdout")) == (True, True, False)
-    assert [each.name for each in rm.get_traces_of_instance() if each.enabled] == ["stdout", "log"]
     assert {each.name: each.enabled for each in rm.get_traces_of_instance()} == {"stdout": True, "log": True}
     assert rm.trace("stdout") is None
     for ask in (rm.enable_trace, rm.trace_enabled):
         with pytest.raises(UnknownTraceError, match="log, stdout"):
             ask("stdin")
+
+
+def test_what_a_hook_sets_in_place_is_of_its_resource_alone_and_in_the_journal(ec: ExperimentController) -> None:
+    one, other = added(ec, Placing), added(ec, Placing)
+    ec.deploy(one.guid)
+    assert ec.wait_deployed(one.guid, timeout=10)
+
+    values = [each.get(name) for each in (one, other, added(ec, Parent)) for name in ("word", "secret")]
+    assert values == ["placed", "hunter2", None, None, None, None]
+    assert [rclass.get_attribute("word").value for rclass in (Parent, Placing)] == [None, None]
+    told = [event for event in read_journal(Path(ec.run_dir) / NAME) if isinstance(event, AttributeSet)]
+    assert {(event.name, event.value) for event in told} == {("word", "placed"), ("secret", "********")}
+
+
+def test_a_resources_own_attributes_are_checked_and_live(ec: ExperimentController) -> None:
+    resource = added(ec, Placing)
+    own = resource._attrs
+    word = own["word"]
+
+    with pytest.raises(InvalidAttributeValueError):
+        word.value = 5
+    word.value = "now"
+
+    assert (word.value, word.has_changed, resource.get("word"), "nothing" in own) == ("now", True, "now", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "stored"),
+    [
+        ("loud", "w", "w!"), ("spelt", 1, "c0de"), ("spelt", 7, "7"), ("tenfold", 5, 50), ("large", "x", 2**80),
+        ("endless", "x", float("inf")), ("marked", "x", {"json": "x"}), ("pair", (1, 2), (1, 2)),
+        ("pair", [3, [4, 5]], (3, (4, 5))), ("colour", "red", Colour.RED), ("plain", Loud("x"), "x"),
+    ],
+)  # fmt: skip
+def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(
+    tmp_path: Path, name: str, given: Any, stored: Any
+) -> None:
+    with ExperimentController("own", tmp_path / "first") as ec:
+        guids = [ec.register_resource("own::Hooked", **{name: given}), ec.register_resource("own::Hooked")]
+        ec.set(guids[1], name, given)
+        paths = [ec.save(tmp_path, format=kind) for kind in ("xml", "toml")]
+        left = shutil.copytree(ec.run_dir, tmp_path / "killed" / "own" / ec.run_id)
+
+    for path in paths:
+        with ExperimentController.load(path, local_dir=tmp_path / "loaded") as again:
+            assert [again.get(each, name) for each in guids] == [stored, stored]
+    with ExperimentController.reconnect(left) as again:
+        assert [again.get(each, name) for each in guids] == [stored, stored]
+
+
+def test_what_no_file_can_hold_is_refused_at_the_call(ec: ExperimentController) -> None:
+    guid = ec.register_resource("own::Hooked")
+
+    with pytest.raises(InvalidAttributeValueError, match=r"thing.*resource 1 .*a object cannot be kept"):
+        ec.set(guid, "thing", "x")
+    with pytest.raises(InvalidAttributeValueError, match="thing"):
+        ec.register_resource("own::Hooked", thing="x")
+
+    assert (ec.get(guid, "thing"), ec.resources) == (None, [guid])
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "stored"),
+    [
+        ("plain", Loud("x"), "x"), ("pair", (3, (4, 5)), (3, (4, 5))), ("tenfold", numpy.int64(5), 50),
+        ("loud", "w", "w!"),
+    ],
+)  # fmt: skip
+def test_what_conditions_set_is_stored_likewise(ec: ExperimentController, name: str, given: Any, stored: Any) -> None:
+    one, other = added(ec, Hooked), added(ec, Parent)
+    ec.set_with_conditions(name, given, one.guid, other.guid, ResourceState.STARTED)
+
+    ec.deploy()
+
+    wait_until(lambda: one.get(name) == stored, 10, what="the value")
+
+
+def test_a_global_attribute_that_nobody_may_set_or_read_is_not(ec: ExperimentController) -> None:
+    for flag, name in (("NoWrite", "all-nowrite"), ("Reserved", "all-reserved")):
+        with pytest.raises(AttributeAccessError, match=flag):
+            ec.set_global("test::Flagged", name, "x")
+        assert ec.get_global("test::Flagged", name) == "first"
+
+    ec.set_global("test::Flagged", "all-noread", "unsaid")
+
+    with pytest.raises(AttributeAccessError, match="NoRead"):
+        ec.get_global("test::Flagged", "all-noread")
+    assert "unsaid" not in str([each.value for each in Flagged.get_attributes()])

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmon.experiment.errors import InvalidConnectionError, UnknownGuidError, UnknownTypeError
-from fedmon.experiment.factory import ResourceFactory
+from fedmon.experiment import ExperimentController
+from fedmon.experiment.errors import InvalidConnectionError, UnknownGuidError
+from fedmon.experiment.events import Connected
+from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from tests.experiment.small_experiment import SmallExperiment, names
+from tests.experiment.own_types import added, own
 
 
 @clsinit_copy
 class Node(ResourceManager):
+    """Answers and raises as its test says, and keeps what it was asked and whether the journal knew it."""
+
     _rtype = "test::Node"
 
     def __init__(self, ec: Any, guid: int) -> None:
         super().__init__(ec, guid)
         self.answers: dict[str, Any] = {}
         self.did: list[str] = []
+        self.known: list[bool] = []
 
     def _do(self, what: str, guid: int) -> Any:
         answer = self.answers.get(what, True)
         if isinstance(answer, Exception):
             raise answer
         self.did.append(f"{what} {guid}")
+        events = [one for one in read_journal(Path(self.ec.run_dir) / NAME) if isinstance(one, Connected)]
+        self.known += [event.is_on for event in events[-1:]]
         return answer
 
     def valid_connection(self, guid: int) -> bool:
@@ -38,23 +47,23 @@ class Node(ResourceManager):
         self._do("disconnect", guid)
 
 
-@clsinit_copy
-class Host(Node):
-    _rtype = "test::Host"
+@pytest.fixture
+def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    with ExperimentController("connected", tmp_path) as made:
+        yield made
 
 
-@clsinit_copy
-class Link(ResourceManager):
-    _rtype = "test::Link"
+@pytest.fixture
+def pair(ec: ExperimentController) -> list[Any]:
+    return [added(ec, Node), added(ec, Node)]
 
 
-def connections(ec: SmallExperiment) -> list[list[int]]:
+def connections(ec: ExperimentController) -> list[list[int]]:
     return [sorted(ec.get_resource(guid).connections) for guid in ec.resources]
 
 
-def test_both_sides_are_asked_and_both_list_the_other() -> None:
-    ec = SmallExperiment()
-    one, two = ec.add(Node), ec.add(Node)
+def test_both_sides_are_asked_and_both_list_the_other(ec: ExperimentController, pair: list[Any]) -> None:
+    one, two = pair
 
     one.register_connection(2)
     one.register_connection(2)
@@ -64,37 +73,36 @@ def test_both_sides_are_asked_and_both_list_the_other() -> None:
     assert (one.did, two.did) == (["valid 2", "connect 2"], ["valid 1", "connect 1"])
 
 
-@pytest.mark.parametrize("side", [1, 2])
-def test_a_one_sided_valid_connection_leaves_no_half_connection(side: int) -> None:
-    ec = SmallExperiment()
-    pair = {1: ec.add(Node), 2: ec.add(Node)}
-    pair[side].answers["valid"] = False
+def test_a_connection_is_in_the_journal_before_its_hooks_run(ec: ExperimentController, pair: list[Any]) -> None:
+    one, two = pair
 
-    with pytest.raises(InvalidConnectionError, match=rf"resource {side} \(test::Node\) takes no connection"):
-        pair[1].register_connection(2)
+    one.register_connection(2)
+    one.unregister_connection(2)
 
-    assert connections(ec) == [[], []]
-    assert not any(did.startswith("connect") for rm in pair.values() for did in rm.did)
+    assert one.did == ["valid 2", "connect 2", "disconnect 2"]
+    assert one.known == two.known == [True, False]
 
 
 @pytest.mark.parametrize("side", [1, 2])
-@pytest.mark.parametrize("what", ["valid", "connect"])
-def test_a_hook_that_raises_leaves_no_half_connection(side: int, what: str) -> None:
-    ec = SmallExperiment()
-    pair = {1: ec.add(Node), 2: ec.add(Node)}
-    pair[side].answers[what] = RuntimeError("cable broken")
+@pytest.mark.parametrize("what", ["refuse", "valid", "connect"])
+def test_a_side_that_refuses_or_raises_leaves_no_half_connection(
+    side: int, what: str, ec: ExperimentController, pair: list[Any]
+) -> None:
+    answer, reason = RuntimeError("cable broken"), "failed: RuntimeError: cable broken"
+    answers = {"valid": False} if what == "refuse" else {what: answer}
+    pair[side - 1].answers = answers
 
-    with pytest.raises(InvalidConnectionError, match=rf"resource {side} .*failed: RuntimeError: cable broken"):
-        pair[1].register_connection(2)
+    expected = rf"resource {side} \(test::Node\) {'takes no connection' if what == 'refuse' else reason}"
+    with pytest.raises(InvalidConnectionError, match=expected):
+        pair[0].register_connection(2)
 
     assert connections(ec) == [[], []]
-    undone = [did for did in pair[1].did if did.startswith(("connect", "disconnect"))]
-    assert undone == (["connect 2", "disconnect 2"] if (side, what) == (2, "connect") else [])
+    done = [did for did in pair[0].did if not did.startswith("valid")]
+    assert done == (["connect 2", "disconnect 2"] if (side, what) == (2, "connect") else [])
 
 
-def test_nothing_is_connected_to_itself_or_to_nobody() -> None:
-    ec = SmallExperiment()
-    one = ec.add(Node)
+def test_nothing_is_connected_to_itself_or_to_nobody(ec: ExperimentController) -> None:
+    one = added(ec, Node)
 
     with pytest.raises(InvalidConnectionError, match="itself"):
         one.register_connection(1)
@@ -103,9 +111,8 @@ def test_nothing_is_connected_to_itself_or_to_nobody() -> None:
     assert connections(ec) == [[]]
 
 
-def test_a_connection_ends_on_both_sides_even_where_a_hook_raises() -> None:
-    ec = SmallExperiment()
-    one, two = ec.add(Node), ec.add(Node)
+def test_a_connection_ends_on_both_sides_even_where_a_hook_raises(ec: ExperimentController, pair: list[Any]) -> None:
+    one, two = pair
     one.register_connection(2)
     two.answers["disconnect"] = RuntimeError("stuck")
 
@@ -116,42 +123,23 @@ def test_a_connection_ends_on_both_sides_even_where_a_hook_raises() -> None:
     assert one.did.count("disconnect 2") == 1
 
 
-def test_connected_resources_are_found_by_type_and_derived_type() -> None:
-    # given
-    ec = SmallExperiment()
-    node, host, link, other = ec.add(Node), ec.add(Host), ec.add(Link), ec.add(Link)
+def test_connected_resources_are_found_by_type_and_derived_type(ec: ExperimentController) -> None:
+    host_type = type("Host", (Node,), {"_rtype": "test::Host"})
+    link_type = own("test::Link")
+    node, host, link, other = (added(ec, rclass) for rclass in (Node, host_type, link_type, link_type))
     for guid in (4, 3, 2):
         node.register_connection(guid)
 
-    # then
-    assert names(node.get_connected()) == [2, 3, 4]
-    assert names(node.get_connected("test::Link")) == [3, 4]
-    assert names(node.get_connected("test::Node")) == [2]
-    assert names(node.get_connected(Node)) == [2]
-    assert link.get_connected(Host) == []
+    found = [node.get_connected(rtype) for rtype in (None, "test::Link", "test::Node", Node)]
+    assert [[rm.guid for rm in each] for each in found] == [[2, 3, 4], [3, 4], [2], [2]]
+    assert (link.get_connected(host_type), other.get_connected()) == ([], [node])
     assert (host.is_rm_instance("test::Node"), node.is_rm_instance("test::Host")) == (True, False)
     assert host.is_rm_instance("Resource")
-    assert names(other.get_connected()) == [1]
 
 
-def test_a_type_of_which_nothing_is_connected_is_told_from_one_that_nobody_registered() -> None:
-    ec = SmallExperiment()
-    node = ec.add(Node)
-    kept = ResourceFactory._resource_types
-    ResourceFactory.register_type(Host)
-    try:
-        assert node.get_connected("test::Host") == node.get_connected("test::Node") == []
-        with pytest.raises(UnknownTypeError, match="test::Host"):
-            node.get_connected("test::Hosts")
-    finally:
-        ResourceFactory._resource_types = kept
-
-
-def test_who_was_taken_out_is_connected_to_nobody() -> None:
-    ec = SmallExperiment()
-    one, two = ec.add(Node), ec.add(Node)
+def test_who_was_taken_out_is_connected_to_nobody(ec: ExperimentController, pair: list[Any]) -> None:
+    one, two = pair
     one.register_connection(2)
-    two.register_connection(1)
 
     ec.remove_resource(2)
 

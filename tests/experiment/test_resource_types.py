@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FedmonError
-from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment import ExperimentController
+from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.errors import (
     AttributeAccessError,
     InvalidAttributeValueError,
@@ -22,8 +23,7 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit, clsinit_copy
-from fedmon.experiment.traces import Trace
-from tests.experiment.small_experiment import SmallExperiment
+from tests.experiment.own_types import own
 
 
 @clsinit_copy
@@ -79,8 +79,10 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ResourceFactory._resource_types, ResourceFactory._searched = kept, searched
 
 
-def attributes(rclass: type[ResourceManager]) -> list[str]:
-    return sorted(each.name for each in rclass.get_attributes())
+@pytest.fixture
+def ec(tmp_path: Path) -> Iterator[ExperimentController]:
+    with ExperimentController("types", tmp_path) as made:
+        yield made
 
 
 def test_every_resource_has_the_two_base_attributes_and_no_more() -> None:
@@ -93,16 +95,21 @@ def test_every_resource_has_the_two_base_attributes_and_no_more() -> None:
     assert ResourceManager.get_rtype() == "Resource"
 
 
-def test_clsinit_copy_adds_to_what_the_parent_has() -> None:
-    assert attributes(Machine) == ["critical", "hardRelease", "hostname", "site"]
-    assert attributes(Server) == ["critical", "hardRelease", "racks", "site"]
-    assert [each.name for each in Server.get_traces()] == ["stdout", "log"]
-    assert (Machine.get_help(), Machine.get_platform()) == ("A machine.", "test")
-
-
-def test_clsinit_begins_anew() -> None:
-    assert attributes(Fresh) == ["critical", "hardRelease", "own"]
-    assert Fresh.get_traces() == []
+@pytest.mark.parametrize(
+    ("rclass", "attributes", "traces"),
+    [
+        (Machine, ["hostname", "site"], ["stdout", "log"]),
+        (Server, ["site", "racks"], ["stdout", "log"]),
+        (Fresh, ["own"], []),
+        (Undecorated, ["hostname", "site"], ["stdout", "log"]),
+    ],
+)
+def test_a_class_adds_to_what_its_parent_has_or_begins_anew(
+    rclass: type[ResourceManager], attributes: list[str], traces: list[str]
+) -> None:
+    assert [each.name for each in rclass.get_attributes()] == ["critical", "hardRelease", *attributes]
+    assert [each.name for each in rclass.get_traces()] == traces
+    assert (rclass.get_help(), rclass.get_platform()) == ("A machine.", "test")
 
 
 def test_a_class_without_decorator_shares_what_its_parent_has() -> None:
@@ -111,7 +118,6 @@ def test_a_class_without_decorator_shares_what_its_parent_has() -> None:
         Undecorated.set_global("site", "there")
 
         assert Machine.get_global("site") == "there"
-        assert attributes(Undecorated) == attributes(Machine)
     finally:
         Machine.set_global("site", "here")
 
@@ -131,8 +137,6 @@ def test_a_global_value_is_checked_and_of_global_attributes_only() -> None:
         Machine.set_global("hostname", "x")
     with pytest.raises(AttributeAccessError):
         Machine.get_global("hostname")
-    with pytest.raises(UnknownAttributeError):
-        Machine.set_global("nothing", 1)
 
 
 def test_an_unknown_name_is_an_error_of_ours_and_a_key_error_that_says_what_there_is() -> None:
@@ -145,31 +149,24 @@ def test_an_unknown_name_is_an_error_of_ours_and_a_key_error_that_says_what_ther
         Machine._remove_trace("nothing")
 
 
-def test_only_attributes_and_traces_are_registered() -> None:
-    with pytest.raises(InvalidTypeError):
-        Machine._register_attribute("hostname")  # type: ignore[arg-type]
-    with pytest.raises(InvalidTypeError):
-        Machine._register_trace(Attribute("a", "b"))  # type: ignore[arg-type]
-
-
-def test_types_are_registered_found_and_made() -> None:
-    ResourceFactory.register_type(Machine)
-    ResourceFactory.register_type(Server)
-    ec = SmallExperiment()
+def test_types_are_registered_found_and_made(ec: ExperimentController) -> None:
+    again = own("test::Machine")
+    for rclass in (Machine, again, Server):
+        ResourceFactory.register_type(rclass)
 
     made = ResourceFactory.create("test::Server", ec, 7)
 
     assert (type(made), made.guid, made.ec, made.state.name) == (Server, 7, ec, "NEW")
-    assert ResourceFactory.resource_types() == {"test::Machine": Machine, "test::Server": Server}
-    assert ResourceFactory.get_resource_type("test::Machine") is Machine
+    assert ResourceFactory.resource_types() == {"test::Machine": again, "test::Server": Server}
+    assert ResourceFactory.get_resource_type("test::Machine") is again
 
 
-@pytest.mark.parametrize("rtype", ["test::Machin", "", None, 5])
-def test_an_unknown_type_is_named_with_what_there_is(rtype: Any) -> None:
+@pytest.mark.parametrize("rtype", ["test::Machin", ""])
+def test_an_unknown_type_is_named_with_what_there_is(rtype: str, ec: ExperimentController) -> None:
     ResourceFactory.register_type(Machine)
 
     with pytest.raises(UnknownTypeError, match="test::Machine") as caught:
-        ResourceFactory.create(rtype, SmallExperiment(), 1)
+        ResourceFactory.create(rtype, ec, 1)
     assert isinstance(caught.value, KeyError)
 
 
@@ -181,60 +178,52 @@ class BadName(ResourceManager):
     _rtype = 5  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("rclass", [object, Nameless, BadName, "test::Machine", None, Machine.__init__])
+@pytest.mark.parametrize("rclass", [object, Nameless, BadName, "test::Machine"])
 def test_what_is_no_type_is_refused_by_name(rclass: Any) -> None:
     with pytest.raises(InvalidTypeError):
         ResourceFactory.register_type(rclass)
     assert ResourceFactory.resource_types() == {}
 
 
-def test_a_type_that_is_defined_again_takes_the_place_of_the_first() -> None:
-    class Again(ResourceManager):
-        _rtype = "test::Machine"
-
-    ResourceFactory.register_type(Machine)
-    ResourceFactory.register_type(Again)
-
-    assert ResourceFactory.get_resource_type("test::Machine") is Again
+def no_power(self: ResourceManager, ec: Any, guid: int) -> None:
+    raise OSError("no power")
 
 
-class Raising(ResourceManager):
-    _rtype = "test::Raising"
-
-    def __init__(self, ec: Any, guid: int) -> None:  # noqa: ARG002
-        raise OSError("no power")
-
-
-class WithoutParent(ResourceManager):
-    _rtype = "test::WithoutParent"
-
-    def __init__(self, ec: Any, guid: int) -> None:
-        pass
-
-
-@pytest.mark.parametrize(("rclass", "reason"), [(Raising, "OSError: no power"), (WithoutParent, "super")])
-def test_a_constructor_that_fails_is_named(rclass: type[ResourceManager], reason: str) -> None:
-    ResourceFactory.register_type(rclass)
+@pytest.mark.parametrize(("init", "reason"), [(no_power, "OSError: no power"), (lambda *_: None, "super")])
+def test_a_constructor_that_fails_is_named(init: Any, reason: str, ec: ExperimentController) -> None:
+    ResourceFactory.register_type(own("test::Failing", __init__=init))
 
     with pytest.raises(ResourceNotCreatedError, match=reason):
-        ResourceFactory.create(rclass.get_rtype(), SmallExperiment(), 3)
+        ResourceFactory.create("test::Failing", ec, 3)
 
 
-def test_the_types_of_a_federation_are_there_without_being_registered_and_also_again() -> None:
+def test_the_types_of_a_federation_are_there_unless_one_of_that_name_is_registered() -> None:
     for _ in range(2):
         ResourceFactory._resource_types = {}
 
         assert ResourceFactory.resource_types() == {}
         assert ResourceFactory.get_resource_type("fedmon::Node").get_rtype() == "fedmon::Node"
 
+    mine = ResourceFactory.register_type(own("fedmon::Node"))
+    assert ResourceFactory.get_resource_types()["fedmon::Node"] is mine
 
-def test_an_own_type_comes_before_one_of_the_federation() -> None:
-    class Mine(ResourceManager):
-        _rtype = "fedmon::Node"
 
-    ResourceFactory.register_type(Mine)
+def test_resources_are_asked_for_by_type_and_by_derived_type(ec: ExperimentController) -> None:
+    one = own("asked::One")
+    derived = type("Derived", (own("asked::Parent"),), {"_rtype": "asked::Derived"})
+    for rclass in (one, derived):
+        ResourceFactory.register_type(rclass)
+    guid = ec.register_resource("asked::Derived")
+    resource = ec.get_resource(guid)
 
-    assert ResourceFactory.get_resource_types()["fedmon::Node"] is Mine
+    assert ec.get_resources_by_type("asked::Derived") == [resource]
+    assert ec.filter_resources("asked::Parent") == ec.filter_resources(derived) == [guid]
+    assert ec.get_resources_by_type("asked::Parent") == ec.get_resources_by_type("asked::One") == []
+    assert ec.filter_resources("asked::One") == ec.filter_resources(one) == []
+    assert resource.get_connected("asked::One") == []
+    for ask in (ec.filter_resources, ec.get_resources_by_type, resource.get_connected):
+        with pytest.raises(UnknownTypeError, match=r"asked::Non.*asked::One"):
+            ask("asked::Non")
 
 
 # --- plug-in folders --------------------------------------------------------------------------------------------------
@@ -244,13 +233,13 @@ from fedmon.experiment.resource import ResourceManager, clsinit_copy
 {above}
 @clsinit_copy
 class {name}(ResourceManager):
-    _rtype = "plug::{name}"
+    _rtype = "{prefix}::{name}"
 """
 
 
-def plugin(path: Path, name: str, above: str = "") -> None:
+def plugin(path: Path, name: str, above: str = "", prefix: str = "plug") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(PLUGIN.format(name=name, above=above), encoding="utf-8")
+    path.write_text(PLUGIN.format(name=name, above=above, prefix=prefix), encoding="utf-8")
 
 
 def test_types_in_plugin_folders_are_found_when_they_are_asked_for(
@@ -282,44 +271,38 @@ def test_types_in_plugin_folders_are_found_when_they_are_asked_for(
         ("import module_that_is_nowhere", "ModuleNotFoundError"),
         ("raise RuntimeError('not today')", "RuntimeError: not today"),
         ("raise SystemExit(3)", "SystemExit: 3"),
+        (PLUGIN.format(name="Machine", above="", prefix="test"), "the type test::Machine of Machine is taken"),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_named_and_the_others_are_used(
-    tmp_path: Path, content: str, reason: str
+    tmp_path: Path, content: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ResourceFactory.register_type(Machine)
     plugin(tmp_path / "good.py", "Good")
     (tmp_path / "broken.py").write_text(content)
 
-    found = ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)})
+    monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path))
+    found = ResourceFactory.populate()
 
     assert [(error.path, reason in str(error)) for error in found] == [(str(tmp_path / "broken.py"), True)]
     assert ResourceFactory.get_resource_type("plug::Good").get_rtype() == "plug::Good"
+    assert ResourceFactory.get_resource_type("test::Machine") is Machine
     with pytest.raises(UnknownTypeError, match=r"broken\.py"):
         ResourceFactory.get_resource_type("plug::Other")
 
 
-def test_a_plugin_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    found = ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path / "nowhere")})
+def test_a_plugin_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path / "nowhere"))
+    found = ResourceFactory.populate()
 
     assert [(error.path, "NEPI_SEARCH_PATH" in str(error)) for error in found] == [(str(tmp_path / "nowhere"), True)]
 
 
-def test_a_plugin_takes_no_name_that_is_taken(tmp_path: Path) -> None:
-    plugin(tmp_path / "thief.py", "Machine")
-    (tmp_path / "thief.py").write_text((tmp_path / "thief.py").read_text().replace("plug::", "test::"))
-    ResourceFactory.register_type(Machine)
-
-    found = ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)})
-
-    assert len(found) == 1
-    assert "taken" in str(found[0])
-    assert ResourceFactory.get_resource_type("test::Machine") is Machine
-
-
-def test_a_plugin_may_register_its_type_itself(tmp_path: Path) -> None:
+def test_a_plugin_may_register_its_type_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin(tmp_path / "own.py", "Own")
     with (tmp_path / "own.py").open("a") as file:
         file.write("from fedmon.experiment.factory import ResourceFactory\nResourceFactory.register_type(Own)\n")
 
-    assert ResourceFactory.populate({"NEPI_SEARCH_PATH": str(tmp_path)}) == []
+    monkeypatch.setenv("NEPI_SEARCH_PATH", str(tmp_path))
+    assert ResourceFactory.populate() == []
     assert "plug::Own" in ResourceFactory.resource_types()

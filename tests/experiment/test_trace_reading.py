@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmon.experiment.attributes import Trace, TraceAttr, read_trace, trace_path
 from fedmon.experiment.errors import InvalidAttributeError, TraceNotReadableError
-from fedmon.experiment.traces import Trace, TraceAttr, read_trace, trace_path
 
 
 @pytest.fixture
@@ -22,47 +22,36 @@ def stdout(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_whole_its_place_and_its_size(stdout: Path) -> None:
+def test_a_trace_is_read_whole_or_by_blocks_and_says_its_place_and_size(stdout: Path) -> None:
     assert read_trace(stdout) == "a" * 512 + "b" * 512 + "c" * 10
-    assert read_trace(stdout, TraceAttr.PATH) == str(stdout)
-    assert read_trace(stdout, "size") == 1034
-
-
-def test_offset_counts_blocks_and_not_bytes(stdout: Path) -> None:
+    assert (read_trace(stdout, TraceAttr.PATH), read_trace(stdout, "size")) == (str(stdout), 1034)
     blocks = [read_trace(stdout, TraceAttr.STREAM, 512, offset) for offset in range(4)]
-
     assert blocks == ["a" * 512, "b" * 512, "c" * 10, ""]
     assert read_trace(stdout, TraceAttr.STREAM, block=4, offset=256) == "cccc"
     assert read_trace(stdout, TraceAttr.STREAM, block=10**12, offset=10**12) == ""
 
 
+def blocks_of(content: bytes, block: int) -> str:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        places = range(len(content) // block + 1)
+        return "".join(str(read_trace(file.name, TraceAttr.STREAM, block, at)) for at in places)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.text(alphabet="aé€😀\n", max_size=60), st.integers(1, 9))
 def test_blocks_together_are_the_text_whatever_character_they_cut(text: str, block: int) -> None:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(text.encode())
-        file.flush()
-        blocks = [read_trace(file.name, TraceAttr.STREAM, block, at) for at in range(len(text.encode()) // block + 1)]
-
-    assert "".join(map(str, blocks)) == text
+    assert blocks_of(text.encode(), block) == text
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=40), st.integers(1, 5))
 def test_bytes_that_are_no_text_are_read_too(content: bytes, block: int) -> None:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(content)
-        file.flush()
-        blocks = [read_trace(file.name, TraceAttr.STREAM, block, at) for at in range(len(content) // block + 1)]
-
-    assert all(isinstance(each, str) for each in blocks)
-    assert len("".join(map(str, blocks))) <= len(content)
+    assert len(blocks_of(content, block)) <= len(content)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [{"block": 0}, {"block": -1}, {"offset": -1}, {"block": 1.5}, {"offset": "1"}, {"offset": True}, {"attr": "tail"}],
-)
+@pytest.mark.parametrize("asked", [{"block": 0}, {"block": -1}, {"offset": -1}, {"attr": "tail"}])
 def test_what_cannot_be_asked_is_refused_by_name(stdout: Path, asked: dict[str, Any]) -> None:
     with pytest.raises(TraceNotReadableError):
         read_trace(stdout, **{"attr": "stream", **asked})
@@ -78,7 +67,7 @@ def test_a_pipe_or_a_folder_in_place_of_a_trace_keeps_nobody_waiting(tmp_path: P
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(TraceNotReadableError, match="it is no file"):
+        with pytest.raises(TraceNotReadableError, match="it is not a file"):
             read_trace(path)
 
 
@@ -89,9 +78,6 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: st
 
     with pytest.raises(TraceNotReadableError):
         trace_path(tmp_path / "run", name)
-
-
-def test_any_file_of_the_folder_is_a_trace(tmp_path: Path) -> None:
     assert trace_path(tmp_path, "logs/out.txt") == tmp_path / "logs" / "out.txt"
 
 

@@ -203,24 +203,21 @@ def test_a_number_that_the_journal_cannot_hold_is_refused(
         ec.measured(guid, name, value)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        StateCondition(number=1, group=(2, 2), state=STOPPED, at_least=2),
-        StateCondition(number=1, group=(2,), state=STOPPED, at_least=0),
-        StateCondition(number=1, group=(2,), state=STOPPED, timeout_s=-1.0),
-        StateCondition(number=1, group=(2,), state=STOPPED, timeout_s=float("inf")),
-        StateCondition(number=1, group=(1,), state=STARTED),
-        MetricCondition(number=1, group=(2,), metric=Metric(name="\udc80", comparison=">", value=1.0)),
-        MetricCondition(number=1, group=(2,), metric=Metric(name="x", comparison=">", value=float("inf"))),
-        MetricCondition(number=1, group=(2,), metric=Metric(name="x", comparison=">", value=1.0, samples=0)),
-    ],
-)
-def test_a_condition_that_is_not_valid_is_refused(ec: ExperimentController, wrong: Any) -> None:
-    one, _ = resources(ec, 2)
-
-    with pytest.raises(InvalidConditionError):
-        ec.conditions.add(one, START, wrong)
+def test_conditions_made_elsewhere_are_checked_as_those_of_calls(ec: ExperimentController) -> None:
+    one, two, three = resources(ec, 3)
+    ec.register_condition([one, two], STOP, [two, three, two], STARTED, at_least=2)
+    (_, twice), *_ = ec.snapshot.resources[one].conditions
+    assert twice.group == (two, three)
+    for wrong in (
+        StateCondition(number=1, group=(two, two), state=STOPPED, at_least=2),
+        StateCondition(number=1, group=(two,), state=STOPPED, at_least=0),
+        StateCondition(number=1, group=(two,), state=STOPPED, timeout_s=-1.0),
+        StateCondition(number=1, group=(one,), state=STARTED),
+        MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=float("inf"))),
+        MetricCondition(number=1, group=(two,), metric=Metric(name="x", comparison=">", value=1.0, samples=0)),
+    ):
+        with pytest.raises(InvalidConditionError):
+            ec.registry.add_condition(one, START, wrong)
 
 
 def test_a_resource_may_wait_for_itself_to_be_where_the_action_begins(ec: ExperimentController) -> None:

@@ -22,8 +22,8 @@ from fedmon.experiment.situation import State
 
 if TYPE_CHECKING:
     from fedmon.experiment.journal import RunFolder
-    from fedmon.experiment.registry import Conditions, Registry
-    from fedmon.experiment.resource import Experiment, ResourceManager
+    from fedmon.experiment.registry import Registry
+    from fedmon.experiment.resource import ResourceManager
 
 
 def description_of(
@@ -89,14 +89,7 @@ def _left_of(condition: AnyCondition, state: State) -> AnyCondition | None:
     return replace(condition, group=group, at_least=at_least) if group else None
 
 
-def build(
-    description: Description,
-    ec: Experiment,
-    registry: Registry,
-    conditions: Conditions,
-    *,
-    masked: Mapping[int, Mapping[str, Any]],
-) -> None:
+def build(description: Description, registry: Registry, *, masked: Mapping[int, Mapping[str, Any]]) -> None:
     """Register the resources of a description, with the values that it masks by guid.
 
     Raises what registering does, naming the resource.
@@ -106,7 +99,7 @@ def build(
         values = {**each.attributes, **masked.get(each.guid, {})}
         stored = {name: value for name, value in values.items() if name not in known or is_given(known[name], value)}
         registry.register(
-            ec, each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry
+            each.rtype, each.guid, name=each.name, stored=stored, timeouts=each.timeouts, retry=each.retry
         )
         for trace in each.traces:
             registry.get(each.guid).enable_trace(trace)
@@ -114,11 +107,11 @@ def build(
         for other in each.connections:
             registry.get(each.guid).register_connection(other)
         for action, condition in each.conditions:
-            conditions.add([each.guid], action, condition)
+            registry.add_condition([each.guid], action, condition)
         for one in each.sets:
             # A masked value is in no file.
             if one.value != MASK or not registry.get(each.guid).get_attribute_of_instance(one.attribute).is_masked:
-                conditions.add_set([each.guid], one.attribute, one.value, one.condition)
+                registry.add_set([each.guid], one.attribute, one.value, one.condition)
 
 
 def is_given(attribute: Attribute, value: Any) -> bool:

@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fedmon.experiment.attributes import Flags
+from fedmon.experiment.attributes import Flags, Trace
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError, ResourceFailedError, loss_of
 from fedmon.experiment.types.job import Job, saved_values, write_shown
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own

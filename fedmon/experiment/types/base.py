@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.ids import NodeId
-from fedmon.experiment.attributes import Attribute
+from fedmon.experiment.attributes import Attribute, Trace, TraceAttr, read_trace, trace_path
 from fedmon.experiment.conditions import is_text, number_of
 from fedmon.experiment.engine import perform
 from fedmon.experiment.errors import (
@@ -24,7 +24,6 @@ from fedmon.experiment.errors import (
 from fedmon.experiment.events import Measured
 from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import Trace, TraceAttr, read_trace, trace_path
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.roster import Node as SeenNode
 from fedmon.researcher.roster import NodeState

@@ -9,11 +9,10 @@ from pathlib import Path, PurePosixPath
 
 from fedmon.common.errors import StorageError
 from fedmon.common.files import storage_errors, write_whole
-from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.attributes import Attribute, Flags, TraceAttr, Types
 from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, told
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types.base import LinkedResource, MissingPartError
 from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_path, own, path_text
 

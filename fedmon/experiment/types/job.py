@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -15,14 +14,11 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.files import write_whole
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
-from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.errors import TraceNotReadableError
-from fedmon.experiment.events import AttributeSet, Measured
-from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
@@ -63,9 +59,11 @@ def _limits(value: Any) -> dict[str, Any]:
 class ReportsTold:
     """The numbers of the reports that conditions know, by node; those without a gap take no memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[tuple[str, int, str]] = ()) -> None:
         self._below: dict[str, int] = {}
         self._above: dict[str, set[int]] = {}
+        for node_id, number, _ in known:
+            self.add(node_id, number)
 
     def add(self, node_id: str, number: int) -> bool:
         """Add a report; return False if it was known."""
@@ -240,7 +238,7 @@ class Job(LinkedResource):
         handle.expect(self.ran_on)  # also nodes that forgot it: that is how it ended there
         if self.state < ResourceState.STARTED:
             self.set_started()
-        self._follow(handle, told_before(self.ec, self.guid) if self.handle is None else self._told)
+        self._follow(handle, ReportsTold(self.controller.told_before(self.guid)) if self.handle is None else self._told)
         if self._is_stopping:  # a stop was faster
             handle.stop()
         return True
@@ -408,28 +406,6 @@ class Job(LinkedResource):
             handle = self._found()  # another process may have left it running, or its start may be under way
         if handle is not None and not handle.closed and not all(part.is_over for part in handle.states().values()):
             handle.stop(timeout_s=_STOP_TIMEOUT_S)
-
-
-_journals: WeakKeyDictionary[Experiment, dict[int, ReportsTold]] = WeakKeyDictionary()
-_journals_lock = threading.Lock()
-
-
-def told_before(ec: Experiment, guid: int) -> ReportsTold:
-    """Return the reports of a job that the journal held when the experiment's first job was adopted.
-
-    The journal is read once for all jobs. Raises StorageError if it cannot be read.
-    """
-    with _journals_lock:
-        if ec not in _journals:
-            path = Path(ec.run_dir) / NAME
-            found: dict[int, ReportsTold] = {}
-            for event in read_journal(path) if path.exists() else ():
-                if isinstance(event, AttributeSet) and event.name == "jobId":
-                    found.pop(event.guid, None)
-                elif isinstance(event, Measured) and event.nth is not None:
-                    found.setdefault(event.guid, ReportsTold()).add(event.source, event.nth)
-            _journals[ec] = found
-        return _journals[ec].pop(guid, ReportsTold())
 
 
 def write_shown(path: Path, value: Any) -> None:

@@ -14,10 +14,9 @@ import threading
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Self
 
-from fedmon.experiment.attributes import Types
+from fedmon.experiment.attributes import Trace, Types
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError, ResourceFailedError
 from fedmon.experiment.types.values import CheckedAttribute, command, duration, environment, own, path_text
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.series import metric_name
-from fedmon.experiment.attributes import Attribute, Flags, Types
+from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import Trace
 from fedmon.experiment.types.base import LinkedResource, MissingPartError
 from fedmon.experiment.types.job import Job
 from fedmon.experiment.types.node import Node
@@ -138,7 +137,7 @@ class Monitor(LinkedResource):
     def _tell(self, guid: int, values: Mapping[str, float], source: str = "") -> None:
         """Report the values that conditions on a resource ask for."""
         resource = self.controller.snapshot.resources.get(guid)
-        asked = {condition.metric.name for condition in resource.asked} if resource is not None else set()
+        asked = {condition.metric.name for condition in resource.metric_conditions} if resource is not None else set()
         self.tell_metrics(guid, {name: values[name] for name in sorted(asked & values.keys())}, source=source)
 
     def written(self, name: str) -> Path:

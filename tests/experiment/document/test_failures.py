@@ -13,8 +13,7 @@ from fedmon.experiment import (
     QuorumFailures,
 )
 from fedmon.experiment.check.document import check
-from fedmon.experiment.document import DescriptionError, from_toml, from_xml, to_toml, to_xml
-from fedmon.experiment.failure import Quorum
+from fedmon.experiment.document import DescriptionError, QuorumDescription, from_toml, from_xml, to_toml, to_xml
 
 RESOURCES = "".join(
     f'[[resource]]\nname = "{name}"\ntype = "local::Process"\nattributes = {{ command = ["true"] }}\n' for name in "abc"
@@ -35,17 +34,17 @@ OF_TYPE = '[failures]\npolicy = "quorum"\nat_least = 3\nrtype = "local::Process"
         ("", FailureManager, ()),
         ('[failures]\npolicy = "critical"', FailureManager, ()),
         ('[failures]\npolicy = "optional"', OptionalFailures, ()),
-        (QUORUM, QuorumFailures, (Quorum(at_least=2, guids=frozenset({1, 2, 3})),)),
-        (OF_TYPE, QuorumFailures, (Quorum(at_least=3, rtype="local::Process"),)),
+        (QUORUM, QuorumFailures, (QuorumDescription(at_least=2, group=(1, 2, 3)),)),
+        (OF_TYPE, QuorumFailures, (QuorumDescription(at_least=3, rtype="local::Process"),)),
         (
             f'{OF_TYPE}\nquorums = [{{ at_least = 1, of = ["a"] }}]',
             QuorumFailures,
-            (Quorum(at_least=3, rtype="local::Process"), Quorum(at_least=1, guids=frozenset({1}))),
+            (QuorumDescription(at_least=3, rtype="local::Process"), QuorumDescription(at_least=1, group=(1,))),
         ),
     ],
 )
 def test_a_file_says_what_failures_mean_and_both_forms_say_the_same(
-    tmp_path: Path, failures: str, kind: type[FailureManager], quorums: tuple[Quorum, ...]
+    tmp_path: Path, failures: str, kind: type[FailureManager], quorums: tuple[QuorumDescription, ...]
 ) -> None:
     description = from_toml(toml(failures))
     assert from_toml(to_toml(description)) == from_xml(to_xml(description)) == description

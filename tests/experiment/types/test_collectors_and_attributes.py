@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedmon.experiment.attributes import TraceAttr
 from fedmon.experiment.check.problems import ImpossiblePlanError
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import (
@@ -18,7 +19,6 @@ from fedmon.experiment.errors import (
 from fedmon.experiment.factory import ResourceFactory
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types.aggregator import aggregation
 from fedmon.experiment.types.collector import Collector
 from tests.experiment.types.conftest import process, python

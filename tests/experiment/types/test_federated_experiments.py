@@ -13,13 +13,13 @@ import pytest
 
 from fedmon import TrainingPlan
 from fedmon.common.store.recording import Recording
+from fedmon.experiment.attributes import TraceAttr
 from fedmon.experiment.check.problems import Problem
 from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.failure import OptionalFailures
 from fedmon.experiment.states import ResourceAction, ResourceState
-from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.job import Job
 from tests.experiment.types.conftest import PLAN, TwoNodes, job_on, wired

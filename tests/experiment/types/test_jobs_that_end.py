@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedmon.experiment.controller import ExperimentController
-from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import FailureLevel, ResourceState
-from fedmon.experiment.types.job import Job, ReportsTold, ending_of, told_before
+from fedmon.experiment.types.job import Job, ReportsTold, ending_of
 from tests.experiment.types.conftest import TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import wait_until
@@ -154,15 +152,3 @@ def test_a_run_that_reports_without_end_takes_no_memory_for_what_conditions_know
         True,
         False,
     ]
-
-
-def test_the_journal_is_read_once_for_the_reports_of_all_jobs(local: ExperimentController) -> None:
-    jobs = [local.register_resource("fedmon::Job") for _ in "12"]
-    for guid in jobs:
-        local.measured(guid, "loss", 1.0, "a", nth=0)
-    first = told_before(local, jobs[0])
-    Path(local.run_dir, NAME).unlink()
-
-    second = told_before(local, jobs[1])
-
-    assert [told.add("a", number) for told in (first, second) for number in (0, 1)] == [False, True, False, True]

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedmon.experiment.attributes import TraceAttr
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import (
     AttributeAccessError,
@@ -18,7 +19,6 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
-from fedmon.experiment.traces import TraceAttr
 from fedmon.experiment.types.local_process import SupervisedCommand
 from tests.experiment.types.conftest import process, python
 from tests.support.requirements import require
