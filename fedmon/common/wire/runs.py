@@ -178,7 +178,7 @@ class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
             )
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says of one job.
 
     ``sandbox`` is the level in force, null as long as it is not known. ``scalars`` is how many there were so far.
@@ -248,16 +248,16 @@ class JobStatus(Request, frozen=True, kw_only=True, tag="job-status"):
 class RunReply(Reply, frozen=True, kw_only=True, tag="run"):
     """The job is on the node's disk and starts, or it was there already; a refusal is an `Error` with the reason."""
 
-    job: Job
+    job: JobReport
 
 
 class StopReply(Reply, frozen=True, kw_only=True, tag="stop"):
     """How the job stands now; the end itself comes as its outcome."""
 
-    job: Job
+    job: JobReport
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
+class TracePiece(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of what a job printed, from byte ``offset`` on.
 
     ``size_bytes`` is how many bytes it printed so far, ``skipped_bytes`` how many between what was asked for and
@@ -278,12 +278,12 @@ class JobsReply(Reply, frozen=True, kw_only=True, tag="job-status"):
     asked for, there is none, or the node keeps it no more.
     """
 
-    jobs: list[Job]
+    jobs: list[JobReport]
     count: Count
     next_offset: Count | None = None
     scalars: list[Scalar] = []
-    stdout: Trace | None = None
-    stderr: Trace | None = None
+    stdout: TracePiece | None = None
+    stderr: TracePiece | None = None
     withheld: str = ""
     result: Parcel | None = None
 
@@ -298,5 +298,5 @@ class JobOutcome(Message, frozen=True, kw_only=True, tag="job-outcome"):
     researcher_id: Id
     id: ShortText
     boot: Count
-    job: Job
+    job: JobReport
     result: Parcel | None = None

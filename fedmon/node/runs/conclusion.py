@@ -11,7 +11,7 @@ import msgspec
 from fedmon.common import errors
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.log import without_paths
-from fedmon.common.wire.runs import Job, JobOutcome, JobState, Parcel, Problem
+from fedmon.common.wire.runs import JobOutcome, JobReport, JobState, Parcel, Problem
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import results
@@ -72,7 +72,7 @@ class Conclusion:
         self._registers, self._policy, self._register, self._transfers = registers, policy, register, transfers
         self._boot, self._push, self._gone = boot, push, gone
 
-    def take(self, going: Going, job: Job, ending: Ending) -> None:
+    def take(self, going: Going, job: JobReport, ending: Ending) -> None:
         """Conclude a job as its keeper says, once its result is checked and, where it is large, stored."""
         if ending.state is not JobState.SUCCEEDED:
             self.conclude(going, job)
@@ -92,7 +92,7 @@ class Conclusion:
         going.phase = Phase.RESULT
         self._transfers.deliver(going.folder.result, parcel, lambda delivered: self._delivered(going, job, delivered))
 
-    def conclude(self, going: Going, job: Job, result: Parcel | None = None) -> None:
+    def conclude(self, going: Going, job: JobReport, result: Parcel | None = None) -> None:
         """Write down how a job ended; on a full disk that is tried again with the next look."""
         going.verdict, going.phase = (job, result), Phase.REGISTER
         kept = None if result is None else msgspec.structs.replace(result, json=None, base64=None)
@@ -115,7 +115,7 @@ class Conclusion:
         results.check(going.folder.result, parcel)
         return results.inline(going.folder.result, parcel)
 
-    def _delivered(self, going: Going, job: Job, delivered: Parcel | FedmonError) -> None:
+    def _delivered(self, going: Going, job: JobReport, delivered: Parcel | FedmonError) -> None:
         if isinstance(delivered, Parcel):
             self.conclude(going, job, delivered)
         else:
@@ -151,11 +151,11 @@ class Conclusion:
         )
 
 
-def _failed(job: Job, state: JobState, reason: str) -> Job:
+def _failed(job: JobReport, state: JobState, reason: str) -> JobReport:
     return msgspec.structs.replace(job, state=state, reason=reason)
 
 
-def _with_problem(job: Job, problem: FedmonError) -> Job:
+def _with_problem(job: JobReport, problem: FedmonError) -> JobReport:
     """Return a job that ended well, and whose result does not reach who asked for it."""
     if isinstance(problem, results.NoRepositoryError):
         return _failed(job, JobState.FAILED, str(problem))
@@ -169,7 +169,7 @@ def _with_problem(job: Job, problem: FedmonError) -> Job:
     )
 
 
-def leaving(job: Job, *, output_leaves: bool) -> Job:
+def leaving(job: JobReport, *, output_leaves: bool) -> JobReport:
     """Return a job as it may be told to its researcher.
 
     Where output does not leave, neither does the type of an error that is not built in, numpy's or fedmon's.
@@ -187,7 +187,7 @@ def leaving(job: Job, *, output_leaves: bool) -> Job:
     return msgspec.structs.replace(job, problem=kind and Problem(type=kind), reason=reason)
 
 
-def _fitting(job: Job) -> Job:
+def _fitting(job: JobReport) -> JobReport:
     """Return a job that a message has room for, its texts shortened where they must be."""
     longest = _MAX_TEXT
     while len(msgspec.json.encode(job)) > JOB_BYTES and longest > _SHORTEST:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.wire.runs import JobState, Trace
+from fedmon.common.wire.runs import JobState, TracePiece
 from fedmon.node.collectors.job.cgroup import members_of
 from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
 from fedmon.node.job.cgroup import remove_cgroup
@@ -176,11 +176,11 @@ class JobFolder:
         # The first line may be the end of one, and is no event then.
         return self.events(max(0, size - max_bytes)).events
 
-    def stdout(self, offset: int, max_bytes: int) -> Trace:
+    def stdout(self, offset: int, max_bytes: int) -> TracePiece:
         """Return what is kept of its standard output; see read_trace."""
         return read_trace(self.path / STDOUT, offset, max_bytes)
 
-    def stderr(self, offset: int, max_bytes: int) -> Trace:
+    def stderr(self, offset: int, max_bytes: int) -> TracePiece:
         """Return what is kept of its standard error; see read_trace."""
         return read_trace(self.path / STDERR, offset, max_bytes)
 

@@ -10,7 +10,7 @@ import os
 import msgspec
 
 from fedmon.common.errors import FedmonError
-from fedmon.common.wire.runs import Job, JobState, Parcel
+from fedmon.common.wire.runs import JobReport, JobState, Parcel
 from fedmon.node.runs.admission import Admitted
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.order import Ending, Started
@@ -39,12 +39,12 @@ class Going:
     def __init__(self, record: JobRecord, folder: JobFolder, *, phase: Phase, admitted: Admitted | None = None) -> None:
         self.record, self.folder, self.phase, self.admitted = record, folder, phase, admitted
         self.read_bytes = record.read_bytes
-        self.verdict: tuple[Job, Parcel | None] | None = None
+        self.verdict: tuple[JobReport, Parcel | None] | None = None
         self.is_saved = True
         self._told = ""
 
     @property
-    def job(self) -> Job:
+    def job(self) -> JobReport:
         """The job as it stands."""
         return self.record.job
 
@@ -54,7 +54,7 @@ class Going:
             logger.error("job %s is looked after again: %s", self.job.job_id, problem)
         self._told = str(problem)
 
-    def is_now(self, job: Job) -> None:
+    def is_now(self, job: JobReport) -> None:
         """Take how the job stands from now on."""
         self.record = msgspec.structs.replace(self.record, job=job)
         self.is_saved = False
@@ -71,7 +71,7 @@ class Going:
         return self.record
 
 
-def over(job: Job, ending: Ending, *, energy_j: float | None) -> Job:
+def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport:
     """Return a job as its keeper says that it ended."""
     return msgspec.structs.replace(
         job,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.errors import FedmonError, StorageError
-from fedmon.common.wire.runs import Job, JobState, Parcel
+from fedmon.common.wire.runs import JobReport, JobState, Parcel
 from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.runs.folder import JobFolder
 
@@ -31,7 +31,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     researcher_id: str
     content: str
-    job: Job
+    job: JobReport
     read_bytes: int = 0
     result: Parcel | None = None
 

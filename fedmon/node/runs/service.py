@@ -15,7 +15,7 @@ from fedmon.common.errors import ConflictError, FedmonError, StorageError
 from fedmon.common.log import without_paths
 from fedmon.common.settings import NodeSettings, RunsSettings
 from fedmon.common.wire.messages import ErrorCode
-from fedmon.common.wire.runs import Job, JobsReply, JobState, JobStatus, Level, Run, RunLimits, RunScalars, Stop
+from fedmon.common.wire.runs import JobReport, JobsReply, JobState, JobStatus, Level, Run, RunLimits, RunScalars, Stop
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
@@ -99,7 +99,7 @@ class Runs:
 
     # --- from the researcher ---------------------------------------------------------------------------------------
 
-    def start(self, request: Run) -> Job:
+    def start(self, request: Run) -> JobReport:
         """Take a job in, and start it once the caller's transaction is committed.
 
         A job that was taken in before is told as it stands. Raises RunRefusedError, ConflictError, StorageError.
@@ -128,7 +128,7 @@ class Runs:
         self._registers.database.after_commit(lambda: self._begin(request, record, admitted))
         return record.job
 
-    def stop(self, request: Stop) -> Job:
+    def stop(self, request: Stop) -> JobReport:
         """Have a job of this researcher stopped, and tell how it stands. Raises RunRefusedError."""
         record = self._status.own(request.job_id, request.researcher_id)
         if not record.job.state.is_over:
@@ -419,10 +419,10 @@ class Beginning:
         self.give_up(going, JobState.NOT_STARTED, reason)
 
 
-def taken_in(request: Run, admitted: admission.Admitted, level: Level) -> Job:
+def taken_in(request: Run, admitted: admission.Admitted, level: Level) -> JobReport:
     """Return the record of a job that starts."""
     limits = msgspec.structs.asdict(admitted.limits)
-    return Job(
+    return JobReport(
         job_id=request.job_id,
         state=JobState.STARTING,
         reason=admitted.lowered,

@@ -14,7 +14,16 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ErrorCode
-from fedmon.common.wire.runs import MAX_SCALARS, MAX_TRACE_BYTES, Job, JobsReply, JobStatus, Parcel, Scalar, Trace
+from fedmon.common.wire.runs import (
+    MAX_SCALARS,
+    MAX_TRACE_BYTES,
+    JobReport,
+    JobsReply,
+    JobStatus,
+    Parcel,
+    Scalar,
+    TracePiece,
+)
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs import results
@@ -55,7 +64,7 @@ class Status:
             raise RunRefusedError(ErrorCode.FAILED, f"this node knows no job {job_id} of researcher {researcher_id}")
         return record
 
-    def leaving(self, record: JobRecord) -> Job:
+    def leaving(self, record: JobRecord) -> JobReport:
         """Return a job as it may be told."""
         return leaving(record.job, output_leaves=self._policy.settings.job_output)
 
@@ -163,7 +172,7 @@ class ScalarPages:
                 places.append((reported[-1] + 1, offset))
 
 
-def piece(read: Callable[[int, int], Trace], offset: int, budget: int) -> Trace:
+def piece(read: Callable[[int, int], TracePiece], offset: int, budget: int) -> TracePiece:
     """Return as much of a trace as ``budget`` bytes of JSON hold; control characters take six bytes each."""
     most = max(_LEAST_TRACE_BYTES, min(MAX_TRACE_BYTES, budget))
     while True:
@@ -173,9 +182,9 @@ def piece(read: Callable[[int, int], Trace], offset: int, budget: int) -> Trace:
         most = max(_LEAST_TRACE_BYTES, most // 2)
 
 
-def fitting(jobs: Iterable[Job], budget: int) -> list[Job]:
+def fitting(jobs: Iterable[JobReport], budget: int) -> list[JobReport]:
     """Return the first jobs that ``budget`` bytes of JSON hold, one of them at least."""
-    page: list[Job] = []
+    page: list[JobReport] = []
     size = 0
     for job in jobs:
         size += len(_encode(job)) + 1

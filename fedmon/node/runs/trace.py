@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
-from fedmon.common.wire.runs import Trace
+from fedmon.common.wire.runs import TracePiece
 
 _HEADER = struct.Struct("<8sQQQQQ")
 _MAGIC = b"fedmontr"
@@ -81,7 +81,7 @@ class TraceWriter:
         _write_all(self._fd, memoryview(header), 0)
 
 
-def read_trace(path: Path, offset: int, max_bytes: int) -> Trace:
+def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
     """Return what is kept from byte ``offset`` on, ``max_bytes`` of it at most.
 
     A character is not cut in two; bytes that are no UTF-8 become U+FFFD. There is nothing in a file that is not there.
@@ -90,7 +90,7 @@ def read_trace(path: Path, offset: int, max_bytes: int) -> Trace:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return Trace(offset=offset, text="", next_offset=offset, size_bytes=0)
+        return TracePiece(offset=offset, text="", next_offset=offset, size_bytes=0)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     try:
@@ -101,7 +101,7 @@ def read_trace(path: Path, offset: int, max_bytes: int) -> Trace:
         os.close(descriptor)
 
 
-def _read(descriptor: int, asked: int, max_bytes: int) -> Trace:
+def _read(descriptor: int, asked: int, max_bytes: int) -> TracePiece:
     head, ring, begun, kept, total = _header(descriptor)
     offset = min(asked, total)
     for _ in range(_MAX_TRIES):
@@ -116,7 +116,7 @@ def _read(descriptor: int, asked: int, max_bytes: int) -> Trace:
             after = start + len(chunk)
             if not chunk and kept < total and start >= kept:
                 after = total  # a full disk kept nothing of it
-            return Trace(
+            return TracePiece(
                 offset=start,
                 text=chunk.decode(errors="replace"),
                 next_offset=after,
@@ -125,7 +125,7 @@ def _read(descriptor: int, asked: int, max_bytes: int) -> Trace:
             )
         head, ring, begun, kept, total = _header(descriptor)
     # It prints faster than it can be read: the next look comes.
-    return Trace(offset=offset, text="", next_offset=offset, size_bytes=total)
+    return TracePiece(offset=offset, text="", next_offset=offset, size_bytes=total)
 
 
 def _header(descriptor: int) -> tuple[int, int, int, int, int]:

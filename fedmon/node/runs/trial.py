@@ -25,7 +25,7 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
-from fedmon.common.wire.runs import JobState, Level, Problem, Trace, Usage
+from fedmon.common.wire.runs import JobState, Level, Problem, TracePiece, Usage
 from fedmon.node.runs.folder import Events, JobFolder
 from fedmon.node.runs.order import Ending, GivenDataset, Interpreter, JobOrder, Limits, Logged, Reported
 from fedmon.node.runs.sealed import sealed
@@ -342,7 +342,7 @@ def _tell(events: Events, on_event: Callable[[Reported | Logged], None]) -> int:
     return events.next_offset
 
 
-def _print(read: Callable[[int, int], Trace], offset: int) -> int:
+def _print(read: Callable[[int, int], TracePiece], offset: int) -> int:
     """Print what came since ``offset``, and return how far that is."""
     while True:
         trace = read(offset, _PIECE_BYTES)

@@ -14,7 +14,7 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode
-from fedmon.common.wire.runs import Job, JobOutcome, JobsReply, JobState, JobStatus, Parcel, Scalar
+from fedmon.common.wire.runs import JobOutcome, JobReport, JobsReply, JobState, JobStatus, Parcel, Scalar
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.match import PendingRequest
 from fedmon.researcher.asking.outcome import OutcomeStatus
@@ -102,7 +102,7 @@ class Part:
 
     def __init__(self, node_id: NodeId, *, now: float, asked: OutcomeStatus) -> None:
         self.node_id, self.asked, self.reason = node_id, asked, ""
-        self.job: Job | None = None
+        self.job: JobReport | None = None
         self.result: Parcel | None = None
         self.scalars: dict[int, Scalar] = {}
         self.scalars_lost = self._bytes = self._next_scalar = self._expected = self._asks = 0
@@ -159,7 +159,7 @@ class Part:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def job_said(self, job: Job, now: float) -> None:
+    def job_said(self, job: JobReport, now: float) -> None:
         """Take the state of the job; one that is over stays over."""
         self._heard(now)
         known = None if self.job is None or self._forgotten else self.job.state
@@ -320,7 +320,7 @@ class RunLedger:
 
     # --- messages of nodes --------------------------------------------------------------------------------------------
 
-    def job_said(self, node_id: str, job: Job) -> None:
+    def job_said(self, node_id: str, job: JobReport) -> None:
         """Take what a node answered about its job."""
         with self.changed:
             part = self._part(node_id, job)
@@ -389,7 +389,7 @@ class RunLedger:
                     part.may_have_missed(now)
             self._touch()
 
-    def _part(self, node_id: str, job: Job) -> Part | None:
+    def _part(self, node_id: str, job: JobReport) -> Part | None:
         part = self._parts.get(NodeId(node_id))
         if part is None:
             self._tally.count(DROPPED, f"job {self.job_id} of {node_id}, which was not asked to run it")

@@ -20,7 +20,7 @@ from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotC
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
-from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Scalar, Stop, StopReply, Trace
+from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Scalar, Stop, StopReply, TracePiece
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import Moment, NodeState
@@ -337,7 +337,7 @@ def _page(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, offset: in
     return outcome.reply
 
 
-def _with_gap(trace: Trace) -> str:
+def _with_gap(trace: TracePiece) -> str:
     return f"\n[... {trace.skipped_bytes} bytes not kept ...]\n{trace.text}" if trace.skipped_bytes else trace.text
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
-from fedmon.common.wire.runs import Job, JobsReply, JobState, RunReply, StopReply, Usage
+from fedmon.common.wire.runs import JobReport, JobsReply, JobState, RunReply, StopReply, Usage
 from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
 
@@ -66,7 +66,7 @@ def job_rows(reply: JobsReply) -> list[Row]:
     return [_job_row(job) for job in reply.jobs]
 
 
-def _job_row(job: Job) -> Row:
+def _job_row(job: JobReport) -> Row:
     # An id that is folded cannot be copied: no more columns than leave room for it.
     return {
         "job": job.job_id,
@@ -86,7 +86,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node_id: NodeId
-    job: Job | None = None
+    job: JobReport | None = None
     asked: OutcomeStatus = OutcomeStatus.OK
     reason: str = ""
     scalars: int = 0
@@ -245,7 +245,7 @@ def _shown(value: float | None) -> str:
     return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
 
 
-def _why(job: Job) -> list[str]:
+def _why(job: JobReport) -> list[str]:
     """Return why a job ended as it did, without repetition."""
     problem, said = job.problem, []
     if problem is not None and problem.message:
@@ -274,9 +274,9 @@ class RunList(Outcomes[JobsReply]):
             elapsed_s=outcomes.elapsed_s,
         )
 
-    def runs(self) -> dict[str, dict[str, Job]]:
+    def runs(self) -> dict[str, dict[str, JobReport]]:
         """Return the jobs by their id and the node, newest first."""
-        found: dict[str, dict[str, Job]] = {}
+        found: dict[str, dict[str, JobReport]] = {}
         for node_id, reply in self.ok.items():
             for job in reply.jobs:
                 found.setdefault(job.job_id, {})[str(node_id)] = job
@@ -316,7 +316,7 @@ class RunList(Outcomes[JobsReply]):
         return html_table(self.rows(), caption=self.explanation())
 
 
-def _standing(jobs: Mapping[str, Job]) -> str:
+def _standing(jobs: Mapping[str, JobReport]) -> str:
     """Return how many nodes have which state, with the names of those that did not succeed."""
     nodes: dict[JobState, list[str]] = {}
     for node_id, job in jobs.items():

@@ -7,15 +7,15 @@ import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
-from fedmon.common.wire.runs import Job, JobOutcome, JobState, Parcel, Problem, Trace
+from fedmon.common.wire.runs import JobOutcome, JobReport, JobState, Parcel, Problem, TracePiece
 from fedmon.node.runs import results, status
 from fedmon.node.runs.conclusion import leaving
 
 LONGEST = "\x1b" * 16_384
 
 
-def job(state: JobState, reason: str = "", problem: Problem | None = None) -> Job:
-    return Job(job_id="j", state=state, reason=reason, problem=problem, sha256="0" * 64, created=utc_now())
+def job(state: JobState, reason: str = "", problem: Problem | None = None) -> JobReport:
+    return JobReport(job_id="j", state=state, reason=reason, problem=problem, sha256="0" * 64, created=utc_now())
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_the_longest_texts_and_a_result_fit_into_a_message() -> None:
 def test_a_piece_of_a_trace_fits_however_it_is_written() -> None:
     printed = "\x1b" * 100_000
 
-    def read(offset: int, most: int) -> Trace:
+    def read(offset: int, most: int) -> TracePiece:
         text = printed[offset : offset + most]
-        return Trace(offset=offset, text=text, next_offset=offset + len(text), size_bytes=len(printed))
+        return TracePiece(offset=offset, text=text, next_offset=offset + len(text), size_bytes=len(printed))
 
     piece = status.piece(read, 10, 20_000)
 

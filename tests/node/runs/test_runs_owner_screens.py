@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.wire.runs import Job, JobState, RunLimits, Usage
+from fedmon.common.wire.runs import JobReport, JobState, RunLimits, Usage
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.register import JobRecord, JobRegister
 from tests.node.owner.owner_desks import desk_of, made_folder
@@ -17,8 +17,8 @@ REASON = "it was not done after 2 s, its limit: ask for more in limits, or have 
 
 
 @pytest.fixture(scope="module")
-def jobs() -> list[Job]:
-    ended = Job(
+def jobs() -> list[JobReport]:
+    ended = JobReport(
         job_id="01a1ff05-5e06-75f4-b08b-988633d0d299",  # in the same millisecond as the other
         state=JobState.WALL_LIMIT,
         reason=REASON,
@@ -29,7 +29,7 @@ def jobs() -> list[Job]:
         created=utc_now(),
         ended=utc_now(),
     )
-    going = Job(
+    going = JobReport(
         job_id="01a1ff05-5e06-766d-b634-aa6c697a5a2b",
         state=JobState.RUNNING,
         sha256="b" * 64,
@@ -40,7 +40,7 @@ def jobs() -> list[Job]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[Job]) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[JobReport]) -> Path:
     made = made_folder(tmp_path_factory.mktemp("owner") / "n")
     with desk_of(made) as desk, desk.registers.database.transaction():
         for job in jobs:
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[Job]) -> Path:
     return made
 
 
-def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, jobs: list[Job]) -> None:
+def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, jobs: list[JobReport]) -> None:
     lines = node(folder, "runs").stdout.splitlines()
 
     assert max(map(len, lines)) <= 80
@@ -62,7 +62,7 @@ def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, 
     assert f"state       wall-limit: {REASON[:30]}" in node(folder, "runs", "show", job_id).stdout
 
 
-def test_a_job_is_shown_with_units(folder: Path, jobs: list[Job]) -> None:
+def test_a_job_is_shown_with_units(folder: Path, jobs: list[JobReport]) -> None:
     ended = node(folder, "runs", "show", jobs[0].job_id).stdout
     going = node(folder, "runs", "show", jobs[1].job_id).stdout
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.common.wire.runs import Trace
+from fedmon.common.wire.runs import TracePiece
 from fedmon.node.runs.trace import TraceWriter, read_trace
 
 
@@ -29,7 +29,8 @@ def test_what_fits_is_kept_as_it_was_printed(tmp_path: Path) -> None:
     trace.write(b"hello ")
     trace.write("wörld\n".encode())
 
-    assert read_trace(tmp_path / "t", 0, 1000) == Trace(offset=0, text="hello wörld\n", next_offset=13, size_bytes=13)
+    piece = TracePiece(offset=0, text="hello wörld\n", next_offset=13, size_bytes=13)
+    assert read_trace(tmp_path / "t", 0, 1000) == piece
     assert read_trace(tmp_path / "t", 6, 1000).text == "wörld\n"
 
 
@@ -127,4 +128,4 @@ def test_a_full_disk_loses_what_is_printed_and_stops_nobody(tmp_path: Path) -> N
 
 
 def test_where_nothing_was_printed_there_is_nothing(tmp_path: Path) -> None:
-    assert read_trace(tmp_path / "t", 5, 100) == Trace(offset=5, text="", next_offset=5, size_bytes=0)
+    assert read_trace(tmp_path / "t", 5, 100) == TracePiece(offset=5, text="", next_offset=5, size_bytes=0)

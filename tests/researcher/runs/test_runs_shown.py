@@ -14,12 +14,12 @@ import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.runs import Job, JobState, Problem, Usage
+from fedmon.common.wire.runs import JobReport, JobState, Problem, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.runs import progress
 from fedmon.researcher.runs.states import NodeRun, RunStates, shown_scalars
 
-JOB = Job(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())
+JOB = JobReport(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())
 
 
 def states(*parts: NodeRun, **latest: float) -> RunStates:
