@@ -454,7 +454,7 @@ class Engine:
         return not isinstance(work, Timer) or due_at(self.state, work) == moment
 
     def _wake_up(self) -> None:
-        """Have the actor look at the first timer."""
+        """Schedule a tick of the actor for the first timer."""
         if not self._timers or self._timers[0][0] >= self._next_tick:
             return
         if not self._is_timed:
@@ -548,11 +548,11 @@ def refuse_own_wait(ec: object, resources: Iterable[Any], state: ResourceState) 
     own = guids_within(ec, None if state < ResourceState.FAILED else "release")
     for resource in resources:
         if resource.guid in own and resource.state < state:
-            raise DeadlockError(f"{resource.name} would wait in a hook of its own to be {state.name}")
+            raise DeadlockError(f"{resource.name} would wait in its own hook to be {state.name}")
 
 
 def failtrap(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have a resource fail, or the verb tried again, if a method of it raises; the exception is raised on.
+    """Fail a resource, or retry its verb, if a method of it raises; the exception is raised on.
 
     Within a hook of the same resource the exception is only raised on: it is the verb that fails.
     """

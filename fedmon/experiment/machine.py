@@ -113,7 +113,7 @@ class Change:
         )
 
     def found(self, guids: Iterable[int]) -> Iterator[Resource]:
-        """Return those of some resources that there are, each as it is then."""
+        """Return those of some resources that exist, each in its present state."""
         return filter(None, map(self.resources.get, guids))
 
     def update(self, resource: Resource, **fields: Any) -> Resource:
@@ -122,7 +122,7 @@ class Change:
         return made
 
     def block(self, want: Want, found: Blocked) -> None:
-        """Have a want wait for the resources and the moment of a verdict."""
+        """Keep a want until a resource of a verdict changes, or until its moment."""
         if found.due is not None and found.due != want.due:
             timer = Timer(guid=want.guid, purpose="delay", want=want.name)
             self.actions.append(Alarm(timer=timer, at=found.due))
@@ -150,7 +150,7 @@ class Change:
                 self.end_want(want)
 
     def wake_watchers(self, guid: int) -> None:
-        """Have the wants judged again that watch a resource."""
+        """Judge the wants again that watch a resource."""
         self.woken.extend(sorted(self.watchers.get(guid, ())))
 
     def _watch(self, want: Want, guids: tuple[int, ...]) -> None:
@@ -170,7 +170,7 @@ class Change:
 
 
 def _deploy_asked(change: Change, event: events.DeployAsked) -> None:
-    """Have resources deployed, and started when their group is ready; STOPPED ones stay so."""
+    """Deploy resources, and start them when their group is ready; STOPPED ones stay so."""
     group = change.groups.get(event.group)
     if group is None:
         group = Group(members=(), unready=0, wait_all_ready=event.wait_all_ready)
@@ -204,7 +204,7 @@ def _count_unready(change: Change, number: int, by: int) -> None:
 
 
 def _start_members(change: Change, guids: tuple[int, ...]) -> None:
-    """Have members of a group started, and stopped if a condition says when."""
+    """Start members of a group, and stop them if a condition says when."""
     for resource in change.found(guids):
         if resource.state < ResourceState.STOPPED:
             _begin(change, resource, "start")
@@ -221,7 +221,7 @@ def _begin(change: Change, resource: Resource, verb: Verb) -> None:
 
 
 def _judge(change: Change, want: Want) -> None:
-    """Do what is wanted, have its resource fail if that is impossible, or keep the want if something blocks it."""
+    """Do what is wanted, fail the resource if that is impossible, or keep the want if something blocks it."""
     if change.level is not FailureLevel.OK:
         return
     found = verdict_on(want, change.resources, change.now)
@@ -255,7 +255,7 @@ def _set_wanted(change: Change, event: events.SetWanted) -> None:
 
 
 def _release_asked(change: Change, event: events.ReleaseAsked) -> None:
-    """Have resources released, unconditionally."""
+    """Release resources, unconditionally."""
     for resource in change.found(event.guids):
         if resource.state is not ResourceState.RELEASED and resource.calling != "release":
             change.drop_wants(resource)
@@ -336,7 +336,7 @@ def _measured(change: Change, event: events.Measured, resource: Resource) -> Non
 
 
 def _call(change: Change, resource: Resource, verb: Verb) -> None:
-    """Have a verb called; one without code reaches its state within the step."""
+    """Call a verb; one without code reaches its state within the step."""
     if verb in resource.plain:
         change.update(resource, retrying=None)
         change.transitions.append((resource.guid, COMES_TO[verb], ""))
@@ -359,7 +359,7 @@ def _end_verb(change: Change, resource: Resource, *, attempt: int = 0) -> Resour
 
 
 def _fail(change: Change, resource: Resource, reason: str) -> None:
-    """Have a resource fail: first its state, because others wait for that, and then its hook."""
+    """Fail a resource: first its state, because others wait for that, and then its hook."""
     if resource.state >= ResourceState.FAILED:
         return
     change.drop_wants(resource)
@@ -396,7 +396,7 @@ def _verb_returned(change: Change, event: events.VerbReturned, resource: Resourc
 
 
 def _verb_failed(change: Change, event: events.VerbFailed, resource: Resource) -> None:
-    """Have a verb tried again, or the resource fail, even if the hook reported a state before it raised."""
+    """Retry a verb, or fail the resource, even if the hook reported a state before it raised."""
     is_left_behind = resource.calling != event.verb and (resource.calling is not None or event.verb in _AWAITED)
     if is_left_behind or resource.state >= ResourceState.FAILED:
         return
@@ -441,7 +441,7 @@ def _became(change: Change, event: events.Became) -> None:
 
 
 def _reach(change: Change, transitions: Iterable[tuple[int, ResourceState, str]]) -> None:
-    """Have resources reach states, for reasons. RELEASED is final, and FAILED leads to RELEASED only."""
+    """Move resources to states, for reasons. RELEASED is final, and FAILED leads to RELEASED only."""
     reached: dict[ResourceState, list[int]] = {}
     unready: dict[int, int] = {}
     change.latest = max(change.now, change.latest + _TICK_S)

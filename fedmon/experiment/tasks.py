@@ -39,7 +39,7 @@ class Tasks:
         self._noted: dict[int, None] = {}
 
     def add(self, date: str | None, callback: Callable[[], Any], *, is_tracked: bool) -> int:
-        """Have a function called at a time or after a duration; return its number. Raises as `schedule` does."""
+        """Schedule a function for a time or after a duration; return its number. Raises as `schedule` does."""
         if not callable(callback):
             raise InvalidTaskError(f"a task calls something, and {callback!r:.80} cannot be called")
         self._engine.check_open()

@@ -412,7 +412,7 @@ def test_a_hook_that_waits_for_its_own_resource_is_refused(tmp_path: Path) -> No
         ec.deploy()
 
         assert ec.wait(guid, "FAILED", timeout=10)
-        assert "would wait in a hook of its own to be STARTED" in ec.get_resource(guid).reason
+        assert "would wait in its own hook to be STARTED" in ec.get_resource(guid).reason
 
 
 @pytest.mark.parametrize("verb", ["start", "release"])
@@ -434,7 +434,7 @@ def test_a_hook_may_shut_its_experiment_down(verb: str, tmp_path: Path) -> None:
     assert ec.ecstate.name == "TERMINATED"
 
 
-def test_a_hundred_hooks_that_block_hold_up_nobody(tmp_path: Path) -> None:
+def test_a_hundred_hooks_that_block_hold_up_no_other(tmp_path: Path) -> None:
     gate = threading.Event()
     with experiment(tmp_path, own("test::Blocking", do_start=blocking(gate)), own("test::Plain")) as ec:
         blocked = [ec.register_resource("test::Blocking") for _ in range(100)]
