@@ -80,7 +80,11 @@ class Dependencies:
 
     def circles(self, names: Mapping[int, str]) -> list[Problem]:
         """Return the circles of steps that wait for each other as problems, each with its path."""
-        left = {step: [need for need in self._needs[step] if need in self.stuck] for step in sorted(self.stuck)}
+        left = {
+            step: [need for need in self._needs[step] if need in self.stuck]
+            for step in self._needs
+            if step in self.stuck
+        }
         found: list[Problem] = []
         while len(found) < _MOST_CIRCLES:
             try:
@@ -195,9 +199,9 @@ class Dependencies:
         ready = [step for step, count in left.items() if not count]
         while ready:
             wave = []
-            for step in ready:  # which grows: a condition that is no quorum takes no wave
+            for step in ready:  # which grows: only a quorum that still misses members takes a wave
                 del left[step]
-                if step.kind == "condition" and step not in self._missing:
+                if step.kind == "condition" and not self._missing.get(step):
                     ready += _freed(step, waiting, left)
                 else:
                     wave.append(step)
