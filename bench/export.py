@@ -51,7 +51,8 @@ def recorded(path: Path, host: RecordedHost, *, nodes: int, seconds: int, as_it_
                 else:
                     recording.append([batch])
         if not as_it_came:
-            recording.compact()
+            while recording.maintain(everything=True):
+                pass
 
 
 def measured(command: list[str]) -> tuple[float, float, float, str]:

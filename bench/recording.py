@@ -103,7 +103,8 @@ def measure_hour(host: RecordedHost, folder: Path, nodes: int) -> None:
         while recording.maintain():
             pass
         recording.append([host.batch(node, HOUR - LIVE, LIVE) for node in range(nodes)])
-        recording.compact()
+        while recording.maintain(everything=True):
+            pass
         print_line(
             "recording", "bytes-compacted", ours=used_bytes(path) / values, peer=BUDGET_COMPACTED, unit="B/value"
         )

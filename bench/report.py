@@ -59,7 +59,8 @@ def record(path: Path, host: RecordedHost, *, nodes: int, hours: int, with_job: 
             for first in range(0, hours * HOUR, CHUNK):
                 batches = [host.batch(node, first, CHUNK)]
                 recording.append([*batches, job_batch(node, first, CHUNK)] if with_job else batches)
-        recording.compact()
+        while recording.maintain(everything=True):
+            pass
     return path
 
 

@@ -17,6 +17,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.report.block import Block
 from fedmon.report.source import Source
 from tests.common.store.recordings import batch
+from tests.support.compaction import compact
 
 Flat = list[tuple[str, str, int, int, float, float, dict[str, float]]]
 
@@ -82,7 +83,7 @@ def test_blocks_hold_what_read_gives(
         for one in batches:
             recording.append([one])
         if is_compacted:
-            recording.compact()
+            compact(recording)
         expected = of_batches(recording.read(since_t=since))
 
     with Source([path]) as source:

@@ -185,11 +185,6 @@ class Recording:
                 return True
             return self._compaction.step(now, everything=everything)
 
-    def compact(self) -> None:
-        """Merge every row that can be merged; takes long, for the end of a recording or a quiet hour."""
-        while self.maintain(everything=True):
-            pass
-
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(

@@ -13,6 +13,7 @@ from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, seqs
+from tests.support.compaction import compact
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_pieces_in_any_order_and_overlapping_are_read_in_order_without_a_double(
     with Recording(path) as recording:
         stored = sum(recording.append([piece]) for piece in pieces)
         before = flat(recording.read())
-        recording.compact()
+        compact(recording)
         after = flat(recording.read())
 
     assert stored == len(expected)
@@ -81,7 +82,7 @@ def test_merging_rows_changes_no_sample_and_takes_less_room(path: Path) -> None:
             recording.append([batch(first)])
         before, size = flat(recording.read()), recording.size_bytes()
 
-        recording.compact()
+        compact(recording)
 
         assert flat(recording.read()) == before
         assert len(list(recording.read())) == 5
@@ -115,7 +116,7 @@ def test_reasons_stay_with_their_nulls_when_rows_are_merged(path: Path) -> None:
     with Recording(path) as recording:
         for one in given:
             recording.append([one])
-        recording.compact()
+        compact(recording)
 
         assert flat(recording.read()) == flat(given)
 
@@ -123,7 +124,7 @@ def test_reasons_stay_with_their_nulls_when_rows_are_merged(path: Path) -> None:
 def test_parts_can_be_read_by_number_time_boot_stream_and_metric(path: Path) -> None:
     with Recording(path) as recording:
         recording.append([batch(0, 700), batch(0, 5, boot=2), batch(0, 5, stream="job-1")])
-        recording.compact()
+        compact(recording)
 
         assert seqs(recording.read(boot=1, stream=STREAM, first_seq=598, last_seq=601)) == [598, 599, 600, 601]
         assert seqs(recording.read(NODE, 1, STREAM, since_t=T0 + 3, until_t=T0 + 5)) == [3, 4, 5]
@@ -183,7 +184,7 @@ def test_a_reader_sees_what_a_writer_adds_and_merges(path: Path) -> None:
         first = next(found)
         for start in range(600, 3000, 10):
             writer.append([batch(start)])
-        writer.compact()
+        compact(writer)
 
         assert seqs([first, *found]) == list(range(3000))
         assert reader.extents()[0].last_seq == 2999
@@ -196,7 +197,7 @@ def test_two_writers_store_no_sample_twice(path: Path) -> None:
         one.append([batch(0)])
         assert other.append([batch(0, 15)]) == 5
         assert one.append([batch(0, 20)]) == 5
-        other.compact()
+        compact(other)
         assert one.append([batch(0, 30)]) == 10
 
         assert flat(one.read()) == flat([batch(0, 30)])

@@ -10,6 +10,7 @@ import pytest
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import NODE, STREAM, T0, batch, seqs
+from tests.support.compaction import compact
 
 MIB = 2**20
 
@@ -127,7 +128,7 @@ def test_a_clock_that_is_set_makes_no_sample_old_and_changes_no_order(path: Path
                 clocks.offset += step_s
             recording.append([batch(first, t0=clocks.offset)])
             clocks.mono += 10
-        recording.compact()
+        compact(recording)
 
         assert seqs(recording.read()) == list(range(200))
         assert recording.counts()["dropped_by_age"] == 0

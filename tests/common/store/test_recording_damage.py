@@ -17,6 +17,7 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import NODE, STREAM, batch, flat, seqs
+from tests.support.compaction import compact
 from tests.support.waiting import stays
 
 
@@ -102,7 +103,7 @@ def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path:
     with Recording(path) as recording:
         expected = [seq for seq in range(700) if not 300 <= seq < 310]
         assert seqs(recording.read()) == expected
-        recording.compact()
+        compact(recording)
 
         assert seqs(recording.read()) == expected
         assert recording.counts()["damaged"] == 10
