@@ -252,7 +252,7 @@ def _log_no_failures() -> None:
 def _showing(look: Callable[[], Overview], *, as_json: bool = False) -> Iterator[Callable[[], None]]:
     """Give a function that prints what changed since its last call; a terminal redraws itself in another thread."""
     if as_json or not sys.stdout.isatty():
-        changes = _Documents() if as_json else _Lines()
+        changes = _Changes(as_json=as_json)
         yield lambda: changes.print(look())
         return
     from rich.console import Console
@@ -274,47 +274,41 @@ def _ignore() -> None:
     """Print nothing."""
 
 
-class _Documents:
-    """Prints a resource as a JSON document a line when its state changes."""
+class _Changes:
+    """Prints the states that resources reached since the last call and a new blocker, or JSON of these resources."""
 
-    def __init__(self) -> None:
-        self._states: dict[int, str] = {}
-
-    def print(self, shown: Overview) -> None:
-        """Print what changed since the last call."""
-        for each in shown.resources:
-            if self._states.get(each.guid) != each.state:
-                sys.stdout.write(f"{msgspec.json.encode(each).decode()}\n")
-                self._states[each.guid] = each.state
-        sys.stdout.flush()
-
-
-class _Lines:
-    """Prints a line for each state that resources reached since the last call, and for a new blocker."""
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[int, str, float]] = set()
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._seen: dict[int, dict[str, float]] = {}
         self._blocker: str | None = None
 
     def print(self, shown: Overview) -> None:
         """Print what changed since the last call."""
-        lines = [heading(shown)] if self._blocker is None else []
-        reached = {(each.guid, state, t) for each in shown.resources for state, t in each.times.items()}
-        by_guid = {each.guid: each for each in shown.resources}
-        moved: dict[str, list[str]] = {}
-        last: dict[str, float] = {}
-        for guid, state, last[state] in sorted(reached - self._seen, key=lambda change: change[2]):
-            one = by_guid[guid]
-            moved.setdefault(state, []).append(" ".join(filter(None, (str(guid), one.name, f"({one.rtype})"))))
-        for state, t in sorted(last.items(), key=lambda change: change[1]):
-            clock = datetime.datetime.fromtimestamp(t).astimezone().strftime("%H:%M:%S.%f")[:-3]
-            lines.append(f"{clock} {state} {joined(moved[state], most=8)}")
+        changed = [each for each in shown.resources if self._seen.get(each.guid) != each.times]
+        if self._as_json:
+            lines = [msgspec.json.encode(each).decode() for each in changed]
+        else:
+            lines = [escape_control(line) for line in self._lines(shown, changed)]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+        self._seen.update({each.guid: each.times for each in changed})
+
+    def _lines(self, shown: Overview, changed: list[Standing]) -> Iterator[str]:
+        if self._blocker is None:
+            yield heading(shown)
+        reached: dict[str, list[tuple[float, str]]] = {}
+        for each in changed:
+            name = " ".join(filter(None, (str(each.guid), each.name, f"({each.rtype})")))
+            for state, t in each.times.items():
+                if self._seen.get(each.guid, {}).get(state) != t:
+                    reached.setdefault(state, []).append((t, name))
+        for state, those in sorted(reached.items(), key=lambda one: max(one[1])):
+            clock = datetime.datetime.fromtimestamp(max(those)[0]).astimezone().strftime("%H:%M:%S.%f")[:-3]
+            yield f"{clock} {state} {joined([name for _, name in sorted(those)], most=8)}"
         blocker = shown.blocker.partition(": ")[0]  # the rest counts seconds
         if blocker and blocker != self._blocker:
-            lines.append(f"blocker: {shown.blocker}")
-        sys.stdout.write("".join(f"{escape_control(line)}\n" for line in lines))
-        sys.stdout.flush()
-        self._seen, self._blocker = reached, blocker
+            yield f"blocker: {shown.blocker}"
+        self._blocker = blocker
 
 
 def _print(shown: Overview, *, as_json: bool) -> None:
