@@ -415,8 +415,12 @@ class ExperimentController:
         self._check_open()
         awaited = self.registry.guids_of(after)
         number = self.registry.register("python::Function", None, name=name, prepare=prepared(function, args))
-        if awaited:
-            self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
+        try:
+            if awaited:
+                self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
+        except BaseException:
+            self.remove_resource(number)
+            raise
         return number
 
     def result(self, guid: int | str) -> Any:
