@@ -212,10 +212,7 @@ class Attribute:
         return True
 
     def check_writable(self, resource: str, state: ResourceState, *, is_deployed: bool) -> None:
-        """Raise AttributeAccessError, naming ``resource``, if a flag forbids setting the value in this state.
-
-        ``is_deployed`` tells whether the deployment of the resource was asked for.
-        """
+        """Raise AttributeAccessError if a flag forbids setting it in this state, or after a deploy was asked for."""
         if self.has_flag(Flags.NoWrite):
             flag, reason = "NoWrite", "cannot be set"
         elif self.has_flag(Flags.Reserved):
@@ -229,10 +226,7 @@ class Attribute:
         raise AttributeAccessError(self.name, resource, flag, reason)
 
     def accepted(self, value: Any, *, resource: str = "") -> Any:
-        """Return the value to store: checked, and passed through the set hook.
-
-        Raises InvalidAttributeValueError, naming ``resource``.
-        """
+        """Return the value to store, after the set hook. Raises InvalidAttributeValueError, naming ``resource``."""
         value = self.checked(value, resource=resource)
         if self._set_hook is None:
             return value
@@ -253,26 +247,17 @@ class Attribute:
         return value
 
     def stored(self, value: Any, *, resource: str = "") -> Any:
-        """Return a value that was stored before, read from a file; a set hook has accepted it already.
-
-        Raises InvalidAttributeValueError, naming ``resource``, if there is no set hook and the value does not fit.
-        """
+        """Return a stored value read from a file, without the set hook. Raises InvalidAttributeValueError."""
         if self._set_hook is None:
             return self.checked(value, resource=resource)
         return next((each for each in self.allowed or () if _is_same(each, value)), value)
 
     def as_noted(self, value: Any, *, resource: str = "") -> Any:
-        """Return a value as journals hold it; credentials are masked.
-
-        Raises InvalidAttributeValueError, naming ``resource``, for a value that no file can hold.
-        """
+        """Return a value as journals hold it; credentials are masked. Raises InvalidAttributeValueError."""
         return MASK if self.is_secret else self._written(_noted, value, resource)
 
     def as_plain(self, value: Any, *, resource: str = "") -> Any:
-        """Return a value that is to be set later, checked, as files hold it until then.
-
-        Raises InvalidAttributeValueError, naming ``resource``.
-        """
+        """Return a checked value as files hold it until it is set. Raises InvalidAttributeValueError."""
         return self._written(plain, self.checked(value, resource=resource), resource)
 
     def from_note(self, note: Any) -> Any:

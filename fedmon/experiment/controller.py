@@ -137,7 +137,7 @@ class ExperimentController:
         self.exp_id, self.run_id, self.local_dir = self.folder.exp_id, self.folder.run_id, str(self.folder.local_dir)
         self.exp_dir, self.run_dir = str(self.folder.exp_dir), str(self.folder.run_dir)
         self.persist = bool(persist if opened is None else opened.persist)
-        self.is_journaled = journal
+        self._is_journaled = journal
         self.logger = logger
         self.max_running = _limit(max_running, nthreads) if opened is None else opened.threads or None
         self.nthreads = self.max_running  # NEPI's name
@@ -158,7 +158,7 @@ class ExperimentController:
         self.engine = self._engine_for(left)
         self.tasks = Tasks(self.engine, left.tasks)
         try:
-            self.fm.set_ec(self, left.state.level, left.state.level_reason)
+            self.fm.set_ec(self)
             if opened is None:
                 self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=self.max_running or 0))
             self.registry.restore(left)
@@ -176,7 +176,7 @@ class ExperimentController:
             left.journal,
             call=self.registry.call,
             assign=self.registry.assign,
-            inform=lambda guid: failure.look(self.fm, self.engine, guid),
+            inform=self._inform,
             abandon=self.registry.abandon,
             waits_for=self.registry.waits_for,
             state=left.state,
@@ -210,6 +210,8 @@ class ExperimentController:
         try:
             for guid, values in (attributes or {}).items():
                 made.get_resource(guid).give(values)
+            if left.state.is_aborted:
+                made.fm.set_ec(made, left.state.level, left.state.level_reason)
             made.registry.take_up(left)
             for guid in left.unjudged:
                 made.inform_failure(guid)
@@ -291,13 +293,8 @@ class ExperimentController:
             for guid in self.resources
         }
         failure.fresh_copy(self.fm)  # fails before the first run
-        return lambda: self.from_description(
-            description,
-            fm=failure.fresh_copy(self.fm),
-            federation=self._given,
-            journal=self.is_journaled,
-            masked=masked,
-        )
+        options: dict[str, Any] = {"federation": self._given, "journal": self._is_journaled, "masked": masked}
+        return lambda: self.from_description(description, fm=failure.fresh_copy(self.fm), **options)
 
     def __enter__(self) -> Self:
         return self
@@ -306,9 +303,8 @@ class ExperimentController:
         self.shutdown()
 
     def __repr__(self) -> str:
-        return (
-            f"<ExperimentController {self.exp_id} {self.run_id}: {self.ecstate.name}, {len(self.resources)} resources>"
-        )
+        count = len(self.resources)
+        return f"<ExperimentController {self.exp_id} {self.run_id}: {self.ecstate.name}, {count} resources>"
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -423,7 +419,7 @@ class ExperimentController:
             if awaited:
                 self.register_condition(number, ResourceAction.START, awaited, ResourceState.STOPPED)
         except BaseException:
-            self._discard([number])
+            self.remove_resource(number)
             raise
         return number
 
@@ -748,8 +744,14 @@ class ExperimentController:
         return self.tasks.get(tid)
 
     def inform_failure(self, guid: int | str) -> None:
-        """Have the failure manager judge a resource that failed. Raises UnknownGuidError."""
+        """Have the failure manager judge a resource that failed; for subclasses too. Raises UnknownGuidError."""
         failure.look(self.fm, self.engine, self.get_resource(guid).guid)
+
+    def _inform(self, guid: int) -> None:
+        if type(self).inform_failure is ExperimentController.inform_failure:
+            self.inform_failure(guid)
+        else:  # a subclass's own, which may block
+            self.engine.run(functools.partial(self.inform_failure, guid))
 
     def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Report a metric of a resource to conditions, which count the values of each ``source`` by themselves.

@@ -234,10 +234,7 @@ class Registry:
     # --- connections ------------------------------------------------------------------------------------------------
 
     def connect(self, guid1: int | str, guid2: int | str) -> None:
-        """Connect two resources, if both agree; if a hook fails, they are disconnected again.
-
-        Raises InvalidConnectionError naming the side that refused.
-        """
+        """Connect two resources; if a hook fails, they are disconnected again. Raises InvalidConnectionError."""
         one, other = self.get(guid1), self.get(guid2)
         if one is other:
             raise InvalidConnectionError(f"{one.name} cannot be connected to itself")
@@ -319,7 +316,9 @@ class Registry:
         """Go on where another process stopped: timers, attributes to set, and `reconnect` of the resources."""
         engine, alone = self._ec.engine, []
         for guid, seen in sorted(left.state.resources.items()):
-            if seen.state is ResourceState.STARTED and seen.calling is None and not self._resources[guid].takes_up():
+            rclass, is_running = type(self._resources[guid]), seen.state is ResourceState.STARTED
+            is_default = rclass.do_reconnect is ResourceManager.do_reconnect
+            if is_running and seen.calling is None and is_default and rclass.overrides("start"):
                 alone.append(guid)
                 logger.warning("resource %d was STARTED, and is not taken up: its type has no do_reconnect", guid)
         engine.note(Reopened(t=engine.now(), left_alone=tuple(alone)))

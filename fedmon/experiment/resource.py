@@ -646,10 +646,6 @@ class ResourceManager:
             return None
         return event
 
-    def takes_up(self) -> bool:
-        """Tell whether it goes on after a reconnect: it overrides `do_reconnect`, or has no code that could."""
-        return type(self).do_reconnect is not ResourceManager.do_reconnect or not self.overrides("start")
-
     def abandon(self) -> HookJob | None:
         """Let other verbs run although a hook has not returned; return the job of that hook."""
         hook, self.__running, self.__turn = self.__running, None, threading.RLock()
@@ -744,10 +740,7 @@ class ResourceManager:
         self._enabled |= {name}
 
     def restore(self, attributes: Mapping[str, Any], traces: Iterable[str]) -> None:
-        """Take attributes and traces from the journal of another process; credentials are not in there.
-
-        An invalid value, such as the name of a function that this process lacks, is logged and kept.
-        """
+        """Take attributes and traces from a journal, without credentials; invalid values are logged and kept."""
         for name, note in attributes.items():
             attribute = self._attribute(name)
             if attribute.is_secret and note == MASK:
@@ -761,10 +754,7 @@ class ResourceManager:
         self._enabled |= {name for name in traces if name in self._traces}
 
     def take_stored(self, attributes: Mapping[str, Any]) -> None:
-        """Take values that a resource had before, whatever their flags, without a set hook.
-
-        Raises UnknownAttributeError, InvalidAttributeValueError.
-        """
+        """Take values that a resource had before, whatever their flags, without a set hook. Raises as `set` does."""
         for name, value in attributes.items():
             attribute = self._attribute(name)
             self._own[name] = attribute.with_value(attribute.stored(value, resource=self.name))

@@ -146,3 +146,17 @@ def test_a_failure_manager_begins_anew_with_another_experiment(tmp_path: Path) -
 def test_a_failure_manager_without_experiment_says_so() -> None:
     with pytest.raises(ExperimentOverError):
         FailureManager().eval_failure(1)
+
+
+def test_a_subclass_hears_of_each_failure_and_may_pass_over_it(tmp_path: Path) -> None:
+    class Lenient(ExperimentController):
+        heard: list[int | str] = []
+
+        def inform_failure(self, guid: int | str) -> None:
+            self.heard.append(guid)
+
+    with Lenient("failing", tmp_path) as ec:
+        added(ec, Node)
+
+        assert failing(ec, 1) == [False]
+        assert ec.heard == [1]
