@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -150,7 +150,7 @@ def test_a_failure_manager_without_experiment_says_so() -> None:
 
 def test_a_subclass_hears_of_each_failure_and_may_pass_over_it(tmp_path: Path) -> None:
     class Lenient(ExperimentController):
-        heard: list[int | str] = []
+        heard: ClassVar[list[int | str]] = []
 
         def inform_failure(self, guid: int | str) -> None:
             self.heard.append(guid)
