@@ -17,7 +17,7 @@ from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import Trace
-from fedmon.experiment.types.base import LinkedResource, MissingPartError, ResourceFailedError, loss_of
+from fedmon.experiment.types.base import LinkedResource, ResourceFailedError, loss_of
 from fedmon.experiment.types.job import Job, saved_values, write_shown
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own
 from fedmon.researcher.cli import run_values
@@ -170,7 +170,7 @@ class Aggregator(LinkedResource):
         jobs, needed = self.linked(Job), self.get("atLeast") or 1
         if len(jobs) < needed:
             what = f"{needed} jobs" if needed > 1 else "jobs"
-            raise MissingPartError(self.name, what, "connect it to more; the atLeast of a job counts its nodes")
+            raise ResourceFailedError(f"{self.name} has no {what}: connect it to more; atLeast of a job counts nodes")
         super().do_deploy()
 
     def do_start(self) -> None:

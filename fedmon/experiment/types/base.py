@@ -49,13 +49,6 @@ class ResourceFailedError(ExperimentError):
     exit_code = 1
 
 
-class MissingPartError(ExperimentError):
-    """A resource lacks a required attribute or connection."""
-
-    def __init__(self, who: str, what: str, advice: str) -> None:
-        super().__init__(f"{who} has no {what}: {advice}")
-
-
 def loss_of(who: str, other: ResourceManager) -> ResourceFailedError:
     """Return the error of a resource that needs another one, which failed or was released."""
     why = other.reason and f": {other.reason}"

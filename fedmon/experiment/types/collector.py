@@ -14,7 +14,7 @@ from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, to
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.traces import TraceAttr
-from fedmon.experiment.types.base import LinkedResource, MissingPartError
+from fedmon.experiment.types.base import LinkedResource, ResourceFailedError
 from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_path, own, path_text
 
 
@@ -73,7 +73,7 @@ class Collector(ResourceManager):
     def do_deploy(self) -> None:
         """Refuse to be READY without a trace to collect, or a folder for it."""
         if not self.get("traceName"):
-            raise MissingPartError(self.name, "traceName", "set it to the name of a trace, such as stdout")
+            raise ResourceFailedError(f"{self.name} has no traceName: set it to the name of a trace, such as stdout")
         if self.get("storeDir"):
             self._set_own("storeDir", str(Path(self.get("storeDir")).expanduser().absolute()))
             with storage_errors(Path(self.store_path)):

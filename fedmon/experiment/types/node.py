@@ -11,7 +11,7 @@ from fedmon.experiment.events import Returned
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
 
 if TYPE_CHECKING:
@@ -53,10 +53,12 @@ class Node(LinkedResource):
 
     @property
     def node_id(self) -> NodeId:
-        """The id of the node. Raises MissingPartError."""
+        """The id of the node. Raises ResourceFailedError."""
         node_id = self.get("nodeId")
         if not node_id:
-            raise MissingPartError(self.name, "nodeId", "set it to the id of the node, which `fedmon nodes` lists")
+            raise ResourceFailedError(
+                f"{self.name} has no nodeId: set it to the id of the node, which `fedmon nodes` lists"
+            )
         return NodeId(node_id)
 
     def do_deploy(self) -> None:
@@ -188,7 +190,7 @@ class Dataset(LinkedResource):
         """Search the nodes once they are READY."""
         tags = self.get("tags")
         if not tags:
-            raise MissingPartError(self.name, "tags", 'set them, such as tags=["mri"]')
+            raise ResourceFailedError(f"{self.name} has no tags: set them, such as tags=['mri']")
         nodes = self.ready(self.linked(Node))
         if nodes is None:
             return
