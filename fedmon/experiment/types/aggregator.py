@@ -117,11 +117,8 @@ def _is_summable(value: Any) -> bool:
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    if all(isinstance(value, int) for value in values):
-        return sum(values)
-    if all(_is_number(value) for value in values):
-        return math.fsum(values)
-    return sum(values[1:], start=values[0])
+    has_floats = all(map(_is_number, values)) and any(isinstance(value, float) for value in values)
+    return math.fsum(values) if has_floats else sum(values)
 
 
 _known.update({"collect": collect, "sum": total, "mean": mean, "weighted-mean": weighted_mean})

@@ -22,7 +22,7 @@ from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_pa
 class Collector(ResourceManager):
     """Writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
 
-    It reads at its own release, and before the release of a resource frees what the trace needs. If a trace cannot be
+    It reads at its own release, and before the release of a resource whose trace may need it. If a trace cannot be
     read, a file ``....missing`` and the attribute ``missing`` say why. With ``storeDir`` it writes to
     ``storeDir[/run_id][/subDir]``, with the id if ``useRunId`` is true.
     """
@@ -88,7 +88,7 @@ class Collector(ResourceManager):
         super().do_release()
 
     def neighbour_releases(self, other: ResourceManager) -> None:
-        """Read the trace of a resource for the last time, before its release frees what that needs."""
+        """Read the trace of a resource for the last time, before that is released."""
         if not isinstance(other, LinkedResource) or other.has_whole_traces:  # else it calls again when it has
             self.collect(other, is_last=True)
 

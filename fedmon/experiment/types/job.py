@@ -92,7 +92,7 @@ class Job(LinkedResource):
     """
 
     _rtype = "fedmon::Job"
-    _help = "A run of an approved plan: STOPPED when it ended well on all nodes, FAILED with what happened otherwise."
+    _help = "A run of an approved plan: STOPPED when it ended well on all nodes, FAILED with the reasons otherwise."
     _partners = (
         "fedmon::TrainingPlan", "fedmon::Node", "fedmon::Dataset", "fedmon::Aggregator", "fedmon::Monitor",
         "fedmon::Collector",
@@ -208,7 +208,7 @@ class Job(LinkedResource):
         dataset = next(iter(self.linked(Dataset)), None)
         dataset_id = dataset.get("datasetId") if dataset else None
         values = self._inputs()
-        self._set_own("jobId", job_id)  # before any node is asked: after a crash it says what to look for
+        self._set_own("jobId", job_id)  # before any node is asked, so the run is found after a crash
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
             nodes=nodes,

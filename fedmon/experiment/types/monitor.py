@@ -52,7 +52,7 @@ class Monitor(LinkedResource):
 
     asks_federation = True
     _rtype = "fedmon::Monitor"
-    _help = "Records metrics of nodes while what it is connected to runs; conditions can ask for them."
+    _help = "Records metrics of nodes while the connected jobs run; conditions can ask for them."
     _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
     _watched = "fedmon::Job"
     _needs = (Need(verb="deploy", of="fedmon::Node"), Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED))
@@ -89,7 +89,7 @@ class Monitor(LinkedResource):
         self.look()
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Continue the recording; what was measured meanwhile is missing unless nodes still have it."""
+        """Continue the recording; it lacks the time between unless nodes still have those samples."""
         if verb is None and self.state is ResourceState.STARTED:
             self.look()
         else:

@@ -88,7 +88,7 @@ class Node(LinkedResource):
         return [Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)]
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Listen for the node again; the grace of a lost one begins anew."""
+        """Listen for the node again; a lost one has its whole grace again."""
         if verb == "release" or (self.state < ResourceState.READY and verb != "deploy"):
             super().do_reconnect(verb)
             return
@@ -144,7 +144,7 @@ class Node(LinkedResource):
 
     def _give_up(self, losses: int, absence: str) -> None:
         with self.lock:
-            # A node that came back and was lost again has its whole grace anew.
+            # A node that came back and was lost again has its whole grace again.
             is_over = self.get("present") or losses != self._losses or self.state >= ResourceState.FAILED
         if not is_over:
             self._before_loss = self.state

@@ -190,7 +190,7 @@ class TrainingPlanResource(LinkedResource):
         return self._keep(text.encode("utf-8", "surrogateescape")) if _is_source(text) else Path(text).expanduser()
 
     def _kept(self) -> Path:
-        """Return where the run keeps what was submitted, whatever becomes of the given file."""
+        """Return the path of the run's own copy, which stays if the given file changes."""
         text = self.get("plan")
         return self.folder / f"{_class_name(text) if _is_source(text) else Path(text).stem}.py"
 
