@@ -16,7 +16,7 @@ from fedmon.experiment.attributes import Flags, Trace
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import LinkedResource, MissingPartError, ResourceFailedError, loss_of
+from fedmon.experiment.types.base import LinkedResource, ResourceFailedError, loss_of
 from fedmon.experiment.types.job import Job, saved_values, write_shown
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own
 from fedmon.researcher.cli import run_values
@@ -116,11 +116,8 @@ def _is_summable(value: Any) -> bool:
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    if all(isinstance(value, int) for value in values):
-        return sum(values)
-    if all(_is_number(value) for value in values):
-        return math.fsum(values)
-    return sum(values[1:], start=values[0])
+    has_floats = all(map(_is_number, values)) and any(isinstance(value, float) for value in values)
+    return math.fsum(values) if has_floats else sum(values)
 
 
 _known.update({"collect": collect, "sum": total, "mean": mean, "weighted-mean": weighted_mean})
@@ -169,7 +166,7 @@ class Aggregator(LinkedResource):
         jobs, needed = self.linked(Job), self.get("atLeast") or 1
         if len(jobs) < needed:
             what = f"{needed} jobs" if needed > 1 else "jobs"
-            raise MissingPartError(self.name, what, "connect it to more; the atLeast of a job counts its nodes")
+            raise ResourceFailedError(f"{self.name} has no {what}: connect it to more; atLeast of a job counts nodes")
         super().do_deploy()
 
     def do_start(self) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.session.callbacks import Subscription
 
 ASK_TIMEOUT_S = 20.0
-"""For requests that a resource depends on: nobody waits at a terminal, and a busy node may need the time."""
+"""Timeout of the requests of resources, longer than at a terminal: a busy node may need it."""
 _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
 
 _L = TypeVar("_L", bound="LinkedResource")
@@ -48,17 +48,10 @@ class ResourceFailedError(ExperimentError):
     exit_code = 1
 
 
-class MissingPartError(ExperimentError):
-    """A resource lacks a required attribute or connection."""
-
-    def __init__(self, who: str, what: str, advice: str) -> None:
-        super().__init__(f"{who} has no {what}: {advice}")
-
-
-def loss_of(who: str, other: ResourceManager) -> ResourceFailedError:
+def loss_of(name: str, other: ResourceManager) -> ResourceFailedError:
     """Return the error of a resource that needs another one, which failed or was released."""
     why = other.reason and f": {other.reason}"
-    return ResourceFailedError(f"{who} needs {other.name}, which is {other.state.name}{why}")
+    return ResourceFailedError(f"{name} needs {other.name}, which is {other.state.name}{why}")
 
 
 def is_gone(node: SeenNode | None) -> bool:
@@ -224,7 +217,7 @@ class LinkedResource(ResourceManager):
         return ready
 
     def wait_for(self, what: str) -> None:
-        """Say in words what it waits for."""
+        """Set ``waits_for`` and log it."""
         if what != self.waits_for:
             self.waits_for = what
             self.info(f"waits for {what}")

@@ -13,7 +13,7 @@ from fedmon.experiment.attributes import Attribute, Flags, TraceAttr, Types
 from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, told
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import LinkedResource, MissingPartError
+from fedmon.experiment.types.base import LinkedResource, ResourceFailedError
 from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_path, own, path_text
 
 
@@ -21,7 +21,7 @@ from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_pa
 class Collector(ResourceManager):
     """Writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
 
-    It reads at its own release, and before the release of a resource frees what the trace needs. If a trace cannot be
+    It reads at its own release, and before the release of a resource whose trace may need it. If a trace cannot be
     read, a file ``....missing`` and the attribute ``missing`` say why. With ``storeDir`` it writes to
     ``storeDir[/run_id][/subDir]``, with the id if ``useRunId`` is true.
     """
@@ -72,7 +72,7 @@ class Collector(ResourceManager):
     def do_deploy(self) -> None:
         """Refuse to be READY without a trace to collect, or a folder for it."""
         if not self.get("traceName"):
-            raise MissingPartError(self.name, "traceName", "set it to the name of a trace, such as stdout")
+            raise ResourceFailedError(f"{self.name} has no traceName: set it to the name of a trace, such as stdout")
         if self.get("storeDir"):
             self._set_own("storeDir", str(Path(self.get("storeDir")).expanduser().absolute()))
             with storage_errors(Path(self.store_path)):
@@ -87,7 +87,7 @@ class Collector(ResourceManager):
         super().do_release()
 
     def neighbour_releases(self, other: ResourceManager) -> None:
-        """Read the trace of a resource for the last time, before its release frees what that needs."""
+        """Read the trace of a resource for the last time, before that is released."""
         if not isinstance(other, LinkedResource) or other.has_whole_traces:  # else it calls again when it has
             self.collect(other, is_last=True)
 

@@ -19,7 +19,7 @@ from fedmon.experiment.errors import TraceNotReadableError
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
@@ -90,7 +90,7 @@ class Job(LinkedResource):
     """
 
     _rtype = "fedmon::Job"
-    _help = "A run of an approved plan: STOPPED when it ended well on all nodes, FAILED with what happened otherwise."
+    _help = "A run of an approved plan: STOPPED when it ended well on all nodes, FAILED with the reasons otherwise."
     _partners = (
         "fedmon::TrainingPlan", "fedmon::Node", "fedmon::Dataset", "fedmon::Aggregator", "fedmon::Monitor",
         "fedmon::Collector",
@@ -141,7 +141,7 @@ class Job(LinkedResource):
     def do_deploy(self) -> None:
         """Be READY when its plan, its nodes and its dataset are."""
         if not self.linked(TrainingPlanResource):
-            raise MissingPartError(self.name, "plan", "connect it to a fedmon::TrainingPlan")
+            raise ResourceFailedError(f"{self.name} has no plan: connect it to a fedmon::TrainingPlan")
         if isinstance(self.get("inputs"), str):
             self.fixed_path("inputs")
         kinds: tuple[type[LinkedResource], ...] = (Node, Dataset, TrainingPlanResource)
@@ -193,8 +193,8 @@ class Job(LinkedResource):
             source = self.ec.get_resource(self.get("inputsFrom"))
             result = getattr(source, "result", None)
             if not isinstance(result, Mapping):
-                advice = "have it wait for a fedmon::Aggregator to be STOPPED"
-                raise MissingPartError(self.name, f"result in {source.name} to begin with", advice)
+                wanted = "have it wait for a fedmon::Aggregator to be STOPPED"
+                raise ResourceFailedError(f"{source.name} has no result for {self.name}: {wanted}")
             values.update(result)
         return values
 
@@ -206,7 +206,7 @@ class Job(LinkedResource):
         dataset = next(iter(self.linked(Dataset)), None)
         dataset_id = dataset.get("datasetId") if dataset else None
         values = self._inputs()
-        self._set_own("jobId", job_id)  # before any node is asked: after a crash it says what to look for
+        self._set_own("jobId", job_id)  # before any node is asked, so the run is found after a crash
         handle = self.federation.run(
             f"sha256:{plan.get('sha256')}",
             nodes=nodes,

@@ -17,7 +17,7 @@ from typing import BinaryIO, ClassVar, Self
 from fedmon.experiment.attributes import Trace, Types
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import LinkedResource, MissingPartError, ResourceFailedError
+from fedmon.experiment.types.base import LinkedResource, ResourceFailedError
 from fedmon.experiment.types.values import CheckedAttribute, command, duration, environment, own, path_text
 
 _SUPERVISOR = (sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py")))
@@ -161,7 +161,7 @@ class LocalProcess(LinkedResource):
     def do_deploy(self) -> None:
         """Refuse to be READY without a command."""
         if not self.get("command"):
-            raise MissingPartError(self.name, "command", 'set it to a list of words, such as ["ls", "-l"]')
+            raise ResourceFailedError(f"{self.name} has no command: set it to a list of words, such as ['ls', '-l']")
         if self.get("cwd"):
             self.fixed_path("cwd")
         SupervisedCommand.prepare()

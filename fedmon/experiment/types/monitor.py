@@ -14,7 +14,7 @@ from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import LinkedResource, MissingPartError
+from fedmon.experiment.types.base import LinkedResource, ResourceFailedError
 from fedmon.experiment.types.job import Job
 from fedmon.experiment.types.node import Node
 from fedmon.experiment.types.values import CheckedAttribute, own, words
@@ -51,7 +51,7 @@ class Monitor(LinkedResource):
 
     asks_federation = True
     _rtype = "fedmon::Monitor"
-    _help = "Records metrics of nodes while what it is connected to runs; conditions can ask for them."
+    _help = "Records metrics of nodes while the connected jobs run; conditions can ask for them."
     _partners = ("fedmon::Node", "fedmon::Job", "fedmon::Collector")
     _watched = "fedmon::Job"
     _needs = (Need(verb="deploy", of="fedmon::Node"), Need(verb="stop", of="fedmon::Job", state=ResourceState.STOPPED))
@@ -77,7 +77,7 @@ class Monitor(LinkedResource):
     def do_deploy(self) -> None:
         """Be READY when its nodes are."""
         if not self.linked(Node) and not self.linked(Job):
-            raise MissingPartError(self.name, "nodes", "connect it to a fedmon::Node or a fedmon::Job")
+            raise ResourceFailedError(f"{self.name} has no nodes: connect it to a fedmon::Node or a fedmon::Job")
         if self.ready(self.linked(Node)) is not None:
             super().do_deploy()
 
@@ -88,7 +88,7 @@ class Monitor(LinkedResource):
         self.look()
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Continue the recording; what was measured meanwhile is missing unless nodes still have it."""
+        """Continue the recording; it lacks the time between unless nodes still have those samples."""
         if verb is None and self.state is ResourceState.STARTED:
             self.look()
         else:

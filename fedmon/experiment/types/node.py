@@ -11,7 +11,7 @@ from fedmon.experiment.events import Returned
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
 
 if TYPE_CHECKING:
@@ -53,10 +53,12 @@ class Node(LinkedResource):
 
     @property
     def node_id(self) -> NodeId:
-        """The id of the node. Raises MissingPartError."""
+        """The id of the node. Raises ResourceFailedError."""
         node_id = self.get("nodeId")
         if not node_id:
-            raise MissingPartError(self.name, "nodeId", "set it to the id of the node, which `fedmon nodes` lists")
+            raise ResourceFailedError(
+                f"{self.name} has no nodeId: set it to the id of the node, which `fedmon nodes` lists"
+            )
         return NodeId(node_id)
 
     def do_deploy(self) -> None:
@@ -86,7 +88,7 @@ class Node(LinkedResource):
         return [Problem(kind="offline-node", severity="warning", guids=(self.guid,), text=text)]
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Listen for the node again; the grace of a lost one begins anew."""
+        """Listen for the node again; a lost one has its whole grace again."""
         if verb == "release" or (self.state < ResourceState.READY and verb != "deploy"):
             super().do_reconnect(verb)
             return
@@ -142,7 +144,7 @@ class Node(LinkedResource):
 
     def _give_up(self, losses: int, absence: str) -> None:
         with self.lock:
-            # A node that came back and was lost again has its whole grace anew.
+            # A node that came back and was lost again has its whole grace again.
             is_over = self.get("present") or losses != self._losses or self.state >= ResourceState.FAILED
         if not is_over:
             self._before_loss = self.state
@@ -188,7 +190,7 @@ class Dataset(LinkedResource):
         """Search the nodes once they are READY."""
         tags = self.get("tags")
         if not tags:
-            raise MissingPartError(self.name, "tags", 'set them, such as tags=["mri"]')
+            raise ResourceFailedError(f"{self.name} has no tags: set them, such as tags=['mri']")
         nodes = self.ready(self.linked(Node))
         if nodes is None:
             return

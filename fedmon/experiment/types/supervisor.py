@@ -23,7 +23,11 @@ def _serve() -> None:
     with socket.socket(fileno=os.dup(0)) as server:
         os.dup2(1, 0)
         while descriptors := socket.recv_fds(server, 1, 4)[1]:
-            _run(*descriptors)
+            if len(descriptors) == 4:
+                _run(*descriptors)
+            else:  # no more files may be open
+                for descriptor in descriptors:
+                    os.close(descriptor)
 
 
 def _run(record: int, connection: int, *streams: int) -> None:
@@ -49,6 +53,7 @@ def _run(record: int, connection: int, *streams: int) -> None:
             os.close(record)
             return
         finally:
+            os.chdir("/")
             for stream in streams:
                 os.close(stream)
         if pid:

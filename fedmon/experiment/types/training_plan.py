@@ -16,7 +16,7 @@ from fedmon.experiment.check.problems import Problem, Severity
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, MissingPartError, ResourceFailedError
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.values import CheckedAttribute, at_least, own
 
@@ -68,7 +68,8 @@ class TrainingPlanResource(LinkedResource):
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
-        self._decided: dict[NodeId, tuple[PlanStatus, str]] = {}  # by each node that was asked, with the owner's note
+        self._decided: dict[NodeId, tuple[PlanStatus, str]] = {}  # by node, with the owner's note
+        self._is_asked = False  # from then on it holds each node that was asked, and no other
 
     @property
     def approved_by(self) -> list[NodeId]:
@@ -84,6 +85,7 @@ class TrainingPlanResource(LinkedResource):
         if verb is None and ResourceState.READY <= self.state < ResourceState.FAILED:
             self._decided = dict.fromkeys(self._wanted(), (PlanStatus.PENDING, ""))
             self._decided |= dict.fromkeys(self.approved_by, (PlanStatus.APPROVED, ""))
+            self._is_asked = True
             self.listen("decision", self._decision)
         else:
             super().do_reconnect(verb)
@@ -128,7 +130,7 @@ class TrainingPlanResource(LinkedResource):
     def do_deploy(self) -> None:
         """Submit the plan once its nodes are READY; then decisions arrive."""
         if not self.get("plan"):
-            raise MissingPartError(self.name, "plan", "set it to the path of a Python file, or to a class")
+            raise ResourceFailedError(f"{self.name} has no plan: set it to the path of a Python file, or to a class")
         if not _is_source(self.get("plan")):
             self.fixed_path("plan")
         nodes = self._linked_nodes()
@@ -139,19 +141,23 @@ class TrainingPlanResource(LinkedResource):
         source = load_source(self._given())
         path = self._keep(source.source)
         self.note("sha256", source.sha256)
+        with self.lock:
+            self._decided, self._is_asked = {}, False
         self.deafen()
         self.listen("decision", self._decision)  # before owners are asked, so that none is missed
         self.listen("presence", self._heard)
-        with self.lock:  # a decision that comes before the answers is newer
-            outcomes = self.federation.approve(
-                path, description=self.get("description") or "", nodes=asked, timeout_s=ASK_TIMEOUT_S
-            )
-            if len(outcomes.ok) < self._needed(len(outcomes)) or not outcomes:
-                if not self.waits_for_silent(outcomes, nodes):
-                    self.deafen()
-                    raise ResourceFailedError(f"the plan could not be submitted: {self._why_not(outcomes, asked)}")
-                return
-            self._decided = {NodeId(node_id): (reply.status, reply.note) for node_id, reply in outcomes.ok.items()}
+        outcomes = self.federation.approve(
+            path, description=self.get("description") or "", nodes=asked, timeout_s=ASK_TIMEOUT_S
+        )
+        if len(outcomes.ok) < self._needed(len(outcomes)) or not outcomes:
+            if not self.waits_for_silent(outcomes, nodes):
+                self.deafen()
+                raise ResourceFailedError(f"the plan could not be submitted: {self._why_not(outcomes, asked)}")
+            return
+        with self.lock:
+            said = {NodeId(node_id): (reply.status, reply.note) for node_id, reply in outcomes.ok.items()}
+            self._decided = {node_id: self._decided.get(node_id, said[node_id]) for node_id in said}  # that is newer
+            self._is_asked = True
             self._judge()
         for node_id, outcome in outcomes.failed.items():
             self.warning(f"goes on without node {node_id}, to which it could not be submitted: {outcome.reason}")
@@ -184,7 +190,7 @@ class TrainingPlanResource(LinkedResource):
         return self._keep(text.encode("utf-8", "surrogateescape")) if _is_source(text) else Path(text).expanduser()
 
     def _kept(self) -> Path:
-        """Return where the run keeps what was submitted, whatever becomes of the given file."""
+        """Return the path of the run's own copy, which stays if the given file changes."""
         text = self.get("plan")
         return self.folder / f"{_class_name(text) if _is_source(text) else Path(text).stem}.py"
 
@@ -211,13 +217,13 @@ class TrainingPlanResource(LinkedResource):
         if reply is not None and reply.status is not None:
             said = (reply.status, reply.note)
         with self.lock:
-            if said is not None and node_id in self._decided:
+            if said is not None and (node_id in self._decided or not self._is_asked):
                 self._decided[node_id] = said
                 self._judge()
 
     def _judge(self) -> None:
         """Set the state that follows from the decisions; called under the lock."""
-        if self.state >= ResourceState.FAILED:
+        if not self._is_asked or self.state >= ResourceState.FAILED:
             return
         decided = sorted(self._decided.items())
         approved = [node_id for node_id, (status, _) in decided if status is PlanStatus.APPROVED]

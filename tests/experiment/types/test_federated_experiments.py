@@ -42,6 +42,11 @@ def resource(ec: ExperimentController, guid: int) -> LinkedResource:
     return found
 
 
+def optional(two: TwoNodes) -> ExperimentController:
+    """Return an experiment that no failure ends."""
+    return ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed)
+
+
 def weighted(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     rows = sum(values["rows"] for values in results.values())
     return {"rows": rows, "mean": sum(values["rows"] * values["mean"] for values in results.values()) / rows}
@@ -131,10 +136,8 @@ def test_enough_approvals_and_jobs_suffice_and_an_owner_who_is_silent_holds_up_n
     assert ec.state(plan) is STARTED
 
 
-def test_a_plan_fails_when_too_few_owners_are_left_and_an_aggregator_asks_for_no_more_jobs_than_it_has(
-    two: TwoNodes, why: Callable[[int], str]
-) -> None:
-    with ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed) as ec:
+def test_a_plan_fails_with_too_few_owners_left_and_an_aggregator_with_too_few_jobs(two: TwoNodes) -> None:
+    with optional(two) as ec:
         nodes, plan = wired(ec, two.plan_named("Unwanted"), "a", "b", atLeast=2)
         many = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, atLeast=3, connectedTo=nodes)
         pooled = ec.register_resource("fedmon::Aggregator", atLeast=2, connectedTo=job_on(ec, plan, nodes))
@@ -149,10 +152,8 @@ def test_a_plan_fails_when_too_few_owners_are_left_and_an_aggregator_asks_for_no
         assert "has no 2 jobs: connect it to more" in ec.snapshot.resources[pooled].reason
 
 
-def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(
-    two: TwoNodes, why: Callable[[int], str]
-) -> None:
-    with ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed) as ec:
+def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(two: TwoNodes) -> None:
+    with optional(two) as ec:
         nodes, plan = wired(ec, two.plan, "a", "b")
         bad = job_on(ec, plan, nodes, args={"fails": "b"}, critical=False)
         good = job_on(ec, plan, nodes[:1])
@@ -219,7 +220,7 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
 
 
 def test_datasets_and_nodes_that_are_missing_are_named_before_a_deployment_and_by_it(two: TwoNodes) -> None:
-    with ExperimentController("trial", two.folder / "runs", fm=OptionalFailures(), federation=two.fed) as ec:
+    with optional(two) as ec:
         nodes = [ec.register_resource("fedmon::Node", nodeId=node_id) for node_id in "ab"]
         dataset = ec.register_resource("fedmon::Dataset", tags=["cells", "a"], connectedTo=nodes)
         absent = ec.register_resource("fedmon::Node", nodeId="nobody", timeouts={"deploy": 0.2})

@@ -13,10 +13,7 @@ import pytest
 
 from fedmon.experiment.attributes import TraceAttr
 from fedmon.experiment.controller import ExperimentController
-from fedmon.experiment.errors import (
-    AttributeAccessError,
-    InvalidAttributeValueError,
-)
+from fedmon.experiment.errors import AttributeAccessError, InvalidAttributeValueError
 from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ECState, ResourceAction, ResourceState
 from fedmon.experiment.types.local_process import SupervisedCommand
@@ -263,7 +260,7 @@ def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path, has_ended: bool
     assert crash.log() == ["begin", "end", "two", "three"]
 
 
-def test_the_exit_code_of_a_command_is_kept_while_nobody_watches_it(tmp_path: Path) -> None:
+def test_the_exit_code_of_a_command_is_kept_without_an_experiment(tmp_path: Path) -> None:
     crash = Crash(tmp_path, "echo no rows >&2; exit 3", critical="optional")
     crash.let_go()
     crash.wait_for_end()
