@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import os
 import shutil
@@ -25,25 +24,16 @@ _MAX_MESSAGE = 200
 _LOOK_S = 0.005
 
 
-class Failure(enum.Enum):
-    """Why a command gave no answer."""
-
-    ABSENT = "is not installed"
-    NOT_STARTED = "cannot be started"
-    TIMED_OUT = "did not end in time"
-    TOO_LONG = "printed too much"
-    ENDED_BADLY = "ended badly"
-    NOT_UNDERSTOOD = "is not understood"
-    GIVEN_UP = "was given up"
-    UNKNOWN_JOB = "knows no such job"
-
-
 class CommandError(FedmonError):
-    """A scheduler's command gave no answer; ``failure`` and the text say why."""
+    """A scheduler's command gave no answer."""
 
-    def __init__(self, failure: Failure, text: str) -> None:
-        super().__init__(text)
-        self.failure = failure
+
+class BadAnswerError(CommandError):
+    """A scheduler's command failed, or its output is not understood; it may answer better later."""
+
+
+class NoSuchJobError(CommandError):
+    """A scheduler does not know the job."""
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +50,11 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
             return self.stdout
         how = f"was ended by signal {-self.rc}" if self.rc < 0 else f"ended with status {self.rc}"
         said = escape_control(" ".join((self.stderr or self.stdout).split()))[:_MAX_MESSAGE]
-        raise CommandError(Failure.ENDED_BADLY, f"{self.name} {how}: {said}" if said else f"{self.name} {how}")
+        raise BadAnswerError(f"{self.name} {how}: {said}" if said else f"{self.name} {how}")
 
-    def misunderstood(self, detail: str) -> CommandError:
+    def misunderstood(self, detail: str) -> BadAnswerError:
         """Return the error for an output in an unknown form."""
-        return CommandError(Failure.NOT_UNDERSTOOD, f"the output of {self.name} is not understood: {detail}")
+        return BadAnswerError(f"the output of {self.name} is not understood: {detail}")
 
     @property
     def name(self) -> str:
@@ -93,7 +83,7 @@ def run(
     """
     program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
-        raise CommandError(Failure.ABSENT, f"{argv[0]} is not installed, or not on the PATH")
+        raise CommandError(f"{argv[0]} is not installed, or not on the PATH")
     import tempfile  # loads hashing
 
     # Files, and no pipes: a child of the command may hold its output open.
@@ -109,7 +99,7 @@ def run(
             )
         except (OSError, ValueError) as error:
             detail = getattr(error, "strerror", None) or error
-            raise CommandError(Failure.NOT_STARTED, f"{argv[0]} cannot be started: {detail}") from None
+            raise CommandError(f"{argv[0]} cannot be started: {detail}") from None
         with process:
             try:
                 _wait(process.pid, argv[0], timeout_s, stop, (stdout.fileno(), stderr.fileno()))
@@ -125,8 +115,8 @@ def _wait(pid: int, name: str, timeout_s: float, stop: StopRequest | None, outpu
     wait = stop or threading.Event().wait
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         if sum(os.fstat(each).st_size for each in outputs) > MAX_OUTPUT_BYTES:
-            raise CommandError(Failure.TOO_LONG, f"{name} printed more than {MAX_OUTPUT_BYTES // 1_048_576} MiB")
+            raise CommandError(f"{name} printed more than {MAX_OUTPUT_BYTES // 1_048_576} MiB")
         if deadline.passed():
-            raise CommandError(Failure.TIMED_OUT, f"{name} did not end within {timeout_s:.1f} s")
+            raise CommandError(f"{name} did not end within {timeout_s:.1f} s")
         if wait(min(_LOOK_S, deadline.left_s())):
-            raise CommandError(Failure.GIVEN_UP, f"{name} was given up: the run ends")
+            raise CommandError(f"{name} was given up: the run ends")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmon.node.collectors.base import Roots
-from fedmon.node.job.commands import CommandError, Failure, Output
+from fedmon.node.job.commands import CommandError, Output
 from tests.node.jobs_trees import ProcTree
 
 RECORDED = Path(__file__).parents[2] / "data" / "batch"
@@ -86,7 +86,7 @@ class Commands:
         assert timeout_s >= 0
         self.asked.append(tuple(argv))
         if tuple(argv) not in self._outputs:
-            raise CommandError(Failure.ABSENT, f"{argv[0]} is not installed, or not on the PATH")
+            raise CommandError(f"{argv[0]} is not installed, or not on the PATH")
         return self._outputs[tuple(argv)]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.job.commands import CommandError, Failure, Output, Runner
+from fedmon.node.job.commands import CommandError, NoSuchJobError, Output, Runner
 from fedmon.node.job.identity import JobIdentity, own_name
 from fedmon.node.job.processes import Processes, matching
 
@@ -146,7 +146,7 @@ class SlurmFinder(Finder):
             return
         invalid = "Invalid job id specified"  # Source: slurm_errno.c
         if output.rc and invalid in output.stderr:
-            raise CommandError(Failure.UNKNOWN_JOB, f"squeue: {invalid}")
+            raise NoSuchJobError(f"squeue: {invalid}")
 
     def mark_in(self, environment: Iterable[bytes]) -> bytes | None:
         """Return the variable; the processes of another slurmd on this machine are another host's."""
@@ -194,7 +194,7 @@ class PbsFinder(Finder):
         except CommandError as error:
             # The last byte of PBSE_UNKJOBID. Source: OpenPBS, pbs_error.h
             if re.search(r"ended with status 153\b|Unknown Job Id", str(error)):
-                raise CommandError(Failure.UNKNOWN_JOB, str(error)) from None
+                raise NoSuchJobError(str(error)) from None
             raise
         first = re.split(r"[/+:(]", attributes.get("exec_host", "").lstrip("("))[0]
         if first and own_name(self.identity.host, [first]) != first:

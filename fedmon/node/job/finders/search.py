@@ -21,7 +21,7 @@ from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError,
 from fedmon.node.collectors.job.cgroup import Cgroups
 from fedmon.node.collectors.job.members import is_thread
 from fedmon.node.collectors.job.process import read_birth
-from fedmon.node.job.commands import CommandError, Failure, Runner, StopRequest
+from fedmon.node.job.commands import BadAnswerError, CommandError, NoSuchJobError, Runner, StopRequest
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError
 from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
 from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths
@@ -275,12 +275,13 @@ class JobSearch:
             raise self._given_up
         try:
             hit = self._finder.ask(look, raw_id)
-        except CommandError as error:
-            if error.failure is Failure.UNKNOWN_JOB:
-                self._is_known = False
-                raise UnknownJobError(self._name, str(error)) from None
-            if error.failure not in {Failure.ENDED_BADLY, Failure.NOT_UNDERSTOOD}:  # absent, or it hangs
-                self._given_up = error
+        except NoSuchJobError as error:
+            self._is_known = False
+            raise UnknownJobError(self._name, str(error)) from None
+        except BadAnswerError:
+            raise
+        except CommandError as error:  # it is absent, or hangs
+            self._given_up = error
             raise
         if hit.cgroup is not None:
             pids = frozenset(members(look.cgroups, hit.cgroup))
