@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
     KernelFile,
     Reasons,
@@ -71,20 +70,21 @@ class CpuBusy:
         return self.between(total - sum(ticks[_NOT_BUSY]), total)
 
 
-class CpuCollector:
-    """Reads the first line of ``stat``, and the list of online CPUs."""
-
-    name = "cpu"
-    lane = Lane.FAST
+class CpuCollector(SourceCollector):
+    """Reads the first line of ``stat``, and the list of online CPUs; the busy share is None at the first tick."""
 
     def __init__(self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        super().__init__("cpu", Lane.FAST, (BUSY, SECONDS, COUNT), where=proc / "stat")
         self._stat = KernelFile(proc / "stat", size_bytes=512)
         self._online = OnlineCpus(sys)
         self._busy = CpuBusy()
 
-    def collect(self, _now: Instant) -> Reading:
-        """Read the counters; the busy share is None at the first tick."""
-        ticks = self._ticks()
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        text = self._stat.head()
+        try:
+            ticks = _ticks_of(text[4 : text.index(b"\n")])
+        except ValueError:
+            raise garbled(self._stat.path, text) from None
         share, reason = self._busy.of(ticks)
         values: Values = {BUSY: share}
         reasons = {BUSY: reason} if reason else {}
@@ -94,19 +94,14 @@ class CpuCollector:
             values[COUNT] = self._online.count()
         except CollectorUnavailableError as error:
             miss(values, reasons, (COUNT,), error.reason)
-        return Reading(values, reasons)
+        return values, reasons
 
     def probe(self) -> dict[str, str | None]:
         """Report whether the counters and the list can be read."""
-        ticks = _problem(self._ticks)
-        return {BUSY: ticks, SECONDS: ticks, COUNT: _problem(self._online.count)}
-
-    def _ticks(self) -> list[int]:
-        text = self._stat.head()
-        try:
-            return _ticks_of(text[4 : text.index(b"\n")])
-        except ValueError:
-            raise garbled(self._stat.path, text) from None
+        busy, self._busy = self._busy, CpuBusy()  # no share begins with a probe
+        report = super().probe()
+        self._busy = busy
+        return report
 
 
 class OnlineCpus:
@@ -165,8 +160,7 @@ class PerCoreCollector(SourceCollector):
         cores, self._cores = self._cores, {}  # no share begins with a probe
         report = super().probe()
         self._cores = cores
-        return {CORE_BUSY: None if report[CORE_SECONDS] in (None, _TOO_MANY) else report[CORE_SECONDS],
-                CORE_SECONDS: report[CORE_SECONDS]}  # fmt: skip
+        return report
 
 
 class _Core:
@@ -244,11 +238,3 @@ class FrequencyCollector(SourceCollector):
 def _ticks_of(line: bytes) -> list[int]:
     """Return the clock ticks by mode; old kernels have fewer modes."""
     return list(map(int, line.split(None, len(MODES))[: len(MODES)]))
-
-
-def _problem(read: Callable[[], object]) -> str | None:
-    try:
-        read()
-    except CollectorUnavailableError as error:
-        return error.reason
-    return None

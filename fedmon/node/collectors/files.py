@@ -130,12 +130,13 @@ class SourceCollector:
         first: dict[str, str | None] = {}
         for key, value in values.items():
             metric = metric_name(key)
-            if value is not None or key not in reasons:
+            if value is not None or reasons.get(key, "") in ("", Why.FIRST_SAMPLE.value):
                 first[metric] = None
             else:
                 first.setdefault(metric, reasons[key])
         report = {metric: first.get(metric, self._untold) for metric in self._metrics}
-        return report | {key: reason for key, reason in reasons.items() if report.get(metric_name(key)) is None}
+        failed = {key: reason for key, reason in reasons.items() if reason != Why.FIRST_SAMPLE.value}
+        return report | {key: reason for key, reason in failed.items() if report.get(metric_name(key)) is None}
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         """Return values, and a reason for each None. Raises CollectorUnavailableError, ValueError or IndexError."""
