@@ -290,7 +290,7 @@ def test_on_a_machine_with_many_cpus_only_their_busy_shares_fit(tmp_path: Path) 
     assert len(found) == MAX_CORES
     assert report["host_cpu_core_busy_ratio"] is None
     assert report["host_cpu_core_seconds_total"] == (
-        f"unsupported: modes of each CPU are given up to {MAX_BY_MODE} CPUs, for want of room"
+        f"unsupported: modes of each CPU are given up to {MAX_BY_MODE} CPUs; more would not fit"
     )
 
 
@@ -473,7 +473,7 @@ def test_a_machine_that_tells_no_frequency_says_so(tmp_path: Path) -> None:
 
     assert values(collector) == {}
     assert set(collector.probe().values()) == {
-        f"unsupported: neither cpufreq nor {tmp_path / 'cpuinfo'} tells a frequency"
+        f"unsupported: neither cpufreq nor {tmp_path / 'cpuinfo'} has a frequency"
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.node.perf.collector import JobTarget
-from fedmon.node.perf.source import Target
+from fedmon.node.perf.source import PerfTarget
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -40,7 +40,7 @@ def test_living_processes_are_listed_and_dead_ones_are_not(tmp_path: Path) -> No
     listed = job.target()
     job.see([11, 12])
 
-    assert listed == Target(pids=(10,))
+    assert listed == PerfTarget(pids=(10,))
     assert job.target() is None
 
 
@@ -48,7 +48,7 @@ def test_a_cgroup_needs_no_list(job: JobTarget) -> None:
     job.cgroup = "jobs/7"
     job.see([10, 11, 99])
 
-    assert job.target() == Target(cgroup="jobs/7")
+    assert job.target() == PerfTarget(cgroup="jobs/7")
     assert not job.uncounted(100.0)
 
 

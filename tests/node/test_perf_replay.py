@@ -20,7 +20,7 @@ from fedmon.common.settings.values import PerfGroup, PerfSettings
 from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.perf.collector import PerfCollector, PerfJobCollector, PerfProcess, PerfSession
 from fedmon.node.perf.events import PerfScope
-from fedmon.node.perf.source import PerfSource, Target
+from fedmon.node.perf.source import PerfSource, PerfTarget
 from tests.support.waiting import wait_until
 
 REPLAY = Path(__file__).parents[1] / "data" / "perf" / "replay_perf"
@@ -231,7 +231,7 @@ def session(replay: Replay, *, interval_s: float = 0.1) -> PerfSession:
     return PerfSession(
         perf=str(replay.perf),
         prepare=lambda stopping: source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping),
-        target=Target,
+        target=PerfTarget,
         interval_s=interval_s,
         paranoia="",
         name="test-perf",
@@ -291,7 +291,9 @@ def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it() -> No
 
     def start_and_end() -> None:
         process = PerfProcess(["sleep", "60"], patience_s=20.0)
-        list(process.end())
+        wake = os.eventfd(1)
+        process.run(lambda _line: None, wake, silence_s=20.0)
+        os.close(wake)
         ended.append(process.close())
 
     # A suite in the background of a script ignores SIGINT, and so would its children; perf never does.

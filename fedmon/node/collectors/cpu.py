@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
     KernelFile,
     Reasons,
@@ -33,7 +32,7 @@ MEAN, LOWEST, HIGHEST = "host_cpu_frequency_hertz", "host_cpu_frequency_min_hert
 FREQUENCIES, CORE_FREQUENCY = (MEAN, LOWEST, HIGHEST), "host_cpu_core_frequency_hertz"
 
 MAX_BY_MODE = 64
-"""Above this number of CPUs only the busy shares are given: eight modes of each would not fit into a message."""
+"""With more CPUs only the busy shares are given: eight modes of each would not fit into a message."""
 MAX_CORES = 512
 """CPUs beyond this number are left out, so that one sample always fits into a message."""
 
@@ -42,9 +41,9 @@ _SERIES = tuple(series(SECONDS, mode=mode) for mode in MODES)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CORE = re.compile(rb"^cpu(\d+) (.*)\n", re.MULTILINE)
 _LOOK_AGAIN_S = 60.0
-"""How long a CPU that is switched on may go unnoticed by the frequencies."""
+"""How long a CPU that comes online may be missing from the frequencies."""
 _FREQUENCY = re.compile(rb"^(processor|cpu MHz)[ \t]*:[ \t]*([^\n]*)\n", re.MULTILINE)
-_TOO_MANY = f"{Why.UNSUPPORTED.value}: modes of each CPU are given up to {MAX_BY_MODE} CPUs, for want of room"
+_TOO_MANY = f"{Why.UNSUPPORTED.value}: modes of each CPU are given up to {MAX_BY_MODE} CPUs; more would not fit"
 
 
 class CpuBusy:
@@ -56,7 +55,7 @@ class CpuBusy:
     def between(self, busy: float, total: float) -> tuple[float | None, str]:
         """Return the share since the previous call, or None and the reason.
 
-        The kernel may let idle and iowait, and so the sum, go back a little: the share is kept below 1.
+        In the kernel idle and iowait, and so the sum, may go back a little: the share is kept below 1.
         """
         earlier, self._earlier = self._earlier, (busy, total)
         if earlier is None:
@@ -66,25 +65,26 @@ class CpuBusy:
         return round(min(1.0, (busy - earlier[0]) / (total - earlier[1])), 6), ""
 
     def of(self, ticks: list[int]) -> tuple[float | None, str]:
-        """Return the same for ticks by mode."""
+        """Return the share for ticks by mode."""
         total = sum(ticks)
         return self.between(total - sum(ticks[_NOT_BUSY]), total)
 
 
-class CpuCollector:
-    """Reads the first line of ``stat``, and the list of online CPUs."""
-
-    name = "cpu"
-    lane = Lane.FAST
+class CpuCollector(SourceCollector):
+    """Reads the first line of ``stat``, and the list of online CPUs; the busy share is None at the first tick."""
 
     def __init__(self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        super().__init__("cpu", Lane.FAST, (BUSY, SECONDS, COUNT), where=proc / "stat")
         self._stat = KernelFile(proc / "stat", size_bytes=512)
         self._online = OnlineCpus(sys)
         self._busy = CpuBusy()
 
-    def collect(self, _now: Instant) -> Reading:
-        """Read the counters; the busy share is None at the first tick."""
-        ticks = self._ticks()
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        text = self._stat.head()
+        try:
+            ticks = _ticks_of(text[4 : text.index(b"\n")])
+        except ValueError:
+            raise garbled(self._stat.path, text) from None
         share, reason = self._busy.of(ticks)
         values: Values = {BUSY: share}
         reasons = {BUSY: reason} if reason else {}
@@ -94,30 +94,25 @@ class CpuCollector:
             values[COUNT] = self._online.count()
         except CollectorUnavailableError as error:
             miss(values, reasons, (COUNT,), error.reason)
-        return Reading(values, reasons)
+        return values, reasons
 
     def probe(self) -> dict[str, str | None]:
-        """Say whether the counters and the list can be read."""
-        ticks = _problem(self._ticks)
-        return {BUSY: ticks, SECONDS: ticks, COUNT: _problem(self._online.count)}
-
-    def _ticks(self) -> list[int]:
-        text = self._stat.head()
-        try:
-            return _ticks_of(text[4 : text.index(b"\n")])
-        except ValueError:
-            raise garbled(self._stat.path, text) from None
+        """Report whether the counters and the list can be read."""
+        busy, self._busy = self._busy, CpuBusy()  # no share begins with a probe
+        report = super().probe()
+        self._busy = busy
+        return report
 
 
 class OnlineCpus:
-    """Counts the CPUs that are on."""
+    """Counts the online CPUs."""
 
     def __init__(self, sys: Path) -> None:
         self._file = KernelFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
         self._text, self._count = b"", 0
 
     def count(self) -> int:
-        """Return how many CPUs a list such as ``0-3,8`` names. Raises CollectorUnavailableError."""
+        """Return the number of CPUs in a list such as ``0-3,8``. Raises CollectorUnavailableError."""
         text = self._file.head()
         if text != self._text:
             try:
@@ -135,7 +130,7 @@ class OnlineCpus:
 
 
 class PerCoreCollector(SourceCollector):
-    """Reads the lines of single CPUs in ``stat``; a CPU that is switched off has none."""
+    """Reads the lines of single CPUs in ``stat``; an offline CPU has none."""
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         super().__init__("cpu-cores", Lane.FAST, (CORE_BUSY, CORE_SECONDS), where=proc / "stat", untold=_TOO_MANY)
@@ -161,12 +156,11 @@ class PerCoreCollector(SourceCollector):
         return values, reasons
 
     def probe(self) -> dict[str, str | None]:
-        """Say whether there are such lines, and whether they are few enough for each mode."""
-        cores, self._cores = self._cores, {}  # a probe is no reading that a share begins with
+        """Report whether there are such lines, and whether they are few enough for each mode."""
+        cores, self._cores = self._cores, {}  # no share begins with a probe
         report = super().probe()
         self._cores = cores
-        return {CORE_BUSY: None if report[CORE_SECONDS] in (None, _TOO_MANY) else report[CORE_SECONDS],
-                CORE_SECONDS: report[CORE_SECONDS]}  # fmt: skip
+        return report
 
 
 class _Core:
@@ -179,9 +173,9 @@ class _Core:
 
 
 class FrequencyCollector(SourceCollector):
-    """Reads ``cpufreq/scaling_cur_freq`` of each CPU that is on, else the lines ``cpu MHz`` of ``cpuinfo``.
+    """Reads ``cpufreq/scaling_cur_freq`` of each online CPU, else the lines ``cpu MHz`` of ``cpuinfo``.
 
-    A virtual machine's ``cpuinfo`` tells the nominal frequency. Sources: Linux Documentation/admin-guide/pm/cpufreq.rst
+    A virtual machine's ``cpuinfo`` holds the nominal frequency. Sources: Linux Documentation/admin-guide/pm/cpufreq.rst
     (kilohertz), and arch/x86/kernel/cpu/proc.c.
     """
 
@@ -207,7 +201,7 @@ class FrequencyCollector(SourceCollector):
         return values, {}
 
     def _found(self, now: Instant) -> tuple[dict[str, int], Reasons]:
-        """Return the frequency of each CPU in hertz, and the reason of each series that is not known."""
+        """Return the frequency of each CPU in hertz, and the reason of each unknown series."""
         if now.mono >= self._look_again or now.mono == 0.0:
             files = {name[3:]: f"{self._cpus}/{name}/cpufreq/scaling_cur_freq"
                      for name in entries_or_none(self._cpus, r"cpu\d+")}  # fmt: skip
@@ -236,7 +230,7 @@ class FrequencyCollector(SourceCollector):
                 found[cpu] = round(float(value) * 1_000_000)
         if not found:
             raise CollectorUnavailableError(
-                Why.UNSUPPORTED, f"neither cpufreq nor {self._cpuinfo.path} tells a frequency"
+                Why.UNSUPPORTED, f"neither cpufreq nor {self._cpuinfo.path} has a frequency"
             )
         return found
 
@@ -244,11 +238,3 @@ class FrequencyCollector(SourceCollector):
 def _ticks_of(line: bytes) -> list[int]:
     """Return the clock ticks by mode; old kernels have fewer modes."""
     return list(map(int, line.split(None, len(MODES))[: len(MODES)]))
-
-
-def _problem(read: Callable[[], object]) -> str | None:
-    try:
-        read()
-    except CollectorUnavailableError as error:
-        return error.reason
-    return None

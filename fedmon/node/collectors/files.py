@@ -28,10 +28,10 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 class KernelFile:
-    """A file under a root such as /proc that stays open, since opening costs more than reading.
+    """A file under a root such as /proc that stays open, since opening costs more than reading; used by one thread.
 
-    The kernel makes the text anew at each read from offset 0. A file of a test tree is opened each time: an open one
-    would outlive its removal. Used by one thread.
+    The kernel writes the text anew at each read from offset 0. A file of a test tree is opened each time: an open one
+    would outlive its removal.
     """
 
     def __init__(self, path: Path, *, size_bytes: int = 16_384) -> None:
@@ -43,7 +43,7 @@ class KernelFile:
     def head(self) -> bytes:
         """Return one read: enough for a file that the kernel writes in one piece, or for its first line.
 
-        Raises CollectorUnavailableError when the file cannot be read.
+        Raises CollectorUnavailableError if the file cannot be read.
         """
         try:
             return os.pread(self._descriptor(), self._size, 0)
@@ -96,8 +96,8 @@ class KernelFile:
 class SourceCollector:
     """A collector of one source.
 
-    A series that the source gave before and no longer gives is None once, with a reason. A source that this machine
-    never had gives nothing, and `probe` says why.
+    A series that the source no longer gives is None once, with a reason. A source that this machine never had gives
+    nothing, and `probe` gives the reason.
     """
 
     def __init__(self, name: str, lane: Lane, metrics: Iterable[str], *, where: object, untold: str = "") -> None:
@@ -107,7 +107,7 @@ class SourceCollector:
         self._given: frozenset[str] = frozenset()
 
     def collect(self, now: Instant) -> Reading:
-        """Read the source once. Raises CollectorUnavailableError when it is there and fails."""
+        """Read the source once. Raises CollectorUnavailableError if it exists and fails."""
         gone = ""
         try:
             values, reasons = self._checked(now)
@@ -122,7 +122,7 @@ class SourceCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Map each metric to None, or to the reason why it is not measured, as its single series that fail."""
+        """Map each metric, and each failing series, to None if it is measured, else to the reason."""
         try:
             values, reasons = self._checked(Instant(t=0.0, mono=0.0))
         except CollectorUnavailableError as error:
@@ -130,12 +130,13 @@ class SourceCollector:
         first: dict[str, str | None] = {}
         for key, value in values.items():
             metric = metric_name(key)
-            if value is not None or key not in reasons:
+            if value is not None or reasons.get(key, "") in ("", Why.FIRST_SAMPLE.value):
                 first[metric] = None
             else:
                 first.setdefault(metric, reasons[key])
         report = {metric: first.get(metric, self._untold) for metric in self._metrics}
-        return report | {key: reason for key, reason in reasons.items() if report.get(metric_name(key)) is None}
+        failed = {key: reason for key, reason in reasons.items() if reason != Why.FIRST_SAMPLE.value}
+        return report | {key: reason for key, reason in failed.items() if report.get(metric_name(key)) is None}
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         """Return values, and a reason for each None. Raises CollectorUnavailableError, ValueError or IndexError."""
@@ -225,7 +226,7 @@ class RowFile:
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """Return a file's content, up to 64 KiB. Raises CollectorUnavailableError when the file cannot be read."""
+    """Return a file's content, up to 64 KiB. Raises CollectorUnavailableError if the file cannot be read."""
     try:
         return read_file(path, _MAX_BYTES)
     except OSError as error:
@@ -239,7 +240,7 @@ def read_text(path: Path) -> str:
 
 
 def text_or(path: Path, default: str = "") -> str:
-    """Return a file's text, or a default where it is empty or cannot be read."""
+    """Return a file's text, or a default if it is empty or cannot be read."""
     try:
         return read_text(path) or default
     except CollectorUnavailableError:
@@ -258,7 +259,7 @@ def read_number(path: Path | str) -> int:
 def entries(folder: Path, pattern: str = "") -> list[str]:
     """Return the names in a folder that match a pattern as a whole, ``x2`` before ``x10``; all without a pattern.
 
-    Raises CollectorUnavailableError when the folder cannot be read.
+    Raises CollectorUnavailableError if the folder cannot be read.
     """
     try:
         names = os.listdir(folder)  # noqa: PTH208 - names are all that is wanted, and there are thousands
@@ -270,7 +271,7 @@ def entries(folder: Path, pattern: str = "") -> list[str]:
 
 
 def entries_or_none(folder: Path, pattern: str = "") -> list[str]:
-    """Return the same, or nothing where the folder cannot be read."""
+    """Return the same, or nothing if the folder cannot be read."""
     try:
         return entries(folder, pattern)
     except CollectorUnavailableError:
@@ -298,7 +299,7 @@ def miss(values: Values, reasons: Reasons, keys: Iterable[str], reason: str) -> 
 
 
 class Descriptors:
-    """How many files all processes of all jobs may keep open together; reading by path costs twice as much.
+    """The number of files that the processes of all jobs may keep open together; reading by path costs twice as much.
 
     Safe from any thread.
     """

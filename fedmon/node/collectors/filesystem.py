@@ -1,4 +1,4 @@
-"""Space of the local file systems that answer without waiting."""
+"""Space of the local file systems that answer at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCAL_TYPES = frozenset(
         *("nilfs2", "ntfs", "ntfs3", "overlay", "reiserfs", "tmpfs", "ufs", "vfat", "xfs", "zfs"),
     }
 )
-"""Types whose kernel driver answers statvfs from memory; any other may ask a server or a program, and wait for it."""
+"""Types whose kernel driver answers statvfs from memory; any other may wait for a server or a program."""
 
 PSEUDO_TYPES = frozenset(
     {
@@ -39,14 +39,14 @@ _KNOWN_TYPES = LOCAL_TYPES | PSEUDO_TYPES
 _OCTAL = re.compile(r"\\([0-7]{3})")
 FILESYSTEM = ("host_filesystem_size_bytes", "host_filesystem_free_bytes", "host_filesystem_available_bytes")
 REREAD_MOUNTS_S = 10.0
-"""How long a change of the mounts may go unnoticed: the list is long on container hosts and changes seldom."""
+"""The interval between looks at the mounts: the list is long on container hosts and changes seldom."""
 _NOT_OURS = (
     f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine lists its mounts, and this machine has others"
 )
 
 
 class Mounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Mount points to read at each tick, and those that are not read, with the reason."""
+    """Mount points to read at each tick, and the reasons of all others."""
 
     readable: tuple[str, ...]
     unread: dict[str, str]
@@ -70,8 +70,7 @@ def choose_mounts(entries: dict[str, tuple[str, str]]) -> Mounts:
     """Choose from mount points with their device and type, the last mount of each point."""
     foreign = [point for point, (_, kind) in entries.items() if kind not in _KNOWN_TYPES]
     unread = {
-        point: f"{Why.UNSUPPORTED.value}: {entries[point][1]} is not read because it could keep us waiting"
-        for point in foreign
+        point: f"{Why.UNSUPPORTED.value}: {entries[point][1]} is not read because it could block" for point in foreign
     }
     readable: list[str] = []
     devices: set[tuple[str, str]] = set()
@@ -81,7 +80,7 @@ def choose_mounts(entries: dict[str, tuple[str, str]]) -> Mounts:
             continue
         above = next((other for other in foreign if other != "/" and point.startswith(f"{other}/")), None)
         if above is not None:
-            unread[point] = f"{Why.UNSUPPORTED.value}: it lies below {above}, which could keep us waiting"
+            unread[point] = f"{Why.UNSUPPORTED.value}: it lies below {above}, which could block"
         elif kind == "tmpfs" or (device, kind) not in devices:
             devices.add((device, kind))
             readable.append(point)
@@ -101,7 +100,7 @@ def _unescaped(text: str) -> str:
 
 
 def refuse_to_ask(_point: str) -> os.statvfs_result:
-    """Stand in for statvfs where the mounts are those of another machine. Raises CollectorUnavailableError."""
+    """Replace statvfs if the mounts are those of another machine. Raises CollectorUnavailableError."""
     _, _, detail = _NOT_OURS.partition(": ")
     raise CollectorUnavailableError(Why.UNSUPPORTED, detail)
 
@@ -150,7 +149,7 @@ class FilesystemCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say whether the mounts can be read, and for each mount that is not asked why not."""
+        """Report whether the mounts can be read, and the reason of each unread mount."""
         try:
             mounts = self._read_mounts()
         except CollectorUnavailableError as error:

@@ -196,7 +196,7 @@ def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     found["kernel"] = _read(lambda: read_text(roots.proc / "sys" / "kernel" / "osrelease"), "kernel", reasons)
     found["os"] = None
     if roots.simulated:
-        reasons["os"] = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine does not tell its distribution"
+        reasons["os"] = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine does not name its distribution"
     else:
         try:
             found["os"] = platform.freedesktop_os_release().get("PRETTY_NAME")
@@ -221,7 +221,7 @@ def _virtualisation(roots: Roots, reasons: dict[str, str]) -> str | None:
             if word in told:
                 return hypervisor
     if flags is None:
-        reasons["virtualisation"] = f"{Why.UNSUPPORTED.value}: this kind of CPU does not tell"
+        reasons["virtualisation"] = f"{Why.UNSUPPORTED.value}: this kind of CPU does not report it"
         return None
     return "unknown hypervisor"
 
@@ -239,7 +239,7 @@ def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) ->
     cpus = roots.sys / "devices" / "system" / "cpu"
     try:
         blocks = _cpuinfo(roots.proc / "cpuinfo")
-        unknown = f"{Why.UNSUPPORTED.value}: {roots.proc / 'cpuinfo'} does not tell"
+        unknown = f"{Why.UNSUPPORTED.value}: {roots.proc / 'cpuinfo'} does not name it"
     except CollectorUnavailableError as error:
         blocks, unknown = [], error.reason
     first = blocks[0] if blocks else {}
@@ -290,7 +290,7 @@ def _microarchitecture(
         return None
     features = set(block.get("flags" if architecture == "x86_64" else "Features", "").split())
     if not features:
-        reasons["microarchitecture"] = f"{Why.NOT_FOUND.value}: cpuinfo does not tell the CPU's features"
+        reasons["microarchitecture"] = f"{Why.NOT_FOUND.value}: cpuinfo does not list the CPU's features"
         return None
     # archspec takes 30 ms and 3 MB to load, and only this needs it.
     try:

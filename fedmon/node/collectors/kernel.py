@@ -197,7 +197,7 @@ class PressureCollector(SourceCollector):
                 kind, last_10_s, _, _, total = line.split()
                 seconds, ratio = keys[kind]
                 values[seconds] = int(total[6:]) / 1_000_000
-                # The kernel rounds, and may tell a little above 100 %.
+                # The kernel rounds, and the value may be a little above 100 %.
                 values[ratio] = min(round(float(last_10_s[6:]) / 100, 4), 1.0)
         if problem is not None and len(reasons) == len(values):
             raise problem

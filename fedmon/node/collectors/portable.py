@@ -9,48 +9,33 @@ from collections.abc import Callable, Iterable
 import psutil
 
 from fedmon.common.metrics.sample import Instant
-from fedmon.common.metrics.series import metric_name, series
+from fedmon.common.metrics.series import series
 from fedmon.node.collectors import agent, cpu, kernel, sensors
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why, why
-from fedmon.node.collectors.files import Values
+from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why, why
+from fedmon.node.collectors.files import Reasons, SourceCollector, Values
 from fedmon.node.collectors.filesystem import FilesystemCollector, Mounts, choose_mounts
 
 
-class PortableCollector:
-    """One group of metrics that psutil reads with one or two calls.
-
-    A metric that ``read`` does not give on this system is reported as unsupported.
-    """
+class PortableCollector(SourceCollector):
+    """One group of metrics that psutil reads with one or two calls; this system may lack some of them."""
 
     def __init__(
         self, name: str, metrics: Iterable[str], read: Callable[[], Values], *, lane: Lane = Lane.FAST
     ) -> None:
-        self.name, self.lane = name, lane
-        self._metrics, self._read = tuple(metrics), read
-
-    def collect(self, _now: Instant) -> Reading:
-        """Read the group once. Raises CollectorUnavailableError."""
-        values = self._guarded()
-        return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})
-
-    def probe(self) -> dict[str, str | None]:
-        """Report the metrics that psutil gives on this system."""
-        try:
-            found = set(map(metric_name, self._guarded()))
-        except CollectorUnavailableError as error:
-            return dict.fromkeys(self._metrics, error.reason)
         missing = f"{Why.UNSUPPORTED.value}: psutil does not give it on this system"
-        return {metric: None if metric in found else missing for metric in self._metrics}
+        super().__init__(name, lane, metrics, where="psutil", untold=missing)
+        self._group = read
 
-    def _guarded(self) -> Values:
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         try:
-            return self._read()
+            values = self._group()
         except OSError as error:
             raise why(error) from None
         except psutil.AccessDenied as error:
             raise CollectorUnavailableError(Why.NO_PERMISSION, str(error)) from None
         except (psutil.Error, NotImplementedError, AttributeError) as error:
             raise CollectorUnavailableError(Why.UNSUPPORTED, f"psutil: {error}") from None
+        return values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None}
 
 
 def portable_collectors(*, counts: agent.Counts | None = None) -> list[Collector]:

@@ -24,7 +24,7 @@ from fedmon.node.collectors.files import (
 TEMPERATURE, FAN = "host_temperature_celsius", "host_fan_rotation_hertz"
 SENSOR_METRICS = (TEMPERATURE, FAN)
 LOOK_AGAIN_S = 60.0
-"""How long another label may go unnoticed; chips that come or go are noticed at once."""
+"""The interval between looks at labels; chips that come or go are noticed at once."""
 MAX_SENSORS = 256
 """Sensors beyond this number are left out, so that one sample always fits into a message."""
 
@@ -33,7 +33,7 @@ _POSSIBLE = {TEMPERATURE: (-273.15, 1000.0), FAN: (0.0, 10_000.0)}
 
 
 class Sensor(NamedTuple):
-    """One sensor of a chip; ``fault`` is the file that holds 1 while it is broken, where the chip has one."""
+    """One sensor of a chip; ``fault`` is the file that holds 1 while it is broken, if the chip has one."""
 
     chip: str
     label: str
@@ -44,8 +44,8 @@ class Sensor(NamedTuple):
 class Chips:
     """Lists the sensors of all chips.
 
-    Chips of one name, such as those of two sockets, are told apart by their device. A chip keeps its label as long as
-    it is there.
+    Chips of one name, such as those of two sockets, are distinguished by their device. A chip keeps its label as long
+    as it exists.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Chips:
     def sensors(self, kind: str) -> list[Sensor]:
         """Return the sensors with a file such as ``temp1_input``, for the kind ``temp``.
 
-        Raises CollectorUnavailableError when the chips cannot be listed.
+        Raises CollectorUnavailableError if the chips cannot be listed.
         """
         # Old drivers keep their files in the folder of the chip's device.
         return [
@@ -97,7 +97,7 @@ def _sensors_of(folder: Path, chip: str, kind: str) -> list[Sensor]:
 class TemperatureCollector(SourceCollector):
     """Reads ``tempN_input`` (millidegree Celsius) and ``fanN_input`` (turns a minute) of all chips.
 
-    Where no chip has a temperature, ``temp`` of each thermal zone stands in; zones repeat chips. Sources:
+    If no chip has a temperature, ``temp`` of each thermal zone is read; zones repeat chips. Sources:
     Linux Documentation/hwmon/sysfs-interface.rst and Documentation/driver-api/thermal/sysfs-api.rst.
     """
 
@@ -127,7 +127,7 @@ class TemperatureCollector(SourceCollector):
         return values, reasons
 
     def _sensors(self) -> dict[str, Sensor]:
-        """Return the sensors by series. Raises CollectorUnavailableError when there is nothing to list."""
+        """Return the sensors by series. Raises CollectorUnavailableError if there is nothing to list."""
         zones = [
             Sensor(text_or(self._zones / name / "type", name), name, self._zones / name / "temp")
             for name in entries_or_none(self._zones, r"thermal_zone\d+")

@@ -24,7 +24,7 @@ from fedmon.node.perf.output import Snapshot, Totals, parse_line
 from fedmon.node.perf.source import (
     PLAIN,
     PerfSource,
-    Target,
+    PerfTarget,
     cgroup_name,
     count,
     exit_reason,
@@ -79,43 +79,35 @@ class PerfProcess:
         """The process id."""
         return self._process.pid
 
-    def lines(self, wake: int, *, silence_s: float) -> Iterator[str | None]:
-        """Yield each line, and None after a burst of lines.
+    def run(self, take: Callable[[str | None], object], wake: int, *, silence_s: float) -> str | None:
+        """Hand each line to ``take``, and None after a burst of lines, until perf has closed its output.
 
-        Ends when perf has closed its output, when the descriptor ``wake`` is readable, or after ``silence_s`` without a
-        line.
+        Perf is ended by SIGINT when the descriptor ``wake`` is readable, or after ``silence_s`` without a line; it may
+        take ``patience_s`` for its last lines. Return ``"woken"``, ``"silent"``, or None if perf ended by itself.
         """
-        in_burst, silent = False, Deadline(silence_s)
+        in_burst, deadline, why = False, Deadline(silence_s), None
         while True:
-            ready, _, _ = select.select([self._lines, wake], [], [], _QUIET_S if in_burst else silent.left_s())
-            if wake in ready:
-                return
-            if ready:
+            wait_s = _QUIET_S if in_burst and why is None else deadline.left_s()
+            ready, _, _ = select.select([self._lines, *([wake] if why is None else [])], [], [], wait_s)
+            if self._lines in ready:
                 if not (chunk := os.read(self._lines, _READ_BYTES)):
-                    return
-                yield from self._split(chunk)
-                in_burst, silent = True, Deadline(silence_s)
-            elif in_burst:
-                yield None
+                    break
+                for line in self._split(chunk):
+                    take(line)
+                in_burst, deadline = True, Deadline(silence_s) if why is None else deadline
+            elif in_burst and not ready and why is None:
+                take(None)
                 in_burst = False
+            elif why is None:
+                why, deadline = "woken" if ready else "silent", Deadline(self._patience_s)
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.send_signal(signal.SIGINT)
             else:
-                return
-
-    def end(self) -> Iterator[str]:
-        """End perf by SIGINT and yield its last lines; SIGKILL follows if it does not end in time."""
-        deadline = Deadline(self._patience_s)
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGINT)
-        while not deadline.passed() and select.select([self._lines], [], [], deadline.left_s())[0]:
-            if not (chunk := os.read(self._lines, _READ_BYTES)):
                 break
-            yield from self._split(chunk)
-        self.wait(deadline.left_s())
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for perf's end."""
+        take(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
+            self._process.wait(1.0 if why is None else deadline.left_s())
+        return why
 
     def close(self) -> tuple[int, str]:
         """Kill perf if it still runs, and return its status and its messages; the object is of no use afterwards."""
@@ -150,7 +142,7 @@ class PerfSession:
         *,
         perf: str,
         prepare: Callable[[Callable[[], bool]], Plan | None],
-        target: Callable[[], Target | None],
+        target: Callable[[], PerfTarget | None],
         interval_s: float,
         paranoia: str,
         name: str,
@@ -239,7 +231,7 @@ class PerfSession:
             logger.log(level, "perf does not count, next try in %.1f s: %s", delay_s, problem)
             self._pause(delay_s)
 
-    def _count(self, target: Target, plan: Plan, totals: Totals) -> str | None:
+    def _count(self, target: PerfTarget, plan: Plan, totals: Totals) -> str | None:
         """Run perf once; return why it ended, or None if that was intended."""
         command = count(self._perf, plan.groups, target, interval_s=self._interval_s)
         try:
@@ -250,27 +242,17 @@ class PerfSession:
         self.starts += 1
         totals.begin()
         silence_s = 5 * self._interval_s + 10.0
-        silent, heard = Deadline(silence_s), False
         try:
-            for line in process.lines(self._wake, silence_s=silence_s):
-                heard, silent = True, Deadline(silence_s)
-                self._take(line, totals)
-            intended = self._woken()
-            if intended or silent.passed():
-                for line in process.end():
-                    self._take(line, totals)
-            else:
-                process.wait(1.0)
-            totals.end_interval()
+            why = process.run(lambda line: self._take(line, totals), self._wake, silence_s=silence_s)
         finally:
             status, said = process.close()
-        if intended:
+        if self._woken():
             return None
-        if silent.passed():
+        if why == "silent":
             return f"failed: perf printed nothing for {silence_s:g} s"
         if target.pids and (status == 0 or _PROCESSES_GONE in said):
             # All of them ended, or one did before perf found it: list the living ones again.
-            self._pause(0.0 if heard else _VANISHED_S)
+            self._pause(_VANISHED_S if self.attached_at is None else 0.0)
             return None
         return exit_reason(said, status, self._paranoia)
 
@@ -321,12 +303,12 @@ class JobTarget:
         self.has_ended = not pids and (self.has_ended or bool(self._pids))
         self._pids = frozenset(pids)
 
-    def target(self) -> Target | None:
+    def target(self) -> PerfTarget | None:
         """Return what perf is to count now; None if no process of the job lives."""
         if self.cgroup:
-            return None if self.has_ended else Target(cgroup=self.cgroup)
+            return None if self.has_ended else PerfTarget(cgroup=self.cgroup)
         self._listed = frozenset(pid for pid in self._pids if self._living(pid) is not None)
-        return Target(pids=tuple(sorted(self._listed))) if self._listed else None
+        return PerfTarget(pids=tuple(sorted(self._listed))) if self._listed else None
 
     def uncounted(self, attached_at: float | None) -> bool:
         """Tell whether the job has a process that perf does not count.
@@ -443,8 +425,8 @@ class PerfCollector:
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         return self._source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping)
 
-    def _target(self) -> Target | None:
-        return Target()
+    def _target(self) -> PerfTarget | None:
+        return PerfTarget()
 
 
 class PerfJobCollector(PerfCollector):
@@ -477,7 +459,7 @@ class PerfJobCollector(PerfCollector):
                 return plan
         return self._source.plan(PerfScope.JOB, whole_machine=False, stopping=stopping)
 
-    def _target(self) -> Target | None:
+    def _target(self) -> PerfTarget | None:
         return self._job.target()
 
     def _look(self, now: Instant) -> None:

@@ -34,7 +34,7 @@ _TIMEOUT_S = 3.0
 _PERMISSION = ("perf_event_paranoid", "permission", "not permitted", "access to performance monitoring")
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class PerfTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in one ``cgroup``, as perf calls it; else these processes and the children they fork from now on.
 
     Without both it is the whole machine.
@@ -49,7 +49,7 @@ def stat_command(perf: str, groups: Sequence[Group]) -> list[str]:
     return [perf, "stat", "-x", SEPARATOR, *(word for group in groups for word in ("-e", group.spelling()))]
 
 
-def count(perf: str, groups: Sequence[Group], target: Target, *, interval_s: float) -> list[str]:
+def count(perf: str, groups: Sequence[Group], target: PerfTarget, *, interval_s: float) -> list[str]:
     """Return the command that prints counts every ``interval_s`` on its standard output, until SIGINT."""
     command = [*stat_command(perf, groups), "-I", str(round(interval_s * 1000)), "--log-fd", "1"]
     if target.pids:

@@ -1,4 +1,4 @@
-"""How much a kilowatt-hour emits: a factor with a name, a source and a date, from a table or from the owner."""
+"""The emissions of a kilowatt-hour: a factor with a name, a source and a date, from a table or from the owner."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen_factor(settings: EnergySettings) -> Factor:
-    """Return the factor that the owner has chosen.
+    """Return the factor that the owner has chosen; there is no world average as a fallback.
 
-    Raises CollectorUnavailableError saying how to choose one, or what is wrong with the table; there is no average of
-    the world to fall back on.
+    Raises CollectorUnavailableError if none is chosen or the table is wrong.
     """
     if settings.gco2e_per_kwh is not None:
         return Factor(

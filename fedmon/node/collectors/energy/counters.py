@@ -1,4 +1,4 @@
-"""Energy counters of processors (RAPL) and sensors of chips (hwmon): how they are read and added up."""
+"""Readers of energy counters of processors (RAPL) and of sensors of chips (hwmon), and their sums."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedmon.node.collectors.files import KernelFile
 SHORTEST_WRAP_S = 60.0
 """No counter wraps faster than this. Source: Intel SDM volume 3B, "RAPL Interfaces": around 60 s at high power."""
 IMPOSSIBLE_WATTS = 10_000.0
-"""A zone of one processor that seems to draw more did not count: its counter was set to another value."""
+"""A zone of one processor that seems to draw more did not count: its counter was set anew."""
 LONGEST_GAP_S = 600.0
-"""Two readings of a power that lie further apart say nothing of the energy between them."""
+"""The energy between two readings of a power that lie further apart is unknown."""
 LOOK_AGAIN_S = 60.0
-"""How often new zones and sensors are looked for, in seconds; at once after one went away."""
+"""The interval between searches for zones and sensors, in seconds; at once after one vanished."""
 
 _LEAST_ELAPSED_S = 1.0  # a counter is refreshed in steps: two readings at once may lie some milliseconds of it apart
 

@@ -1,4 +1,4 @@
-"""The energy counters of processors (powercap) and the power sensors of chips (hwmon) that a machine has."""
+"""The energy counters of processors (powercap) and the power sensors of chips (hwmon) of a machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SourceReport:
         self._reader, self._metrics = reader, metrics
 
     def collect(self, now: Instant) -> Reading:
-        """Read the sources that are there."""
+        """Read the present sources."""
         values: Values = {}
         reasons: Reasons = {}
         for source, power_uw, total_uj, reason, gap in self._reader.read(now):
@@ -63,7 +63,7 @@ class SourceReport:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say of each source whether it can be read, or why there is none."""
+        """Report each source, and the reason if there is none."""
         found = self._reader.probe()
         report: dict[str, str | None] = {}
         for metric, none in self._metrics.items():
@@ -89,7 +89,7 @@ def find_zones(sys: Path) -> list[Source]:
     """Return every zone with an energy counter, of any name and number of sockets.
 
     Processors with two interfaces list their zones twice, as ``intel-rapl`` and as ``intel-rapl-mmio``: the second is
-    left out where it is the same. Source: Linux Documentation/power/powercap/powercap.rst.
+    left out if it is the same. Source: Linux Documentation/power/powercap/powercap.rst.
     """
     folders = dict(_zone_folders(sys / "class" / "powercap", _DEPTH))
     labels: dict[str, str] = {}  # folder to label
@@ -104,7 +104,7 @@ def find_zones(sys: Path) -> list[Source]:
         labels[name] = label
         if owners.get(label, control) != control:
             continue  # the same counter through another interface
-        if label in owners:  # zones of one name are told apart by the number of their folder
+        if label in owners:  # zones of one name are distinguished by the number of their folder
             label = f"{label}-{name.partition(':')[2].replace(':', '-')}"
         labels[name], owners[label] = label, control
         part = Part.PLATFORM if _PLATFORM.fullmatch(own) else Part.PACKAGE
@@ -159,7 +159,7 @@ def find_sensors(sys: Path) -> list[Source]:
 
 
 def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[Source], str]:
-    """Choose the sensors that together measure the whole machine, else say why none can be chosen.
+    """Choose the sensors that together measure the whole machine, else return the reason.
 
     ``named`` is the owner's choice. Without it, it is the one meter of the system, or the only power sensor that does
     not belong to one device such as a GPU or a disk.
@@ -200,7 +200,7 @@ def _of_chip(folder: Path, chip: str, driver: str) -> Iterator[Source]:
 
 
 def _with_address(driver: str, folder: Path) -> str:
-    """Tell chips of one driver apart by the address of their device, which is the same after each start."""
+    """Distinguish chips of one driver by the address of their device, which is the same after each start."""
     try:
         return f"{driver}-{(folder / 'device').readlink().name}"
     except OSError:

@@ -206,7 +206,7 @@ class CgroupSources:
             except CollectorUnavailableError as error:
                 reason = error.reason
             else:
-                reason = "" if file.mark in text else f"{Why.UNSUPPORTED.value}: {source.path} does not tell"
+                reason = "" if file.mark in text else f"{Why.UNSUPPORTED.value}: {source.path} does not count it"
             source.close()
             if wanted and not reason:
                 self.files.append((source, file))
