@@ -45,8 +45,8 @@ class Publisher:
     connection. Neither may wait. ``leaves(name)`` tells whether a metric leaves this node, and
     ``on_sent(names, samples)`` gets the metrics that left and how often.
 
-    ``published`` counts samples handed to the connection, ``dropped`` those not sent without one, and ``withheld`` those
-    none of whose metrics may leave. Every method is safe from any thread.
+    ``published`` counts samples handed to the connection, ``dropped`` those not sent without one, and ``withheld``
+    those none of whose metrics may leave. Every method is safe from any thread.
     """
 
     def __init__(
