@@ -329,7 +329,7 @@ class StreamReader:
         self.watches = [_Watch(collector) for collector in collectors]
 
     def probe(self) -> None:
-        """Ask every collector what it measures."""
+        """Probe every collector."""
         for watch in self.watches:
             watch.probe()
 
@@ -338,7 +338,7 @@ class StreamReader:
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         for watch in self.watches:
-            if (watch.is_fast or watch.is_due(now)) and goes_on():
+            if goes_on() and (watch.is_fast or watch.is_due(now)):
                 watch.collect(now, values, reasons)
         if None in values.values():
             for key, value in values.items():
@@ -347,7 +347,7 @@ class StreamReader:
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
 
     def close(self) -> None:
-        """Let collectors release what they hold, except one that is being read."""
+        """Close the collectors, except one that is being read."""
         for watch in self.watches:
             watch.close()
 
@@ -400,7 +400,7 @@ class _Watch:
 
     def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         """Add one reading; if it fails, None and the reason for each series of the previous one."""
-        if self.is_left:
+        if self.is_left and self._begun is not None:
             self._miss(_HANGS, values, reasons)
             return
         self._begun = before = time.perf_counter()
