@@ -267,7 +267,7 @@ class Recording:
         for node, boot, body in rows:
             try:
                 # Earlier versions wrote the text itself.
-                text = zlib.decompress(body) if isinstance(body, bytes) else body
+                text = body if isinstance(body, str) else zlib.decompress(body)
                 document = msgspec.json.decode(text, type=dict[str, Any])
             except (msgspec.DecodeError, TypeError, zlib.error) as error:
                 # The samples are worth reading without it.

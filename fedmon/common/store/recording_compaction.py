@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording_file import TARGET_SAMPLES, WAL_PAGES, RecordingFile, Stream, StreamTable
@@ -93,11 +92,10 @@ class Compaction:
                 except UnreadableRowError as error:
                     self._give_up(stream, row, place, error)
                     return False
-            columns: list[Any] = self._file.rows(
+            ((low_t, high_t, kept),) = self._file.rows(
                 "SELECT min(low_t), max(high_t), max(kept) FROM batch WHERE source = ? AND last_seq BETWEEN ? AND ?",
                 (stream.source, run[0][2], run[-1][2]),
             )
-            low_t, high_t, kept = columns[0]
             marks = ", ".join("?" * (len(run) - 1))
             self._file.run(f"DELETE FROM batch WHERE id IN ({marks})", [row for row, *_ in run[1:]])  # noqa: S608
             self._file.run(
@@ -214,7 +212,8 @@ class Bounds:
         return self._most_pages is not None and self._file.used_pages() > self._most_pages
 
     def _oldest(self) -> Stream | None:
-        return min((stream for stream in self._streams.each() if stream.stored), key=_taken, default=None)
+        stored = (stream for stream in self._streams.each() if stream.stored)
+        return min(stored, key=lambda stream: stream.taken, default=None)
 
     def _drop_while(self, counter: str, too_much: Callable[[Stream], bool]) -> int:
         dropped = 0
@@ -246,7 +245,3 @@ def count(file: RecordingFile, name: str, samples: int) -> None:
             "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
             (name, samples),
         )
-
-
-def _taken(stream: Stream) -> float:
-    return stream.taken

@@ -307,13 +307,13 @@ class Cycle:
 
 
 def _counter(kind: str, *, reading: bool = False) -> Any:
-    what = "as the machine counts them, at the last report" if reading else "since the first report; never falls"
+    since = "as the machine counts them, at the last report" if reading else "since the first report; never falls"
 
     def get(reporter: Reporter) -> int:
         traffic = reporter._cycle.traffic  # noqa: SLF001  # this is a part of the class
         return (traffic.reading if reading else traffic.total)[kind]
 
-    return property(get, doc=f"{kind.replace('_', ' ')} of all interfaces, {what}.")
+    return property(get, doc=f"{kind.replace('_', ' ')} of all interfaces, {since}.")
 
 
 class Reporter:
@@ -321,7 +321,7 @@ class Reporter:
 
     ``config`` is NEBULA's participant mapping, an object that has it as ``.participant``, or nothing; each keyword
     from ``report_frequency`` to ``node_id`` goes before the participant's key of that name. ``trainer.logger`` and each
-    of ``sinks`` get NEBULA's tags (see `view`); ``cm`` tells the connections; ``broker`` (a URL or BrokerSettings) gets
+    of ``sinks`` get NEBULA's tags (see `view`); ``cm`` has the connections; ``broker`` (a URL or BrokerSettings) gets
     our own metrics, values and presence under ``node_id``, which no other party there may use. ``generation`` chooses
     the controller's paths and the names of the network's tags. The period differs from ``report_frequency`` by up to
     ``jitter_s`` or a tenth, so that many do not report at once; ``seed`` fixes the choice. ``config_file`` is read
@@ -355,10 +355,16 @@ class Reporter:
         sink_timeout_s: float = SINK_TIMEOUT_S,
         finished_within_s: float = FINISHED_WITHIN_S,
     ) -> None:
-        given = dict(locals())
-        names = ("report_frequency", "grace_time_reporter", "report_status_data_queue", "controller", "scenario", "idx")
-        self._keywords: dict[str, Any] = {name: given[name] for name in (*names, "node_id")}
         self.config, self.trainer, self.cm = config, trainer, cm
+        self._keywords: dict[str, Any] = {
+            "report_frequency": report_frequency,
+            "grace_time_reporter": grace_time_reporter,
+            "report_status_data_queue": report_status_data_queue,
+            "controller": controller,
+            "scenario": scenario,
+            "idx": idx,
+            "node_id": node_id,
+        }
         self._config_file = None if config_file is None else Path(config_file)
         self._from_file: Mapping[str, Any] = {} if self._config_file is None else read_participant(self._config_file)
         self._generation = generation
@@ -386,7 +392,7 @@ class Reporter:
         self._ticks: Ticks | None = None
         self._is_running = False
 
-    # --- what can be asked at any time -------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------------
 
     acc_bytes_sent, acc_bytes_recv = _counter("bytes_sent"), _counter("bytes_recv")
     acc_packets_sent, acc_packets_recv = _counter("packets_sent"), _counter("packets_recv")
@@ -450,7 +456,7 @@ class Reporter:
             "sinks_failed": self._sinks.failures,
         }
 
-    # --- what a program calls ----------------------------------------------------------------------------------------
+    # --- calls of a program ------------------------------------------------------------------------------------------
 
     async def enqueue_data(self, name: str, value: Any) -> None:
         """Report a value of the program with the next cycle; at most 10,000 wait, the oldest goes first.
@@ -570,7 +576,7 @@ class Reporter:
             self._complaint = str(error)
             logger.log(level, "the reporter's settings stay as they were: %s", error)
             return
-        # Names and addresses stay what they were at the start.
+        # Names and addresses stay those of the start.
         self._settings = msgspec.structs.replace(
             self._settings, report_frequency=settings.report_frequency, report_status=settings.report_status
         )

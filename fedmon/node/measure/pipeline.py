@@ -112,7 +112,7 @@ class Pipeline:
         return {name: value for name, value in self._counts().items() if value is not None}
 
     def counters(self) -> dict[str, int]:
-        """Return what became of samples since the start: taken = open + recorded + waiting + never recorded."""
+        """Return the counts of samples since the start: taken = open + recorded + waiting + never recorded."""
         publisher, kept = self.publisher, {} if self.recorder is None else self.recorder.counts()
         names = {RECORDED: "recorded", BUFFERED: "waiting", DROPPED_FULL: "never_recorded"}
         return {

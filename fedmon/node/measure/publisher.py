@@ -45,8 +45,8 @@ class Publisher:
     connection. Neither may wait. ``leaves(name)`` tells whether a metric leaves this node, and
     ``on_sent(names, samples)`` gets the metrics that left and how often.
 
-    ``published`` and ``batches`` count samples and messages handed to the connection, ``dropped`` samples that were not
-    sent without one, and ``withheld`` samples none of whose metrics may leave. Every method is safe from any thread.
+    ``published`` counts samples handed to the connection, ``dropped`` those not sent without one, and ``withheld``
+    those none of whose metrics may leave. Every method is safe from any thread.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Publisher:
         self._interval_s, self._live = interval_s, False
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
-        self.published = self.batches = self.dropped = self.withheld = 0
+        self.published = self.dropped = self.withheld = 0
 
     def publish(self, stream: str, sample: Sample, *, is_private: bool = False) -> int:
         """Take the next sample of a stream, close a complete batch, and return the sample's number.
@@ -183,7 +183,6 @@ class Publisher:
                 self._deliver(state, half, self._batch(state, half, seq))
         elif self._send(payload):
             self.published += len(samples)
-            self.batches += 1
             self._on_sent(names, len(samples))
         else:
             self.dropped += len(samples)
@@ -248,9 +247,8 @@ class UserValues:
     """Turns named values of programs, such as a loss, into samples of the stream ``user`` for ``publish``.
 
     Every method is safe from any thread and never waits. ``burst`` values are taken at once and ``per_s`` a second in
-    the long run, the rest is dropped; ``taken`` and ``dropped`` count values since the start. A value that is not
-    finite is an event of the program: it is kept as null with the reason "failed: not finite". A value that is not a
-    number is an error of the caller, and refused.
+    the long run; ``dropped`` counts the rest. A value that is not finite is an event of the program: it is kept as null
+    with the reason "failed: not finite". A value that is not a number is an error of the caller, and refused.
     """
 
     def __init__(
@@ -267,7 +265,7 @@ class UserValues:
         self._wall, self._monotonic = wall, monotonic
         self._lock = threading.Lock()
         self._left, self._looked = float(burst), monotonic()
-        self.taken = self.dropped = 0
+        self.dropped = 0
 
     def add_scalar(
         self, name: str, value: Number, step: int | None = None, t: float | None = None, *, job: str | None = None
@@ -329,7 +327,6 @@ class UserValues:
         self._looked = now
         admitted = min(count, int(self._left))
         self._left -= admitted
-        self.taken += admitted
         self.dropped += count - admitted
         return admitted
 

@@ -79,7 +79,7 @@ class Recorder:
         self._actor.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Store what waits, then end; return False if that takes longer."""
+        """Store all samples, then end; return False if that takes longer."""
         self._actor.post(self._finish)
         return self._actor.close(timeout_s=timeout_s)
 
@@ -120,14 +120,14 @@ class Recorder:
             return (self._known or set()) | {batch.stream for batch in self._buffer.batches()}
 
     def extents(self, researcher_id: str = "") -> list[Extent]:
-        """Return what is kept of each stream that a researcher may read; newest boot first, at most 256."""
+        """Return the extents of the streams that a researcher may read; newest boot first, at most 256."""
         with self._lock:
             found = _joined(self._stored, self._buffer.batches()).values()
         mine = [extent for extent in found if may_read(extent.stream, researcher_id)]
         return sorted(mine, key=lambda extent: (-extent.boot, -extent.last_t, extent.stream))[:MAX_EXTENTS]
 
     def extent(self, stream: str, boot: int | None) -> Extent | None:
-        """Return what is kept of a stream, of one boot or of the newest; None for nothing."""
+        """Return the extent of a stream, of one boot or of the newest; None if nothing is kept."""
         with self._lock:
             found = _joined(self._stored, (batch for batch in self._buffer.batches() if batch.stream == stream))
         if boot is None:
@@ -214,7 +214,7 @@ class Recorder:
             return self._buffer.take()
 
     def _maintain(self) -> None:
-        """Do one piece of what can wait; storing goes first."""
+        """Do one piece of the maintenance; storing goes first."""
         if self._recording is not None:
             self._run(self._maintain_once)
 
@@ -238,7 +238,7 @@ class Recorder:
         self._maintain_once(recording)
 
     def _look(self, recording: Recording, *, stored: int | None = None) -> None:
-        """Take over what the recording holds now, with the samples in hand ``stored``, all at one moment."""
+        """Read extents and counts of the recording, and note the samples in hand as ``stored``, at one moment."""
         mine = [one for one in recording.extents() if one.node_id == self._node_id]
         extents = {(one.stream, one.boot): msgspec.convert(one, Extent, from_attributes=True) for one in mine}
         counts, size, known = recording.counts(), recording.size_bytes(), recording.streams(self._node_id)
@@ -271,7 +271,7 @@ class Recorder:
 
 
 def _joined(stored: Mapping[Place, Extent], waiting: Iterable[Batch]) -> dict[Place, Extent]:
-    """Return what is kept in all; what waits comes after what is stored."""
+    """Return the extents of stored and waiting samples together; waiting ones are newer."""
     found = dict(stored)
     for batch in waiting:
         place = (batch.stream, batch.boot)

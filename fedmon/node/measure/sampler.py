@@ -44,8 +44,8 @@ class Sampler:
     All collectors of a tick, whatever their stream, share one wall and one monotonic timestamp. A tick that comes too
     late is skipped and counted, never replayed. ``on_sample(stream, sample)`` runs on the sampler's thread and must not
     wait. If sampling takes more than ``cost_budget_ratio`` of a core, ticks are taken further apart.
-    ``asked_interval_s`` is the interval before that, ``ticks`` counts the ticks taken, and ``overruns`` how often
-    sampling came too late for its next tick. Every method is safe from any thread.
+    ``asked_interval_s`` is the interval before that, and ``overruns`` counts how often sampling came too late for its
+    next tick. Every method is safe from any thread.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Sampler:
         self._grid: TickGrid | None = None
         self._number = 0
         self._last_due = -math.inf
-        self.ticks = self.overruns = self._missed = 0
+        self.overruns = self._missed = 0
         self._collect_s: float | None = None
 
     def start(self) -> None:
@@ -207,7 +207,6 @@ class Sampler:
         if actor is not self._actor:  # a collector did not return in time, and another thread took over
             return {}
         self._collect_s = round(time.monotonic() - now.mono, 6)
-        self.ticks += 1
         return samples
 
     def check_stuck(self, stuck_after_s: float = STUCK_AFTER_S) -> None:
@@ -330,7 +329,7 @@ class StreamReader:
         self.watches = [_Watch(collector) for collector in collectors]
 
     def probe(self) -> None:
-        """Ask every collector what it measures."""
+        """Probe every collector."""
         for watch in self.watches:
             watch.probe()
 
@@ -339,7 +338,7 @@ class StreamReader:
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
         for watch in self.watches:
-            if (watch.is_fast or watch.is_due(now)) and goes_on():
+            if goes_on() and (watch.is_fast or watch.is_due(now)):
                 watch.collect(now, values, reasons)
         if None in values.values():
             for key, value in values.items():
@@ -348,7 +347,7 @@ class StreamReader:
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
 
     def close(self) -> None:
-        """Let collectors release what they hold, except one that is being read."""
+        """Close the collectors, except one that is being read."""
         for watch in self.watches:
             watch.close()
 
@@ -401,7 +400,7 @@ class _Watch:
 
     def collect(self, now: Instant, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         """Add one reading; if it fails, None and the reason for each series of the previous one."""
-        if self.is_left:
+        if self.is_left and self._begun is not None:
             self._miss(_HANGS, values, reasons)
             return
         self._begun = before = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The collectors of a node, by its settings, and a survey of what they can measure on this machine."""
+"""The collectors of a node, by its settings, and a survey of their metrics on this machine."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_flood_is_cut_and_counted_and_the_count_is_reported() -> None:
     later = sum(kept.values.add_scalar("x", number) for number in range(100))
 
     assert (taken, later) == (10, 5)
-    assert (kept.values.taken, kept.values.dropped) == (15, 185)
+    assert kept.values.dropped == 185
     assert kept.samples[9].values == {'user_value{name="x"}': 9.0}
     assert kept.samples[10].values["user_values_dropped_total"] == 90
 
@@ -153,7 +153,7 @@ def test_values_from_many_threads_are_all_there_in_the_order_of_their_times() ->
     for thread in threads:
         thread.join()
 
-    assert values.taken == len(samples) == 800
+    assert len(samples) == 800
     assert [sample.mono for sample in samples] == sorted(sample.mono for sample in samples)
 
 
