@@ -384,13 +384,12 @@ class Reporter:
         )
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
         self._cycle = Cycle(self._settings, self._outlets, self._sinks, manager=lambda: self.cm)
-        self._is_finished, self._complaint = False, ""
+        self._is_finished, self._is_running, self._complaint = False, False, ""
         self._finishing = asyncio.Lock()
         self._starting: asyncio.Task[asyncio.Task[None]] | None = None
         self._reporter_task: asyncio.Task[None] | None = None
         self._stop_asked = asyncio.Event()
         self._ticks: Ticks | None = None
-        self._is_running = False
 
     # --- state -------------------------------------------------------------------------------------------------------
 
