@@ -367,7 +367,6 @@ class Reporter:
         }
         self._config_file = None if config_file is None else Path(config_file)
         self._from_file: Mapping[str, Any] = {} if self._config_file is None else read_participant(self._config_file)
-        self._generation = generation
         self._settings = read_settings(self._participant(), self._keywords, generation=generation)
         self._keywords["node_id"] = self._settings.node_id
         self._reload_every, self._finished_within_s = max(1, reload_every), finished_within_s
@@ -384,7 +383,7 @@ class Reporter:
         )
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
         self._cycle = Cycle(self._settings, self._outlets, self._sinks, manager=lambda: self.cm)
-        self._is_finished, self._is_running, self._complaint = False, False, ""
+        self._is_finished, self._is_running, self._complaint, self._generation = False, False, "", generation
         self._finishing = asyncio.Lock()
         self._starting: asyncio.Task[asyncio.Task[None]] | None = None
         self._reporter_task: asyncio.Task[None] | None = None
