@@ -226,7 +226,7 @@ def test_a_missing_perf_says_what_to_install(replay: Replay) -> None:
     assert "linux-perf" in reading.reasons["perf_counted_seconds_total"]
 
 
-def session(replay: Replay, *, interval_s: float = 0.1) -> PerfSession:
+def session(replay: Replay, *, interval_s: float = 0.1, patience_s: float = 20.0) -> PerfSession:
     source = replay.source("cycles", interval_s=interval_s)
     return PerfSession(
         perf=str(replay.perf),
@@ -236,7 +236,7 @@ def session(replay: Replay, *, interval_s: float = 0.1) -> PerfSession:
         paranoia="",
         name="test-perf",
         backoff=Backoff(0.05, longest_s=0.1),
-        patience_s=0.3,
+        patience_s=patience_s,
     )
 
 
@@ -278,7 +278,7 @@ def test_sigint_ends_perf_so_that_its_last_interval_counts(replay: Replay) -> No
 
 def test_a_perf_that_does_not_hear_sigint_is_killed(replay: Replay) -> None:
     replay.answers(deaf=True)
-    with running(session(replay)) as perf:
+    with running(session(replay, patience_s=0.3)) as perf:
         pid = wait_until(lambda: perf.pid if perf.attached_at is not None and perf.pid else 0)
         perf.stop()
 

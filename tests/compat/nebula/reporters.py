@@ -118,7 +118,7 @@ def reporter(
     return Reporter(given, trainer, cm, **{"streams": streams, "jitter_s": 0.0, "node_id": "node-3", **more})
 
 
-def run(steps: Coroutine[Any, Any, T], within_s: float = 15.0) -> T:
+def run(steps: Coroutine[Any, Any, T], within_s: float = 50.0) -> T:
     """Run a test's steps on an event loop of its own."""
 
     async def limited() -> T:
@@ -127,7 +127,7 @@ def run(steps: Coroutine[Any, Any, T], within_s: float = 15.0) -> T:
     return asyncio.run(limited())
 
 
-async def until(condition: Callable[[], T], within_s: float = 8.0) -> T:
+async def until(condition: Callable[[], T], within_s: float = 30.0) -> T:
     """Wait on the event loop until a condition is true."""
     deadline, tick = Deadline(within_s), asyncio.Event()
     while not (value := condition()):

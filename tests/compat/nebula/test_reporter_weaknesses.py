@@ -193,13 +193,12 @@ def test_weakness_11_children_each_disk_and_each_interface_are_measured() -> Non
     async def steps() -> None:
         ours = Reporter(participant(), Trainer(logger), jitter_s=0.0)
         await ours.start()
+        await until(lambda: len(logger.logged) >= 2)
+        without_child = logger.logged[-1][RAM]
         with subprocess.Popen(  # noqa: ASYNC220  # it is there at once
             [sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            seen = len(logger.logged)
-            await until(lambda: len(logger.logged) >= seen + 2)
+            await until(lambda: logger.logged[-1][RAM] >= without_child + 250)
             with_child = logger.logged[-1][RAM]
             child.communicate()
         await until(lambda: logger.logged[-1][RAM] <= with_child - 200)
