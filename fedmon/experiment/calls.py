@@ -52,7 +52,10 @@ class Function(ResourceManager):
     def do_start(self) -> None:
         """Call it."""
         if self.returned is not None:
-            raise InvalidStateError(f"{self.get('function')} has run: call it anew")
+            self.warning("has run, and is not called again: ec.call makes another one")
+            super().do_start()
+            self.set_stopped()
+            return
         if self.function is None:
             raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it anew")
         super().do_start()

@@ -211,10 +211,10 @@ class ExperimentController:
             for guid, values in (attributes or {}).items():
                 made.get_resource(guid).give(values)
             if left.state.is_aborted:
-                made.fm.set_ec(made, left.state.level, left.state.level_reason)
+                failure.FailureManager.set_ec(made.fm, made, left.state.level, left.state.level_reason)
             made.registry.take_up(left)
             for guid in left.unjudged:
-                made.inform_failure(guid)
+                made._inform(guid)
             for task in left.due.values():
                 made.tasks.resume(task)
         except BaseException:
@@ -751,7 +751,14 @@ class ExperimentController:
         if type(self).inform_failure is ExperimentController.inform_failure:
             self.inform_failure(guid)
         else:  # a subclass's own, which may block
-            self.engine.run(functools.partial(self.inform_failure, guid))
+            self.engine.run(functools.partial(self._informed, guid))
+
+    def _informed(self, guid: int) -> None:
+        try:
+            self.inform_failure(guid)
+        except Exception:  # a user's code
+            logger.exception("inform_failure failed; the failure is judged without it")
+            failure.look(self.fm, self.engine, guid)
 
     def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Report a metric of a resource to conditions, which count the values of each ``source`` by themselves.

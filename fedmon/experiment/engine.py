@@ -299,7 +299,7 @@ class Engine:
 
     def reconnect(self, guid: int, verb: Verb | None, work: Callable[[], AnyEvent | None]) -> None:
         """Call a function in a thread for hooks that takes up a resource, and its verb that was under way."""
-        kind: Kind = "other" if verb in (None, "release") else "verb"
+        kind: Kind = "ending" if verb == "release" else "other" if verb is None else "verb"
         self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), kind))
 
     def wait(

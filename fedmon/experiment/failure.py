@@ -14,7 +14,7 @@ from pathlib import Path
 from fedmon.experiment.document.description import FailurePolicy, QuorumDescription
 from fedmon.experiment.document.files import read
 from fedmon.experiment.engine import Engine
-from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason
+from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason, told
 from fedmon.experiment.events import Leveled
 from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.resource import Experiment
@@ -190,17 +190,25 @@ def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
 
 def heed(manager: FailureManager, engine: Engine) -> None:
     """Note the level of a manager if it is worse than before."""
-    level, reason = _level_of(manager)
-    if level > engine.state.level:
-        engine.note(Leveled(t=engine.now(), level=level, reason=reason))
+    if not _here.is_judging:  # else a manager asks about its own experiment
+        level, reason = _level_of(manager)
+        if level > engine.state.level:
+            engine.note(Leveled(t=engine.now(), level=level, reason=reason))
 
 
 def _level_of(manager: FailureManager) -> tuple[FailureLevel, str]:
     """Return the level of a manager and the reason; a user's may abort without a level, or without a reason."""
-    level = manager.failure_level
-    if level is FailureLevel.OK and manager.abort:
-        level = FailureLevel.RM_FAILURE
-    reason = as_reason(manager.reason) or f"{type(manager).__name__} aborts"
+    before, _here.is_judging = _here.is_judging, True
+    try:
+        level = manager.failure_level
+        if level is FailureLevel.OK and manager.abort:
+            level = FailureLevel.RM_FAILURE
+        reason = as_reason(manager.reason) or f"{type(manager).__name__} aborts"
+    except Exception as error:
+        logger.exception("the failure manager %s failed; the experiment ends", type(manager).__name__)
+        return FailureLevel.RM_FAILURE, f"the failure manager failed: {told(error)}"
+    finally:
+        _here.is_judging = before
     return level, "" if level is FailureLevel.OK else reason
 
 

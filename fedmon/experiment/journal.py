@@ -215,7 +215,7 @@ def _lock(file: int, path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = holder_of(path)
-            if holder == os.getpid():
+            if holder == os.getpid() or any(each.path == path for each in list(_open)):
                 text = f"this process has the experiment in {path.parent} open: shut that controller down first"
                 raise FolderInUseError(text) from error
             # A child that was forked just before its parent died closes what it inherited as soon as it runs.

@@ -272,7 +272,8 @@ def _condition_added(change: Change, event: events.ConditionAdded) -> None:
         resource = change.update(found, conditions=(*found.conditions, (event.action, event.condition)))
         want = change.wants.get((resource.guid, VERB_OF[event.action]))
         if want is not None:
-            change.wants[want.key] = replace(want, conditions=(*want.conditions, event.condition))
+            added = want.added | {event.condition.number: event.t}
+            change.wants[want.key] = replace(want, conditions=(*want.conditions, event.condition), added=added)
             change.woken.append(want.key)
         elif event.action is ResourceAction.STOP and resource.group is not None:
             group = change.groups[resource.group]

@@ -92,7 +92,8 @@ WantKey = tuple[int, str]
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An action, or an ``attribute`` to set, that is done as soon as its conditions hold.
 
-    ``watching`` are the resources that it waits for now, ``due`` is when its next delay or timeout ends.
+    ``watching`` are the resources that it waits for now, ``due`` is when its next delay or timeout ends. Timeouts of
+    conditions that were added later count from ``added``, by the number of the condition.
     """
 
     key: WantKey
@@ -101,6 +102,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attribute: tuple[str, Any] | None = None
     watching: tuple[int, ...] = ()
     due: float | None = None
+    added: dict[int, float] = {}
 
     @property
     def guid(self) -> int:
@@ -203,7 +205,7 @@ def verdict_on(want: Want, resources: Resources, now: float) -> Verdict:
     for condition in want.conditions:
         if condition.timeout_s is None or verdict_on_condition(condition, want, resources, now) is MET:
             continue
-        ends_at = want.since + condition.timeout_s
+        ends_at = want.added.get(condition.number, want.since) + condition.timeout_s
         if ends_at <= now + _SLACK_S:
             group = ", ".join(map(str, condition.group))
             return Impossible(f"waited {condition.timeout_s:g} s for resource {group} to be {condition}")

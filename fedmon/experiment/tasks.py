@@ -77,8 +77,7 @@ class Tasks:
             self._engine.note(TaskDone(t=self._engine.now(), number=self._noted.popitem()[0]))
 
     def _run(self, number: int, callback: Callable[[], Any]) -> None:
-        if number in self._noted:
-            del self._noted[number]
+        if self._noted.pop(number, 0) is None:
             self._engine.note(TaskDone(t=self._engine.now(), number=number))
         task = self._tracked.get(number)
         try:

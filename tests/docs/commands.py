@@ -19,6 +19,7 @@ Every verb works without a terminal, takes `--json`, and ends with one of these 
 use or settings, 3 not found, 4 refused or in conflict, 5 no connection, 6 no answer in time. Made from `--help` by
 `python -m tests.docs.commands > docs/commands.md`.
 """
+SCREEN = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
 
 
 def commands() -> dict[str, Any]:
@@ -44,17 +45,23 @@ def _walk(line: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from _walk(f"{line} {name}", child)
 
 
-def main() -> None:
-    """Print the page."""
-    os.environ.update(COLUMNS="100", TERMINAL_WIDTH="100", NO_COLOR="1")
-    sys.stdout.write(HEAD)
+def sections() -> dict[str, str]:
+    """Return the section of each command, with its help; terminals must be 100 columns wide."""
+    found = {}
     for line, command in commands().items():
         if isinstance(command, argparse.ArgumentParser):
             said = command.format_help()
         else:
             said = command.get_help(command.make_context(line, [], resilient_parsing=True))
         text = "\n".join(row.rstrip() for row in said.strip().splitlines())
-        sys.stdout.write(f"\n## `{line}`\n\n```text\n{text}\n```\n")
+        found[line] = f"\n## `{line}`\n\n```text\n{text}\n```\n"
+    return found
+
+
+def main() -> None:
+    """Print the page."""
+    os.environ.update(SCREEN)
+    sys.stdout.write(HEAD + "".join(sections().values()))
 
 
 if __name__ == "__main__":

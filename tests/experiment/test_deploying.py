@@ -28,6 +28,7 @@ from fedmon.experiment.errors import (
     UnknownGuidError,
 )
 from fedmon.experiment.journal import NAME
+from fedmon.experiment.states import ResourceState
 from fedmon.experiment.tasks import KEPT_TASKS
 from tests.experiment.own_types import experiment, own
 from tests.support.waiting import wait_until
@@ -171,6 +172,18 @@ def test_a_function_that_returned_keeps_its_result_and_not_its_arguments(tmp_pat
         assert ec.wait_finished(timeout=10)
         wait_until(lambda: left() is None)
         assert ec.result(guid) is object
+
+
+def test_a_function_that_returned_is_not_called_again_and_keeps_its_result(tmp_path: Path) -> None:
+    calls: list[int] = []
+    with ExperimentController("functions", tmp_path) as ec:
+        guid = ec.call(calls.append, 1)
+        ec.deploy()
+        assert ec.wait_finished(timeout=10)
+
+        ec.get_resource(guid).start()
+
+        assert (ec.state(guid), ec.abort, calls) == (ResourceState.STOPPED, False, [1])
 
 
 def test_a_call_whose_condition_cannot_be_registered_leaves_nothing(

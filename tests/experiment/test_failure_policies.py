@@ -160,3 +160,26 @@ def test_a_subclass_hears_of_each_failure_and_may_pass_over_it(tmp_path: Path) -
 
         assert failing(ec, 1) == [False]
         assert ec.heard == [1]
+
+
+def test_a_failure_is_judged_even_if_a_subclass_that_hears_of_it_raises(tmp_path: Path) -> None:
+    class Broken(ExperimentController):
+        def inform_failure(self, guid: int | str) -> None:
+            raise ValueError(guid)
+
+    with Broken("failing", tmp_path) as ec:
+        added(ec, Node)
+
+        assert failing(ec, 1) == [True]
+
+
+def test_a_manager_may_ask_its_experiment_whether_it_ended(tmp_path: Path) -> None:
+    class Asking(FailureManager):
+        @property
+        def abort(self) -> bool:
+            controller: Any = self.ec
+            return super().abort or bool(controller.abort)
+
+    with experiment(tmp_path, Asking(), NODE) as ec:
+        assert not ec.wait([1], "STARTED", timeout=0.01)
+        assert failing(ec, 1) == [True]

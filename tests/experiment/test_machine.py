@@ -268,6 +268,16 @@ def test_a_condition_that_takes_too_long_fails_the_resource_and_says_why() -> No
     )
 
 
+def test_the_timeout_of_a_condition_that_is_added_later_counts_from_then() -> None:
+    world = World(1, 2).start_after(1, after(7, 2)).ready(1)
+    world.t = 500.0
+
+    world.start_after(1, after(8, 2, timeout_s=30.0))
+
+    assert world.alarms() == [("delay", 530.0)]
+    assert world.state.resources[1].state is READY
+
+
 def test_a_condition_that_holds_in_time_has_no_timer_any_more() -> None:
     world = World(1, 2).start_after(1, after(7, 2, timeout_s=30.0)).ready(1)
 

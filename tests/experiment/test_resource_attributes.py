@@ -307,6 +307,10 @@ def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(
         assert [again.get(each, name) for each in guids] == [stored, stored]
 
 
+def test_an_integer_of_an_older_journal_is_read_as_a_number() -> None:
+    assert Attribute("large", "", Types.Integer).from_note(hex(-(2**80))) == -(2**80)
+
+
 def test_what_no_file_can_hold_is_refused_at_the_call(ec: ExperimentController) -> None:
     guid = ec.register_resource("own::Hooked")
 

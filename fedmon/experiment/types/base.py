@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -13,6 +15,7 @@ from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.ids import NodeId
 from fedmon.experiment.attributes import Attribute, Trace, TraceAttr, read_trace, trace_path
 from fedmon.experiment.conditions import is_text, number_of
+from fedmon.experiment.durations import seconds
 from fedmon.experiment.engine import perform
 from fedmon.experiment.errors import (
     ExperimentError,
@@ -87,6 +90,7 @@ class LinkedResource(ResourceManager):
         self.has_whole_traces = False
         self._subscriptions: list[Subscription] = []
         self._again = ""  # the verb that is called again when a neighbour moves
+        self._silent_since = math.inf
 
     @classmethod
     def _register_attributes(cls) -> None:
@@ -225,15 +229,22 @@ class LinkedResource(ResourceManager):
     def waits_for_silent(self, outcomes: Outcomes[Any], nodes: Iterable[LinkedResource]) -> bool:
         """Tell whether the silence of some of these nodes is the only problem; `do_deploy` then returns.
 
-        It is called again when one of them is heard or FAILED; if all are said to be online, a second later.
+        It is called again when one of them is heard or FAILED; if all are said to be online, a second later, until one
+        has been silent for longer than its ``grace``.
         """
-        living = {node.get("nodeId") for node in nodes if node.state < ResourceState.FAILED}
+        living = {node.get("nodeId"): node for node in nodes if node.state < ResourceState.FAILED}
         failed = outcomes.failed
         if not failed or any(one.status not in _SILENT or node_id not in living for node_id, one in failed.items()):
+            self._silent_since = math.inf
             return False
         self._again = "deploy"  # before the look, as above
-        seen = self.federation.nodes()
-        if not any(is_gone(seen.get(NodeId(node_id))) for node_id in failed):
+        seen, now = self.federation.nodes(), time.monotonic()
+        if all(is_gone(seen.get(NodeId(node_id))) for node_id in failed):
+            self._silent_since = math.inf
+        else:
+            self._silent_since = min(now, self._silent_since)
+            if now - self._silent_since > max(seconds(living[node_id].get("grace")) for node_id in failed):
+                return False
             self.later(lambda: self.neighbour_moved(self), after="1s")
         self.wait_for(f"node {', '.join(failed)} to answer")
         return True

@@ -187,10 +187,11 @@ class LocalProcess(LinkedResource):
     def do_reconnect(self, verb: str | None) -> None:
         """Adopt a command that another process started, whether it still runs or has ended."""
         is_started = self.state is ResourceState.STARTED
-        may_run = is_started or (verb == "start" and self.get("exitCode") is None)
-        if verb not in (None, "start", "stop") or not may_run:
+        found = SupervisedCommand.left(self._record)
+        is_new = self.get("exitCode") is None or (found is not None and found.pid != self.get("pid"))
+        if verb not in (None, "start", "stop") or not (is_started or (verb == "start" and is_new)):
             super().do_reconnect(verb)
-        elif (found := SupervisedCommand.left(self._record)) is not None:
+        elif found is not None:
             self._is_stopping |= verb == "stop"
             self._follow(found)
             if self._is_stopping:  # also if a stop was faster than the reconnect

@@ -226,7 +226,14 @@ class Crash:
 
     def wait_for_end(self) -> None:
         """Wait until the first command has ended."""
-        wait_until(lambda: not self.first.is_running() or self.first.status() == psutil.STATUS_ZOMBIE)
+
+        def has_ended() -> bool:
+            try:
+                return not self.first.is_running() or bool(self.first.status() == psutil.STATUS_ZOMBIE)
+            except psutil.NoSuchProcess:
+                return True
+
+        wait_until(has_ended)
 
     def log(self) -> list[str]:
         """Return what the commands wrote."""
