@@ -317,9 +317,9 @@ def test_pss_and_uss_are_read_when_the_memory_of_a_job_moved_and_never_repeated(
         watch.add(program.pid)
         watch.tick(mono=1e6)
         program.tell(f"allocate {40 * MEGABYTE}")
-        grown, same = watch.tick(mono=1e6 + 1), watch.tick(mono=1e6 + 2)
+        grown, same = watch.tick(mono=1e6 + 9), watch.tick(mono=1e6 + 10)
         program.end()
-        last = watch.tick(mono=1e6 + 3)
+        last = watch.tick(mono=1e6 + 11)
 
     for name in ("job_memory_pss_bytes", "job_memory_uss_bytes"):
         assert watch.value(name, grown) > 40 * MEGABYTE

@@ -212,7 +212,7 @@ class StopFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._is_made = False
+        self._is_made = self._was_empty = False
         self._problem = ""
 
     def begin(self, since: Callable[[], float]) -> None:
@@ -251,9 +251,11 @@ class StopFile:
         except OSError as error:
             self._log_problem(f"cannot be read: {error}")
             return None
-        if _is_stop(text):
+        # A shell that writes into the file empties it first.
+        was_empty, self._was_empty = self._was_empty, not text
+        if _is_stop(text) and (text or was_empty):
             return f"{self.path.name}: {f'it says {FINISHED}' if text else 'it is empty'}"
-        if text != IN_PROGRESS:
+        if text and text != IN_PROGRESS:
             self._log_problem(f"holds neither {IN_PROGRESS} nor {FINISHED}")
         return None
 
