@@ -175,9 +175,11 @@ class ToolRun:
         is_merged = False
         try:
             is_merged = self._write_up()
-            monitor.close()
         except KeyboardInterrupt:
             logger.warning("interrupted; 'fedmon job merge %s' does the rest", self._folder.path)
+        finally:
+            with contextlib.suppress(KeyboardInterrupt):
+                monitor.close()
         if self._options.json:
             self._print_json(end.reason, end.exit_code, is_merged=is_merged)
         path = self._folder.path

@@ -59,7 +59,7 @@ BACKLOG = 60
 ENDED = "the run of the job ended"
 REFUSAL = "this is a job: it only answers questions about its measurements"
 _OPEN_WITHIN_S, _READ_WITHIN_S = 5.0, 5.0
-_QUIET_S, _LATE_S, _PULL_WITHIN_S = 1.5, 3.0, 10.0
+_QUIET_S, _LATE_S, _PULL_WITHIN_S = 2.5, 4.0, 10.0
 """A researcher pauses for 1 s between an answer and its next question, and may be late under load."""
 _CLOSE_WITHIN_S = 0.5
 
@@ -369,6 +369,7 @@ class JobStream:
         self._late: set[tuple[str, str]] = set()
         self._pulling: Deadline | None = None
         self._asked_at = float("-inf")
+        self._is_answering = self._is_paused = False
         self._link = BrokerLink(
             broker,
             node_id=node_id,
@@ -392,7 +393,8 @@ class JobStream:
 
     def pause(self) -> None:
         """Read nothing from the recording until `resume`: it is about to be closed."""
-        if not self._reading.acquire(timeout=_READ_WITHIN_S):
+        self._is_paused = self._reading.acquire(timeout=_READ_WITHIN_S)
+        if not self._is_paused:
             logger.warning("a page of the recording was being read for %.0f s", _READ_WITHIN_S)
 
     def resume(self) -> None:
@@ -400,7 +402,7 @@ class JobStream:
         now = time.monotonic()
         self._late = {holder for holder, until in list(self._leases.items()) if until > now}
         self._asked_at = now
-        if self._reading.locked():
+        if self._is_paused:
             self._reading.release()
         if self._late and self._link.is_connected:
             self._pulling = Deadline(_PULL_WITHIN_S)
@@ -415,25 +417,30 @@ class JobStream:
             return
         tick = threading.Event()
         while self._pulling is not None and self._link.is_connected and not self._pulling.passed():
-            if time.monotonic() - self._asked_at >= (_LATE_S if self._late else _QUIET_S):
+            is_quiet = time.monotonic() - self._asked_at >= (_LATE_S if self._late else _QUIET_S)
+            if is_quiet and not self._is_answering:
                 break
             tick.wait(0.02)
         self._link.stop(_CLOSE_WITHIN_S, reason=ENDED)
         if self._link.dropped:
             logger.warning("%d batches did not reach the broker; all samples are recorded", self._link.dropped)
-        if self._pipeline.recorder is not None:
-            self._pipeline.recorder.stop(0.0)  # closes the reader of a resend
 
     # --- on the link's thread ----------------------------------------------------------------------------------------
 
     def _monitor(self, request: Monitor) -> Reply | None:
+        self._is_answering = True
+        try:
+            return self._answer(request)
+        finally:
+            self._asked_at, self._is_answering = time.monotonic(), False
+
+    def _answer(self, request: Monitor) -> Reply | None:
         pipeline = self._pipeline
         if pipeline is None or pipeline.recorder is None:
             return None
         recorder, tick = pipeline.recorder, threading.Event()
         while not recorder.ready and not self._opening.passed():
             tick.wait(0.02)  # a researcher that is refused asks again after a second, and a job may be shorter
-        self._asked_at = time.monotonic()
         if request.action == "resend":
             return self._resend(request, recorder)
         from fedmon.node.requests.dialect import echo

@@ -156,7 +156,7 @@ class PerfSession:
         self._backoff, self._patience_s = backoff or Backoff(1.0, longest_s=60.0), patience_s
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._ended = threading.Event()
         self.attaching = False
         """Whether ``attach_again`` was called and the target has not been looked at since."""

@@ -237,7 +237,7 @@ class Consumers:
 
     def inquire(self, node_id: NodeId, at: float) -> None:
         """Ask a node which samples it keeps, at a moment of the monotonic clock or later."""
-        self._inquiries[node_id] = at
+        self._inquiries[node_id] = min(at, self._inquiries.get(node_id, at))
 
     def tick(self, now: float) -> None:
         """Do what is due."""

@@ -294,7 +294,8 @@ class StreamFollower:
             if node.at_begin is None and kept:
                 node.at_begin, node.begun_at = frozenset(reply.streams) | frozenset(kept), node.newest_boot
             if not kept and (reply.reason or node.at_begin is not None):
-                self._inquire(node.node_id, now + GRACE_S)  # its recording is being opened
+                if reply.reason:  # its recording is being opened
+                    self._inquire(node.node_id, now + GRACE_S)
                 return
         node.answered = True
         for stream in node.streams.values():

@@ -168,11 +168,15 @@ class NvmlSession:
         try:
             yield
         finally:
-            if self._hanging and (returned := self._hanging.pop(threading.current_thread(), "")):
-                self.lost.pop(returned, None)
+            with self._lock:
+                returned = self._hanging.pop(threading.current_thread(), "")
+                if returned:
+                    self.lost.pop(returned, None)
+                else:
+                    self._asking = None
+            if returned:
                 logger.warning("GPU %s answers again", returned)
                 raise AbandonedError
-            self._asking = None
 
     def lose(self, label: str, reason: str) -> None:
         """Leave out a GPU that fell off the bus, until NVML is started again."""
