@@ -64,7 +64,7 @@ def number_of(value: object, what: str) -> float | None:
 class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="on", omit_defaults=True, gc=False):
     """A condition of an action; an action waits until all of its conditions hold.
 
-    ``at_least`` members of ``group`` must fulfil it; None: all. ``timeout_s`` counts from the begin of the wait.
+    ``at_least`` members of ``group`` must fulfil it; None: all. ``timeout_s`` counts from the start of the wait.
     ``number`` is the order of registration.
     """
 

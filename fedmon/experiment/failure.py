@@ -8,7 +8,7 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from fedmon.experiment.document.description import FailurePolicy, QuorumDescription
@@ -25,12 +25,22 @@ logger = logging.getLogger(__name__)
 
 
 class _Here(threading.local):
-    """Whether this thread is in `eval_failure`, whose changes take effect when it returns."""
+    """Whether this thread asks a failure manager, whose changes take effect when it returns."""
 
     is_judging = False
 
 
 _here = _Here()
+
+
+@contextlib.contextmanager
+def _judging() -> Iterator[None]:
+    """Mark that this thread asks a failure manager."""
+    before, _here.is_judging = _here.is_judging, True
+    try:
+        yield
+    finally:
+        _here.is_judging = before
 
 
 class FailureManager:
@@ -174,16 +184,12 @@ def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
 
     If a user's manager raises, that is logged, and `FailureManager` judges instead.
     """
-    before, _here.is_judging = _here.is_judging, True
-    try:
-        with contextlib.suppress(ExperimentOverError):
-            try:
-                manager.eval_failure(guid)
-            except BaseException:  # a user's code, which may even call sys.exit
-                logger.exception("the failure manager %s failed; judged without it", type(manager).__name__)
-                FailureManager.eval_failure(manager, guid)
-    finally:
-        _here.is_judging = before
+    with _judging(), contextlib.suppress(ExperimentOverError):
+        try:
+            manager.eval_failure(guid)
+        except BaseException:  # a user's code, which may even call sys.exit
+            logger.exception("the failure manager %s failed; judged without it", type(manager).__name__)
+            FailureManager.eval_failure(manager, guid)
     level, reason = _level_of(manager)
     engine.note(Leveled(t=engine.now(), level=level, reason=reason, guid=guid))
 
@@ -198,17 +204,15 @@ def heed(manager: FailureManager, engine: Engine) -> None:
 
 def _level_of(manager: FailureManager) -> tuple[FailureLevel, str]:
     """Return the level of a manager and the reason; a user's may abort without a level, or without a reason."""
-    before, _here.is_judging = _here.is_judging, True
     try:
-        level = manager.failure_level
-        if level is FailureLevel.OK and manager.abort:
-            level = FailureLevel.RM_FAILURE
-        reason = as_reason(manager.reason) or f"{type(manager).__name__} aborts"
-    except Exception as error:
+        with _judging():
+            level = manager.failure_level
+            if level is FailureLevel.OK and manager.abort:
+                level = FailureLevel.RM_FAILURE
+            reason = as_reason(manager.reason) or f"{type(manager).__name__} aborts"
+    except Exception as error:  # a user's code
         logger.exception("the failure manager %s failed; the experiment ends", type(manager).__name__)
         return FailureLevel.RM_FAILURE, f"the failure manager failed: {told(error)}"
-    finally:
-        _here.is_judging = before
     return level, "" if level is FailureLevel.OK else reason
 
 

@@ -65,12 +65,12 @@ class Node(LinkedResource):
         """Listen for the node; a sign of life makes it READY."""
         node_id = self.node_id
         self.deafen()
-        self.listen("presence", self._told)
+        self.listen("presence", self._heard)
         node = self.federation.nodes().get(node_id)
         if node is None:
             self._lost(_absence(node))
         else:
-            self._told(node)
+            self._heard(node)
             # A retained presence is only a hint, an answer is a sign of life. A silent node may still come up.
             if not is_gone(node) and node.last_seen is None:
                 if self.federation.ping(nodes=[node_id]).ok:
@@ -104,7 +104,7 @@ class Node(LinkedResource):
         else:
             super().reconnect(verb)
 
-    def _told(self, node: SeenNode) -> None:
+    def _heard(self, node: SeenNode) -> None:
         if node.node_id != self.node_id:
             return
         with self.lock:

@@ -265,7 +265,8 @@ def test_weakness_34_the_stop_file_may_go_or_hold_anything_and_no_descriptor_sta
     answers = []
     for content in ("INPROGRESS", "INPROGRESS\n", "in progress?", "\x00\xff", "FINISHED\n", ""):
         path.write_text(content)
-        answers.append([stop.check(), stop.check()][1] is not None)
+        stop.check()  # an empty file counts at the second look
+        answers.append(stop.check() is not None)
     path.unlink()
 
     assert answers == [False, False, False, False, True, True]
