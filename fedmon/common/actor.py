@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import logging
@@ -11,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from enum import IntEnum
-from types import TracebackType
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from fedmon.common.errors import FedmonError
 
@@ -107,7 +107,7 @@ class Actor:
 
     def __init__(self, name: str, *, urgent: Bound = URGENT_BOUND, bulk: Bound = BULK_BOUND) -> None:
         self._inbox = Backlog[Job](urgent, bulk)
-        self._timers: list[tuple[float, int, Job]] = []
+        self._timers: list[list[Any]] = []  # moment, order, job
         self._order = itertools.count()
         self._changed = threading.Condition(threading.Lock())
         self._closing = False
@@ -117,9 +117,7 @@ class Actor:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close(timeout_s=10.0)
 
     def start(self) -> None:
@@ -146,11 +144,13 @@ class Actor:
                 return True
             return False
 
-    def at(self, due: float, job: Job) -> None:
-        """Run a job at ``due``, on the monotonic clock; never if the actor closes before."""
+    def at(self, due: float, job: Job) -> Callable[[], None]:
+        """Run a job at ``due``, on the monotonic clock, unless the actor closes before; return what cancels that."""
         with self._changed:
-            heapq.heappush(self._timers, (due, next(self._order), job))
+            timer: list[Any] = [due, next(self._order), job]
+            heapq.heappush(self._timers, timer)
             self._changed.notify()
+        return functools.partial(timer.__setitem__, 2, lambda: None)
 
     def every(self, period_s: float, job: Job) -> None:
         """Run a job on a grid of ``period_s``; missed ticks are skipped, so the grid never drifts.
@@ -229,7 +229,7 @@ class Actor:
             while True:
                 now = time.monotonic()
                 if self._timers and self._timers[0][0] <= now and not self._closing:
-                    return heapq.heappop(self._timers)[2]
+                    return cast("Job", heapq.heappop(self._timers)[2])
                 job = self._inbox.take()
                 if job is not None or self._closing:
                     return job

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import heapq
-import itertools
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -33,7 +30,6 @@ from fedmon.experiment.events import (
     Leveled,
     Reached,
     Removed,
-    Timer,
     Verb,
     VerbBegan,
 )
@@ -50,7 +46,6 @@ _QUIT_S = 0.1
 _IDLE_S = 0.5
 """How long a thread for hooks waits for its next job."""
 _THREAD_RETRY_S = 0.1
-_FEW_TIMERS = 100
 Kind = Literal["verb", "ending", "other"]
 
 
@@ -248,7 +243,7 @@ class Engine:
         max_running: int | None = None,
     ) -> None:
         self.state = State() if state is None else state
-        self.hooks = Hooks(max_running, lambda work: self._schedule(self.now() + _THREAD_RETRY_S, work))
+        self.hooks = Hooks(max_running, lambda work: self._schedule(object(), self.now() + _THREAD_RETRY_S, work))
         # Unix time that never jumps, and begins after the last event of the journal.
         self._start = max(time.time(), after) - time.monotonic()
         self._call, self._assign, self._inform, self._abandon = call, assign, inform, abandon
@@ -258,10 +253,7 @@ class Engine:
         self._actions: deque[Action] = deque()
         self._waits: list[_Wait] = []
         self._actor = Actor("fedmon-experiment")
-        self._timers: list[tuple[float, int, Timer | Callable[[], object]]] = []
-        self._order = itertools.count()
-        self._next_tick = math.inf
-        self._kept_timers = 0
+        self._timers: dict[object, Callable[[], object]] = {}  # what cancels each
         self._is_timed = self._is_performing = self._is_closed = self._is_journal_lost = False
 
     def now(self) -> float:
@@ -291,7 +283,7 @@ class Engine:
         if moment <= self.now():
             self.run(work)
         else:
-            self._schedule(moment, functools.partial(self.run, work))
+            self._schedule(object(), moment, functools.partial(self.run, work))
 
     def run(self, work: Callable[[], object]) -> None:
         """Call a function in a thread for hooks."""
@@ -334,11 +326,13 @@ class Engine:
     def resume(self) -> None:
         """Set the timers of a state that another process left, each for its moment."""
         for alarm in alarms(self.state):
-            self._schedule(alarm.at, alarm.timer)
+            self._set_timer(alarm)
 
     def stop(self) -> None:
         """Drop timers and waiting jobs, but for releases, and end all waits."""
         with self._lock:
+            for cancel in self._timers.values():
+                cancel()
             self._timers.clear()
             self.hooks.drop()
             self._end_waits(is_abort=False)
@@ -409,8 +403,8 @@ class Engine:
                 self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, call), kind))
             case Assign(guid=guid, name=name, value=value):
                 self.run(functools.partial(self._assign, guid, name, value))
-            case Alarm(timer=timer, at=at):
-                self._schedule(at, timer)
+            case Alarm():
+                self._set_timer(action)
             case Inform(guid=guid):
                 self._inform(guid)
             case Reached(guids=guids, state=state):
@@ -438,47 +432,31 @@ class Engine:
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
-    def _schedule(self, moment: float, work: Timer | Callable[[], object]) -> None:
-        """Fire a timer, or call a function, at a moment."""
+    def _set_timer(self, alarm: Alarm) -> None:
+        self._schedule(alarm.timer, alarm.at, functools.partial(self._fire, alarm))
+
+    def _fire(self, alarm: Alarm) -> None:
+        if due_at(self.state, alarm.timer) == alarm.at:
+            waits_for = self._waits_for(alarm.timer.guid)
+            self.note(Fired(t=self.now(), timer=alarm.timer, waits_for=waits_for))
+
+    def _schedule(self, key: object, moment: float, work: Callable[[], object]) -> None:
+        """Call a function at a moment, on the thread of the actor, and none that was scheduled under its key before."""
+
+        def due() -> None:
+            with self._lock:
+                self._timers.pop(key, None)
+            work()
+
         with self._lock:
             if self._is_closed:
                 return
-            heapq.heappush(self._timers, (moment, next(self._order), work))
-            if len(self._timers) > 2 * self._kept_timers + _FEW_TIMERS:
-                self._timers = [each for each in self._timers if self._is_needed(each[0], each[2])]
-                heapq.heapify(self._timers)
-                self._kept_timers = len(self._timers)
-            self._wake_up()
-
-    def _is_needed(self, moment: float, work: Timer | Callable[[], object]) -> bool:
-        return not isinstance(work, Timer) or due_at(self.state, work) == moment
-
-    def _wake_up(self) -> None:
-        """Schedule a tick of the actor for the first timer."""
-        if not self._timers or self._timers[0][0] >= self._next_tick:
-            return
-        if not self._is_timed:
-            self._actor.start()
-            self._is_timed = True
-        self._next_tick = self._timers[0][0]
-        self._actor.at(self._next_tick - self._start, functools.partial(self._tick, self._next_tick))
-
-    def _tick(self, moment: float) -> None:
-        with self._lock:
-            if moment != self._next_tick:
-                return  # an earlier one came before, and set the next
-            self._next_tick = math.inf
-            while self._timers and self._timers[0][0] <= moment:
-                at, _, work = heapq.heappop(self._timers)
-                if isinstance(work, Timer):
-                    self._actor.at(0.0, functools.partial(self._fire, at, work))
-                else:
-                    work()
-            self._wake_up()
-
-    def _fire(self, at: float, timer: Timer) -> None:
-        if self._is_needed(at, timer):
-            self.note(Fired(t=self.now(), timer=timer, waits_for=self._waits_for(timer.guid)))
+            if not self._is_timed:
+                self._actor.start()
+                self._is_timed = True
+            if (cancel := self._timers.get(key)) is not None:
+                cancel()
+            self._timers[key] = self._actor.at(moment - self._start, due)
 
 
 def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool) -> WaitResult:

@@ -151,15 +151,14 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StorageError(f"cannot keep the journal {path}: {error.strerror}") from error
-        try:
             _lock(self._file, path)
-        except BaseException:
+            self._size = self._cut_torn_line()
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise StorageError(f"cannot keep the journal {path}: {error.strerror}") from error
             raise
         _open.add(self)
-        self._size = self._cut_torn_line()
 
     def __enter__(self) -> Self:
         return self
@@ -296,10 +295,6 @@ class SavedRun(msgspec.Struct, kw_only=True):
                 self.names |= {guid: name} if name else {}
             case AttributeSet(guid=guid, name=name):
                 self.unassigned.pop((guid, name), None)
-                if name == "jobId":
-                    self.told.pop(guid, None)
-            case Measured(guid=guid, name=name, source=source, nth=int(nth)):
-                self.told.setdefault(guid, set()).add((source, nth, name))
             case Leveled(guid=guid) if guid in self.unjudged:
                 self.unjudged.remove(guid)
             case ConditionAdded() | SetWanted() if event.condition is not None:
@@ -329,6 +324,10 @@ def saved_run(run_dir: str | Path) -> SavedRun:
         run = SavedRun(folder=folder, journal=journal)
         for event in read_journal(journal.path):
             run.take(event)
+            if isinstance(event, Measured) and event.nth is not None:
+                run.told.setdefault(event.guid, set()).add((event.source, event.nth, event.name))
+            elif isinstance(event, AttributeSet) and event.name == "jobId":
+                run.told.pop(event.guid, None)
     except BaseException:
         journal.close()
         raise

@@ -578,7 +578,12 @@ class ResourceManager:
         else:
             with self.__turn:
                 self._check_may(verb)
-                if verb in ("deploy", "start", "stop") and self._seen().calling != verb:
+                seen = self._seen()
+                if verb in ("deploy", "start", "stop") and seen.calling != verb:
+                    if seen.is_called:
+                        raise InvalidStateError(
+                            f"{verb} of {self.name} does nothing: its {seen.calling} is about to run"
+                        )
                     self.ec.engine.note(VerbBegan(t=self.ec.engine.now(), guid=self._guid, verb=cast("Verb", verb)))
                 event, error = self._outermost(verb, lambda: self._run(verb))
                 if event is not None:

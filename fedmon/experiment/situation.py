@@ -63,7 +63,12 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_busy(self) -> bool:
         """Whether a hook of it runs, or waits for its next attempt."""
-        return self.retrying is not None or (self.calling is not None and not self.returned)
+        return self.retrying is not None or self.is_called
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a hook of it runs or is about to."""
+        return self.calling is not None and not self.returned
 
     def since(self, state: ResourceState) -> float | None:
         """Return when it reached or passed a state; None if it has not."""

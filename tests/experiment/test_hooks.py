@@ -224,6 +224,24 @@ def test_timers_of_the_past_are_forgotten() -> None:
     made.close(timeout_s=1)
 
 
+def test_a_verb_does_not_replace_one_that_is_about_to_run(tmp_path: Path) -> None:
+    gate = threading.Event()
+    first = own("test::Blocking", do_start=blocking(gate, says_first=True))
+    second = own("test::Waiting", do_start=lambda self: self.set_started())
+    with experiment(tmp_path, first, second, max_running=1) as ec:
+        running, waiting = ec.register_resource("test::Blocking"), ec.register_resource("test::Waiting")
+        ec.register_condition(waiting, "start", running, "STARTED")
+        ec.deploy()
+        assert ec.wait_started(running, timeout=10)
+        wait_until(lambda: ec.snapshot.resources[waiting].calling == "start", timeout_s=10)
+
+        with pytest.raises(InvalidStateError, match="its start is about to run"):
+            ec.get_resource(waiting).deploy()
+
+        gate.set()
+        assert ec.wait_started(waiting, timeout=10)
+
+
 def test_so_many_hooks_run_at_once(tmp_path: Path) -> None:
     lock, running, most = threading.Lock(), 0, 0
 

@@ -234,7 +234,7 @@ def test_a_failure_is_judged_once_and_what_it_meant_stays(tmp_path: Path) -> Non
 
 
 def test_results_of_functions_are_kept_where_they_can_be_written(tmp_path: Path) -> None:
-    code = begun("a = ec.call(sum, [1, 2])", "b = ec.call(object)", "c = ec.call(time.sleep, 60, after=a)")
+    code = begun("a = ec.call(sum, [1, 2])", "b = ec.call(object)", "c = ec.call(time.sleep, 60, after=[a, b])")
     run = killed(tmp_path, "import time\n" + code, '"guids":[3],"state":5')
 
     with ExperimentController.reconnect(run) as ec:

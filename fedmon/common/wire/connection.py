@@ -52,7 +52,10 @@ QUICK_ANSWER_S, QUICK_ROUNDS = 1.0, 3
 MAX_OUTSTANDING = 5_000
 SESSION_EXPIRES_S = 3600
 LOST = "connection lost"
-_REFUSED_AT_ONCE = ("Not authorized", "Bad user name or password", "Unsupported protocol version", "Client identifier")
+_PERMANENT = (
+    "Not authorized", "Bad user name or password", "Unsupported protocol version", "Client identifier", "certificate",
+    "CERTIFICATE",
+)  # fmt: skip
 TAKEN_OVER = "Session taken over"
 """MQTT 5, reason code 0x8E: another client connected with our client id."""
 
@@ -321,7 +324,8 @@ class BrokerConnection:
         first = self._error is None or str(self._error) != str(error)
         with self._changed:
             self._error = error
-            self._permanent = _is_permanent(error.cause)
+            # Waiting cannot help: someone must change a password, a certificate or an id.
+            self._permanent = any(words in error.cause for words in _PERMANENT)
             self._changed.notify_all()
         level = logging.WARNING if first and not self._quiet and not self.flapping else logging.DEBUG
         if error.cause.startswith(LOST):
@@ -370,11 +374,8 @@ class MqttClient:
         client.max_queued_messages_set(MAX_OUTSTANDING)
         client.on_socket_open = self._on_socket_open
         client.on_connect, client.on_subscribe = self._on_connect, self._on_subscribe
-        client.on_disconnect, client.on_message, client.on_publish = (
-            self._on_disconnect,
-            self._on_message,
-            self._on_publish,
-        )
+        client.on_disconnect, client.on_message = self._on_disconnect, self._on_message
+        client.on_publish = self._on_publish
         if broker.username is not None:
             client.username_pw_set(broker.username, broker.password())
         if broker.tls:
@@ -519,11 +520,6 @@ def _tls_context(broker: BrokerSettings) -> ssl.SSLContext:
     if broker.cert_file is not None:
         context.load_cert_chain(str(broker.cert_file), str(broker.key_file) if broker.key_file else None)
     return context
-
-
-def _is_permanent(cause: str) -> bool:
-    """Tell whether waiting cannot help, because someone must change a password, a certificate or an id."""
-    return any(words in cause for words in (*_REFUSED_AT_ONCE, "certificate", "CERTIFICATE"))
 
 
 def _explained(error: Exception, host: BrokerHost, timeout_s: float) -> str:
