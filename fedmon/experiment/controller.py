@@ -228,20 +228,18 @@ class ExperimentController:
         filepath: str | Path,
         format: str | None = None,  # noqa: A002 - NEPI's name
         *,
-        nepi: int | None = None,
         local_dir: str | Path | None = None,
         fm: failure.FailureManager | None = None,
         federation: Federation | None = None,
     ) -> Self:
         """Make a controller of a document of fedmon or NEPI 6, in a new run with all NEW.
 
-        ``nepi=3`` reads states as NEPI 3 counted them. ``format`` is by default that of the file name; ``local_dir``
-        replaces the document's. Raises DescriptionError, NotFoundError, UnknownTypeError, and InvalidInputError for an
-        unknown format.
+        ``format`` is by default that of the file name; ``local_dir`` replaces the document's. Raises DescriptionError,
+        NotFoundError, UnknownTypeError, and InvalidInputError for an unknown format.
         """
         from fedmon.experiment.document import read
 
-        found = read(path_of("filepath", filepath), format=format, nepi=nepi)
+        found = read(path_of("filepath", filepath), format=format)
         return cls.from_description(found, local_dir=local_dir, fm=fm, federation=federation)
 
     @classmethod

@@ -37,7 +37,7 @@ NEPI = """<experiment exp_id="exp-1" local_dir="/tmp" nthreads="20" run_id="2014
  <rm guid="1" rtype="Collector" state="0"><attributes><attribute name="traceName" type="string" value="stdout"/>
  <attribute name="useRunId" type="bool" value="True"/></attributes><connections><connection guid="2"/></connections>
  </rm><rm guid="2" rtype="local::Process" state="0"><attributes><attribute name="critical" type="bool" value="False"/>
- </attributes><conditions><condition action="1" group="set([1])" state="4" time="5s"/></conditions>
+ </attributes><conditions><condition action="1" group="set([1])" state="5" time="5s"/></conditions>
  <traces><trace name="stdout"/></traces></rm></rms></experiment>"""
 
 
@@ -90,7 +90,7 @@ def test_a_file_is_planned_in_the_order_that_it_had(form: str, tmp_path: Path) -
 def test_a_file_of_nepi_loads(tmp_path: Path) -> None:
     (tmp_path / "nepi.xml").write_text(NEPI)
 
-    with ExperimentController.load(tmp_path / "nepi.xml", nepi=3, local_dir=tmp_path) as ec:
+    with ExperimentController.load(tmp_path / "nepi.xml", local_dir=tmp_path) as ec:
         (condition,) = ec.get_resource(2).conditions[ResourceAction.START]
 
         assert (ec.get(1, "traceName"), ec.get(1, "useRunId"), ec.get(2, "critical")) == ("stdout", True, False)

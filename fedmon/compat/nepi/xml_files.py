@@ -27,6 +27,7 @@ _TIMES = {
     "ready_time": "READY", "start_time": "STARTED", "stop_time": "STOPPED", "failed_time": "FAILED",
     "release_time": "RELEASED", "new_time": "NEW",
 }  # fmt: skip
+_STATES = {str(state.value): state.name for state in ResourceState}
 _RETRY = {"times": "times", "delay": "delay_s", "factor": "factor", "max_delay": "max_delay_s"}
 _CONDITION = {"time": "delay_s", "timeout": "timeout_s"}
 _ACTIONS = tuple(action.name.lower() for action in ResourceAction)
@@ -44,11 +45,8 @@ _SECONDS = re.compile(r"(?![0-9]{20}$)[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?")
 """A time as fedmon writes it; NEPI's have a unit, or 20 digits."""
 
 
-def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
-    """Return the experiment of an XML text of fedmon or NEPI 6; ``nepi=3`` reads states as NEPI 3 counted them.
-
-    Nothing in it is evaluated. Raises DescriptionError.
-    """
+def from_xml(source: bytes | str) -> Description:
+    """Return the experiment of an XML text of fedmon or NEPI 6; nothing in it is evaluated. Raises DescriptionError."""
     try:
         root = SafeTree.fromstring(source, forbid_dtd=True)
     except DefusedXmlException as error:
@@ -60,10 +58,7 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
         raise DescriptionError(
             f"the XML is a <{root.tag[:60]}> of format {ours!r:.20}, not an <experiment> of format 1"
         )
-    if nepi not in {None, 3, 6}:
-        raise DescriptionError(f"nepi={nepi!r:.20}: NEPI 3 and 6 wrote files")
-    states = [state.name for state in ResourceState if nepi != 3 or state is not ResourceState.RESERVED]
-    reader = _Reader(is_ours=ours is not None, states=states)
+    reader = _Reader(is_ours=ours is not None)
     # NEPI always writes its default of 20 threads, with which waiting hooks would block the others.
     names = ("run_id", "local_dir", "persist", *(["nthreads"] if ours else []))
     about = {name: text for name in names if (text := root.get(name))}
@@ -84,8 +79,8 @@ def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
 class _Reader:
     """Turns elements into the tables of documents."""
 
-    def __init__(self, *, is_ours: bool, states: list[str]) -> None:
-        self._is_ours, self._states = is_ours, states
+    def __init__(self, *, is_ours: bool) -> None:
+        self._is_ours = is_ours
 
     def resource(self, element: Any) -> dict[str, Any]:
         where = f"resource {_needed(element, 'guid', 'a resource')}"
@@ -96,7 +91,7 @@ class _Reader:
             "attributes": self._values(element.findall("attributes/attribute"), where),
             "connect": [_needed(each, "guid", where) for each in element.findall("connections/connection")],
             "traces": [_needed(each, "name", where) for each in element.findall("traces/trace")],
-            "state": self._state(element.get("state", "NEW"), where),
+            "state": _state(element.get("state", "NEW"), where),
             "times": self._times(element, where),
             "timeouts": {each.get("verb", ""): each.get("time") for each in element.findall("policies/timeout")},
             "retry": {
@@ -167,20 +162,12 @@ class _Reader:
         table = {_CONDITION.get(name, name): text for name, text in element.items() if name != "action"}
         table["group"] = _group(_needed(element, "group", where), where)
         if "state" in table:
-            table["state"] = self._state(table["state"], where)
+            table["state"] = _state(table["state"], where)
         for name in _CONDITION.values():
             text = table.pop(name, "").strip()
             if text not in {"", "None"}:
                 table[name] = float(text) if _SECONDS.fullmatch(text) else seconds_of(text, where)
         return table
-
-    def _state(self, text: str, where: str) -> str:
-        text, last = text.strip(), len(self._states) - 1
-        if not text.isdecimal():
-            return text
-        if len(text) > 2 or int(text) > last:
-            raise DescriptionError(f"{where}: unknown state {text[:60]!r}: 0 is NEW, {last} RELEASED")
-        return self._states[int(text)]
 
     def _times(self, element: Any, where: str) -> dict[str, float]:
         found = [(name, text) for name, text in element.items() if name in _TIMES and text not in {"", "None"}]
@@ -197,6 +184,14 @@ def _needed(element: Any, name: str, where: str) -> str:
     if value is None:
         raise DescriptionError(f"{where}: <{element.tag}> has no {name!r}")
     return value
+
+
+def _state(text: str, where: str) -> str:
+    """Return the name of a state, which may be its number as NEPI 6 counts."""
+    text = text.strip()
+    if text.isdecimal() and text not in _STATES:
+        raise DescriptionError(f"{where}: unknown state {text[:60]!r}: 0 is NEW, {ResourceState.RELEASED:d} RELEASED")
+    return _STATES.get(text, text)
 
 
 def _group(text: str, where: str) -> list[int]:

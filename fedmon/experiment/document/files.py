@@ -35,11 +35,11 @@ class SFormats(StrEnum):
     TOML = "toml"
 
 
-def read(path: Path | str, *, format: str | None = None, nepi: int | None = None) -> Description:  # noqa: A002 - NEPI's
+def read(path: Path | str, *, format: str | None = None) -> Description:  # noqa: A002 - NEPI's
     """Return the experiment in a file, whose paths are relative to the file's folder.
 
-    The format is the one given, or the file's suffix. ``nepi`` is that of `from_xml`. Raises DescriptionError with the
-    name of the file, NotFoundError, StorageError, and InvalidInputError for an unknown format.
+    The format is the one given, or the file's suffix. Raises DescriptionError with the name of the file, NotFoundError,
+    StorageError, and InvalidInputError for an unknown format.
     """
     path = Path(path)
     kind = _format(path) if format is None else checked_format(format)
@@ -53,7 +53,7 @@ def read(path: Path | str, *, format: str | None = None, nepi: int | None = None
     try:
         if len(source) > MAX_BYTES:
             raise DescriptionError(f"the file has more than {MAX_BYTES} bytes")
-        found = from_toml(source) if kind is SFormats.TOML else from_xml(source, nepi=nepi)
+        found = from_toml(source) if kind is SFormats.TOML else from_xml(source)
     except DescriptionError as error:
         raise DescriptionError(f"{path}: {error}") from error
     return _with_paths(found, path.absolute().parent)
@@ -82,12 +82,9 @@ def text_in(kind: SFormats, description: Description) -> str:
     return to_toml(description) if kind is SFormats.TOML else to_xml(description)
 
 
-def from_xml(source: bytes | str, *, nepi: int | None = None) -> Description:
-    """Return the experiment of an XML text of fedmon or NEPI 6; ``nepi=3`` reads states as NEPI 3 counted them.
-
-    Raises DescriptionError.
-    """
-    found: Description = compat("xml_files").from_xml(source, nepi=nepi)
+def from_xml(source: bytes | str) -> Description:
+    """Return the experiment of an XML text of fedmon or NEPI 6. Raises DescriptionError."""
+    found: Description = compat("xml_files").from_xml(source)
     return found
 
 

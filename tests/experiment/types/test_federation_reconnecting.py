@@ -155,6 +155,7 @@ def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(
     run_dir = two.folder / "runs/killed/while-asked"
     with ExperimentController("killed", two.folder / "runs", federation=two.fed) as ec:
         [node], plan = wired(ec, two.plan, "b")
+        ec.set(node, "grace", "10m")
         job, fresh = (ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"]) for _ in "12")
         data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=node)
         ec.deploy([node, plan])
