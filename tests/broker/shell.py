@@ -48,14 +48,15 @@ class Foreground:
 
 @contextlib.contextmanager
 def foreground(*arguments: str | Path) -> Iterator[Foreground]:
-    """Start a verb with ``--json`` and wait for its document; kills it at the end if it still runs."""
+    """Start a verb with ``--json`` and wait for its document; at the end it is told to stop, and has to."""
     command = [*FEDMON, *map(str, arguments), "--json"]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         try:
-            yield Foreground(process, _document(process))
+            running = Foreground(process, _document(process))
+            yield running
+            assert process.poll() is not None or running.stop() == 0
         finally:
             process.kill()
 

@@ -70,9 +70,17 @@ def test_a_folder_need_not_be_named_in_unicode(tmp_path: Path, capsys: pytest.Ca
 
 def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = recording(tmp_path / "r.fmr", samples(COLUMNS))
+    (tmp_path / "others").mkdir()
+    empty = recording(tmp_path / "others" / "empty.fmr")
+    odd = recording(tmp_path / "others" / "odd.fmr", samples({"app_things": [1, 2, 3]}))
     out = tmp_path / "x.csv"
 
     for words, code, why in (
+        ((path, "-o", "-"), 2, "say --format when the table goes to stdout"),
+        ((path, "-o", "-", "-f", "csv", "--json"), 2, "choose one"),
+        ((path, "-o", out, "--view", "perfmon", "--tidy"), 2, "--view has its own columns"),
+        ((odd, "-o", out, "--view", "nebula"), 3, "nothing was measured that nebula has a name for"),
+        ((empty, "-o", out), 3, "there is not one sample in what was named"),
         ((tmp_path / "none", "-o", out), 3, "no recording"),
         ((tmp_path, "-o", out, "--metric", "gpu_*"), 3, "fits what was selected; hosts: n1"),
         ((path, "-o", out, "--job", "9"), 3, "no job '9'"),
@@ -86,7 +94,7 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
         ((path, "-o", path, "-f", "csv"), 2, "is the recording itself"),
     ):
         assert run(*words) == code, words
-        error = capsys.readouterr().err
+        error = "".join(capsys.readouterr())
         assert why in error
         assert len(error.splitlines()) == 1
     assert not out.exists()

@@ -11,15 +11,18 @@ import pypdf
 import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import Recording
 from fedmon.report.document import write
 from fedmon.report.document.html import html
 from fedmon.report.document.model import Document
+from fedmon.report.document.nodes import job_table, node_table
 from fedmon.report.document.pdf import write_pdf
 from fedmon.report.document.report import build
 from fedmon.report.findings import find
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
+from tests.report.cases import case, cpu, node
 from tests.report.recorded_job import BEGIN_T, GIB, Column, RecordedJob, write_job
 
 SCRIPT = "<script>alert(1)</script>"
@@ -327,3 +330,21 @@ def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp
             write(source, pdf=tmp_path / "nowhere" / "r.pdf")
     assert sorted(one.suffix for one in tmp_path.iterdir() if one.name != "j.fmr-wal") in (
         [".fmr"], [".fmr", ".fmr-shm"])  # fmt: skip
+
+
+def test_nodes_and_the_jobs_that_they_saw_are_told_in_tables() -> None:
+    busy: dict[str, Any] = {**cpu(2), "job_memory_peak_bytes": 3 * GIB}
+    seen = case(
+        node("a", job=busy, host={"node_energy_joules_total": 7200.0}, hole_seconds=30.0),
+        node("b", host={"host_cpu_busy_ratio": 0.5}),
+        job=None,
+    )
+
+    jobs, nodes = job_table(seen), node_table(seen)
+
+    assert [row[:2] + row[5:] for row in jobs.rows] == [("1", "a", "16 min 40 s", "33 min 20 s", "3.0 GiB")]
+    told = [dict(zip(nodes.headers, row, strict=True)) for row in nodes.rows]
+    assert [(row["Node"], row["CPUs busy"], row["Energy"], row["Gaps"]) for row in told] == [
+        ("a", MISSING, "2 Wh", "30.0 s (3.0 %)"),
+        ("b", "50 %", MISSING, MISSING),
+    ]

@@ -107,6 +107,20 @@ def test_loopback_is_no_network_traffic() -> None:
     assert traffic.network_bytes(node(host=host)) == (2.0**20, 2.0**20)
 
 
+def test_errors_and_lost_links_are_told_by_interface_and_port() -> None:
+    quiet = {'host_network_receive_errors_total{interface="eth1"}': 0.0}
+    errors = {
+        'host_network_receive_errors_total{interface="eth0"}': 3.0,
+        'host_network_transmit_errors_total{interface="eth0"}': 2.0,
+        'infiniband_link_downed_total{device="mlx5_0",port="1"}': 1.0,
+    }
+    finding = only(traffic.link_errors(case(node("a", host=quiet), node("b", host=errors | quiet))))
+
+    assert finding.severity is W
+    assert finding.text == "Packets with errors or links that went down: eth0 of b 5 and mlx5_0 of b 1."
+    assert traffic.link_errors(case(node(host=quiet))) == []
+
+
 def test_rates_are_of_the_time_in_which_counters_were_read() -> None:
     read, written = (f"job_storage_{way}_bytes_total" for way in ("read", "written"))
     names = [f'host_network_{way}_bytes_total{{interface="eth0"}}' for way in ("receive", "transmit")]
@@ -187,6 +201,18 @@ def test_lost_samples_are_told_with_their_reason() -> None:
 
     assert "10 the node dropped them" in finding.text
     assert finding.figures["missing_samples"] == 20
+
+
+def test_the_longest_gap_of_all_nodes_is_told_and_losses_before_all_samples_are_no_gap() -> None:
+    before = (LostRange(first_seq=0, last_seq=4, reason="the node no longer keeps them"),)
+    of_two = only(completeness.gaps(case(node("a", job={}, hole_seconds=30.0), node("b", job={}, hole_seconds=20.0))))
+    single = only(completeness.gaps(case(node("a", job={}, missing=1))))
+    gone = only(completeness.gaps(case(node("a", job={}, lost=before))))
+
+    assert "The longest gap is 30.0 s on a" in of_two.text
+    assert (single.severity, "longest gap" in single.text) == (N, False)
+    assert gone.severity is N
+    assert gone.text == "Samples from before what is here are gone for good: 5 the node no longer keeps them."
 
 
 @pytest.mark.parametrize(("samples", "expected"), [(1, W), (9, W), (10, None)])

@@ -58,8 +58,12 @@ def test_a_job_that_waited_for_cpus_is_not_told_to_take_fewer() -> None:
 
     advice = only(cpu_efficiency(case(node(job={**cpu(1), **waited}, document=FOUR)))).advice
 
+    quota = {"job_cpu_throttled_seconds_total": 500.0}
+    held = only(cpu_efficiency(case(node(job={**cpu(1), **waited, **quota}, document=FOUR)))).advice
+
     assert "Ask for" not in advice
     assert "others used them" in advice
+    assert held.startswith("The quota of its cgroup kept it from CPUs")
 
 
 def test_cpus_of_the_machine_are_no_reproach_to_a_job_of_which_nobody_knows_what_it_was_given() -> None:
@@ -124,6 +128,13 @@ def test_the_cgroup_limit_counts_before_the_request_and_the_machine_last() -> No
     assert of_machine.severity is Severity.NOTE
     assert of_nobody.figures["limit_bytes"] is None
     assert "Its limit is not known." in of_nobody.text
+
+
+def test_how_often_a_cgroup_ran_into_its_limit_is_told() -> None:
+    hits = counter("job_memory_limit_hits_total", 0.0, first=3.0)
+    job: dict[str, Any] = {"job_memory_peak_bytes": 4 * GIB, "job_memory_limit_hits_total": hits}
+
+    assert "The cgroup ran into its limit 3 times." in only(memory(case(node(job=job)))).text
 
 
 def test_the_node_that_came_closest_to_its_limit_is_named() -> None:
@@ -207,7 +218,25 @@ def test_a_machine_without_gpus_says_nothing_of_them() -> None:
 
 def test_errors_in_the_memory_of_a_gpu_are_a_problem() -> None:
     errors = {'gpu_ecc_errors_total{gpu="0",counter="volatile",type="uncorrected"}': 1.0}
-    assert only(gpu_errors(case(node(host=errors)))).severity is Severity.PROBLEM
+    harmless = {
+        'gpu_ecc_errors_total{gpu="1",counter="volatile",type="corrected"}': 7.0,
+        'gpu_ecc_errors_total{gpu="2",counter="aggregate",type="uncorrected"}': 7.0,
+    }
+    finding = only(gpu_errors(case(node(host=errors | harmless))))
+
+    assert (finding.severity, finding.nodes) == (Severity.PROBLEM, ("GPU 0 of n1",))
+    assert gpu_errors(case(node(host=harmless))) == []
+
+
+def test_one_machine_without_a_job_is_compared_with_nothing_and_full_ones_are_named() -> None:
+    full: dict[str, Any] = {"host_cpu_busy_ratio": 0.5, "host_memory_total_bytes": 10 * GIB,
+            "host_memory_available_bytes": gauge("host_memory_available_bytes", GIB, low=0.5 * GIB)}  # fmt: skip
+    of_one = {one.name: one for one in find(case(node("a", host=full), job=None))}
+    of_two = {one.name: one for one in find(case(node("a", host=full), node("b", host=full), job=None))}
+
+    assert of_one["cpu-use"].text == "The CPUs of a were busy for 50 % of the time."
+    assert of_one["memory-use"].text == "At the most 9.5 GiB of 10.0 GiB (95 %) were in use on a."
+    assert "2 nodes were fuller than 90 %: a and b." in of_two["memory-use"].text
 
 
 def test_nodes_without_a_job_are_compared() -> None:

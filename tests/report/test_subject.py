@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.report.findings import Finding, find
@@ -62,6 +63,24 @@ def test_counters_that_begin_with_the_job_count_from_the_time_that_is_looked_at(
 
     assert (whole["energy"].figures["joules"], whole["emissions"].figures["grams"]) == (1010, 101)
     assert (part["energy"].figures["joules"], part["emissions"].figures["grams"]) == (500, 50)
+
+
+def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "r.fmr"
+    found(path)
+    with Recording(path) as store:
+        store.append([Batch(node_id="n2", boot=1, stream="host", seq=0, t=[T0], mono=[0.0], columns={"x": [1.0]})])
+        store.describe("n3", 1, {"jobs": {"7": {"job_id": 4711}}})
+
+    with Source([path]) as source:
+        for wanted, why in (
+            ({"job": "8"}, "no job '8' in the recording; it has 7"),
+            ({"nodes": ["n9"]}, "no node 'n9' in the recording; it has n1, n2"),
+            ({"job": "7", "nodes": ["n2"]}, "job '7' did not run on n2"),
+        ):
+            with pytest.raises(NotFoundError, match=why):
+                choose(source, **wanted)
+        assert choose(source, job="4711").read().job == "7"
 
 
 def test_a_source_spans_all_its_samples_also_where_the_clock_was_set_back(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Dataset, ListReply, Pong
 from fedmon.researcher.asking.outcome import Circumstances, Nodes, Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.tables import dataset_rows, pong_rows
+from fedmon.researcher.roster import Node, NodeState
 
 HERE = Circumstances(
     broker="127.0.0.1:1883", researcher_id="r", instance="main", connected=True, settled=True, last_error=""
@@ -87,6 +88,33 @@ def test_an_empty_result_says_why() -> None:
         assert part in text
     assert "none was heard of" in str(Nodes({}, circumstances=HERE))
     assert "none was heard of" in Nodes({}, circumstances=HERE)._repr_html_()
+
+
+def test_a_short_form_names_each_node_or_counts_very_many() -> None:
+    def known(*nodes: Node, beyond: int = 0) -> Nodes:
+        return Nodes({node.node_id: node for node in nodes}, circumstances=HERE, beyond=beyond)
+
+    def one(number: int, state: NodeState, *, id_in_use: bool = False) -> Node:
+        name = NodeId(f"n{number:03}")
+        return Node(node_id=name, state=state, since=None, last_seen=None, id_in_use=id_in_use)
+
+    few = known(one(1, NodeState.ONLINE), one(2, NodeState.OFFLINE))
+    many = known(
+        *(one(number, NodeState.OFFLINE if number < 30 else NodeState.ONLINE) for number in range(99)),
+        one(99, NodeState.ONLINE, id_in_use=True),
+        beyond=7,
+    )
+    endless = known(one(1, NodeState.ONLINE), beyond=3)
+
+    assert repr(few) == "<Nodes n001: online, n002: offline>"
+    assert repr(known()).startswith("<Nodes no node is known")
+    assert repr(many) == "<Nodes 69 online, 30 offline, 1 id in use>"
+    assert "69 online, 30 offline, 1 id in use; 11 more that are not online. rows(), or --json" in str(many)
+    assert "70 of 100 nodes are online. 7 more were heard of and are not kept track of" in many.explanation()
+    assert "at least 3 more were heard of" in str(endless)
+    assert repr(outcomes(pong("b"), refused("a", "no"))) == "<Outcomes of ping: a: refused, b: ok>"
+    nobody = Outcomes("ping", {}, circumstances=HERE, rows_of=pong_rows, elapsed_s=0.0, named=True)
+    assert str(nobody) == "no node was asked to ping: `nodes` names none"
 
 
 def test_a_result_without_any_dataset_says_so() -> None:

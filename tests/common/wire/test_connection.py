@@ -2,38 +2,147 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import socket
 import socketserver
+import ssl
+import struct
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from fedmon.common.settings import broker_from_url
-from fedmon.common.wire.connection import BrokerConnection
+import msgspec
+import pytest
+
+from fedmon.common.errors import ConnectionFailedError, InvalidMessageError
+from fedmon.common.settings import BrokerSettings, broker_from_url
+from fedmon.common.wire.connection import MAX_PACKET_BYTES, BrokerConnection
+from tests.broker.certificates import make_client_authority
 from tests.support.waiting import wait_until
 
-CONNACK = b"\x20\x02\x00\x00"
+CONNACK = b"\x20\x02\x00"
 
 
-class GrantAndClose(socketserver.BaseRequestHandler):
-    """Accepts a client and closes its connection at once."""
+@contextlib.contextmanager
+def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Listen on a port; ``answer`` has each connection for itself, which is closed after it."""
 
-    def handle(self) -> None:
-        """Answer CONNECT, and end."""
-        self.request.recv(4096)
-        self.request.sendall(CONNACK)
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                answer(self.request)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+
+
+def answering(code: int) -> Callable[[socket.socket], None]:
+    """Answer CONNECT with this return code of MQTT 3.1.1, and end."""
+
+    def answer(client: socket.socket) -> None:
+        client.recv(4096)
+        client.sendall(CONNACK + bytes([code]))
+
+    return answer
+
+
+def made(broker: BrokerSettings) -> BrokerConnection:
+    return BrokerConnection(
+        broker, client_id="north", subscriptions=(), on_message=lambda _topic, _payload, _retained: None
+    )
+
+
+def first_failure(broker: BrokerSettings) -> ConnectionFailedError:
+    """Try to connect until that has failed, and return why."""
+    connection = made(broker)
+    connection.start()
+    try:
+        wait_until(lambda: connection.last_error is not None, 30, what="a failure")
+    finally:
+        connection.stop()
+    assert connection.last_error is not None
+    return connection.last_error
 
 
 def test_connections_that_end_as_they_are_granted_count_as_quick_losses() -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), GrantAndClose) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        connection = BrokerConnection(
-            broker_from_url(f"mqtt://127.0.0.1:{server.server_address[1]}"),
-            client_id="north",
-            subscriptions=(),
-            on_message=lambda _topic, _payload, _retained: None,
-        )
+    with serving(answering(0)) as port:
+        connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"))
 
         connection.start()
         try:
             wait_until(lambda: connection.flapping, 10, what="the report of quick losses")
         finally:
             connection.stop()
-            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("code", "user", "cause"),
+    [
+        (2, "", "it refused the connection (Client identifier not valid)"),
+        (3, "", "it refused the connection (Server unavailable)"),
+        (4, "anna@", "it refused user 'anna' (Bad user name or password); check user name and password file"),
+        (5, "", "it refused a client without a user name (Not authorized); check user name and password file"),
+    ],
+)
+def test_a_broker_that_lets_nobody_in_is_told_with_its_reason_and_what_to_check(
+    code: int, user: str, cause: str
+) -> None:
+    with serving(answering(code)) as port:
+        failure = first_failure(broker_from_url(f"mqtt://{user}127.0.0.1:{port}"))
+
+    assert failure.cause == cause
+
+
+def test_a_port_that_breaks_off_or_has_a_strange_certificate_is_told_with_what_to_mend(tmp_path: Path) -> None:
+    make_client_authority(tmp_path, "strange")
+    certificate, key = tmp_path / "strange-ca.crt", tmp_path / "strange-ca.key"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    def break_off(client: socket.socket) -> None:
+        client.recv(1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing it resets it
+        client.close()
+
+    def encrypt(client: socket.socket) -> None:
+        context.wrap_socket(client, server_side=True).close()
+
+    with serving(break_off) as port:
+        broken_off = first_failure(broker_from_url(f"mqtts://127.0.0.1:{port}")).cause
+    with serving(encrypt) as port:
+        url = f"mqtts://127.0.0.1:{port}"
+        untrusted = first_failure(broker_from_url(url)).cause
+        known = broker_from_url(url, ca_file=certificate)
+        of_another_host = [
+            first_failure(broker).cause
+            for broker in (known, msgspec.structs.replace(known, cert_file=certificate, key_file=key))
+        ]
+
+    assert broken_off.startswith("it broke off the connection; does this port speak TLS (mqtts://), or not (mqtt://)")
+    assert untrusted.startswith("its certificate is not trusted: self")
+    for cause in of_another_host:
+        assert re.fullmatch(r"its certificate is not trusted: IP address mismatch.*; name the right ca_file", cause)
+
+
+@pytest.mark.parametrize(
+    ("topic", "size_bytes", "reason"),
+    [
+        ("general/status/a b", 1, "is not portable: letters, digits"),
+        ("general/#", 1, "is not portable"),
+        ("a/b/c/d/e/f/g", 1, "at most 6 levels"),
+        ("general/status/a", MAX_PACKET_BYTES + 1, f"are over the limit of {MAX_PACKET_BYTES}"),
+    ],
+)
+def test_what_a_broker_might_drop_us_for_is_refused_before_it_is_sent(topic: str, size_bytes: int, reason: str) -> None:
+    connection = made(broker_from_url("mqtt://127.0.0.1:1"))
+
+    with pytest.raises(InvalidMessageError, match=reason):
+        connection.publish(topic, bytes(size_bytes))
+    is_sent = connection.publish("general/status/a", b"x")
+
+    assert (is_sent, connection.dropped) == (False, 1)

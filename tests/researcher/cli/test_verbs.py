@@ -172,6 +172,32 @@ def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> N
     assert again.returncode == 3
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "plan.py", "--args", "{"), "--args is no JSON: "),
+        (("run", "plan.py", "--args", "[1]"), "--args is no JSON object: give something like '{\"rounds\": 3}'"),
+        (("run", "plan.py", "--args", '{"rounds": 3}', "--arg", "=3"), "--arg '=3' is not of the form name=value"),
+        (("run", "plan.py", "--inputs", "list.json"), "list.json holds no JSON object: inputs are values by name"),
+        (("run", "plan.py", "--inputs", "good.json", "--arg", "x"), "--arg 'x' is not of the form name=value"),
+        (("run", "plan.py", "--inputs", "cut.json"), "cut.json holds no inputs: "),
+        (("run", "plan.py", "--inputs", "cut.npz"), "cut.npz holds no inputs: "),
+        (("watch", "--group", "weather"), "--group 'weather' is not one of "),
+    ],
+)
+def test_wrong_words_are_named_before_anything_is_asked(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in (("list.json", "[1]"), ("good.json", '{"w": 1}'), ("cut.json", '{"w":'), ("cut.npz", "PK")):
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+
+    done = fedmon_here(*words, environ=plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r")))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
 def test_the_doctor_finds_nothing_wrong_and_names_who_refuses(environ: dict[str, str]) -> None:
     done = fedmon_here("doctor", "--timeout", "3", "--json", environ=environ)
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
@@ -246,6 +272,53 @@ def test_the_doctor_takes_no_rabbitmq_beside_mosquitto_for_the_broker(environ: d
         done = fedmon_here("doctor", "--timeout", "3", "--json", environ=environ)
 
     assert [check for check in json.loads(done.stdout)["checks"] if "RabbitMQ" in check["found"]] == []
+
+
+def test_the_doctor_says_what_to_check_where_the_broker_refuses_us(tmp_path: Path) -> None:
+    port = free_port()
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
+    with greeter("127.0.0.1", port, b"\x20\x02\x00\x05"):  # CONNACK: not authorized
+        done = fedmon_here("doctor", "--broker", f"mqtt://127.0.0.1:{port}", "--json", environ=environ)
+    last = json.loads(done.stdout)["checks"][-1]
+
+    assert done.returncode == 1
+    assert (last["name"], last["verdict"]) == ("credentials", "failed")
+    assert "refused a client without a user name" in last["found"]
+    assert "password file" in last["advice"]
+
+
+@pytest.mark.parametrize(("status", "verdict"), [("404 Not Found", "ok"), ("503 Service Unavailable", "failed")])
+def test_the_doctor_looks_at_the_repository_and_says_where_no_node_is_known(
+    status: str, verdict: str, mosquitto: Broker, tmp_path: Path
+) -> None:
+    port = free_port()
+    environ = plain_environment(
+        FEDMON_BROKER_URL=mosquitto.url,
+        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"),
+        FEDMON_REPOSITORY_URL=f"http://127.0.0.1:{port}",
+    )
+    answer = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with greeter("127.0.0.1", port, answer.encode()):
+        done = fedmon_here("doctor", "--json", environ=environ)
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+    assert (checks["nodes"]["verdict"], checks["nodes"]["found"]) == ("warning", "no node is known")
+    assert "fedmon node start" in checks["nodes"]["advice"]
+    assert checks["repository"]["verdict"] == verdict
+    assert done.returncode == (1 if verdict == "failed" else 0)
+
+
+def test_the_doctor_looks_at_a_node_that_does_not_run_and_obeys_nobody(tmp_path: Path) -> None:
+    url = f"mqtt://127.0.0.1:{free_port()}"
+    folder = write_node_folder(tmp_path / "n", node_id="idle", url=url, researchers=[])
+
+    done = fedmon_here("doctor", "--dir", str(folder))
+
+    assert done.returncode == 1, "its broker does not run either"
+    assert "WARNING  policy: the node obeys nobody" in done.stdout
+    assert "-> allow one with: fedmon node policy allow RESEARCHER" in done.stdout
+    assert "skipped  connection: the node does not run" in done.stdout
+    assert done.stdout.endswith("1 of 5 checks failed\n")
 
 
 def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path: Path) -> None:

@@ -160,3 +160,17 @@ except MissingNumpyError as error:
     done = subprocess.run([sys.executable, "-c", content, parcel], capture_output=True, text=True, timeout=30)
 
     assert done.stdout == "the result holds arrays, which need numpy: pip install 'fedmon[runs]'\n", done.stderr
+
+
+def test_tags_and_ids_that_can_be_none_are_refused_before_anything_is_sent(mosquitto: Broker, tmp_path: Path) -> None:
+    with Federation(mosquitto.url, folder=tmp_path / "r") as federation:
+        for tags, message in (
+            ("mri", r"tags is 'mri': give a list of tags, such as \['mri'\]"),
+            ([""], "tags: give at most"),
+            (["x" * 257], "texts of 1 to 256 characters"),
+        ):
+            with pytest.raises(InvalidInputError, match=message):
+                federation.run(f"sha256:{DIGEST}", tags=tags)
+        for job_id in ("", "a/b", "x" * 65):
+            with pytest.raises(InvalidInputError, match="is no job id; `fedmon jobs` lists those that nodes know"):
+                federation.job(job_id)

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
@@ -14,7 +15,10 @@ from fedmon.common.wire.samples import Extent, MonitorReply
 from fedmon.researcher.samples.follower import (
     GRACE_S,
     HOLD_BYTES,
+    MAX_BOOTS,
     MAX_MISSING_RANGES,
+    MAX_STREAMS,
+    TOO_MANY_GAPS,
     TOO_OLD,
     MissingSamples,
     Resume,
@@ -50,18 +54,20 @@ class Shelf:
         self.lost.append((want.boot, want.first_seq, want.last_seq))
 
 
-def follower(shelf: Shelf, *, ordered: bool = True, start: Start | None = None) -> tuple[StreamFollower, list[NodeId]]:
+def follower(
+    shelf: Shelf, *, ordered: bool = True, start: Start | None = None, nodes: frozenset[NodeId] | None = None
+) -> tuple[StreamFollower, list[NodeId]]:
     asked: list[NodeId] = []
 
     def inquire(node_id: NodeId, _at: float) -> None:
         asked.append(node_id)
 
-    return StreamFollower(shelf, nodes=None, ordered=ordered, start=start, inquire=inquire), asked
+    return StreamFollower(shelf, nodes=nodes, ordered=ordered, start=start, inquire=inquire), asked
 
 
-def batch(seq: int, count: int = 1, *, boot: int = 1, stream: str = "host") -> Batch:
+def batch(seq: int, count: int = 1, *, boot: int = 1, stream: str = "host", node_id: str = NODE) -> Batch:
     times = [float(100 * boot + seq + at) for at in range(count)]
-    return Batch(node_id=NODE, boot=boot, stream=stream, seq=seq, t=times, mono=times, columns={"m": [*times]})
+    return Batch(node_id=node_id, boot=boot, stream=stream, seq=seq, t=times, mono=times, columns={"m": [*times]})
 
 
 def keeps(*extents: tuple[int, int, int], stream: str = "host") -> MonitorReply:
@@ -319,3 +325,90 @@ def test_a_batch_that_fills_two_gaps_around_what_is_held_back_is_handed_on_in_or
 
         assert shelf.taken == [(1, seq) for seq in range(12)]
         assert one.pending == 0
+
+
+def test_of_too_many_boots_the_oldest_is_given_up_and_the_later_ones_are_delivered() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf)
+    for boot in range(1, MAX_BOOTS + 1):
+        one.heard(batch(0, boot=boot), 10)
+    one.heard(batch(2, boot=1), 10)
+    waiting = one.pending
+
+    one.heard(batch(0, boot=MAX_BOOTS + 1), 10)
+
+    assert (waiting, shelf.lost, one.losses) == (MAX_BOOTS + 1, [(1, 1, 1)], {TOO_MANY_GAPS: 1})
+    assert shelf.taken == [(1, 0), (1, 2), (2, 0)]
+
+
+def test_of_too_many_streams_those_of_the_node_known_longest_are_forgotten() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf)
+    one.heard(batch(0), 10)
+    one.heard(batch(2), 10)
+    for number in range(MAX_STREAMS - 1):
+        one.heard(batch(0, stream=f"job-{number}", node_id="b"), 10)
+    before = one.pending
+
+    one.heard(batch(0, stream="of another node", node_id="b"), 10)
+    of_two = one.pending, one.newest_boot(NODE)
+    one.heard(batch(3, stream="job-0", node_id="b"), 10)
+    one.heard(batch(0, stream="one more", node_id="b"), 10)
+
+    assert (before, of_two) == (2, (0, -1))
+    assert one.pending == 0, "job-0 was the oldest stream of the only node that is left"
+    assert len(shelf.taken) == MAX_STREAMS + 2
+
+
+def test_samples_of_an_older_boot_are_left_out_with_one_warning_where_order_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    delivered = []
+    for ordered in (True, False):
+        shelf = Shelf()
+        one, _ = follower(shelf, ordered=ordered)
+        one.heard(batch(0, boot=5), 10)
+        for seq in range(2):
+            one.heard(batch(seq, boot=4), 10)
+        delivered.append(shelf.taken)
+
+    assert delivered == [[(5, 0)], [(5, 0), (4, 0), (4, 1)]]
+    assert caplog.text.count("boot 4, came after those of a later boot and are left out") == 1
+
+
+@pytest.mark.parametrize(
+    ("since", "first"),
+    [(300.0, None), (208.5, (2, 9, 9)), (200.0, (2, 0, 9)), (195.0, (2, 0, 9)), (100.0, (1, 0, 9))],
+    ids=["after all", "the last sample", "at the beginning of a boot", "between boots", "before all"],
+)
+def test_a_history_begins_with_the_first_sample_kept_that_is_not_older(
+    since: float, first: tuple[int, int, int] | None
+) -> None:
+    one, asked = follower(Shelf(), start=lambda _node, _stream: Since(t=since))
+
+    one.answered(keeps((1, 0, 9), (2, 0, 9)), 0.0)
+    while (want := one.want(NODE)) is not None and want.probe:
+        one.probed(want, 100.0 * want.boot + want.first_seq)
+
+    assert wanted(one) == first
+    assert asked == []
+
+
+def test_word_of_nodes_streams_and_samples_that_are_not_followed_changes_nothing() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf, nodes=frozenset({NODE}))
+    one.heard(batch(0), 10)
+    one.heard(batch(2), 10)
+    want = one.want(NODE)
+    assert want is not None
+
+    one.heard(batch(0, node_id="b"), 10)
+    one.node_changed(NodeId("b"), is_up=False)
+    taken = one.pulled(batch(0, node_id="b"), 10)
+    for other in ({"node_id": "b"}, {"stream": "job-1"}, {"boot": 7}):
+        one.gone(msgspec.structs.replace(want, **other), TOO_OLD)
+        one.probed(msgspec.structs.replace(want, **other), 1.0)
+    one.cannot(NodeId("b"), "it keeps no recording")
+
+    assert (taken, shelf.taken, shelf.lost, one.losses) == (True, [(1, 0)], [], {})
+    assert one.want(NODE) == want
