@@ -115,8 +115,7 @@ class BrokerLink:
                 self._transport.publish(self._topic, codec.encode(self._presence), qos=1, retain=True)
 
     def come_up_again(self) -> None:
-        """Have every researcher ask anew for its lease: the presence says that this party came up once more."""
-        self.connections += 1
+        """Have every researcher ask anew for its lease: a newer presence says that this party came up once more."""
         self._announce()
 
     def keep(self) -> None:

@@ -230,21 +230,21 @@ class Roster:
         with self._lock:
             if retained and presence.boot <= self._hidden.get(node_id, -1):
                 return None
-            entry = self._entries.get(node_id)
-            first_heard = entry is None
-            if entry is None:
-                entry = self._made(node_id, now)
+            first_heard = node_id not in self._entries
+            entry = self._entries.get(node_id) or self._made(node_id, now)
             if entry is None:
                 return None
             if presence.boot < entry.boot and not self._boot_was_set_back(entry, presence, now, retained=retained):
                 return None
             before = entry.view(now)
-            is_up = presence.state != "offline"
-            came_up = not retained and is_up and (presence.boot != entry.boot or before.state is NodeState.OFFLINE)
+            is_up = not retained and presence.state != "offline"
+            # A party that only tells comes up anew within one connection, so that its last will stays valid.
+            is_newer = presence.boot != entry.boot or (presence.state == "online" and presence.since != entry.since)
+            came_up = is_up and (is_newer or before.state is NodeState.OFFLINE)
             self._take(entry, presence, now, retained=retained)
             after = entry.view(now)
             same = (before.state, before.boot, before.reason) == (after.state, after.boot, after.reason)
-            if same and not first_heard:
+            if same and not first_heard and not came_up:
                 return None
             return RosterChange(node=after, first_heard=first_heard, came_up=came_up)
 
@@ -276,7 +276,7 @@ class Roster:
 
     def _take(self, entry: _Entry, presence: Presence, now: Moment, *, retained: bool) -> None:
         state = NodeState(presence.state)
-        if state is not entry.state or presence.boot != entry.boot:
+        if state is not entry.state or presence.boot != entry.boot or state is NodeState.ONLINE:
             entry.since = presence.since
             if state is NodeState.OFFLINE and presence.reason == CONNECTION_LOST:
                 entry.since = None if retained else now.utc

@@ -7,7 +7,7 @@ import pytest
 
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Lane
-from fedmon.node.collectors.energy import energy_collectors
+from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
 from fedmon.node.collectors.energy.counters import LONGEST_GAP_S
 from fedmon.node.collectors.energy.sources import JOULES, WATTS, SourceReport, hwmon_collector, hwmon_reader
 from tests.support.energy_tree import EnergyTree, at
@@ -108,7 +108,8 @@ def test_power_becomes_energy_by_trapezoids_where_there_are_no_counters(tmp_path
     tree = EnergyTree(tmp_path)
     chip = tree.chip(0, "power_meter", power1_average=100_000_000)
     tree.chip(1, "nvme", power1_input=5_000_000)
-    (_, _, node, _), meter = energy_collectors(tree.roots, EnergySettings())
+    meter = EnergyMeter(tree.roots, EnergySettings())
+    _, _, node, _ = energy_collectors(meter)
 
     first = node.collect(at(0))
     (chip / "power1_average").write_text("200000000")
@@ -130,7 +131,7 @@ def test_power_becomes_energy_by_trapezoids_where_there_are_no_counters(tmp_path
 def test_readings_that_lie_too_far_apart_are_not_joined(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
     tree.chip(0, "power_meter", power1_average=100_000_000)
-    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings())
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
     node.collect(at(0))
 
     reading = node.collect(at(LONGEST_GAP_S + 1))
@@ -142,10 +143,10 @@ def test_readings_that_lie_too_far_apart_are_not_joined(tmp_path: Path) -> None:
 def test_several_sensors_are_not_added_up_unless_the_owner_names_them(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
     tree.chip(0, "ina3221", power1_input=1_000_000, power2_input=2_000_000, power3_input=3_000_000)
-    (_, _, unnamed, _), _ = energy_collectors(tree.roots, EnergySettings())
+    _, _, unnamed, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
     named = EnergySettings(node_power_sensors=("ina3221/power1", "ina3221/power2"))
-    (_, _, chosen, _), _ = energy_collectors(tree.roots, named)
-    (_, _, wrong, _), _ = energy_collectors(tree.roots, EnergySettings(node_power_sensors=("ina3221/power9",)))
+    _, _, chosen, _ = energy_collectors(EnergyMeter(tree.roots, named))
+    _, _, wrong, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(node_power_sensors=("ina3221/power9",))))
 
     chosen.collect(at(0))
 

@@ -31,7 +31,7 @@ class Machine:
         self.gpus = gpus or {}
         self.shares: Mapping[str, Mapping[str, float | None]] = {}
         self.is_silent = False
-        self.collectors, self.meter = energy_collectors(
+        self.meter = EnergyMeter(
             self.tree.roots,
             FRANCE,
             job_cpu=self.job_cpu,
@@ -39,6 +39,7 @@ class Machine:
             gpu_energy=(lambda: self.gpus) if gpus is not None else None,
             gpu_shares=lambda: self.shares,
         )
+        self.collectors = energy_collectors(self.meter)
 
     def job_cpu(self) -> Mapping[str, float]:
         if self.is_silent:

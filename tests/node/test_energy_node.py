@@ -39,7 +39,8 @@ def draw(tree: EnergyTree, joules: int) -> None:
 
 def test_packages_dram_and_gpus_are_added_up_and_nothing_twice(tmp_path: Path) -> None:
     tree, gpus = two_sockets(EnergyTree(tmp_path)), {"0": 1000.0, "1": 50.0}
-    (_, _, node, _), meter = energy_collectors(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
+    meter = EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
+    _, _, node, _ = energy_collectors(meter)
     node.collect(at(0))
 
     draw(tree, 10)
@@ -54,7 +55,7 @@ def test_the_counter_of_the_platform_goes_before_all_others(tmp_path: Path) -> N
     tree = two_sockets(EnergyTree(tmp_path))
     tree.zone("intel-rapl:2", "psys", 0)
     tree.chip(0, "power_meter", power1_average=1)
-    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings(), gpu_energy=lambda: {"0": 1.0})
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: {"0": 1.0}))
     node.collect(at(0))
 
     draw(tree, 25)
@@ -64,7 +65,7 @@ def test_the_counter_of_the_platform_goes_before_all_others(tmp_path: Path) -> N
 
 def test_a_zone_that_is_missed_makes_the_sum_a_gap_and_is_counted_when_it_is_back(tmp_path: Path) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
-    (_, _, node, emissions), _ = energy_collectors(tree.roots, FRANCE)
+    _, _, node, emissions = energy_collectors(EnergyMeter(tree.roots, FRANCE))
     node.collect(at(0))
     draw(tree, 10)
 
@@ -82,7 +83,7 @@ def test_a_zone_that_is_missed_makes_the_sum_a_gap_and_is_counted_when_it_is_bac
 
 def test_a_socket_that_is_unplugged_keeps_what_it_drew_in_the_sum(tmp_path: Path) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
-    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings())
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
     node.collect(at(0))
     draw(tree, 10)
     node.collect(at(1))
@@ -99,7 +100,7 @@ def test_a_socket_that_is_unplugged_keeps_what_it_drew_in_the_sum(tmp_path: Path
 
 def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(tmp_path: Path) -> None:
     tree, gpus = two_sockets(EnergyTree(tmp_path)), {"0": 100.0}
-    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: gpus))
     node.collect(at(0))
 
     gpus.clear()
@@ -127,7 +128,7 @@ def test_gpus_that_cannot_be_asked_this_once_make_a_gap(tmp_path: Path) -> None:
             raise CollectorUnavailableError(Why.FAILED, "the driver is gone")
         return answers.pop()
 
-    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings(), gpu_energy=gpu_energy)
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(), gpu_energy=gpu_energy))
     node.collect(at(0))
     node.collect(at(1))
 
@@ -138,7 +139,8 @@ def test_gpus_that_cannot_be_asked_this_once_make_a_gap(tmp_path: Path) -> None:
 
 def test_gpus_alone_are_named_as_what_they_are(tmp_path: Path) -> None:
     tree, gpus = EnergyTree(tmp_path), {"0": 100.0}
-    (_, _, node, _), meter = energy_collectors(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
+    meter = EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
+    _, _, node, _ = energy_collectors(meter)
     node.collect(at(0))
 
     gpus["0"] = 140.0
@@ -148,7 +150,8 @@ def test_gpus_alone_are_named_as_what_they_are(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_counts_nothing_reports_nothing_and_says_why(tmp_path: Path) -> None:
-    found, meter = energy_collectors(EnergyTree(tmp_path).roots, FRANCE, gpu_energy=dict)
+    meter = EnergyMeter(EnergyTree(tmp_path).roots, FRANCE, gpu_energy=dict)
+    found = energy_collectors(meter)
 
     assert [collector.collect(at(0)) for collector in found] == [({}, {})] * 4
     assert found[2].probe() == {"node_energy_joules_total": meter.no_method}
@@ -158,7 +161,8 @@ def test_a_machine_that_counts_nothing_reports_nothing_and_says_why(tmp_path: Pa
 
 def test_counters_that_come_later_are_found(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
-    (_, _, node, _), meter = energy_collectors(tree.roots, EnergySettings())
+    meter = EnergyMeter(tree.roots, EnergySettings())
+    _, _, node, _ = energy_collectors(meter)
     node.collect(at(0))
 
     two_sockets(tree)
@@ -171,7 +175,7 @@ def test_counters_that_come_later_are_found(tmp_path: Path) -> None:
 def test_each_series_is_in_the_table(tmp_path: Path) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
     tree.chip(0, "one", power1_input=1, energy1_input=1)
-    found, _ = energy_collectors(tree.roots, FRANCE)
+    found = energy_collectors(EnergyMeter(tree.roots, FRANCE))
 
     keys = {key for collector in found for key in (*collector.collect(at(0)).values, *collector.probe())}
 
@@ -183,7 +187,8 @@ def test_kilowatt_hours_and_grams_follow_from_joules_factor_and_pue(tmp_path: Pa
     tree = EnergyTree(tmp_path)
     tree.zone("intel-rapl:0", "package-0", RANGE_UJ - 1_800_000_000)
     owner = EnergySettings(gco2e_per_kwh=250.0, factor_source="our supplier", factor_date="2024", pue=1.5)
-    (_, _, _, emissions), meter = energy_collectors(tree.roots, owner)
+    meter = EnergyMeter(tree.roots, owner)
+    _, _, _, emissions = energy_collectors(meter)
     emissions.collect(at(0))
 
     tree.shows("intel-rapl:0", 1_800_000_000)
@@ -206,7 +211,8 @@ def test_kilowatt_hours_and_grams_follow_from_joules_factor_and_pue(tmp_path: Pa
 
 def test_without_a_region_nothing_is_emitted_and_the_reason_says_how_to_set_one(tmp_path: Path) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
-    (_, _, _, emissions), meter = energy_collectors(tree.roots, EnergySettings())
+    meter = EnergyMeter(tree.roots, EnergySettings())
+    _, _, _, emissions = energy_collectors(meter)
 
     assert list(emissions.collect(at(0)).values) == [series("node_energy_kilowatt_hours_total", "components")]
     assert emissions.probe()["node_energy_kilowatt_hours_total"] is None
@@ -216,7 +222,7 @@ def test_without_a_region_nothing_is_emitted_and_the_reason_says_how_to_set_one(
 
 def test_a_reading_costs_microseconds_not_a_search(tmp_path: Path) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
-    (rapl, *_), _ = energy_collectors(tree.roots, EnergySettings())
+    rapl, *_ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
     rapl.collect(at(0))
 
     for folder in tree.powercap.iterdir():  # a search would not find these zones any more
@@ -229,7 +235,7 @@ def test_a_reading_costs_microseconds_not_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps_s", [(-86_400.0, 7200.0)])
 def test_steps_of_the_wall_clock_change_nothing(tmp_path: Path, steps_s: tuple[float, float]) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
-    (_, _, node, _), _ = energy_collectors(tree.roots, EnergySettings())
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
     values = []
     for second, step_s in enumerate((0.0, *steps_s)):
         draw(tree, 10 * second)
@@ -241,7 +247,8 @@ def test_steps_of_the_wall_clock_change_nothing(tmp_path: Path, steps_s: tuple[f
 def test_all_collectors_of_a_tick_see_one_reading(tmp_path: Path) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
     found: list[Collector]
-    found, meter = energy_collectors(tree.roots, EnergySettings())
+    meter = EnergyMeter(tree.roots, EnergySettings())
+    found = energy_collectors(meter)
     rapl, _, node, _ = found
     rapl.collect(at(0)), node.collect(at(0))
     draw(tree, 10)

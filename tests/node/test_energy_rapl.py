@@ -271,11 +271,11 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Roots
-from fedmon.node.collectors.energy import energy_collectors
+from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 root = Path(sys.argv[1])
-found, meter = energy_collectors(Roots(proc=root / "proc", sys=root / "sys"), EnergySettings())
+found = energy_collectors(EnergyMeter(Roots(proc=root / "proc", sys=root / "sys"), EnergySettings()))
 now = Instant(t=1.0, mono=1.0)
 readings = [collector.collect(now) for collector in found]
 report = [dict(collector.probe()) for collector in found]

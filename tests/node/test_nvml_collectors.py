@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 import pynvml
 import pytest
 
-from fedmon.common.metrics.sample import Instant
+from fedmon.common.clock import Deadline
+from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.common.metrics.table import METRICS
+from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session, queries
 from fedmon.node.collectors.nvml.collector import GpuCollector
@@ -105,6 +107,30 @@ def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(
     assert [gpu["uuid"] for gpu in session.hardware()] == ["GPU-0", "GPU-1"]
     assert (fake.calls["nvmlInit"], fake.calls["nvmlShutdown"], fake.running) == (1, 1, 0)
     assert not gpu_threads()
+
+
+def test_an_nvml_that_does_not_start_holds_up_neither_the_node_nor_its_other_collectors(
+    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
+) -> None:
+    fake = FakeNvml(FakeGpu())
+    fake.hang("nvmlInit")
+    _, collectors = opened(fake)
+    got: list[Sample] = []
+    within = Deadline(5.0)
+
+    with Sampler(
+        {"host": [*collectors, *host_collectors()]}, interval_s=0.2, on_sample=lambda _, sample: got.append(sample)
+    ) as sampler:
+        has_started = not within.passed()
+        wait_until(lambda: any("host_memory_total_bytes" in sample.values for sample in got))
+        before = sampler.capabilities()["gpu_power_watts"]
+        fake.release.set()
+        wait_until(lambda: got[-1].values.get(POWER) == 123.456)
+        wait_until(lambda: sampler.capabilities()["gpu_power_watts"] is None)
+
+    assert has_started
+    assert before is not None
+    assert re.match(r"failed: (no answer for|the reading is not finished within)", before)
 
 
 def test_each_tick_has_a_reading_of_its_own_at_any_pace(

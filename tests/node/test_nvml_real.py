@@ -22,6 +22,8 @@ pytestmark = pytest.mark.skipif(
 def test_a_real_gpu_tells_plausible_values_within_the_patience_of_a_probe() -> None:
     collectors = nvml_collectors(SESSION)
     try:
+        for collector in collectors:
+            getattr(collector, "wait_probed", lambda _: None)(5.0)
         report = {name: reason for collector in collectors for name, reason in collector.probe().items()}
         if SESSION.absent is not None:
             pytest.skip(f"no real GPU is tested: {SESSION.absent.reason}")

@@ -353,6 +353,15 @@ def test_a_job_whose_processes_are_gone_is_not_counted(replay: Replay) -> None:
     assert not any(" -I " in call for call in replay.calls)
 
 
+def test_the_last_sample_of_a_run_holds_the_interval_that_is_under_way(replay: Replay) -> None:
+    with counting(replay.source("cycles", interval_s=60.0)) as collector:
+        wait_until(lambda: (replay.folder / "calls.txt").exists() and any(" -I " in call for call in replay.calls))
+        collector.ending()
+        last = next_reading(collector)
+
+    assert last.values['perf_events_total{group="cycles",event="cycles"}'] == 50
+
+
 def test_the_last_sample_of_a_job_holds_its_last_interval(replay: Replay) -> None:
     pids = [10]
     (replay.folder / "proc" / "10").mkdir()

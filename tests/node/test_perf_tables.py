@@ -56,10 +56,10 @@ def test_each_formula_uses_events_of_its_own_group_alone() -> None:
 
         assert len(variables) == len(group.events), (name, group)
         for one in group.derived:
-            assert one.parsed().names <= variables | {"seconds"}, (name, group)
+            assert one.formula.names <= variables | {"seconds"}, (name, group)
             metric, labels = split_series(one.series)
             assert set(labels) == set(METRICS[metric].labels), (name, group)
-            assert one.parsed().value(dict.fromkeys(variables, 2.0) | {"seconds": 1.0}) is not None, (name, group)
+            assert one.formula.value(dict.fromkeys(variables, 2.0) | {"seconds": 1.0}) is not None, (name, group)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,9 +129,9 @@ def test_known_counts_give_known_results(name: str, series: str, numbers: list[f
     group, one = derived(name, series)
     counts = dict(zip((event.variable for event in group.events), numbers, strict=True))
 
-    assert one.parsed().value(counts | {"seconds": 1.0}) == pytest.approx(expected)
+    assert one.formula.value(counts | {"seconds": 1.0}) == pytest.approx(expected)
     # A rate halves over twice the time; a ratio stays.
-    again = one.parsed().value(counts | {"seconds": 2.0})
+    again = one.formula.value(counts | {"seconds": 2.0})
     assert again == pytest.approx(expected / 2 if "per_second" in series else expected)
 
 

@@ -133,6 +133,20 @@ def test_a_node_that_comes_back_with_a_new_boot_came_up() -> None:
     assert (change.came_up, change.node.state, change.node.boot) == (True, NodeState.ONLINE, 6)
 
 
+def test_a_party_that_comes_up_anew_within_one_connection_can_still_vanish() -> None:
+    roster = Roster()
+    roster.presence(presence(), retained=False, now=at(0))
+
+    anew = msgspec.structs.replace(presence(), since=START)
+    change = roster.presence(anew, retained=False, now=at(1))
+    again = roster.presence(anew, retained=False, now=at(2))
+    roster.presence(presence("offline", reason="connection lost"), retained=False, now=at(3))
+
+    assert change is not None
+    assert (change.came_up, again) == (True, None)
+    assert known(roster, 4).state is NodeState.OFFLINE
+
+
 def test_a_refreshed_presence_changes_nothing_but_last_seen() -> None:
     roster = Roster()
     roster.presence(presence(), retained=False, now=at(0))

@@ -116,7 +116,7 @@ class Controller:
         self._user_agent = "".join(letter for letter in user_agent if letter.isprintable() and letter.isascii())
         self._lock = threading.Lock()
         self._waiting: collections.deque[bytes] = collections.deque()
-        self._backlog, self._counts, self._ends = backlog, ControllerCounts(), 0
+        self._backlog, self._counts, self._ends, self._has_failed = backlog, ControllerCounts(), 0, False
         self._actor: Actor | None = None
         self._session: requests.Session | None = None
         self._stop_by: Deadline | None = None
@@ -198,10 +198,11 @@ class Controller:
 
     def _send(self) -> None:
         """Send waiting statuses until an attempt fails, which is repeated later, or an end goes first."""
-        while self._waiting and not self._ends and time.monotonic() >= self._next_attempt:
-            if self._stop_by is not None and (self._retry.attempts or self._stop_by.passed()):
+        while not self._ends and time.monotonic() >= self._next_attempt:
+            with self._lock:
+                body = self._waiting[0] if self._waiting else None
+            if body is None or (self._stop_by is not None and (self._retry.attempts or self._stop_by.passed())):
                 return
-            body = self._waiting[0]
             answer = self._post(self._status_url, body)
             if not (200 <= answer < 300 or _is_refused(answer)):
                 self._next_attempt = time.monotonic() + self._retry.next_s()
@@ -224,8 +225,7 @@ class Controller:
             self._session = requests.Session()
             self._session.trust_env = False
             self._session.headers.update({"Content-Type": "application/json", "User-Agent": self._user_agent})
-        left_s = self._timeout_s if self._stop_by is None else self._stop_by.left_s()
-        timeout_s = max(0.05, min(self._timeout_s, left_s))
+        timeout_s = self._timeout_s if self._stop_by is None else min(self._timeout_s, self._stop_by.left_s() + 0.05)
         try:
             with self._session.post(url, data=body, timeout=timeout_s, allow_redirects=False, stream=True) as response:
                 # A connection is kept only if its answer was read to the end.
@@ -234,10 +234,11 @@ class Controller:
                 answer, problem = int(response.status_code), f"answer {response.status_code}"
         except (requests.RequestException, ValueError, OSError) as error:
             answer, problem = _NO_ANSWER, f"{type(error).__name__}: {error}"
-        if not 200 <= answer < 300:
+        has_failed, self._has_failed = self._has_failed, not 200 <= answer < 300
+        if self._has_failed:
             with self._lock:
                 self._count(failures=1)
-            level = logging.DEBUG if self._retry.attempts or self._counts.failures > 100 else logging.WARNING
+            level = logging.DEBUG if has_failed or self._counts.failures > 100 else logging.WARNING
             logger.log(level, "the controller did not take a report: %s: %s", url, problem)
         return answer
 
@@ -317,8 +318,7 @@ class Outlets:
         self.flush()
         if self._link is not None:
             self._link.stop(CLOSE_WITHIN_S)
-            self._connections = self._link.connections
-            self._link = None
+            self._connections, self._link = self._link.connections, None
         if self._controller is not None:
             self._controller.stop(CLOSE_WITHIN_S)
 

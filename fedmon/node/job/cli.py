@@ -188,16 +188,23 @@ class ToolRun:
 
     def _write_up(self) -> bool:
         """Merge if this host is the last one, and tell whether it did."""
-        options, is_merged = self._options, False
+        options, problem, is_merged = self._options, "", False
         try:
-            while self._members.done() if is_merged else self._members.end():
-                # A command's caller waits no longer than needed; 'fedmon job merge' writes the JSON files later.
-                _merge(self._folder, options.export, report=options.gen_report, with_json=not options.command)
-                is_merged = True
+            is_ours = self._members.end()
+            while is_ours:
+                try:
+                    # A command's caller waits no longer than needed; 'fedmon job merge' writes the JSON files later.
+                    _merge(self._folder, options.export, report=options.gen_report, with_json=not options.command)
+                    problem, is_merged = "", True
+                except FedmonError as error:
+                    problem, is_merged = str(error), False
+                is_ours = self._members.done()
             if is_merged and self._members.is_over():
                 self._stop_file.remove()
         except FedmonError as error:
-            self._complain(f"{error} ('fedmon job merge {self._folder.path}' tries again)")
+            problem = str(error)
+        if problem:
+            self._complain(f"{problem} ('fedmon job merge {self._folder.path}' tries again)")
         return is_merged
 
     def _configure(self, monitor: JobMonitor) -> None:

@@ -225,13 +225,11 @@ class StopFile:
             try:
                 with contextlib.suppress(TargetExistsError):
                     write_whole(self.path, f"{IN_PROGRESS}\n".encode(), only_new=True)
-                with self._opened(os.O_RDWR) as descriptor:
+                with self._opened(os.O_RDONLY) as descriptor:
                     text, changed = found = _content(descriptor)
                     is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed >= since())
                     if not is_wanted and _content(descriptor) == found:
-                        # The file stays the same one: a script may have it open to write into it.
-                        os.pwrite(descriptor, f"{IN_PROGRESS}\n".encode(), 0)
-                        os.ftruncate(descriptor, len(IN_PROGRESS) + 1)
+                        self._renew()
                 self._is_made = True
             except FileNotFoundError:
                 continue  # another run removed it
@@ -264,6 +262,15 @@ class StopFile:
         with contextlib.suppress(OSError):
             if self._is_made:
                 self.path.unlink()
+
+    def _renew(self) -> None:
+        """Write INPROGRESS into the same file, which a script may have open; replace one that only others may write."""
+        try:
+            with self._opened(os.O_WRONLY) as descriptor:
+                os.pwrite(descriptor, f"{IN_PROGRESS}\n".encode(), 0)
+                os.ftruncate(descriptor, len(IN_PROGRESS) + 1)
+        except PermissionError:
+            write_whole(self.path, f"{IN_PROGRESS}\n".encode())
 
     @contextlib.contextmanager
     def _opened(self, flags: int) -> Iterator[int]:

@@ -1,13 +1,14 @@
 """The hosts of one job on their shared folder: each takes part under its own name, and the last one to end merges.
 
 Files in ``hosts/KEY``: ``NODE.N.begin``, ``.beat`` and ``.end`` of the N-th run under a node's id, ``claim.N``, the
-host of the N-th merge, and ``merged.N``, its end. Only beats change, and no file is removed. Merging is idempotent:
-a claim saves work, and nothing is lost if two hosts merge.
+host of the N-th merge, and ``merged.N``, its end, done or failed. Only beats change, and no file is removed. Merging is
+idempotent: a claim saves work, and nothing is lost if two hosts merge.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import re
@@ -128,6 +129,10 @@ class _HostFolder:
         self._beats[run] = (beat, now)
         return None if before is None else True
 
+    def sign(self, run: HostRun, seen: _Seen) -> bytes:
+        """Return the last sign of life of a run: its beat, or its end."""
+        return b"ended" if run in seen.ended else self._last_beat(run)
+
     def changed_at(self, name: str) -> float:
         """Return when a file was changed, by the file server's clock; 0 if it does not exist."""
         try:
@@ -183,7 +188,7 @@ class Membership:
         self._hosts = self._look_into(folder.hosts)
         self._run, self._claims = HostRun("", 0), 0
         self._began = time.monotonic()
-        self._earlier = frozenset[HostRun]()
+        self._earlier: dict[HostRun, bytes] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="fedmon-job-beat", daemon=True)
         self.host, self.node_id, self.boot = "", "", 0
@@ -205,7 +210,8 @@ class Membership:
         self._folder.make()
         self._began = time.monotonic()
         self._register()
-        self._earlier = self._hosts.see().ended
+        seen = self._hosts.see()
+        self._earlier = {run: self._hosts.sign(run, seen) for run in seen.begun - {self._run}}
         self.clock_offset_s = self._clock_offset()
         self._thread.start()
 
@@ -232,7 +238,7 @@ class Membership:
         return self._decide()
 
     def done(self) -> bool:
-        """Note that everything is merged; True if a host ended meanwhile, so that this host merges again.
+        """Note that the merge is over, done or failed; True if a host ended meanwhile, so that this host merges again.
 
         Raises StorageError.
         """
@@ -248,7 +254,7 @@ class Membership:
         others = (self._hosts.is_alive(run, seen) for run in seen.running if run != self._run)
         if self._taking_part(seen) < (self._expected or 1) or any(life is not False for life in others):
             return False
-        siblings = self._folder.save_dir.glob(f"*/hosts/{self._folder.hosts.name}")
+        siblings = self._folder.save_dir.glob(f"*/hosts/{glob.escape(self._folder.key)}")
         for hosts in (self._look_into(path) for path in siblings if path != self._folder.hosts):
             seen = hosts.see()
             if any(hosts.is_alive(run, seen) is not False for run in seen.running):
@@ -274,10 +280,12 @@ class Membership:
         raise StorageError(f"{_MOST_NAMES} runs of this job are called {self._hostname!r}: see {self._folder.hosts}")
 
     def _take(self, host: str, node_id: str) -> bool:
-        """Register as the next run under an id; False while an earlier one may live."""
+        """Register as the next run under an id; False while an earlier one may be there."""
         seen = self._hosts.see()
         before = seen.newest.get(node_id, HostRun(node_id, 0))
-        if before in seen.begun - seen.ended and self._hosts.is_alive(before, seen) is not False:
+        alive = self._hosts.is_alive(before, seen)
+        # A run that has ended still merges and streams under its name, as long as its process lives.
+        if alive or (alive is None and before in seen.running):
             return False
         earlier = self._hosts.read(f"{before}.begin", Registration)
         boot = max(int(self._wall()), 0 if earlier is None else earlier.boot + 1)
@@ -361,8 +369,8 @@ class Membership:
         return True
 
     def _taking_part(self, seen: _Seen) -> int:
-        """Return how many hosts take part in this run: those of an earlier one had ended before it."""
-        return sum(run not in self._earlier for run in seen.newest.values())
+        """Return how many hosts take part in this run: those of an earlier one gave no sign of life since it began."""
+        return sum(self._earlier.get(run) != self._hosts.sign(run, seen) for run in seen.newest.values())
 
 
 def _lives(pid: int, start: int) -> bool:

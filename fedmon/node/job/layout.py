@@ -98,12 +98,8 @@ def file_name(text: str) -> str:
 
 
 def _checked_prefix(prefix: str) -> str:
-    is_plain = prefix.isprintable() and "/" not in prefix and prefix.strip() not in ("", ".", "..")
-    try:
-        is_plain = is_plain and len(prefix.encode()) <= 255
-    except UnicodeEncodeError:
-        is_plain = False
-    if not is_plain:
+    is_name = prefix.isprintable() and "/" not in prefix and prefix.strip() not in ("", ".", "..")
+    if not is_name or len(prefix.encode()) > 255:
         raise InvalidInputError(
             f"prefix {prefix[:80]!r} is not usable: it names one folder in that of --save_dir, without '/' and '..'"
         )

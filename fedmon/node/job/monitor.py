@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import math
 import os
 import shutil
 import threading
@@ -40,7 +41,7 @@ from fedmon.node.job.options import JobOptions
 from fedmon.node.job.processes import is_launcher
 from fedmon.node.job.wrapper import Channel
 from fedmon.node.measure.pipeline import Pipeline
-from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, Recorder
+from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL
 from fedmon.node.registers.jobs import WatchedJob
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ BACKLOG = 60
 """Batches that wait for the broker; older ones are in the recording, and sent on request."""
 ENDED = "the run of the job ended"
 REFUSAL = "this is a job: it only answers questions about its measurements"
-_OPEN_WITHIN_S, _READ_WITHIN_S = 5.0, 5.0
+_OPEN_WITHIN_S = 5.0
 _QUIET_S, _LATE_S, _PULL_WITHIN_S = 2.5, 4.0, 10.0
 """A researcher pauses for 1 s between an answer and its next question, and may be late under load."""
 _CLOSE_WITHIN_S = 0.5
@@ -89,6 +90,7 @@ class JobMonitor:
         self._search: JobSearch | None = None
         self._is_watched = False
         self._first_start: int | None = None
+        self._gpus: list[dict[str, Any]] = []
         self._stream: JobStream | None = None
         if options.broker is not None:
             self._stream = JobStream(options.broker, members.node_id, members.boot)
@@ -111,7 +113,7 @@ class JobMonitor:
             perf_after_s=_PERF_AFTER_S,
         )
         self._job = _first_description(identity, options)
-        self._is_described, self._describe_at, self._problem = False, 0.0, ""
+        self._describe_at, self._problem = 0.0, ""
         self.limit = TimeLimit(identity, environ, runner(environ, stop=stop))
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
@@ -141,12 +143,16 @@ class JobMonitor:
         if self._stream is not None:
             self._stream.start(self._pipeline)
         self._pipeline.follow(self._options.interval, live=True)
+        self._gpus = self._pipeline.hardware()["gpus"]
         self.limit.ask(first_start=self._first_start)
 
     def look_after(self) -> str | None:
         """Do periodic work, about once a second; return why to end if the job has no process and can get none."""
         self._pipeline.follow(self._options.interval, live=True)
-        if not self._is_described and time.monotonic() >= self._describe_at:
+        if (gpus := self._pipeline.hardware()["gpus"]) != self._gpus:  # NVML can take seconds to start
+            self._gpus, self._describe_at = gpus, 0.0
+            self._pipeline.sampler.sample_now()
+        if time.monotonic() >= self._describe_at:
             self.describe()
             # Loaded while the job runs: its caller would wait for that at the end.
             importlib.import_module("fedmon.node.job.merge")
@@ -161,7 +167,7 @@ class JobMonitor:
             self._find_again(self._search)
             return None
         pids = self._pipeline.jobs.pids().get(self._identity.key, ())
-        if pids and not any(map(_is_alive, pids)):
+        if pids and not any(Path(f"/proc/{pid}").exists() for pid in pids):
             # The next sample tells whether there are new ones, and that may be far away.
             self._pipeline.sampler.sample_now()
         return None
@@ -169,20 +175,17 @@ class JobMonitor:
     def describe(self) -> dict[str, Any]:
         """Write the present description into the recording, and return it."""
         document = self._document()
-        self._is_described = self._write(document)
-        self._describe_at = time.monotonic() + _DESCRIBE_AGAIN_S
+        self._describe_at = math.inf if self._write(document) else time.monotonic() + _DESCRIBE_AGAIN_S
         return document
 
     def finish(self, end: End) -> int:
         """Take the last sample and write everything; return the number of lost samples."""
         self._job |= {"ended": _moment(utc_now()), "exit_code": end.exit_code, "reason": end.reason}
         document = self._document()
-        if self._stream is not None:
-            self._stream.pause()
         self._pipeline.jobs.command_ended(self._identity.key, end.switches)
         self._pipeline.stop(_STOP_WITHIN_S, last_sample=True)
         if self._stream is not None:
-            self._stream.resume()
+            self._stream.complete()
         counts = self._pipeline.counts()
         lost = int(counts.get(DROPPED_FULL, 0) + counts.get(BUFFERED, 0))
         document["tool"] |= {"samples_lost": lost} if lost else {}
@@ -333,16 +336,6 @@ def _first_description(identity: JobIdentity, options: JobOptions) -> dict[str, 
     }
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def _moment(t: datetime) -> str:
     return t.isoformat(timespec="milliseconds")
 
@@ -353,8 +346,8 @@ def _moment(t: datetime) -> str:
 class JobStream:
     """Streams the samples of one run to a broker, under an id that no other run has.
 
-    `start`, `pause`, `resume` and `stop` belong to one thread, `send` is safe from any. Samples, hardware and counts
-    leave; nothing of the job's command does.
+    `start`, `complete` and `stop` belong to one thread, `send` is safe from any. Samples, hardware and counts leave;
+    nothing of the job's command does.
     """
 
     def __init__(self, broker: BrokerSettings, node_id: str, boot: int) -> None:
@@ -362,14 +355,11 @@ class JobStream:
 
         self._broker, self._node_id = broker, node_id
         self._pipeline: Pipeline | None = None
-        self._hardware: dict[str, Any] = {}
-        self._opening = Deadline(_OPEN_WITHIN_S)
-        self._reading = threading.Lock()
         self._leases: dict[tuple[str, str], float] = {}
         self._late: set[tuple[str, str]] = set()
         self._pulling: Deadline | None = None
         self._asked_at = float("-inf")
-        self._is_answering = self._is_paused = False
+        self._is_answering = False
         self._link = BrokerLink(
             broker,
             node_id=node_id,
@@ -386,24 +376,15 @@ class JobStream:
 
     def start(self, pipeline: Pipeline) -> None:
         """Begin to connect, and answer for the pipeline; returns at once."""
-        self._pipeline, self._hardware = pipeline, pipeline.hardware()
-        self._opening = Deadline(_OPEN_WITHIN_S)
+        pipeline.hardware()  # read once, before other threads ask
+        self._pipeline, self._opening = pipeline, Deadline(_OPEN_WITHIN_S)
         self._link.start()
         logger.info("samples are streamed to %s as node %s", self._broker.url, self._node_id)
 
-    def pause(self) -> None:
-        """Read nothing from the recording until `resume`: it is about to be closed."""
-        self._is_paused = self._reading.acquire(timeout=_READ_WITHIN_S)
-        if not self._is_paused:
-            logger.warning("a page of the recording was being read for %.0f s", _READ_WITHIN_S)
-
-    def resume(self) -> None:
+    def complete(self) -> None:
         """Have researchers with a lease ask once more for the list of samples; the recording is complete."""
-        now = time.monotonic()
+        self._asked_at = now = time.monotonic()
         self._late = {holder for holder, until in list(self._leases.items()) if until > now}
-        self._asked_at = now
-        if self._is_paused:
-            self._reading.release()
         if self._late and self._link.is_connected:
             self._pulling = Deadline(_PULL_WITHIN_S)
             self._link.come_up_again()
@@ -441,40 +422,27 @@ class JobStream:
         recorder, tick = pipeline.recorder, threading.Event()
         while not recorder.ready and not self._opening.passed():
             tick.wait(0.02)  # a researcher that is refused asks again after a second, and a job may be shorter
-        if request.action == "resend":
-            return self._resend(request, recorder)
         from fedmon.node.requests.dialect import echo
-        from fedmon.node.requests.monitor import OPENING
+        from fedmon.node.requests.monitor import OPENING, page
 
+        if request.action == "resend":
+            return page(request, recorder, node_id=self._node_id, leaves=lambda _: True, on_sent=lambda *_: None)
         holder = (request.researcher_id, request.instance)
         if request.action == "start":
             self._leases[holder] = time.monotonic() + request.lease_s
         elif request.action == "stop":
             self._leases.pop(holder, None)
-        with self._reading:  # at the end, the answer lists every sample
-            is_ready = recorder.ready
-            self._late.discard(holder)
-            return MonitorReply(
-                action=request.action,
-                interval_s=pipeline.sampler.interval_s,
-                streams=pipeline.streams,
-                capabilities=pipeline.sampler.capabilities(),
-                metrics=pipeline.sampler.metrics(),
-                hardware=self._hardware,
-                counts=pipeline.counts(),
-                reason="" if is_ready else OPENING,
-                extents=recorder.extents(request.researcher_id) if is_ready else [],
-                **echo(request, self._node_id),
-            )
-
-    def _resend(self, request: Monitor, recorder: Recorder) -> Reply:
-        from fedmon.node.requests.monitor import page
-
-        with self._reading:
-            return page(
-                request,
-                recorder,
-                node_id=self._node_id,
-                leaves=lambda _metric: True,
-                on_sent=lambda _metrics, _samples: None,
-            )
+        self._late.discard(holder)  # first: from now on the answer lists every sample, if the recording is complete
+        is_ready = recorder.ready
+        return MonitorReply(
+            action=request.action,
+            interval_s=pipeline.sampler.interval_s,
+            streams=pipeline.streams,
+            capabilities=pipeline.sampler.capabilities(),
+            metrics=pipeline.sampler.metrics(),
+            hardware=pipeline.hardware(),
+            counts=pipeline.counts(),
+            reason="" if is_ready else OPENING,
+            extents=recorder.extents(request.researcher_id) if is_ready else [],
+            **echo(request, self._node_id),
+        )

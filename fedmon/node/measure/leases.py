@@ -81,9 +81,12 @@ class LeaseTable:
                         f"unneeded ones, or try again in {MAX_LEASE_S:.0f} s"
                     )
         granted_s = min(max(lease_s, 0.0), MAX_LEASE_S)
-        until = self._monotonic() + granted_s
         self._leases[key] = MonitorLease(
-            researcher_id=researcher_id, instance=instance, interval_s=interval_s, live=live, until=until
+            researcher_id=researcher_id,
+            instance=instance,
+            interval_s=interval_s,
+            live=live,
+            until=self._monotonic() + granted_s,
         )
         self.apply()
         return granted_s

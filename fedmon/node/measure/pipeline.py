@@ -141,10 +141,7 @@ class Pipeline:
             self._is_started = True
 
     def stop(self, timeout_s: float = 2.0, *, last_sample: bool = False) -> None:
-        """End the sampler, after a ``last_sample`` if asked, send open batches, and store everything.
-
-        The recording must not be read any more.
-        """
+        """End the sampler, after a ``last_sample`` if asked, send open batches, and store everything."""
         if self._is_started:
             self.sampler.stop(timeout_s, last_sample=last_sample)
         self.publisher.flush()

@@ -291,7 +291,8 @@ def _joined(stored: Mapping[Place, Extent], waiting: Iterable[Batch]) -> dict[Pl
 class _Buffer:
     """Batches on their way to the disk, oldest first, bounded in size; used under the lock of its owner.
 
-    ``take`` puts some in hand, until ``done`` or ``failed``. ``dropped`` counts samples without room.
+    ``take`` puts some in hand, until ``done`` or ``failed``: until then they take room, and no other one makes them
+    drop. ``dropped`` counts samples without room.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -314,14 +315,13 @@ class _Buffer:
     def take(self) -> list[Batch]:
         """Return as many batches as are stored at once."""
         while self._waiting and len(self._in_hand) < _AT_ONCE:
-            batch = self._waiting.popleft()
-            self._size -= _memory_bytes(batch)
-            self._in_hand.append(batch)
+            self._in_hand.append(self._waiting.popleft())
         return self._in_hand
 
     def done(self, stored: int) -> None:
         """Forget the batches in hand; samples that the recording had already count as dropped."""
         taken = sum(len(batch.t) for batch in self._in_hand)
+        self._size -= sum(map(_memory_bytes, self._in_hand))
         self.samples -= taken
         self.dropped += taken - stored
         self._in_hand = []
@@ -329,7 +329,6 @@ class _Buffer:
     def failed(self) -> None:
         """Put the batches in hand back."""
         self._waiting.extendleft(reversed(self._in_hand))
-        self._size += sum(map(_memory_bytes, self._in_hand))
         self._in_hand = []
         self._make_room()
 

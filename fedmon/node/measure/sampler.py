@@ -57,6 +57,7 @@ class Sampler:
         cost_budget_ratio: float = COST_BUDGET_RATIO,
     ) -> None:
         self._readers = {stream: StreamReader(collectors) for stream, collectors in streams.items()}
+        self._reading: Mapping[str, StreamReader] = {}
         self._on_sample = on_sample
         self.asked_interval_s = _checked(interval_s)
         self._cost = SamplingCost(budget_ratio=cost_budget_ratio)
@@ -84,6 +85,8 @@ class Sampler:
         behind with the thread. Safe to call twice.
         """
         if last_sample:
+            for reader in self._readers.values():
+                self._actor.post(reader.ending)
             self.sample_now()
         with self._lock:
             if self._is_stopped:
@@ -202,8 +205,9 @@ class Sampler:
 
     def _sample(self, actor: Actor) -> dict[str, Sample]:
         now = Instant(t=time.time(), mono=time.monotonic())
-        readers = self._readers.items()
-        samples = {stream: reader.read(now, goes_on=lambda: actor is self._actor) for stream, reader in readers}
+        # Also a stream that is removed meanwhile is watched until it is read.
+        readers = self._reading = self._readers
+        samples = {stream: reader.read(now, goes_on=lambda: actor is self._actor) for stream, reader in readers.items()}
         if actor is not self._actor:  # a collector did not return in time, and another thread took over
             return {}
         self._collect_s = round(time.monotonic() - now.mono, 6)
@@ -214,7 +218,7 @@ class Sampler:
 
         Its thread is left to it, and another one reads the others.
         """
-        watches = (watch for reader in self._readers.values() for watch in reader.watches)
+        watches = (watch for reader in self._reading.values() for watch in reader.watches)
         stuck = next((watch for watch in watches if not watch.is_left and watch.waited_s() > stuck_after_s), None)
         with self._lock:
             if stuck is None or self._is_stopped:
@@ -346,9 +350,15 @@ class StreamReader:
                     reasons[key] = f"{Why.FAILED.value}: the collector gave no value and no reason"
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
 
-    def close(self) -> None:
-        """Close the collectors, except one that is being read."""
+    def ending(self) -> None:
+        """Tell the collectors that the next reading is the last."""
         for watch in self.watches:
+            watch.tell("ending")
+
+    def close(self) -> None:
+        """Close the collectors; one that is being read is closed when it returns."""
+        for watch in self.watches:
+            watch.is_closed = True
             watch.close()
 
     def capabilities(self) -> dict[str, str | None]:
@@ -372,7 +382,7 @@ class _Watch:
         self.name = collector.name
         self.seconds: float | None = None
         self._begun: float | None = None
-        self.is_left = False
+        self.is_left = self.is_closed = False
 
     def waited_s(self) -> float:
         """Return for how long the collector has been read without an end."""
@@ -414,6 +424,7 @@ class _Watch:
             return
         finally:
             self.seconds, self._begun, self.is_left = time.perf_counter() - before, None, False
+            self.close()
         if self._problem:
             logger.info("collector %s works again", self.name)
             self._problem = ""
@@ -430,10 +441,14 @@ class _Watch:
         return {name: reason or problem or None for name, reason in self._probed.items()}
 
     def close(self) -> None:
-        close = getattr(self._collector, "close", None)
-        if close is not None and self._begun is None:
-            with contextlib.suppress(Exception):
-                close()
+        """Close the collector if its stream is closed and it is not being read."""
+        if self.is_closed and self._begun is None:
+            self.tell("close")
+
+    def tell(self, word: str) -> None:
+        """Call an optional method of the collector."""
+        with contextlib.suppress(Exception):
+            getattr(self._collector, word, lambda: None)()
 
     def _miss(self, reason: str, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         values.update(dict.fromkeys(self._gave))

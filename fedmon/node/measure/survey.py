@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from fedmon.node.perf.source import PerfSource
 
 NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a tree that stands in for a machine has no GPUs")
-PERF_WITHIN_S = 20.0
+PROBED_WITHIN_S = 20.0
+"""The longest wait for perf's trials, and for a slow start of NVML."""
 
 _PACE = ("enabled", "interval_s", "min_interval_s", "cost_budget_ratio")
 _EVERY = {Lane.FAST: "each sample", Lane.MEDIUM: "10 s", Lane.SLOW: "60 s"}
@@ -81,14 +82,14 @@ class Instruments:
         # GPUs first: the collectors that follow use their energy and processes.
         collectors: list[Collector] = [*nvml_collectors(self._gpus())]
         collectors += host_collectors(roots=self.roots, per_core=self._settings.metrics.per_core, counts=self._counts)
-        energy, self._meter = energy_collectors(
+        self._meter = EnergyMeter(
             self.roots,
             self._settings.energy,
             job_cpu=self._job_cpu,
             gpu_energy=self._gpus().gpu_energy,
             gpu_shares=lambda: gpu_shares(self._gpus(), self._job_pids()),
         )
-        collectors += energy
+        collectors += energy_collectors(self._meter)
         self._perf = self._perf_source()
         if self._perf is not None:
             from fedmon.node.perf.collector import PerfCollector
@@ -230,9 +231,7 @@ def _group(collector: Collector, table: Mapping[str, Metric]) -> MetricGroup:
 
 def _asked(collector: Collector) -> tuple[dict[str, str | None], dict[str, float | None]]:
     """Return a collector's report and reading; its failure is in the report."""
-    wait_probed = getattr(collector, "wait_probed", None)
-    if wait_probed is not None:
-        wait_probed(PERF_WITHIN_S)
+    getattr(collector, "wait_probed", lambda _: None)(PROBED_WITHIN_S)
     try:
         report = dict(collector.probe())
     except Exception as error:  # noqa: BLE001 - the report names it

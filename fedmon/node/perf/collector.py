@@ -73,11 +73,7 @@ class PerfProcess:
             raise
         finally:
             os.close(writes)
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
+        self.pid = self._process.pid
 
     def run(self, take: Callable[[str | None], object], wake: int, *, silence_s: float) -> str | None:
         """Hand each line to ``take``, and None after a burst of lines, until perf has closed its output.
@@ -123,8 +119,6 @@ class PerfProcess:
 
     def _split(self, chunk: bytes) -> Iterator[str]:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > _READ_BYTES:
-            self._rest = b""
         yield from (line.decode(errors="replace") for line in lines)
 
 
@@ -190,18 +184,22 @@ class PerfSession:
             self.attach_again()
             self._ended.wait(timeout_s)
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """End perf and the thread; safe to call twice."""
-        if self._stopping:
-            return
-        self._stopping = True
-        os.eventfd_write(self._wake, 1)
+    def end(self, timeout_s: float) -> bool:
+        """End perf, so that its present interval is counted, and the thread; return whether that is done."""
+        if not self._stopping:
+            self._stopping = True
+            os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        return not self._thread.is_alive()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End perf and the thread, and free everything; safe to call twice."""
+        if not self.end(timeout_s):
             logger.error("perf's thread %s did not end within %.1f s", self._thread.name, timeout_s)
-            return
-        os.close(self._wake)
+        elif self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
 
     def _run(self) -> None:
         self._pause(self._begin_after_s)
@@ -406,6 +404,10 @@ class PerfCollector:
         self._start()
         return self._session.planned.wait(timeout_s)
 
+    def ending(self) -> None:
+        """Have the present interval counted: the next reading is the last."""
+        self._session.end(_LAST_INTERVAL_S)
+
     def close(self) -> None:
         """End perf and its thread."""
         self._started = True
@@ -489,7 +491,7 @@ def _reading(plan: Plan, snapshot: Snapshot) -> tuple[dict[str, float | None], d
         if window is not None and window.running_ratio is not None and group.has_ratio:
             values[series(RUNNING, group=group.name)] = window.running_ratio
         for derived in plan.derived[group.name]:
-            result = None if window is None else derived.parsed().value({**window.counts, "seconds": window.seconds})
+            result = None if window is None else derived.formula.value({**window.counts, "seconds": window.seconds})
             values[derived.series] = result
             if result is None:
                 reasons[derived.series] = (gap or _INCOMPLETE) if window is None else _ZERO_DIVISOR

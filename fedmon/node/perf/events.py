@@ -145,12 +145,8 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
     """A series computed from the counts of one group over ``seconds``, for a topic of the settings."""
 
     series: str
-    formula: str
+    formula: Formula
     topic: str
-
-    def parsed(self) -> Formula:
-        """Return the formula, parsed once per process."""
-        return _parsed(self.formula)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,11 +207,6 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
-def _parsed(text: str) -> Formula:
-    return Formula(text)
-
-
-@functools.cache
 def table() -> dict[str, Any]:
     """Return the content of events.toml."""
     text = (importlib.resources.files("fedmon.node.perf") / "events.toml").read_text(encoding="utf-8")
@@ -239,6 +230,7 @@ def architecture(name: str) -> Architecture | None:
     )
 
 
+@functools.cache
 def everywhere(name: str) -> Group:
     """Return a group of every machine."""
     return _group(table()["everywhere"][name])
@@ -255,7 +247,7 @@ def _group(row: Mapping[str, Any]) -> Group:
             for words in events
         ),
         derived=tuple(
-            Derived(series=key, formula=formula, topic=topic)
+            Derived(series=key, formula=Formula(formula), topic=topic)
             for topic, formulas in row.get("derived", {}).items()
             for key, formula in formulas.items()
         ),

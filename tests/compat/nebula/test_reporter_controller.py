@@ -75,6 +75,15 @@ def test_the_end_is_told_before_statuses_that_wait_and_makes_them_worthless() ->
     assert (controller.counts().queued, controller.counts().dropped) == (2, 2)
 
 
+def test_an_end_that_is_told_again_and_again_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter([503, 503, 503])
+    with HttpController(lambda _posted: next(answers, 200)) as server, to(server.address) as controller:
+        assert controller.finish(b"", b"{}", 30.0, given_up=threading.Event())
+
+    assert len(server.posted) == 4
+    assert caplog.text.count("the controller did not take a report") == 1
+
+
 def test_a_refused_end_is_answered_at_once() -> None:
     with HttpController(lambda _posted: 404) as server, to(server.address) as controller:
         assert controller.finish(b"", b"{}", 5.0, given_up=threading.Event()) is False

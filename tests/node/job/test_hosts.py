@@ -137,6 +137,32 @@ def test_what_an_earlier_run_of_the_same_job_left_is_kept_and_stops_nobody(job: 
         assert len({(stream.node_id, stream.boot) for stream in recording.extents()}) == 5
 
 
+def test_a_name_is_free_again_when_the_process_of_its_run_is_gone_and_not_at_the_end_of_its_measuring(job: Job) -> None:
+    assert merges(job.run({"host": "a"})) == 1
+    with Membership(job.folder, host="a") as merging, Membership(job.folder, host="a") as next_run:
+        merging.begin()
+        assert merging.end()
+        next_run.begin()
+        assert (merging.host, next_run.host) == ("a", "a-2")
+
+
+def test_a_host_that_crashed_in_an_earlier_run_is_waited_for_in_the_next_one(job: Job) -> None:
+    job.run({"host": "b", "killed": True})
+    found: list[bool] = []
+    with (
+        Membership(job.folder, host="a", expected=2, beat_s=5.0) as first,
+        Membership(job.folder, host="b", expected=2, beat_s=5.0) as late,
+    ):
+        first.begin()
+        ending = threading.Thread(target=lambda: found.append(first.end()))
+        ending.start()
+        wait_until(lambda: list(job.folder.hosts.glob("*-a.1.end")), what="the end of the first host")
+        late.begin()
+        ending.join()
+        found.append(late.end())
+    assert (late.host, found) == ("b", [False, True])
+
+
 def test_a_clock_that_is_hours_wrong_changes_nothing_and_is_told(job: Job) -> None:
     said = job.run({"host": "a"}, {"host": "ahead", "clock_s": 7200.0}, {"host": "behind", "clock_s": -10_800.0})
     assert merges(said) == 1
@@ -170,8 +196,9 @@ def test_a_host_that_begins_again_while_others_look_keeps_its_name(job: Job) -> 
         looking = threading.Thread(target=look)
         looking.start()
         names = set()
-        for _ in range(20):
-            with Membership(job.folder, host="a") as again:
+        for number in range(20):
+            # Rebooted each time, or its process would be taken for that of the run before.
+            with Membership(job.folder, host="a", machine=f"boot {number}") as again:
                 again.begin()
                 names.add(again.host)
                 again.end()

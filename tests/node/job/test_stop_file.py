@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import JobFolder
 from tests.node.job.tool_runs import FEDMON, environment, left, recordings
+from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 SLURM = {"SLURM_JOB_ID": "4711"}
@@ -78,6 +80,37 @@ def test_an_older_stop_is_replaced_and_a_newer_one_is_obeyed(tmp_path: Path, sin
     assert running(path, since).check() == reason
 
 
+OF_ANOTHER_USER = """
+import os, sys
+from pathlib import Path
+from fedmon.node.job.end import StopFile
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+file = StopFile(Path(sys.argv[1]))
+file.begin(lambda: 1e10)
+print(file.check(), flush=True)
+sys.stdin.readline()
+print(file.check())
+"""
+
+
+@pytest.mark.parametrize("left", ["INPROGRESS\n", "FINISHED\n"])
+def test_a_stop_file_of_another_user_is_obeyed_and_that_of_an_earlier_run_is_replaced(left: str) -> None:
+    require(os.geteuid() == 0, "only root can become another user")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = Path(folder) / ".ipc-1"
+        path.write_text(left)
+        path.chmod(0o644)
+        words = [sys.executable, "-c", OF_ANOTHER_USER, str(path)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            first, said = child.stdout.readline(), path.read_text()
+            path.write_text("FINISHED\n")
+            second, _ = child.communicate("go\n", timeout=30)
+
+    assert (first, said, second) == ("None\n", "INPROGRESS\n", ".ipc-1: it says FINISHED\n")
+
+
 class Job:
     """The shared folder of a job, and its hosts; each begins after earlier writes."""
 
@@ -85,8 +118,8 @@ class Job:
         self.folder = JobFolder(save_dir, None, "4711")
         self.open: list[Membership] = []
 
-    def host(self, name: str, *, expected: int | None = None) -> Membership:
-        host = Membership(self.folder, host=name, expected=expected)
+    def host(self, name: str, *, expected: int | None = None, machine: str | None = None) -> Membership:
+        host = Membership(self.folder, host=name, expected=expected, machine=machine)
         host.begin()
         self.open.append(host)
         return host
@@ -147,7 +180,7 @@ def test_a_host_that_begins_again_alone_does_not_hear_the_stop_of_the_run_before
         host.end()
         host.close()
 
-    assert not job.obeys(changed, job.host("n2", expected=2))
+    assert not job.obeys(changed, job.host("n2", expected=2, machine="after a reboot"))
 
 
 @pytest.mark.parametrize(
@@ -238,8 +271,9 @@ def test_the_stop_file_stays_while_a_host_lives_or_is_expected_and_goes_when_all
     assert second.is_over()
 
 
-def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path) -> None:
-    one, two = (Membership(JobFolder(tmp_path, prefix, "4711"), host="n1") for prefix in ("one", "two"))
+@pytest.mark.parametrize("key", ["4711", "4711[1]"])
+def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path, key: str) -> None:
+    one, two = (Membership(JobFolder(tmp_path, prefix, key), host="n1") for prefix in ("one", "two"))
     with one, two:
         one.begin()
         two.begin()

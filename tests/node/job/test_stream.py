@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import socket
 import sqlite3
 import subprocess
@@ -35,10 +36,13 @@ from fedmon.common.settings import (
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Monitor
+from fedmon.node.job.hosts import Membership
+from fedmon.node.job.layout import JobFolder, file_name
 from fedmon.node.job.monitor import JobStream
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
+from tests.node.job.tool_runs import environment, start
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.stubborn import frozen_line, silent_peer
@@ -86,10 +90,9 @@ class Run:
     def stop(self) -> None:
         """End as the tool does; the time that the broker cost is in ``stop_s``."""
         if self.stop_s is None:
-            self.stream.pause()
             self.measuring.stop(10.0, last_sample=True)
             begin = time.monotonic()
-            self.stream.resume()
+            self.stream.complete()
             self.stream.stop()
             self.stop_s = time.monotonic() - begin
 
@@ -152,15 +155,44 @@ def test_who_comes_late_gets_what_was_measured_before(mosquitto: Broker, tmp_pat
     assert found == list(range(len(found)))
 
 
+COMES_UP_AGAIN = """
+import sys
+from fedmon.common.settings import broker_from_url
+from fedmon.node.broker_link import BrokerLink
+link = BrokerLink(broker_from_url(sys.argv[1]), node_id=sys.argv[2], boot=1_700_000_000, streams=lambda: ["host"])
+link.start()
+for _ in sys.stdin:
+    link.come_up_again()
+"""
+
+
+def test_a_job_that_is_killed_while_researchers_pull_its_last_samples_is_offline_at_once(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", COMES_UP_AGAIN, mosquitto.url, NODE]
+    with researcher(mosquitto, tmp_path) as federation:
+        with subprocess.Popen(words, stdin=subprocess.PIPE) as job:
+            assert job.stdin is not None
+            wait_until(lambda: NODE in federation.nodes(), what="the job")
+            before = federation.nodes()[NODE].since
+            job.stdin.write(b"again\n")
+            job.stdin.flush()
+            wait_until(lambda: federation.nodes()[NODE].since != before, what="a newer presence")
+            job.kill()
+        wait_until(lambda: federation.nodes()[NODE].state.value == "offline", what="the last will to be believed")
+        assert federation.nodes()[NODE].reason == "connection lost"
+
+
 class SlowResearcher:
     """A researcher with a lease, who asks when the test says so; a context manager."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, node: str = NODE) -> None:
+        self.node = node
         self.replies: list[dict[str, Any]] = []
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, "slow")
         self._client.on_message = lambda _client, _userdata, message: self.replies.append(json.loads(message.payload))
         self._client.connect("127.0.0.1", broker.port)
-        self._client.subscribe(f"general/researcher/slow/main/{NODE}", 1)
+        self._client.subscribe(f"general/researcher/slow/main/{node}", 1)
         self._client.loop_start()
 
     def __enter__(self) -> Self:
@@ -174,10 +206,10 @@ class SlowResearcher:
         """Ask the job, and return its answer."""
         number = len(self.replies)
         request = Monitor(
-            action=action, researcher_id="slow", node_id=NODE, id=f"{number}", session="s", sequence=number,
+            action=action, researcher_id="slow", node_id=self.node, id=f"{number}", session="s", sequence=number,
             expires=utc_now() + timedelta(seconds=60), **fields,
         )  # fmt: skip
-        self._client.publish(f"general/nodes/slow/{NODE}", codec.encode(request), qos=1)
+        self._client.publish(f"general/nodes/slow/{self.node}", codec.encode(request), qos=1)
         wait_until(lambda: len(self.replies) > number, what=f"the answer to {action}")
         return self.replies[number]
 
@@ -202,6 +234,32 @@ def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples
         ending.join()
     assert last == run.recorded()[-1]
     assert [page["batches"][0]["seq"] for page in pages] == [last, last]
+
+
+def test_a_host_that_could_not_merge_and_still_streams_keeps_no_other_from_merging(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    folder = JobFolder(tmp_path, None, "4711")
+    node = f"job-4711-{file_name(os.uname().nodename)}"
+    environ = environment(FEDMON_JOB_ID="4711")
+    words = ("-i", "0.2", "--broker", mosquitto.url)
+    with (
+        start(tmp_path, *words, command=["cat"], environ=environ, stdin=subprocess.PIPE) as tool,
+        Listener(mosquitto) as listener,
+        SlowResearcher(mosquitto, node) as slow,
+    ):
+        assert tool.stdin is not None
+        assert tool.stderr is not None
+        wait_until(lambda: listener.presences(node), what="the job")
+        slow.last_seq()
+        folder.merged.mkdir()
+        tool.stdin.close()
+        assert b"cannot merge into" in tool.stderr.readline()
+        with Membership(folder, host="late") as late:
+            late.begin()
+            assert late.end() is True
+        assert tool.poll() is None
+        tool.wait(30)
 
 
 def test_a_lease_that_is_asked_for_before_the_recording_is_open_is_answered_with_its_samples(

@@ -76,6 +76,24 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
     assert program.poll() is None
 
 
+def test_a_job_that_goes_on_after_the_run_has_its_memory_in_the_last_sample(
+    tmp_path: Path, program: subprocess.Popen[bytes]
+) -> None:
+    with start(tmp_path, *beside(program)) as tool:
+        wait_measured(tmp_path)
+        # The first reading is one of all memory, too, and the next one comes after 10 s.
+        wait_until(lambda: the(tmp_path).samples.get("host", 0) >= 3)
+        tool.terminate()
+        tool.wait(30)
+
+    (path,) = recordings(tmp_path)
+    with Recording(path, read_only=True) as recording:
+        *_, last = (batch for batch in recording.read() if batch.stream.startswith("job-"))
+    assert program.poll() is None
+    assert last.columns["job_memory_pss_bytes"][-1]
+    assert last.columns["job_memory_uss_bytes"][-1]
+
+
 @pytest.mark.parametrize("begun", ["hosts/*/*.begin", "logs/*/*.log"])
 def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
     tmp_path: Path, program: subprocess.Popen[bytes], begun: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import resource
 import sqlite3
@@ -168,6 +169,27 @@ def test_on_a_full_disk_samples_wait_then_drop_and_all_are_accounted_for(path: P
 
     assert child.returncode == 0, child.stderr
     assert child.stdout.splitlines() == ["True True", "True", "True True 0 True"]
+
+
+def test_samples_on_their_way_to_the_disk_take_room_in_memory_as_those_that_wait(path: Path, tmp_path: Path) -> None:
+    waiting = Recorder(tmp_path / "never started", node_id=NODE, buffer_bytes=60_000)
+    for first in range(0, 1000, 10):
+        waiting.keep(batch(first))
+    firsts, buffered = itertools.count(0, 10), set[float | None]()
+    with running(path, buffer_bytes=60_000) as recorder:
+        wait_until(lambda: recorder.ready)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+
+            def keep() -> str:
+                recorder.keep(batch(next(firsts)))
+                buffered.add(recorder.counts()[BUFFERED])
+                return recorder.problem
+
+            wait_until(keep, what="the end of the first attempt to store")
+            other.execute("ROLLBACK")
+
+    assert max(filter(None, buffered)) == waiting.counts()[BUFFERED]
 
 
 def test_keeping_never_waits_for_the_disk(path: Path) -> None:

@@ -295,6 +295,35 @@ def test_the_others_go_on_without_a_collector_that_does_not_return_until_it_does
     assert hanging.closed == 1
 
 
+@pytest.mark.parametrize("is_removed_first", [True, False])
+def test_a_collector_that_hangs_while_its_stream_is_removed_holds_up_nothing_and_is_closed_when_it_returns(
+    samples: Samples, caplog: pytest.LogCaptureFixture, is_removed_first: bool
+) -> None:
+    hangs, let_go = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        let_go.wait(60.0)
+
+    host, hanging = Scripted("c", {"c": 1.0}), Scripted("h", {"h": 2.0}, before=hang)
+    with sampler(samples, host) as running:
+        running.add_stream("job-1", [hanging])
+        assert hangs.wait(20.0)
+        if is_removed_first:
+            running.remove_stream("job-1")
+        for _ in range(3):
+            running.check_stuck(stuck_after_s=0.0)
+        running.remove_stream("job-1")
+        count = len(samples.of.get("host", []))
+        samples.wait_for(count + 2)
+        closed = hanging.closed
+        let_go.set()
+        wait_until(lambda: hanging.closed, what="the collector to be closed")
+
+    assert (closed, hanging.closed) == (0, 1)
+    assert caplog.text.count("collector h does not return") == 1
+
+
 def test_a_collector_that_hangs_at_the_end_keeps_no_other_from_being_closed(samples: Samples) -> None:
     hangs, let_go = threading.Event(), threading.Event()
 

@@ -17,7 +17,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Reading
-from fedmon.node.collectors.energy import energy_collectors
+from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
 from fedmon.node.collectors.infiniband import infiniband_collectors
 from fedmon.node.collectors.nvml import NvmlSession, queries
 from fedmon.node.collectors.nvml.library import Nvml
@@ -148,7 +148,7 @@ def devices(tmp_path: Path) -> Path:
         tree.zone(f"intel-rapl:{number}:0", "core", 500)
         tree.zone(f"intel-rapl:{number}:1", "dram", 100)
     tree.zone("intel-rapl:2", "psys", 10)
-    energy, _ = energy_collectors(tree.roots, EnergySettings())
+    energy = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
     ports = infiniband_collectors(sys=roots.sys)
     host = RecordedHost("node-a")
     job: Values = {"job_threads": 3}

@@ -399,7 +399,7 @@ class EnergyCollector:
             if meter.micrograms_per_kwh is not None:
                 units[self._grams] = (meter.micrograms_per_kwh, _UJ_PER_KWH * _MICRO, 32)
         uj = energy.uj or 0
-        convert = rounded_down if is_job else _exact
+        convert = rounded_down if is_job else lambda numerator, denominator, _bits: numerator / denominator
         labels = {} if is_job else {"method": meter.method}
         values = {series(name, **labels): convert(uj * times, per, bits) for name, (times, per, bits) in units.items()}
         if energy.uj is None:
@@ -438,30 +438,15 @@ class JobEnergyCollector(EnergyCollector):
         return reading
 
 
-def _exact(numerator: int, denominator: int, _bits: int) -> float:
-    return numerator / denominator
-
-
 def rounded_down(numerator: int, denominator: int, bits: int) -> float:
     """Return a quotient rounded down to 2**-bits; such numbers add up without error, never to more than the whole."""
     return ((numerator << bits) // denominator) / (1 << bits)
 
 
-def energy_collectors(
-    roots: Roots,
-    settings: EnergySettings,
-    *,
-    job_cpu: JobCpu | None = None,
-    busy_cpu: Callable[[], float] | None = None,
-    gpu_energy: GpuEnergy | None = None,
-    gpu_shares: GpuShares | None = None,
-) -> tuple[list[Collector], EnergyMeter]:
-    """Return the collectors of the machine's energy, and their meter; the arguments are as in EnergyMeter."""
-    meter = EnergyMeter(
-        roots, settings, job_cpu=job_cpu, busy_cpu=busy_cpu, gpu_energy=gpu_energy, gpu_shares=gpu_shares
-    )
+def energy_collectors(meter: EnergyMeter) -> list[Collector]:
+    """Return the collectors of the machine's energy."""
     whole, emissions = EnergyCollector(meter), EnergyCollector(meter, emissions=True)
-    return [rapl_collector(meter.rapl), hwmon_collector(meter.hwmon), whole, emissions], meter
+    return [rapl_collector(meter.rapl), hwmon_collector(meter.hwmon), whole, emissions]
 
 
 def job_energy_collectors(meter: EnergyMeter, job_id: str) -> list[Collector]:

@@ -313,6 +313,10 @@ class SmapsCollector:
         self._due = now.mono + (Lane.MEDIUM if took_s < _CHEAP_S else Lane.SLOW).value - _FRESH_S
         return reading
 
+    def ending(self) -> None:
+        """Read once more, also if it is not time."""
+        self._due = float("-inf")
+
     def probe(self) -> dict[str, str | None]:
         """Report what can be read of the present processes."""
         return _report(self._read(time.monotonic()))

@@ -18,8 +18,7 @@ from fedmon.node.collectors.nvml.reader import LaneReader, NvmlSession, Round
 
 PATIENCE_S = 0.2
 """A tick waits no longer for NVML, which answers for one GPU within about 10 ms."""
-_PROBE_S = 5.0
-"""The longest wait for a first reading; it ends as soon as a call hangs."""
+_FIRST_S = 5.0
 
 
 class GpuCollector:
@@ -37,24 +36,27 @@ class GpuCollector:
         self._is_reading = self._has_entered = self._is_closed = False
         self._abandoned = 0
         self._gave: tuple[str, ...] = ()
+        self._report = self._told = dict[str, str | None]()
 
     def collect(self, _now: Instant) -> Reading:
         """Read the GPUs; waits 0.2 s at most."""
-        found = self._read(PATIENCE_S)
-        if self._session.absent is not None:
-            return Reading({})
-        if isinstance(found, Round):
-            self._gave = tuple(found.values)
-            return Reading(found.values, found.reasons)
-        return Reading(dict.fromkeys(self._gave), dict.fromkeys(self._gave, found.reason))
+        return self._noted(self._read(PATIENCE_S))
 
     def probe(self) -> dict[str, str | None]:
-        """Say what each GPU gives, after a first reading that waits 5 s at most."""
-        found = self._read(_PROBE_S)
-        if isinstance(found, Round):
-            self._gave = tuple(found.values)
-            return dict(found.report)
-        return dict.fromkeys(self._metrics, (self._session.absent or found).reason)
+        """Say what each GPU gave last; the first time it is read."""
+        if not self._report:
+            self.wait_probed(PATIENCE_S)
+        self._told = self._report
+        return dict(self._told)
+
+    @property
+    def probe_changed(self) -> bool:
+        """Whether ``probe`` would give another answer than the last time, as after a slow start of NVML."""
+        return self._report != self._told
+
+    def wait_probed(self, timeout_s: float) -> None:
+        """Wait for a reading, at most so long and 5 s; for a report, never in the sampler's thread."""
+        self._noted(self._read(min(timeout_s, _FIRST_S)))
 
     def close(self) -> None:
         """Read no more; the last collector of a session shuts NVML down."""
@@ -62,6 +64,14 @@ class GpuCollector:
             has_entered, self._has_entered, self._is_closed = self._has_entered, False, True
         if has_entered:
             self._session.leave()
+
+    def _noted(self, found: Round | CollectorUnavailableError) -> Reading:
+        if isinstance(found, Round):
+            self._gave, self._report = tuple(found.values), dict(found.report)
+            return Reading(found.values, found.reasons)
+        if not self._gave:
+            self._report = dict.fromkeys(self._metrics, (self._session.absent or found).reason)
+        return Reading(dict.fromkeys(self._gave), dict.fromkeys(self._gave, found.reason))
 
     def _read(self, patience_s: float) -> Round | CollectorUnavailableError:
         """Return a new reading, else the one that was late for the tick before, else the reason."""
@@ -78,7 +88,7 @@ class GpuCollector:
                 self._is_reading, self._abandoned = True, session.abandoned
                 session.post(self._run)
             if not hang:
-                self._changed.wait_for(lambda: self._result is not None, patience_s)
+                self._changed.wait_for(lambda: self._result is not None, patience_s - session.asked_s())
             found = self._take() or late
         if found is None:
             hang = hang or session.hang()
@@ -105,28 +115,11 @@ class GpuCollector:
             self.close()
 
 
-class AbsentGpus:
-    """The collector of a machine without GPUs: reports the reason, and costs nothing."""
-
-    name = "gpu"
-    lane = Lane.SLOW
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def collect(self, _now: Instant) -> Reading:
-        """Read nothing."""
-        return Reading({})
-
-    def probe(self) -> dict[str, str | None]:
-        """Name every metric of GPUs with the reason."""
-        return {metric.name: self._reason for metric in ROWS if metric.scope is Scope.GPU}
-
-
 def nvml_collectors(session: NvmlSession) -> list[Collector]:
     """Return the collectors of this machine's GPUs, for the stream ``host``; without a driver, one with the reason."""
     if session.absent is not None:
-        return [AbsentGpus(session.absent.reason)]
+        names = (metric.name for metric in ROWS if metric.scope is Scope.GPU)
+        return [GpuCollector("gpu", Lane.SLOW, LaneReader(session, ()), names)]
     fast = LaneReader(session, queries.FAST, with_processes=True)
     slow = LaneReader(session, queries.SLOW, with_hardware=True)
     return [

@@ -129,6 +129,11 @@ class NvmlSession:
         """Run a job on the thread."""
         self._jobs.put(job)
 
+    def asked_s(self) -> float:
+        """Return how long the present call has taken: one that is slow holds up the first collector alone."""
+        asking = self._asking
+        return 0.0 if asking is None else self._monotonic() - asking.since
+
     def hang(self) -> str:
         """Return the reason if a call takes too long, else an empty text; go on without a GPU that hangs."""
         with self._lock:
