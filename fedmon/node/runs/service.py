@@ -78,13 +78,10 @@ class Phase(enum.Enum):
 
 
 class ActiveJob:
-    """One job that is not over; belongs to the node's worker.
+    """One job that is not over, or whose end is not written down; belongs to the node's worker."""
 
-    ``admitted`` is there as long as the job has not been handed to a keeper, ``verdict`` once it is over.
-    """
-
-    def __init__(self, record: JobRecord, folder: Path, *, phase: Phase, admitted: Admitted | None = None) -> None:
-        self.record, self.phase, self.admitted = record, phase, admitted
+    def __init__(self, record: JobRecord, folder: Path, *, phase: Phase) -> None:
+        self.record, self.phase = record, phase
         self.folder = JobFolder(folder / record.job.job_id)
         self.verdict: tuple[JobReport, Parcel | None] | None = None
         self.is_saved = True
@@ -291,7 +288,7 @@ class Runs:
 
     def _begin(self, request: Run, record: JobRecord, admitted: Admitted) -> None:
         """Start what was committed: at once, or when its inputs are here."""
-        active = ActiveJob(record, self.folder, phase=Phase.INPUTS, admitted=admitted)
+        active = ActiveJob(record, self.folder, phase=Phase.INPUTS)
         self._active[request.job_id] = active
         parcel = request.inputs
         if parcel is None or parcel.url is None:
@@ -358,7 +355,7 @@ class Runs:
         finally:
             for descriptor in (*given, *([] if fetched is None else [fetched])):
                 os.close(descriptor)
-        active.phase, active.admitted = Phase.KEEPER, None
+        active.phase = Phase.KEEPER
 
     def _not_started(self, active: ActiveJob, problem: Exception) -> None:
         logger.error("job %s could not be started: %s", active.job.job_id, problem)

@@ -26,10 +26,11 @@ from fedmon.node.runs.sandbox import kernel
 
 RUNTIME, DATA, TMP = "/runtime", "/data", "/tmp"  # noqa: S108 - the sandbox's own
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-SHOWN_OF_PROC = frozenset({"cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version"})
-"""What libraries read to fit themselves to a machine. All else in /proc that tells of the whole machine is covered."""
-SHOWN_FOR_DEVICES = frozenset({"devices", "driver", "modules"})
-"""What drivers of devices such as GPUs read as well."""
+HIDDEN_IN_PROC = (
+    *("acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"),
+    "timer_stats",
+)
+"""What containers hide of the machine, too. Source: Moby, oci/defaults.go, masked paths."""
 INSIDE = 65534
 """Who a plan is inside: nobody, and his group."""
 STAGE = "/tmp"  # noqa: S108 - covered by a file system of our own
@@ -92,7 +93,7 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
             words += ["--symlink", str(Path(need).readlink()), need]
     for each in given(order):
         words += ["--ro-bind", lies_at.get(each.path, each.path), each.inside]
-    words += ["--proc", "/proc", *_covers(order), "--dir", "/dev"]
+    words += ["--proc", "/proc", *_covers(), "--dir", "/dev"]
     for device in (*DEVICES, *order.devices):
         words += ["--dev-bind-try", device, device]
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
@@ -102,17 +103,13 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
     return [*words, "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", TMP]
 
 
-def _covers(order: JobOrder) -> Iterator[str]:
-    """Yield the options that cover what tells of the whole machine in /proc; what covers a file cannot be opened."""
-    shown = SHOWN_OF_PROC | SHOWN_FOR_DEVICES if order.devices else SHOWN_OF_PROC
-    with os.scandir("/proc") as entries:
-        for entry in entries:
-            if entry.name.isdigit() or entry.name in shown or entry.is_symlink():
-                continue
-            if entry.is_dir():
-                yield from ("--tmpfs", entry.path, "--remount-ro", entry.path)
-            else:
-                yield from ("--ro-bind", "/dev/null", entry.path)
+def _covers() -> Iterator[str]:
+    """Yield the options that hide files of /proc: what covers one cannot be opened, and in a folder is nothing."""
+    for path in (Path("/proc", name) for name in HIDDEN_IN_PROC):
+        if path.is_dir():
+            yield from ("--tmpfs", str(path), "--remount-ro", str(path))
+        elif path.exists():
+            yield from ("--ro-bind", "/dev/null", str(path))
 
 
 def spare_user() -> int:

@@ -50,9 +50,9 @@ def shadow_file(facts: Facts) -> object:
     return _read(Path("/etc/shadow"))
 
 
-def uses_of_the_machine(facts: Facts) -> object:
+def secrets_of_the_machine(facts: Facts) -> object:
     found = []
-    for name in ("interrupts", "locks", "vmstat", "slabinfo", "fs/ext4", "bus/input/devices"):
+    for name in ("acpi", "interrupts", "keys", "sched_debug", "scsi", "timer_list"):
         try:
             path = Path("/proc", name)
             found.append(os.listdir(path) if path.is_dir() else _read(path))
@@ -63,7 +63,7 @@ def uses_of_the_machine(facts: Facts) -> object:
 
 def files_beside_its_own(facts: Facts) -> object:
     made = []
-    for folder in ("/", "/dev", "/proc/bus", "/proc/fs", "/proc/tty", "/runtime"):
+    for folder in ("/", "/dev", "/proc/acpi", "/proc/scsi", "/runtime"):
         path = Path(folder, "fedmon-probe")
         try:
             path.write_text("probe")
