@@ -35,7 +35,7 @@ BUDGETS = {
     "Ping": {"Researcher": 15, "Node": 10},
     "Sample": {"Node": 11, "Researcher": 14},
     "Experiment START": {"Researcher": 12},
-    "Run": {"Researcher": 26, "Node": 56},
+    "Run": {"Researcher": 26, "Node": 44},
 }
 UNCOUNTED = re.compile(r"(^|/)__init__\.py$|^common/(errors|ids|clock|text|log|actor|backoff)\.py$")
 COLLECTORS = "node/collectors"

@@ -110,7 +110,7 @@ def test_threads_that_report_at_once_send_whole_frames() -> None:
     ran = run_body(body)
 
     assert ran.said == ("succeeded", "")
-    assert len(ran.scalars) == 2400
+    assert ran.ending.scalars == 2400
 
 
 def test_a_signal_handler_may_report_whatever_the_plan_is_doing() -> None:
@@ -134,7 +134,7 @@ def test_a_signal_handler_may_report_whatever_the_plan_is_doing() -> None:
     ran = run_body(body)
 
     assert ran.said == ("succeeded", "")
-    assert len(ran.scalars) == sum(ran.values().values())
+    assert ran.ending.scalars == sum(ran.values().values())
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_plan_that_closes_every_descriptor_writes_no_frame_into_its_own_files(
 
     ran = run_body(body)
 
-    assert ran.said == ("failed", "the plan's process ended with exit code 1 before it had a result")
+    assert ran.said == ("failed", "the plan ended with exit code 1 and returned nothing")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b""] * 8
 
 

@@ -1,15 +1,20 @@
-"""Run plans in tests as a node runs them, but for the sandbox: a real process, its descriptors and its frames."""
+"""Run plans in tests as a node runs them, but for the sandbox: a real keeper and process, descriptors and frames."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
+import tempfile
 import textwrap
+from pathlib import Path
 from typing import Any, Literal
 
-from fedmon.node.runs.order import Ending, GivenDataset, Interpreter, Limits, Logged, Reported
-from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.trial import Trial, run_unconfined
+from fedmon.common.ids import new_id
+from fedmon.node.runs.order import Ending, GivenDataset, Limits, Logged, Reported
+from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.plan.parcels import unpack
+from tests.node.runs.kept_jobs import KeptJobs
 
 LIMITS = Limits(cpu_s=20, wall_s=20, memory_bytes=2**31, processes=64, output_bytes=2**24, tmp_bytes=2**24)
 
@@ -32,8 +37,12 @@ class Ran:
 
 
 @functools.cache
-def interpreter() -> Interpreter:
-    return look_at(None)
+def jobs() -> KeptJobs:
+    """Return a launcher for all plans of this process."""
+    running = contextlib.ExitStack()
+    atexit.register(running.close)
+    folder = running.enter_context(tempfile.TemporaryDirectory(prefix="fedmon-plans-", ignore_cleanup_errors=True))
+    return running.enter_context(KeptJobs(Path(folder)))
 
 
 def run_body(body: str, **given: Any) -> Ran:
@@ -52,16 +61,20 @@ def run_source(
     inputs: bytes = b"",
     inputs_format: Literal["json", "npz"] | None = None,
 ) -> Ran:
-    events: list[Reported | Logged] = []
-    trial = Trial(
-        source=source.encode(),
+    order = jobs().order(
+        new_id(),
+        level=None,
+        minimum=None,
         name=name,
-        interpreter=interpreter(),
-        limits=limits,
+        whole_limits=limits,
         dataset=dataset,
         arguments=arguments or {},
-        inputs=inputs,
         inputs_format=inputs_format,
     )
-    tried = run_unconfined(trial, events.append)
-    return Ran(tried.ending, tried.result, events)
+    given = [sealed("plan", source.encode())]
+    if inputs_format is not None:
+        given.append(sealed("inputs", inputs))
+    folder = jobs().launch_order(order, given)
+    ending = jobs().ending(folder)
+    result = folder.result.read_bytes() if ending.result_format is not None else b""
+    return Ran(ending, result, [each for each in folder.events().events if isinstance(each, Reported | Logged)])

@@ -40,7 +40,7 @@ from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import PAGE_BYTES, echo
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
-from fedmon.node.runs.refusal import RunRefusedError
+from fedmon.node.runs.admission import RunRefusedError
 from fedmon.node.runs.service import Runs
 
 Handler = Callable[[Any], Reply | None]

@@ -22,7 +22,7 @@ from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.throttle import Throttle
-from fedmon.node.runs.refusal import RunRefusedError
+from fedmon.node.runs.admission import RunRefusedError
 
 logger = logging.getLogger(__name__)
 

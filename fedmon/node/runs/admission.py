@@ -22,12 +22,21 @@ from fedmon.node.registers.datasets import DatasetRecord, DatasetRegister
 from fedmon.node.registers.plans import PlanRecord, PlanRegister
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.order import GivenDataset, Limits
-from fedmon.node.runs.refusal import RunRefusedError, switched_off
+from fedmon.plan.parcel_check import check
 
 MAX_ARGUMENTS_BYTES = 65_536
 MAX_DEPTH = 24
 """A message may be 32 deep, and what it is kept in adds to that."""
-_BOUNDS = ("cpu_s", "wall_s", "memory_bytes", "processes", "output_bytes", "tmp_bytes")
+
+
+class RunRefusedError(FedmonError):
+    """A run, a stop or a question about a job is refused; the message says why and what would help."""
+
+    exit_code = 4
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +67,18 @@ def admit(
     """Return what a run gets. Raises RunRefusedError."""
     runs = settings.runs
     if not runs.enabled:
-        raise switched_off()
+        raise RunRefusedError(
+            ErrorCode.UNSUPPORTED, "this node runs no plans: its owner would allow it with `enabled = true` in [runs]"
+        )
     plan = _approved(plans, request.sha256)
-    source = _bytes_of(plans, plan)
+    try:
+        source = plans.store.read(plan.sha256)  # once: what is hashed here is what runs
+    except StorageError:
+        raise RunRefusedError(
+            ErrorCode.FAILED,
+            f"the bytes of plan {plan.name!r} on this node are missing or are no longer those that its owner approved: "
+            "its owner has to delete the plan, then send it again",
+        ) from None
     dataset = _dataset(request, policy, datasets, node_folder)
     _check_arguments(request)
     limits, lowered = _limits(request.limits, settings)
@@ -76,34 +94,19 @@ def admit(
 
 def _approved(plans: PlanRegister, sha256: str) -> PlanRecord:
     plan = plans.find(sha256)
+    if plan is not None and plan.status is PlanStatus.APPROVED:
+        return plan
     if plan is None:
-        raise RunRefusedError(
-            ErrorCode.REFUSED,
-            f"this node does not know a plan with SHA-256 {sha256}: ask for the approval of exactly these bytes first",
+        reason = (
+            f"this node does not know a plan with SHA-256 {sha256}: ask for the approval of exactly these bytes first"
         )
-    if plan.status is PlanStatus.PENDING:
-        raise RunRefusedError(
-            ErrorCode.REFUSED,
-            f"the owner of this node has not decided yet about plan {plan.name!r} (SHA-256 {sha256}): wait, or ask",
-        )
-    if plan.status is not PlanStatus.APPROVED:
+    elif plan.status is PlanStatus.PENDING:
+        named = f"plan {plan.name!r} (SHA-256 {sha256})"
+        reason = f"the owner of this node has not decided yet about {named}: wait, or ask"
+    else:
         note = f": {plan.note}" if plan.note else ""
-        raise RunRefusedError(
-            ErrorCode.REFUSED, f"the owner of this node rejected plan {plan.name!r} (SHA-256 {sha256}){note}"
-        )
-    return plan
-
-
-def _bytes_of(plans: PlanRegister, plan: PlanRecord) -> bytes:
-    """Read the plan once: what is hashed here is what runs."""
-    try:
-        return plans.store.read(plan.sha256)
-    except StorageError:
-        raise RunRefusedError(
-            ErrorCode.FAILED,
-            f"the bytes of plan {plan.name!r} on this node are missing or are no longer those that its owner approved: "
-            "its owner has to delete the plan, then send it again",
-        ) from None
+        reason = f"the owner of this node rejected plan {plan.name!r} (SHA-256 {sha256}){note}"
+    raise RunRefusedError(ErrorCode.REFUSED, reason)
 
 
 def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folder: Path) -> GivenDataset | None:
@@ -116,55 +119,47 @@ def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folde
         # What a researcher may not see is not there for him: the answer is the same.
         and policy.may_see(request.researcher_id, record.dataset_id, record.name)
     ]
-    asked = _asked(request)
+    if len(found) == 1:
+        return _given(found[0], node_folder)
+    named = [] if request.dataset_id is None else [repr(request.dataset_id)]
+    tagged = [f"with the tags {', '.join(request.tags)}"] if request.tags else []
+    asked = " ".join(named + tagged)
     if not found:
-        raise RunRefusedError(
-            ErrorCode.REFUSED, f"this node offers you no dataset {asked}: list or search its datasets first"
-        )
-    if len(found) > 1:
+        reason = f"this node offers you no dataset {asked}: list or search its datasets first"
+    else:
         names = ", ".join(f"{record.name!r} ({record.dataset_id})" for record in found[:10])
-        raise RunRefusedError(
-            ErrorCode.REFUSED, f"{len(found)} datasets of this node are {asked}: name one by its id: {names}"
-        )
-    return _given(found[0], node_folder)
-
-
-def _asked(request: Run) -> str:
-    tagged = f"with the tags {', '.join(request.tags)}" if request.tags else ""
-    named = "" if request.dataset_id is None else repr(request.dataset_id)
-    return " ".join(part for part in (named, tagged) if part)
+        reason = f"{len(found)} datasets of this node are {asked}: name one by its id: {names}"
+    raise RunRefusedError(ErrorCode.REFUSED, reason)
 
 
 def _given(record: DatasetRecord, node_folder: Path) -> GivenDataset:
     path, named = Path(record.path), f"dataset {record.name!r}"
-    mode = None
+    mode, problem = None, ""
     with contextlib.suppress(OSError, RuntimeError):
         leads_to = path.resolve(strict=True)
         mode = leads_to.stat().st_mode
     if mode is None or not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
-        raise RunRefusedError(
-            ErrorCode.FAILED,
+        problem = (
             f"the files of {named} are not there any more, or this node cannot read them: "
-            "tell its owner, who finds it with 'fedmon node dataset list'",
+            "tell its owner, who finds it with 'fedmon node dataset list'"
         )
-    if leads_to != path:
-        raise RunRefusedError(
-            ErrorCode.FAILED,
+    elif leads_to != path:
+        problem = (
             f"the path of {named} leads through a link now, to another place than where its owner added it: its owner "
-            "has to look, and then to give it anew with 'fedmon node dataset edit --path'",
+            "has to look, and then to give it anew with 'fedmon node dataset edit --path'"
         )
-    if not _is_of_its_type(record.data_type, mode):
-        raise RunRefusedError(
-            ErrorCode.FAILED,
+    elif not _is_of_its_type(record.data_type, mode):
+        problem = (
             f"what lies at the path of {named} is no more what a dataset of type {record.data_type!r} is: tell its "
-            "owner, who finds it with 'fedmon node dataset list'",
+            "owner, who finds it with 'fedmon node dataset list'"
         )
-    if node_folder.is_relative_to(path):
-        raise RunRefusedError(
-            ErrorCode.FAILED,
+    elif node_folder.is_relative_to(path):
+        problem = (
             f"{named} holds the folder of the node itself, with its keys: its owner has to move one of them before a "
-            "plan may read it",
+            "plan may read it"
         )
+    if problem:
+        raise RunRefusedError(ErrorCode.FAILED, problem)
     return GivenDataset(
         dataset_id=record.dataset_id,
         name=record.name,
@@ -194,22 +189,15 @@ def _check_arguments(request: Run) -> None:
 
 
 def _depth(values: Collection[object]) -> int:
-    deepest = 0
-    for value in values:
-        if isinstance(value, dict):
-            deepest = max(deepest, _depth(value.values()))
-        elif isinstance(value, list):
-            deepest = max(deepest, _depth(value))
-    return deepest + 1
+    inner = [each.values() if isinstance(each, dict) else each for each in values if isinstance(each, dict | list)]
+    return 1 + max(map(_depth, inner), default=0)
 
 
 def _limits(asked: RunLimits, settings: NodeSettings) -> tuple[Limits, str]:
-    runs = settings.runs
-    own: dict[str, float] = {name: getattr(runs, f"max_{name}") for name in _BOUNDS}
     lowered = []
-    granted = {}
-    for name, most in own.items():
-        wanted = getattr(asked, name)
+    granted: dict[str, float] = {}
+    for name in RunLimits.__struct_fields__:
+        wanted, most = getattr(asked, name), getattr(settings.runs, f"max_{name}")
         granted[name] = most if wanted is None else min(wanted, most)
         if wanted is not None and wanted > most:
             lowered.append(f"{name} is {most:g}, the most that this node gives, and not {wanted:g}")
@@ -231,21 +219,12 @@ def _inputs(parcel: Parcel | None, max_bytes: int) -> bytes | None:
         )
     if parcel.url is not None:
         return None
-    if parcel.json is not None:
-        content = parcel.json.encode()
-    else:
-        try:
-            content = base64.b64decode(parcel.base64 or "", validate=True)
-        except (binascii.Error, ValueError):
-            raise RunRefusedError(ErrorCode.MALFORMED, "the inputs are not base64: send them again") from None
-    check_inputs(content, parcel, max_bytes=max_bytes)
-    return content
-
-
-def check_inputs(content: bytes, parcel: Parcel, *, max_bytes: int) -> None:
-    """Raise RunRefusedError unless bytes are the announced ones and a parcel that cannot do harm."""
-    from fedmon.plan.parcel_check import check
-
+    try:
+        content = (
+            parcel.json.encode() if parcel.json is not None else base64.b64decode(parcel.base64 or "", validate=True)
+        )
+    except (binascii.Error, ValueError):
+        raise RunRefusedError(ErrorCode.MALFORMED, "the inputs are not base64: send them again") from None
     if len(content) != parcel.size_bytes or hashlib.sha256(content).hexdigest() != parcel.sha256:
         raise RunRefusedError(
             ErrorCode.MALFORMED, f"the inputs are not the {parcel.size_bytes} bytes of their digest: send them again"
@@ -254,3 +233,4 @@ def check_inputs(content: bytes, parcel: Parcel, *, max_bytes: int) -> None:
         check(parcel.format, content, max_bytes)
     except FedmonError as problem:
         raise RunRefusedError(ErrorCode.MALFORMED, f"the inputs cannot be used: {problem}") from None
+    return content

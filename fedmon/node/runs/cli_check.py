@@ -6,9 +6,9 @@ import io
 import json
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -17,11 +17,14 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
 from fedmon.common.plan_source import PlanSource, load_source
 from fedmon.common.settings.values import RunsSettings
-from fedmon.common.wire.runs import JobState, Level
-from fedmon.node.runs.order import GivenDataset, Limits, Logged, Reported
-from fedmon.node.runs.trial import Trial, Tried, run_unconfined
+from fedmon.common.wire.runs import JobState, RunLimits
+from fedmon.node.runs.order import Ending, GivenDataset, Limits, Logged, Reported
+from fedmon.node.runs.trial import Trial
 from fedmon.plan import parcels
 from fedmon.plan.parcel_check import read_object
+
+if TYPE_CHECKING:
+    from fedmon.node.runs.trial import Trial
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 
@@ -71,144 +74,112 @@ def check(
 ) -> None:
     """Run a plan here as a node would, and show what it reports, logs and returns; what it prints goes to stderr."""
     from fedmon.node.runs.sandbox.interpreter import look_at
+    from fedmon.node.runs.trial import Trial, strongest_level
 
     source = load_source(file)
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
+    interpreter, usual = look_at(python), RunsSettings()
+    level, why = None, "not asked for"
+    if sandbox:
+        level, reasons = strongest_level(interpreter)
+        why = "; ".join(f"{level}: {reason}" for level, reason in reasons.items())
     trial = Trial(
         source=source.source,
         name=source.name,
-        interpreter=look_at(python),
-        limits=_limits(),
+        interpreter=interpreter,
+        # What a node gives whose owner changed nothing.
+        limits=msgspec.convert({name: getattr(usual, f"max_{name}") for name in RunLimits.__struct_fields__}, Limits),
+        level=level,
         dataset=None if dataset is None else dataset_at(dataset),
         arguments=arguments_of(args or []),
         inputs=content,
         inputs_format=inputs_format,
     )
-    level, why = _level(python) if sandbox else (None, "not asked for")
-    shown = _Shown(as_json=json)
-    shown.begin(source, level, why)
-    tried = _try(trial, level, shown)
-    shown.end(source, level, why, trial, tried)
-    raise typer.Exit(0 if tried.ending.state is JobState.SUCCEEDED else 1)
+    line = _silent if json else _line
+    line(f"plan     {source.name}, {len(source.source)} bytes, sha256 {source.sha256}")
+    line(f"sandbox  {level or f'none ({why}): the plan can do here whatever you can'}")
+    events: list[Reported | Logged] = []
+
+    def on_event(event: Reported | Logged) -> None:
+        events.append(event)
+        line(_as_line(event))
+
+    ending, result = trial.run(on_event)
+    document = _document(source, trial, why, events, ending, result)
+    if json:
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+    else:
+        for text in _summary(ending, document["result"], trial.limits):
+            line(text)
+    raise typer.Exit(0 if document["ok"] else 1)
 
 
-def _limits() -> Limits:
-    """Return what a node gives whose owner changed nothing."""
-    usual = RunsSettings()
-    return Limits(
-        cpu_s=usual.max_cpu_s,
-        wall_s=usual.max_wall_s,
-        memory_bytes=usual.max_memory_bytes,
-        processes=usual.max_processes,
-        output_bytes=usual.max_output_bytes,
-        tmp_bytes=usual.max_tmp_bytes,
-    )
+def _silent(_text: str) -> None:
+    """Print nothing: all of it comes in one document."""
 
 
-def _level(python: Path | None) -> tuple[Level | None, str]:
-    from fedmon.node.runs.sandbox import levels
-
-    found = levels.available(python=python)
-    return found.level, "; ".join(f"{level}: {reason}" for level, reason in found.reasons.items())
+def _line(text: str) -> None:
+    sys.stdout.write(f"{escape_control(text)}\n")
+    sys.stdout.flush()
 
 
-def _try(trial: Trial, level: Level | None, shown: _Shown) -> Tried:
-    if level is None:
-        return run_unconfined(trial, shown.event)
-    from fedmon.node.runs.trial import run_confined
-
-    return run_confined(trial, level, shown.event)
-
-
-class _Shown:
-    """What is printed: lines as they come, or all in one document."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-        self._scalars: list[Reported] = []
-        self._logs: list[Logged] = []
-
-    def begin(self, source: PlanSource, level: Level | None, why: str) -> None:
-        """Say what is run, and how it is confined."""
-        self._line(f"plan     {source.name}, {len(source.source)} bytes, sha256 {source.sha256}")
-        self._line(f"sandbox  {level or f'none ({why}): the plan can do here whatever you can'}")
-
-    def event(self, event: Reported | Logged) -> None:
-        """Show what the plan reports or logs."""
-        if isinstance(event, Logged):
-            self._logs.append(event)
-            self._line(f"log      {event.level} {event.message}")
-            return
-        self._scalars.append(event)
-        step = "" if event.step is None else f"step {event.step}  "
-        numbers = "  ".join(
-            f"{name}={'null' if value is None else f'{value:g}'}" for name, value in event.values.items()
-        )
-        self._line(f"scalars  {step}{numbers}")
-
-    def end(self, source: PlanSource, level: Level | None, why: str, trial: Trial, tried: Tried) -> None:
-        """Show how it ended, what it returned, and what all this does not say."""
-        if self._as_json:
-            sys.stdout.write(msgspec.json.encode(self._document(source, level, why, trial, tried)).decode() + "\n")
-            return
-        ending, usage = tried.ending, tried.ending.usage
-        took = [f"{usage.wall_s:.2f} s"] if usage.wall_s is not None else []
-        took += [f"{usage.cpu_s:.2f} s of CPU time"] if usage.cpu_s is not None else []
-        took += [f"{usage.peak_memory_bytes / 2**20:.0f} MiB at most"] if usage.peak_memory_bytes is not None else []
-        if ending.problem is not None and ending.problem.traceback and level is not None:
-            self._line("")
-        self._line(f"ended    {ending.state.value}{f': {ending.reason}' if ending.reason else ''}")
-        if ending.problem is not None and ending.problem.message:
-            self._line(f"error    {ending.problem.type}: {ending.problem.message}")
-        for each in _values(tried):
-            shape = "" if each.shape is None else f" {each.shape}"
-            self._line(f"result   {each.name}  {each.type}{shape} {each.value}".rstrip())
-        if ending.result_format is not None:
-            most = trial.limits.output_bytes / 2**20
-            self._line(f"size     {ending.result_bytes} bytes of {most:g} MiB at most, {ending.result_format}")
-        self._line(f"took     {', '.join(took) or 'not known'}")
-        for first, word in zip(("unknown", *[""] * len(NOT_CHECKED)), NOT_CHECKED, strict=False):
-            self._line(f"{first:<9}{word}")
-
-    def _document(
-        self, source: PlanSource, level: Level | None, why: str, trial: Trial, tried: Tried
-    ) -> dict[str, Any]:
-        return {
-            "ok": tried.ending.state is JobState.SUCCEEDED,
-            "name": source.name,
-            "sha256": source.sha256,
-            "size_bytes": len(source.source),
-            "sandbox": level,
-            "sandbox_reason": why,
-            "state": tried.ending.state,
-            "reason": tried.ending.reason,
-            "exit_code": tried.ending.exit_code,
-            "problem": tried.ending.problem,
-            "usage": tried.ending.usage,
-            "limits": trial.limits,
-            "scalars": self._scalars,
-            "logs": self._logs,
-            "result": None
-            if tried.ending.result_format is None
-            else {
-                "format": tried.ending.result_format,
-                "size_bytes": tried.ending.result_bytes,
-                "sha256": tried.ending.result_sha256,
-                "values": _values(tried),
-            },
-            "not_checked": NOT_CHECKED,
-        }
-
-    def _line(self, text: str) -> None:
-        if not self._as_json:
-            sys.stdout.write(f"{escape_control(text)}\n")
-            sys.stdout.flush()
+def _as_line(event: Reported | Logged) -> str:
+    if isinstance(event, Logged):
+        return f"log      {event.level} {event.message}"
+    step = "" if event.step is None else f"step {event.step}  "
+    numbers = (f"{name}={'null' if value is None else f'{value:g}'}" for name, value in event.values.items())
+    return f"scalars  {step}{'  '.join(numbers)}"
 
 
-def _values(tried: Tried) -> list[Any]:
+def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> Iterator[str]:
+    """Yield how it ended, what it returned, and what all this does not say."""
+    yield f"ended    {ending.state.value}{f': {ending.reason}' if ending.reason else ''}"
+    if ending.problem is not None and ending.problem.message:
+        yield f"error    {ending.problem.type}: {ending.problem.message}"
+    for each in result["values"] if result else []:
+        shape = "" if each.shape is None else f" {each.shape}"
+        yield f"result   {each.name}  {each.type}{shape} {each.value}".rstrip()
+    if result:
+        most = limits.output_bytes / 2**20
+        yield f"size     {ending.result_bytes} bytes of {most:g} MiB at most, {ending.result_format}"
+    usage = ending.usage
+    took = [f"{usage.wall_s:.2f} s"] if usage.wall_s is not None else []
+    took += [f"{usage.cpu_s:.2f} s of CPU time"] if usage.cpu_s is not None else []
+    took += [f"{usage.peak_memory_bytes / 2**20:.0f} MiB at most"] if usage.peak_memory_bytes is not None else []
+    yield f"took     {', '.join(took) or 'not known'}"
+    for first, word in zip(("unknown", *[""] * len(NOT_CHECKED)), NOT_CHECKED, strict=False):
+        yield f"{first:<9}{word}"
+
+
+def _document(
+    source: PlanSource, trial: Trial, why: str, events: list[Reported | Logged], ending: Ending, result: bytes
+) -> dict[str, Any]:
     from fedmon.plan.listing import listing
 
-    return [] if tried.ending.result_format is None else list(listing(tried.ending.result_format, tried.result))
+    found = ending.result_format and {
+        "format": ending.result_format,
+        "size_bytes": ending.result_bytes,
+        "sha256": ending.result_sha256,
+        "values": list(listing(ending.result_format, result)),
+    }
+    return {
+        "ok": ending.state is JobState.SUCCEEDED,
+        "name": source.name,
+        "sha256": source.sha256,
+        "size_bytes": len(source.source),
+        "sandbox": trial.level,
+        "sandbox_reason": why,
+        "state": ending.state,
+        "reason": ending.reason,
+        "exit_code": ending.exit_code,
+        "problem": ending.problem,
+        "usage": ending.usage,
+        "limits": trial.limits,
+        "scalars": [event for event in events if isinstance(event, Reported)],
+        "logs": [event for event in events if isinstance(event, Logged)],
+        "result": found,
+        "not_checked": NOT_CHECKED,
+    }
 
 
 def dataset_at(path: Path) -> GivenDataset:

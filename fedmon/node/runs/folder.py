@@ -1,4 +1,7 @@
-"""The folder of one job, as the daemon reads it: who keeps the job, what happened so far, and how it ended."""
+"""The folder of one job, as the daemon reads it: who keeps the job, what happened so far, and how it ended.
+
+And who is to be ended with it: processes are known by number and start, and never one that only has the number.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,19 @@ import contextlib
 import fcntl
 import os
 import signal
-import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import JobState, TracePiece
 from fedmon.node.collectors.job.cgroup import members_of
 from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
 from fedmon.node.job.cgroup import remove_cgroup
-from fedmon.node.runs.killing import Known, end_all, send
-from fedmon.node.runs.mark import LIMIT, mark_of
 from fedmon.node.runs.order import (
     ENDING,
     EVENTS,
@@ -35,25 +39,34 @@ from fedmon.node.runs.order import (
     Started,
     StopAsked,
 )
-from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders, name_of
+from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders
 from fedmon.node.runs.trace import read_trace
-
-_OPEN = 0o700
-
-_LONGEST_REASON = 2000
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 ENDING_ROOM = ".ending"
 """The file that becomes ``ending.json``: its room on the disk is taken before the job starts."""
 ENDING_BYTES = 65_536
+_LONGEST_REASON = 2000
 _MAX_EVENTS_BYTES = 4_194_304
 _MAX_FILE_BYTES = 1_048_576
 _KILL_TIMEOUT_S = 10.0
+_LOOK_AGAIN_S = 0.002
+_TRIES_WITHOUT_NEWS = 2
+_MARK = b"Max file locks"
+"""What RLIMIT_LOCKS is called in /proc/PID/limits; see JobOrder.mark."""
 
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _ENDING = msgspec.json.Decoder(Ending)
 _ORDER = msgspec.json.Decoder(JobOrder)
+_STOP_ASKED = msgspec.json.Decoder(StopAsked)
+
+
+class Known(NamedTuple):
+    """A process by its number and its start in clock ticks since the boot; no other one ever has both."""
+
+    pid: int
+    start: int
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,33 +89,28 @@ class JobFolder:
         The room for the ending is taken now, so that a full disk cannot keep it from being written later. Raises
         ConflictError when the job is kept already, was, or is over, and StorageError.
         """
-        try:
-            self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-        except OSError as error:
-            raise StorageError(f"cannot make the folder {self.path} of job {order.job_id}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self.ending() is not None:
-                raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
-            if self.had_keeper():
-                raise ConflictError(f"job {order.job_id} was begun before, and lost what watched over it")
-            room = os.open(self.path / ENDING_ROOM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-            with contextlib.closing(os.fdopen(room, "rb+", buffering=0)):
-                os.posix_fallocate(room, 0, ENDING_BYTES)
-            self._write(ORDER, msgspec.json.encode(order))
-        except BlockingIOError:
-            os.close(lock)
-            raise ConflictError(f"job {order.job_id} is kept already: the lock of {self.path} is held") from None
-        except OSError as error:
-            os.close(lock)
-            for name in (ENDING_ROOM, f".{ORDER}", LOCK):  # a full disk needs no files of a job that does not start
-                with contextlib.suppress(OSError):
-                    (self.path / name).unlink()
-            raise StorageError(f"cannot write into {self.path}: {error.strerror}") from error
-        except BaseException:
-            os.close(lock)
-            raise
+        with contextlib.ExitStack() as undo:
+            try:
+                self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                lock = self._made(LOCK)
+                undo.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self.ending() is not None:
+                    raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
+                if self.had_keeper():
+                    raise ConflictError(f"job {order.job_id} was begun before, and lost what watched over it")
+                for name in (ENDING_ROOM, f".{ORDER}", LOCK):
+                    undo.callback((self.path / name).unlink, missing_ok=True)
+                with open(self._made(ENDING_ROOM), "rb+", buffering=0) as room:
+                    os.posix_fallocate(room.fileno(), 0, ENDING_BYTES)
+                self._write(ORDER, msgspec.json.encode(order))
+            except BlockingIOError:
+                message = f"job {order.job_id} is kept already: the lock of {self.path} is held"
+                raise ConflictError(message) from None
+            except OSError as error:
+                message = f"cannot write the files of job {order.job_id} into {self.path}: {error.strerror}"
+                raise StorageError(message) from error
+            undo.pop_all()
         return lock
 
     def order(self) -> JobOrder:
@@ -118,48 +126,40 @@ class JobFolder:
     def is_alive(self) -> bool:
         """Tell whether somebody keeps the job: its keeper lives, or is about to be started."""
         try:
-            lock = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with open(self.path / LOCK, "rb", buffering=0) as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
-        except OSError as error:
-            raise StorageError(f"cannot open {self.path / LOCK}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        finally:
-            os.close(lock)
+        except OSError as error:
+            raise StorageError(f"cannot open {self.path / LOCK}: {error.strerror}") from error
         return False
 
     def keeper(self) -> Known | None:
         """Return the process that keeps the job, once it has told who it is."""
-        return next(iter(_known_in(self._read(LOCK))), None) if self.is_alive() else None
+        return next(self._known(LOCK), None) if self.is_alive() else None
 
     def had_keeper(self) -> bool:
         """Tell whether a keeper has ever told who it is: before that it starts nothing."""
         return bool(self._read(LOCK))
 
+    def stop_asked(self) -> StopAsked | None:
+        """Return why the job is to end before its time; None unless that was asked."""
+        with contextlib.suppress(StorageError, msgspec.DecodeError):
+            return _STOP_ASKED.decode(self._read(STOP))
+        return None
+
     def ending(self) -> Ending | None:
         """Return how the job ended; None as long as it goes on, and for a file that a power cut left damaged."""
         text = self._read(ENDING)
-        if not text:
-            return None
-        try:
-            return _ENDING.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return _ENDING.decode(text) if text else None
+        return None
 
     def events(self, from_offset: int = 0) -> Events:
         """Return what happened since a byte of the file, some megabytes of it at most; 0 is the beginning."""
-        path = self.path / EVENTS
-        try:
-            with path.open("rb") as file:
-                file.seek(from_offset)
-                text = file.read(_MAX_EVENTS_BYTES)
-        except FileNotFoundError:
-            return Events(events=[], next_offset=from_offset)
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        text = self._read(EVENTS, from_offset, _MAX_EVENTS_BYTES)
         end = text.rfind(b"\n") + 1
         found: list[Event] = []
         for line in text[:end].splitlines():
@@ -206,7 +206,7 @@ class JobFolder:
         """Kill what a keeper that is no more left running, and return the numbers of those that were killed.
 
         They are known by the pairs of number and start that the keeper wrote down and what descends from them, by the
-        cgroup of the job, and by its mark (see mark.py). What they wrote, and the cgroup, go with them.
+        cgroup of the job, and by its mark. What they wrote, and the cgroup, go with them.
         """
         if self.is_alive():
             return []
@@ -230,36 +230,45 @@ class JobFolder:
             raise StorageError(f"cannot remove {self.path}: {error.strerror}") from error
 
     def _left_over(self) -> list[Relative]:
-        found: dict[int, Relative] = {}
-        for known in _known_in(self._read(PROCESSES)):
+        found: dict[int, Relative | None] = {}
+        for known in self._known(PROCESSES):
             now = relative(known.pid)
             if now is not None and now.start == known.start:
                 found[known.pid] = now
         for pid in set().union(*map(members_of, self._cgroup_folders())):
-            now = relative(pid)
-            if now is not None:
-                found[pid] = now
+            found[pid] = relative(pid)
         with contextlib.suppress(StorageError):
-            for each in with_limit(LIMIT, mark_of(self.order().folder)):
-                found[each.pid] = each
+            found |= {each.pid: each for each in with_limit(_MARK, self.order().mark)}
         for pid in list(found):
             for each in descendants(pid):
                 found.setdefault(each.pid, each)
-        return list(found.values())
+        return [each for each in found.values() if each is not None]
 
     def _cgroup_folders(self) -> list[Path]:
         try:
-            name = name_of(self.order())
+            name = self.order().cgroup
         except StorageError:
             return []
         started = next((each for each in self.events().events if isinstance(each, Started)), None)
         return left_folders(name, "" if started is None else started.cgroup or "")
 
-    def _read(self, name: str) -> bytes:
+    def _known(self, name: str) -> Iterator[Known]:
+        """Read lines of a number and a start; half a line at the end is none."""
+        text = self._read(name)
+        for line in text[: text.rfind(b"\n") + 1].splitlines():
+            words = line.split()
+            if len(words) == 2 and all(map(bytes.isdigit, words)):
+                yield Known(*map(int, words))
+
+    def _made(self, name: str) -> int:
+        return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+
+    def _read(self, name: str, offset: int = 0, most: int = _MAX_FILE_BYTES) -> bytes:
         path = self.path / name
         try:
-            with path.open("rb") as file:
-                return file.read(_MAX_FILE_BYTES)
+            with path.open("rb", buffering=0) as file:
+                file.seek(offset)
+                return file.read(most)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -272,12 +281,6 @@ class JobFolder:
         staged.replace(self.path / name)
 
 
-def _known_in(text: bytes) -> list[Known]:
-    """Read lines of a number and a start; half a line at the end is none."""
-    lines = [line.split() for line in text[: text.rfind(b"\n") + 1].splitlines()]
-    return [Known(int(line[0]), int(line[1])) for line in lines if len(line) == 2 and all(map(bytes.isdigit, line))]
-
-
 def write_ending(folder: Path, ending: Ending) -> None:
     """Write it into the room that was taken for it, and rename that.
 
@@ -287,58 +290,94 @@ def write_ending(folder: Path, ending: Ending) -> None:
     text = msgspec.json.encode(ending)
     if len(text) > ENDING_BYTES:
         # Escapes made it longer than its room: the problem's text is the least that is needed.
-        text = msgspec.json.encode(
-            msgspec.structs.replace(ending, problem=None, reason=ending.reason[:_LONGEST_REASON])
-        )
+        shorter = msgspec.structs.replace(ending, problem=None, reason=ending.reason[:_LONGEST_REASON])
+        text = msgspec.json.encode(shorter)
     room = folder / ENDING_ROOM
-    descriptor = os.open(room, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    try:
-        view, offset = memoryview(text), 0
-        while view:
-            written = os.pwrite(descriptor, view, offset)
-            view, offset = view[written:], offset + written
-        os.ftruncate(descriptor, len(text))
-    finally:
-        os.close(descriptor)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(room, flags, FILE_MODE), "wb") as file:
+        file.write(text)
+        file.truncate()
     room.replace(folder / ENDING)
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it, following no link; nobody may be writing into it any more.
+    """Remove a folder of any depth with all that is in it, following no link; nobody may be writing into it any more.
 
-    What lies deep is first moved up, as a path or a recursion of any depth could not be. Raises OSError; a folder that
-    is not there is no error.
+    Raises OSError; a folder that is not there is no error.
     """
-    number = 0
-    with contextlib.suppress(FileNotFoundError):
-        while inner := _folders_in(folder):
-            for each in inner:
-                for deeper in _folders_in(each):
-                    number += 1
-                    deeper.rename(_unused(folder, number))
-                each.rmdir()
-        folder.rmdir()
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    """Return the folders in a folder, and remove everything else in it."""
-    folder.chmod(_OPEN)
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                path = Path(entry.path)
-                if stat.S_IMODE(path.lstat().st_mode) & _OPEN != _OPEN:
-                    path.chmod(_OPEN)  # a folder that may not be written to cannot be moved
-                found.append(path)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as here, contextlib.suppress(FileNotFoundError):
+        folder.chmod(FOLDER_MODE)
+        way, at = [folder.name], os.open(folder, flags)
+        here.callback(os.close, at)
+        while way:
+            inner, is_empty = None, True
+            with os.scandir(at) as entries:
+                for entry in entries:
+                    is_empty = False
+                    if entry.is_dir(follow_symlinks=False):
+                        inner = entry.name
+                        break
+                    os.unlink(entry.name, dir_fd=at)
+            if inner is not None:
+                os.chmod(inner, FOLDER_MODE, dir_fd=at)
+                other = os.open(inner, flags, dir_fd=at)
+                way.append(inner)
+            elif is_empty:
+                other = os.open("..", flags, dir_fd=at)
+                os.rmdir(way.pop(), dir_fd=other)
             else:
-                Path(entry.path).unlink()
-    return found
+                continue  # what is unlinked during a look may hide others from it
+            here.pop_all().close()
+            at = other
+            here.callback(os.close, at)
 
 
-def _unused(folder: Path, number: int) -> Path:
-    """Return a name in a folder that is not taken."""
-    path = folder / f".{number}"
-    while os.path.lexists(path):
-        path = path.with_name(f"{path.name}.")
-    return path
+def send(known: Known, number: int) -> bool:
+    """Send a signal to a process, unless its number belongs to another one now; tell whether it was sent.
+
+    Where the kernel can (5.3), a descriptor holds the process before its start is looked at, so that it cannot be
+    replaced in between.
+    """
+    held = None
+    try:
+        with contextlib.suppress(OSError):
+            held = os.pidfd_open(known.pid)
+        now = relative(known.pid)
+        if now is None or now.start != known.start:
+            return False
+        if held is None:
+            os.kill(known.pid, number)
+        else:
+            signal.pidfd_send_signal(held, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if held is not None:
+            os.close(held)
+    return True
+
+
+def end_all(living: Callable[[], Sequence[Relative]], *, timeout_s: float) -> list[Known]:
+    """Kill whatever ``living`` returns until it returns nothing but zombies; return those that are left.
+
+    All of them are stopped before any is killed, as one that is stopped starts no others meanwhile.
+    """
+    deadline = Deadline(timeout_s)
+    while True:
+        stopped: set[Known] = set()
+        for _ in range(_TRIES_WITHOUT_NEWS):
+            while (news := _awake(living()) - stopped) and not deadline.passed():
+                for each in news:
+                    send(each, signal.SIGSTOP)
+                stopped |= news
+        left = _awake(living())
+        for each in left:
+            send(each, signal.SIGKILL)
+        if not left or deadline.passed():
+            return sorted(left)
+        threading.Event().wait(_LOOK_AGAIN_S)
+
+
+def _awake(relatives: Iterable[Relative]) -> set[Known]:
+    return {Known(each.pid, each.start) for each in relatives if not each.is_zombie}

@@ -1,77 +1,168 @@
-"""The process that forks keepers: small, with everything imported that they need, and with a single thread.
-
-Run with the numbers of two sockets: one that brings orders and ends with the daemon, one for pokes. See launching.py.
-"""
+"""The daemon's side of the launcher: start it, have it start keepers, and hear from them."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import logging
 import os
-import signal
 import socket
+import subprocess
 import sys
-import time
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from fedmon.common.wire.runs import JobState
-from fedmon.node.runs.folder import write_ending
-from fedmon.node.runs.keeper import keep
-from fedmon.node.runs.launching import READY, TAKEN
-from fedmon.node.runs.order import Ending
-from fedmon.node.runs.sandbox.kernel import LAUNCHER, name_process
+import fedmon
+from fedmon.common.errors import ConflictError, FedmonError
+from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.order import JobOrder
 
-MAX_ORDER_BYTES = 16_384
-_MAX_DESCRIPTORS = 3
+logger = logging.getLogger(__name__)
+
+READY, TAKEN = b"ready", b"taken"
+MAX_POKE_BYTES = 256
+_START_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 5.0
 
 
-def main() -> int:
-    """Fork a keeper for each order, until there is no daemon any more."""
-    commands, pokes = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
-    for each in (commands, pokes):
-        each.set_inheritable(False)
-    name_process(LAUNCHER)
-    # Keepers are nobody's to wait for: they outlive us. And Ctrl-C is meant for the daemon, whose end is ours.
-    for number, deed in ((signal.SIGCHLD, signal.SIG_IGN), (signal.SIGINT, signal.SIG_IGN)):
-        signal.signal(number, deed)
-    gc.collect()
-    gc.freeze()  # what no collection touches stays shared with all keepers
-    with contextlib.suppress(ConnectionError):  # the daemon ended meanwhile, which is heard next
-        commands.send(READY, socket.MSG_NOSIGNAL)
-    while True:
+class LauncherError(FedmonError):
+    """No keeper can be started now; says why."""
+
+
+class Launcher:
+    """Starts keepers of jobs by a small process, which forks much faster than a daemon with its threads could.
+
+    ``on_poke`` is called with a job's id by a thread named ``launcher``, whenever its folder has news: it must only
+    hand over. Keepers outlive the launcher and the daemon; one that was started by an earlier daemon pokes nobody. A
+    launcher that ended is started again with the next job. All methods are safe from any thread.
+    """
+
+    def __init__(self, on_poke: Callable[[str], None]) -> None:
+        self._on_poke = on_poke
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._commands: socket.socket | None = None
+        self._pokes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._thread = threading.Thread(target=self._listen, name="launcher", daemon=True)
+        self._is_stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the launcher's process, None when there is none."""
+        process = self._process
+        return process.pid if process is not None else None
+
+    def start(self) -> None:
+        """Start the launcher, unless it was stopped: the thread that starts it may be late. Raises LauncherError."""
+        with self._lock:
+            if self._commands is None and not self._is_stopped:
+                self._start_process()
+                if not self._thread.is_alive():
+                    self._thread.start()
+
+    def launch(self, order: JobOrder, plan: int, inputs: int | None = None) -> None:
+        """Have a job started; ``plan`` and ``inputs`` are descriptors of what it gets, and stay the caller's.
+
+        When this returns the job's lock is held: from then on its folder tells everything. Raises ConflictError when
+        the job is kept already or is over, StorageError when its folder cannot be written, and LauncherError.
+        """
+        folder = JobFolder(Path(order.folder))
+        message = b"\0".join([order.job_id.encode(), os.fsencode(folder.path.absolute())])
+        given = [plan] if inputs is None else [plan, inputs]
+        with self._lock:
+            if not self._thread.is_alive():
+                raise LauncherError("the launcher of jobs is not running: start the node again")
+            if self._hand_over(message, folder.prepare(order), given):
+                return
+            # It was killed, perhaps after it had forked: whoever holds the lock then keeps the job.
+            self._start_process()
+            try:
+                lock = folder.prepare(order)
+            except ConflictError:
+                return
+            if not self._hand_over(message, lock, given):
+                raise LauncherError(f"cannot hand job {order.job_id} to the launcher: it ended twice")
+
+    def stop(self) -> None:
+        """End the launcher for good; the keepers that it started go on."""
+        with self._lock:
+            is_first, self._is_stopped = not self._is_stopped, True
+            self._end_process()
+        if not is_first:
+            return
+        if self._thread.is_alive():
+            self._pokes[1].send(b"")
+            self._thread.join()
+        for each in self._pokes:
+            each.close()
+
+    def _hand_over(self, message: bytes, lock: int, given: list[int]) -> bool:
+        """Send an order with its descriptors, and close the lock; tell whether the launcher took it."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(commands, MAX_ORDER_BYTES, _MAX_DESCRIPTORS)
-        except ConnectionError:
-            return 0
-        if not message:
-            return 0
-        job_id, _, folder = message.partition(b"\0")
-        _fork(commands, pokes, job_id, Path(os.fsdecode(folder)), descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        with contextlib.suppress(ConnectionError):
-            commands.send(TAKEN, socket.MSG_NOSIGNAL)
+            if self._commands is None:
+                return False
+            socket.send_fds(self._commands, [message], [lock, *given], socket.MSG_NOSIGNAL)
+            return self._commands.recv(len(TAKEN)) == TAKEN
+        except OSError as error:
+            logger.warning("the launcher of jobs took no order, and is started again: %s", error)
+            return False
+        finally:
+            os.close(lock)
 
+    def _start_process(self) -> None:
+        """Start the process and wait until it is ready. Raises LauncherError."""
+        self._end_process()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        passed = [theirs.fileno(), self._pokes[1].fileno()]
+        root = str(Path(fedmon.__file__).resolve().parent.parent)
+        path = os.pathsep.join(dict.fromkeys([root, *(each for each in sys.path if each)]))
+        command = [sys.executable, "-s", "-S", "-B", "-P", "-X", "utf8", "-m", "fedmon.node.runs.keeper"]
+        try:
+            # An empty environment: what a process was started with can be read as long as it lives, and bubblewrap
+            # hands on whom it descends from.
+            self._process = subprocess.Popen(
+                [*command, *map(str, passed)],
+                env={"PYTHONPATH": path},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=passed,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise LauncherError(f"cannot start the launcher of jobs ({sys.executable}): {error.strerror}") from error
+        finally:
+            theirs.close()
+        self._commands = ours
+        ours.settimeout(_START_TIMEOUT_S)
+        try:
+            is_ready = ours.recv(len(READY)) == READY
+        except OSError:
+            is_ready = False
+        if not is_ready:
+            self._end_process()
+            raise LauncherError(
+                f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; what it said is on standard error"
+            )
 
-def _fork(commands: socket.socket, pokes: socket.socket, job_id: bytes, folder: Path, descriptors: list[int]) -> None:
-    try:
-        child = os.fork()
-    except OSError as error:
-        reason = f"no process could be started for it: {error.strerror}"
-        now = time.time()
-        write_ending(folder, Ending(state=JobState.NOT_STARTED, reason=reason, started=None, ended=now, sandbox=None))
-        pokes.send(job_id, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        return
-    if child:
-        return
-    try:
-        commands.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        lock, plan, *inputs = descriptors
-        keep(folder, lock=lock, plan=plan, inputs=inputs[0] if inputs else None, pokes=pokes)
-    finally:
-        os._exit(0)
+    def _listen(self) -> None:
+        """Hand over pokes until the stop, which sends an empty one."""
+        while poke := self._pokes[0].recv(MAX_POKE_BYTES):
+            try:
+                self._on_poke(poke.decode("ascii", errors="replace"))
+            except Exception:
+                logger.exception("a poke of job %r was not taken", poke)
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def _end_process(self) -> None:
+        """End the launcher's process and wait for it: with its socket closed it ends by itself."""
+        process, self._process = self._process, None
+        commands, self._commands = self._commands, None
+        if commands is not None:
+            commands.close()
+        if process is None:
+            return
+        try:
+            process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -8,6 +8,7 @@ where its sandbox has no file system for that; and in the end ``ending.json``, w
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -24,14 +25,14 @@ RESULT = "result"
 TMP = "tmp"
 ENDING = "ending.json"
 
-
 LEVELS: tuple[Level, ...] = get_args(Level)
 """Strongest first."""
 
 
-def is_weaker(level: Level, minimum: Level) -> bool:
-    """Tell whether a level confines less than another."""
-    return LEVELS.index(level) > LEVELS.index(minimum)
+def is_weaker(level: Level | None, minimum: Level | None) -> bool:
+    """Tell whether a level confines less than another; None confines nothing."""
+    ranks = (*LEVELS, None)
+    return ranks.index(level) > ranks.index(minimum)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +72,8 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One job, as its keeper gets it. ``inputs_format`` is null where there are no inputs.
 
     ``level`` is how it is confined: the strongest that the daemon found at its start. ``minimum`` is the weakest that
-    the owner allows; a keeper starts nothing below it.
+    the owner allows; a keeper starts nothing below it. Both are null only when somebody tries a plan of their own
+    without a sandbox.
     """
 
     job_id: str
@@ -82,13 +84,30 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     interpreter: Interpreter
     runtime: str
     limits: Limits
-    level: Level
-    minimum: Level
+    level: Level | None
+    minimum: Level | None
     trace_bytes: int
     dataset: GivenDataset | None = None
     arguments: dict[str, Any] = {}
     inputs_format: Literal["json", "npz"] | None = None
     devices: list[str] = []
+
+    @property
+    def mark(self) -> int:
+        """A number of 62 bits that all processes of the job bear, known by it when nobody watches over them any more.
+
+        It is a limit that means nothing to the kernel, is inherited by every process, and can be raised by none:
+        RLIMIT_LOCKS. A plan cannot lower it either, as the filters of system calls deny that. An environment could be
+        overwritten, and the same job id may run on several nodes of one machine.
+        Source: Linux man-pages, getrlimit(2), "In Linux 2.4.25 and later" of RLIMIT_LOCKS.
+        """
+        digest = hashlib.sha256(self.folder.encode(errors="surrogateescape")).digest()
+        return int.from_bytes(digest[:8], "big") >> 2 | 1
+
+    @property
+    def cgroup(self) -> str:
+        """What its cgroup is called; the same job may run on other nodes of this machine."""
+        return f"fedmon-job-{self.job_id}-{self.mark:016x}"
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="started"):
@@ -96,7 +115,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=
 
     t: float
     pid: int
-    sandbox: Level
+    sandbox: Level | None
     cgroup: str | None = None
 
 
@@ -132,9 +151,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
     state: JobState
     reason: str
-    started: float | None
-    ended: float
-    sandbox: Level | None
+    started: float | None = None
+    ended: float = 0.0
+    sandbox: Level | None = None
     exit_code: int | None = None
     problem: Problem | None = None
     usage: Usage = Usage()

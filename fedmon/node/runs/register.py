@@ -12,7 +12,7 @@ import msgspec
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.wire.runs import JobReport, JobState, Parcel
-from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.database import Database, readable, timestamp
 from fedmon.node.runs.folder import JobFolder
 
 WITHDRAWN = "the owner of the node took the approval of this plan back"
@@ -50,7 +50,7 @@ class JobRegister:
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 job.job_id, record.researcher_id, record.content, job.sha256, job.state.value, job.state.is_over,
-                _encode(record).decode(), timestamp(job.created), _moment(job.ended),
+                _encode(record).decode(), timestamp(job.created), job.ended and timestamp(job.ended),
             ),
         )  # fmt: skip
 
@@ -59,30 +59,33 @@ class JobRegister:
         job = record.job
         self._database.execute(
             "UPDATE runs SET state = ?, is_over = ?, job = ?, ended = ? WHERE job_id = ?",
-            (job.state.value, job.state.is_over, _encode(record).decode(), _moment(job.ended), job.job_id),
+            (
+                job.state.value,
+                job.state.is_over,
+                _encode(record).decode(),
+                job.ended and timestamp(job.ended),
+                job.job_id,
+            ),
         )
 
     def find(self, job_id: str) -> JobRecord | None:
         """Return a job, or None. Raises StorageError when its record is damaged."""
-        found = self._database.rows("SELECT job FROM runs WHERE job_id = ?", (job_id,))
-        return _record(found[0]["job"], job_id) if found else None
+        found = self._database.rows("SELECT job_id, job FROM runs WHERE job_id = ?", (job_id,))
+        return _record(found[0]) if found else None
 
     def going_on(self) -> list[JobRecord]:
         """Return the jobs that are not over, oldest first; a damaged record is told in the log."""
-        return _readable(
-            self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position"), "not over"
-        )
+        rows = self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position")
+        return readable(rows, _record)
 
     def of(self, researcher_id: str | None, *, offset: int, limit: int) -> list[JobRecord]:
         """Return jobs of a researcher, or of all with None, newest first."""
-        return _readable(
-            self._database.rows(
-                "SELECT job_id, job FROM runs WHERE ?1 IS NULL OR researcher_id = ?1 "
-                "ORDER BY position DESC LIMIT ?2 OFFSET ?3",
-                (researcher_id, limit, offset),
-            ),
-            "listed",
+        rows = self._database.rows(
+            "SELECT job_id, job FROM runs WHERE ?1 IS NULL OR researcher_id = ?1 "
+            "ORDER BY position DESC LIMIT ?2 OFFSET ?3",
+            (researcher_id, limit, offset),
         )
+        return readable(rows, _record)
 
     def count(self, researcher_id: str) -> int:
         """Return how many jobs of a researcher there are."""
@@ -107,25 +110,11 @@ class JobRegister:
                 self._database.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
 
 
-def _moment(moment: datetime.datetime | None) -> str | None:
-    return None if moment is None else timestamp(moment)
-
-
-def _record(text: str, job_id: str) -> JobRecord:
+def _record(row: dict[str, Any]) -> JobRecord:
     try:
-        return msgspec.json.decode(text, type=JobRecord)
+        return msgspec.json.decode(row["job"], type=JobRecord)
     except msgspec.MsgspecError as error:
-        raise StorageError(f"the record of job {job_id} is damaged: {error}") from error
-
-
-def _readable(rows: Sequence[dict[str, Any]], what: str) -> list[JobRecord]:
-    records = []
-    for row in rows:
-        try:
-            records.append(_record(row["job"], row["job_id"]))
-        except StorageError as error:
-            logger.warning("a job is not %s: %s", what, error)
-    return records
+        raise StorageError(f"the record of job {row['job_id']} is damaged: {error}") from error
 
 
 def stop_jobs_of(sha256: str, register: JobRegister, runs_dir: Path) -> None:

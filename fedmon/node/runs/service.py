@@ -2,46 +2,106 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 import hashlib
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from fedmon.common.clock import Deadline, utc_now
-from fedmon.common.errors import ConflictError, FedmonError, StorageError
-from fedmon.common.log import without_paths
-from fedmon.common.settings import NodeSettings, RunsSettings
+from fedmon.common.actor import Actor
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError, FedmonError, NotFoundError, StorageError
+from fedmon.common.metrics.sample import user_stream
+from fedmon.common.settings import NodeSettings
 from fedmon.common.wire.messages import ErrorCode
-from fedmon.common.wire.runs import JobReport, JobsReply, JobState, JobStatus, Level, Run, RunLimits, RunScalars, Stop
+from fedmon.common.wire.runs import (
+    JobOutcome,
+    JobReport,
+    JobScalar,
+    JobsReply,
+    JobState,
+    JobStatus,
+    Level,
+    Parcel,
+    Run,
+    RunLimits,
+    RunScalars,
+    Stop,
+)
 from fedmon.node.measure.pipeline import Pipeline
+from fedmon.node.measure.publisher import BURST, PER_S
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
-from fedmon.node.runs import admission
-from fedmon.node.runs.conclusion import Conclusion
+from fedmon.node.requests.throttle import Throttle
+from fedmon.node.runs.admission import Admitted, RunRefusedError, admit
+from fedmon.node.runs.confinement import Confinement
 from fedmon.node.runs.folder import FOLDER_MODE, JobFolder
-from fedmon.node.runs.follower import Following, Telling, Watching
-from fedmon.node.runs.going import Going, Phase, closed
-from fedmon.node.runs.launching import Launcher
-from fedmon.node.runs.order import LEVELS, Interpreter, JobOrder, is_weaker
-from fedmon.node.runs.refusal import RunRefusedError
+from fedmon.node.runs.launcher import Launcher
+from fedmon.node.runs.order import ORDER, TMP, Ending, Event, JobOrder, Limits, Logged, Reported, Started
+from fedmon.node.runs.outcome import Transfers, inline, leaving, without_result
 from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister
-from fedmon.node.runs.sealed import sealed
+from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.node.runs.status import Status
-from fedmon.node.runs.transfers import Transfers
-
-LOOK_TIMEOUT_S = 10.0
-LOOK_AGAIN_S = (60.0, 600.0, 3600.0)
-"""When it is looked again for the strongest level, after looks that did not find it; the last one is repeated."""
 
 NOT_STARTED = "the node could not start it; its owner's log says why"
+NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
+LOST = "what watched over the job ended before it; nothing of it is left running"
+LOGGER = "fedmon.job"
+MAX_SCALARS_BYTES = 90_000
+"""What the scalars of one message may take; the rest of it is for the envelope."""
+_FRAME_BYTES, _VALUE_BYTES = 256, 32
 _ENVELOPE = frozenset(
     {"researcher_id", "node_id", "instance", "id", "session", "sequence", "expires", "protocol_version"}
 )
 
 logger = logging.getLogger(__name__)
+
+
+class Phase(enum.Enum):
+    """What is waited for."""
+
+    INPUTS = "inputs"
+    KEEPER = "keeper"
+    RESULT = "result"
+    """The plan is over, and its result on the way to the repository."""
+    REGISTER = "register"
+    """It is over, and that could not be written yet."""
+
+
+class ActiveJob:
+    """One job that is not over, or whose end is not written down; belongs to the node's worker."""
+
+    def __init__(self, record: JobRecord, folder: Path, *, phase: Phase) -> None:
+        self.record, self.phase = record, phase
+        self.folder = JobFolder(folder / record.job.job_id)
+        self.verdict: tuple[JobReport, Parcel | None] | None = None
+        self.is_saved = True
+        self._told = ""
+
+    @property
+    def job(self) -> JobReport:
+        """The job as it stands."""
+        return self.record.job
+
+    def tell(self, problem: FedmonError) -> None:
+        """Log a problem with this job, once as long as it stays the same."""
+        if str(problem) != self._told:
+            logger.error("job %s is looked after again: %s", self.job.job_id, problem)
+        self._told = str(problem)
+
+    def change(self, **changes: Any) -> None:
+        """Take how the job stands from now on."""
+        self.record = msgspec.structs.replace(self.record, job=msgspec.structs.replace(self.job, **changes))
+        self.is_saved = False
 
 
 class Runs:
@@ -67,35 +127,24 @@ class Runs:
         is_heard: bool,
     ) -> None:
         self._registers, self._policy, self._settings, self._node_folder = registers, policy, settings, folder
-        self._hand_over, self._is_heard = hand_over, is_heard
+        self._boot, self._hand_over, self._push, self._is_heard = boot, hand_over, push, is_heard
         self.folder = folder / "runs"
         self.register = JobRegister(registers.database)
         self.launcher = Launcher(self._poked)
         self.confinement = Confinement(settings.runs, folder / "runtime", beside=self.launcher.start)
         self._transfers = Transfers(settings.repository, hand_over=hand_over)
-        self._watching = Watching(measuring)
-        self._telling = Telling(measuring, node_id=settings.id, send=send, policy=policy, is_heard=is_heard)
-        self._going: dict[str, Going] = {}
-        self._conclusion = Conclusion(
-            registers, policy, self.register, self._transfers, boot=boot, push=push, gone=self._gone
-        )
-        self._beginning = Beginning(
-            settings,
-            confinement=self.confinement,
-            launcher=self.launcher,
-            transfers=self._transfers,
-            conclusion=self._conclusion,
-            admit_again=self._admitted_again,
-        )
-        self._following = Following(self._conclusion, self._telling, self._watching, energy_j=measuring.job_energy)
-        self._status = Status(policy, self.register, self.folder, self._going)
+        self._watch = JobWatch(measuring)
+        self._scalars = ScalarSender(measuring, node_id=settings.id, send=send, policy=policy, is_heard=is_heard)
+        self._energy_j = measuring.job_energy
+        self._active: dict[str, ActiveJob] = {}
+        self._status = Status(policy, self.register, self.folder, now=self._now)
         self._poke_lock = threading.Lock()
         self._poked_jobs: set[str] = set()
 
     @property
     def running(self) -> int:
         """How many jobs take what the machine has; one whose result is on its way does not."""
-        return sum(going.phase in (Phase.INPUTS, Phase.KEEPER) for going in self._going.values())
+        return sum(active.phase in (Phase.INPUTS, Phase.KEEPER) for active in self._active.values())
 
     # --- from the researcher ---------------------------------------------------------------------------------------
 
@@ -153,12 +202,12 @@ class Runs:
 
     def plan_withdrawn(self, sha256: str) -> None:
         """Stop the jobs of a plan that is approved no longer."""
-        for job_id in [job_id for job_id, going in self._going.items() if going.job.sha256 == sha256]:
+        for job_id in [job_id for job_id, active in self._active.items() if active.job.sha256 == sha256]:
             self._end(job_id, JobState.PLAN_REJECTED, WITHDRAWN)
 
     def follow(self, settings: NodeSettings) -> None:
         """Obey other settings from the next job on."""
-        self._settings = self._beginning.settings = settings
+        self._settings = settings
         self._transfers.repository = settings.repository
         if self._is_heard:
             self.confinement.follow(settings.runs)
@@ -177,9 +226,11 @@ class Runs:
         except OSError as error:
             raise StorageError(f"cannot make the folder {self.folder} of jobs: {error.strerror}") from error
         for record in self.register.going_on():
-            going = Going(record, JobFolder(self.folder / record.job.job_id), phase=Phase.KEEPER)
-            self._going[record.job.job_id] = going
-            self._guarded(going, self._following.take_up)
+            active = ActiveJob(record, self.folder, phase=Phase.KEEPER)
+            self._active[record.job.job_id] = active
+            self._guarded(active, self._look_after)
+            if active.phase is Phase.KEEPER:
+                self._guarded(active, self._watch_again)
             plan = self._registers.plans.find(record.job.sha256)
             if plan is None or plan.status.value != "approved":
                 self.plan_withdrawn(record.job.sha256)
@@ -188,19 +239,19 @@ class Runs:
     def tick(self) -> None:
         """Look after every job, and after the sandbox; about once a second."""
         self.confinement.tick()
-        for going in list(self._going.values()):
-            self._guarded(going, self._following.look_after)
-        self._telling.flush()
+        for active in list(self._active.values()):
+            self._guarded(active, self._look_after)
+        self._scalars.flush()
         self.save()
 
     def save(self) -> None:
         """Write down how the jobs stand that have news. Raises StorageError."""
-        unsaved = [going for going in self._going.values() if not going.is_saved]
+        unsaved = [active for active in self._active.values() if not active.is_saved]
         if unsaved:
             with self._registers.database.transaction():
-                for going in unsaved:
-                    self.register.keep(going.saved())
-                    going.is_saved = True
+                for active in unsaved:
+                    self.register.keep(active.record)
+                    active.is_saved = True
 
     def purge(self) -> None:
         """Remove what was kept of old jobs for long enough."""
@@ -211,22 +262,21 @@ class Runs:
         self.confinement.join(1.0)
         self.launcher.stop()
         self._transfers.stop()
-        self._watching.stop(1.0)
+        self._watch.stop(1.0)
 
     def record(self, job_id: str) -> JobRecord | None:
         """Return a job as it stands, whose ever it is; None when there is none."""
-        going = self._going.get(job_id)
-        return self.register.find(job_id) if going is None else going.record
+        active = self._active.get(job_id)
+        return self.register.find(job_id) if active is None else active.record
 
     def records(self, *, limit: int) -> list[JobRecord]:
         """Return the newest jobs of all researchers, as they stand."""
-        found = self.register.of(None, offset=0, limit=limit)
-        return [self._going[each.job.job_id].record if each.job.job_id in self._going else each for each in found]
+        return [self._now(each) for each in self.register.of(None, offset=0, limit=limit)]
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- how a job begins ------------------------------------------------------------------------------------------
 
-    def _admitted(self, request: Run, *, running: int) -> admission.Admitted:
-        return admission.admit(
+    def _admitted(self, request: Run, *, running: int) -> Admitted:
+        return admit(
             request,
             settings=self._settings,
             policy=self._policy,
@@ -236,39 +286,198 @@ class Runs:
             running=running,
         )
 
-    def _admitted_again(self, request: Run) -> admission.Admitted:
-        """Ask again for a job that is counted already, and whose request the router let pass a while ago."""
-        refusal = self._policy.refusal(request.researcher_id)
-        if refusal is not None:
-            raise RunRefusedError(ErrorCode.REFUSED, refusal)
-        return self._admitted(request, running=0)
+    def _begin(self, request: Run, record: JobRecord, admitted: Admitted) -> None:
+        """Start what was committed: at once, or when its inputs are here."""
+        active = ActiveJob(record, self.folder, phase=Phase.INPUTS)
+        self._active[request.job_id] = active
+        parcel = request.inputs
+        if parcel is None or parcel.url is None:
+            self._launch(active, request, admitted, None)
+            return
+        self._transfers.fetch(
+            parcel,
+            active.folder.path,
+            max_bytes=self._settings.runs.max_input_bytes,
+            done=lambda fetched: self._fetched(active, request, admitted.limits, fetched),
+        )
 
-    def _begin(self, request: Run, record: JobRecord, admitted: admission.Admitted) -> None:
-        going = Going(record, JobFolder(self.folder / request.job_id), phase=Phase.INPUTS, admitted=admitted)
-        self._going[request.job_id] = going
-        self._beginning.begin(going, request)
+    def _fetched(self, active: ActiveJob, request: Run, limits: Limits, fetched: int | FedmonError) -> None:
+        if isinstance(fetched, FedmonError):
+            if active.phase is Phase.INPUTS:
+                self._give_up(active, JobState.NOT_STARTED, f"its inputs were not fetched: {fetched}")
+            return
+        if active.phase is not Phase.INPUTS:
+            os.close(fetched)  # it was stopped meanwhile
+            return
+        try:
+            # Asked again: the router let the request pass a while ago. The job is counted already.
+            refusal = self._policy.refusal(request.researcher_id)
+            if refusal is not None:
+                raise RunRefusedError(ErrorCode.REFUSED, refusal)
+            admitted = self._admitted(request, running=0)
+        except RunRefusedError as refused:
+            os.close(fetched)
+            self._not_started(active, refused)
+            return
+        # The limits are those that it was told.
+        self._launch(active, request, msgspec.structs.replace(admitted, limits=limits), fetched)
+
+    def _launch(self, active: ActiveJob, request: Run, admitted: Admitted, fetched: int | None) -> None:
+        """Hand a job to a keeper; what was fetched is closed here."""
+        given: list[int] = []
+        try:
+            ground, level, python = self.confinement.ground()
+            given.append(sealed("plan", admitted.source))
+            if fetched is None and admitted.inputs is not None:
+                fetched = sealed("inputs", admitted.inputs)
+            runs = self._settings.runs
+            order = JobOrder(
+                job_id=request.job_id,
+                node_id=self._settings.id,
+                folder=str(active.folder.path),
+                sha256=admitted.plan.sha256,
+                name=admitted.plan.name,
+                interpreter=python,
+                runtime=str(ground.runtime),
+                limits=admitted.limits,
+                level=level,
+                minimum=runs.sandbox,
+                trace_bytes=runs.trace_bytes,
+                dataset=admitted.dataset,
+                arguments=request.arguments,
+                inputs_format=None if request.inputs is None else request.inputs.format,
+                devices=list(runs.devices),
+            )
+            self.launcher.launch(order, given[0], fetched)
+        except (FedmonError, OSError) as problem:
+            self._not_started(active, problem)
+            return
+        finally:
+            for descriptor in (*given, *([] if fetched is None else [fetched])):
+                os.close(descriptor)
+        active.phase = Phase.KEEPER
+
+    def _not_started(self, active: ActiveJob, problem: Exception) -> None:
+        logger.error("job %s could not be started: %s", active.job.job_id, problem)
+        reason = str(problem) if isinstance(problem, RunRefusedError) else NOT_STARTED
+        self._give_up(active, JobState.NOT_STARTED, reason)
+
+    def _give_up(self, active: ActiveJob, state: JobState, reason: str) -> None:
+        """Conclude a job that no keeper has."""
+        self._conclude(active, msgspec.structs.replace(active.job, state=state, reason=reason, ended=utc_now()))
+
+    # --- how a job is followed -------------------------------------------------------------------------------------
+
+    def _poked(self, job_id: str) -> None:
+        """Have a job's news read; on the launcher's thread."""
+        with self._poke_lock:
+            is_first = job_id not in self._poked_jobs
+            self._poked_jobs.add(job_id)
+        if is_first:
+            self._hand_over(lambda: self._look_at(job_id))
+
+    def _look_at(self, job_id: str) -> None:
+        with self._poke_lock:
+            self._poked_jobs.discard(job_id)
+        active = self._active.get(job_id)
+        if active is not None:
+            self._guarded(active, self._look)
+
+    def _guarded(self, active: ActiveJob, look: Callable[[ActiveJob], None]) -> None:
+        try:
+            look(active)
+        except FedmonError as problem:
+            # The next look may find it readable again; other jobs are looked after in any case.
+            active.tell(problem)
+
+    def _look(self, active: ActiveJob) -> None:
+        """Pass on what is new of a job, and take its end. Raises StorageError."""
+        if active.phase is not Phase.KEEPER:
+            return
+        # The end is looked for first: what happened before it is all there then.
+        ending = active.folder.ending()
+        while True:
+            read_bytes = active.record.read_bytes
+            found = active.folder.events(read_bytes)
+            for event in found.events:
+                self._take(active, event)
+            if found.next_offset == read_bytes:
+                break
+            active.record = msgspec.structs.replace(active.record, read_bytes=found.next_offset)
+            active.is_saved = False
+            if ending is None:
+                break
+        if ending is not None:
+            energy_j = self._energy_j(active.job.job_id, ending.usage.wall_s)
+            self._let_go(active)
+            self._take_end(active, over(active.job, ending, energy_j=energy_j), ending)
+
+    def _take(self, active: ActiveJob, event: Event) -> None:
+        match event:
+            case Started():
+                active.change(state=JobState.RUNNING, started=_utc(event.t), sandbox=event.sandbox)
+                self._watch.begin(active.job.job_id, event.pid, active.job.name, active.folder.path)
+            case Reported():
+                active.change(scalars=max(active.job.scalars, event.number + 1))
+                self._scalars.add(active.job.job_id, active.record.researcher_id, event)
+            case Logged():
+                self._scalars.log(active.job.job_id, event)
+
+    def _look_after(self, active: ActiveJob) -> None:
+        """Look at a job that may have no keeper any more, or whose end could not be written. Raises StorageError."""
+        if active.phase is Phase.REGISTER and active.verdict is not None:
+            self._conclude(active, *active.verdict)
+        elif active.phase is Phase.KEEPER:
+            is_alive = active.folder.is_alive()
+            self._look(active)
+            if not is_alive and active.phase is Phase.KEEPER:
+                self._lost(active)
+
+    def _watch_again(self, active: ActiveJob) -> None:
+        # Its start was passed on by the daemon before, whose watch went with it.
+        started = next((each for each in active.folder.events().events if isinstance(each, Started)), None)
+        if started is not None:
+            self._watch.begin(active.job.job_id, started.pid, active.job.name, active.folder.path)
+
+    def _lost(self, active: ActiveJob) -> None:
+        killed = active.folder.kill_leftovers()
+        if killed:
+            logger.warning("job %s had lost its keeper: %d processes of it were ended", active.job.job_id, len(killed))
+        began = active.job.started is not None or active.folder.had_keeper()
+        was_ordered = (active.folder.path / ORDER).exists()
+        self._let_go(active)
+        if began and was_ordered:
+            self._give_up(active, JobState.LOST, LOST)
+        else:
+            self._give_up(active, JobState.NOT_STARTED, NEVER_STARTED)
+
+    def _let_go(self, active: ActiveJob) -> None:
+        self._watch.end(active.job.job_id)
+        self._scalars.ended(active.record.researcher_id)
+
+    def _now(self, record: JobRecord) -> JobRecord:
+        active = self._active.get(record.job.job_id)
+        return record if active is None else active.record
+
+    # --- how a job ends --------------------------------------------------------------------------------------------
 
     def _end(self, job_id: str, state: JobState, reason: str) -> None:
         """End a job before its time; its outcome comes when all of it has ended."""
-        going = self._going.get(job_id)
-        if going is None:
+        active = self._active.get(job_id)
+        if active is None:
             return
-        if going.phase is Phase.INPUTS:
-            self._beginning.give_up(going, state, reason)
-        elif going.phase is Phase.KEEPER:
+        if active.phase is Phase.INPUTS:
+            self._give_up(active, state, reason)
+        elif active.phase is Phase.KEEPER:
             try:
-                going.folder.stop(state, reason)
+                active.folder.stop(state, reason)
             except FedmonError as problem:
                 logger.error("job %s cannot be stopped: %s", job_id, problem)  # noqa: TRY400
 
     def _end_unknown(self) -> None:
         """Stop what runs and is not in the register: nobody would ever hear of it."""
-        try:
-            found = [path for path in self.folder.iterdir() if path.name not in self._going]
-        except FileNotFoundError:
-            return
         known = self.register.ids()
-        for path in found:
+        for path in [path for path in self.folder.iterdir() if path.name not in self._active]:
             folder = JobFolder(path)
             try:
                 if folder.stop(JobState.LOST, "the node has no record of this job"):
@@ -279,147 +488,71 @@ class Runs:
             except FedmonError as problem:
                 logger.warning("what is left of job %s is not removed: %s", path.name, problem)
 
-    def _gone(self, job_id: str) -> None:
-        self._going.pop(job_id, None)
-
-    def _poked(self, job_id: str) -> None:
-        """Have a job's news read; on the launcher's thread."""
-        with self._poke_lock:
-            is_first = job_id not in self._poked_jobs
-            self._poked_jobs.add(job_id)
-        if is_first:
-            self._hand_over(lambda: self._look(job_id))
-
-    def _look(self, job_id: str) -> None:
-        with self._poke_lock:
-            self._poked_jobs.discard(job_id)
-        going = self._going.get(job_id)
-        if going is not None:
-            self._guarded(going, self._following.look)
-
-    def _guarded(self, going: Going, look: Callable[[Going], None]) -> None:
-        try:
-            look(going)
-        except FedmonError as problem:
-            # The next look may find it readable again; other jobs are looked after in any case.
-            going.tell(problem)
-
-
-class Beginning:
-    """Begins jobs; belongs to the node's worker. ``settings`` are those in force.
-
-    ``admit_again(request)`` asks the owner's rules once more, for a job whose inputs took their time. It raises
-    RunRefusedError.
-    """
-
-    def __init__(
-        self,
-        settings: NodeSettings,
-        *,
-        confinement: Confinement,
-        launcher: Launcher,
-        transfers: Transfers,
-        conclusion: Conclusion,
-        admit_again: Callable[[Run], admission.Admitted],
-    ) -> None:
-        self.settings, self._admit_again = settings, admit_again
-        self._confinement, self._launcher = confinement, launcher
-        self._transfers, self._conclusion = transfers, conclusion
-
-    def begin(self, going: Going, request: Run) -> None:
-        """Start what was committed: at once, or when its inputs are here."""
-        parcel = request.inputs
-        if parcel is not None and parcel.url is not None:
-            self._transfers.fetch(
-                parcel,
-                going.folder.path,
-                max_bytes=self.settings.runs.max_input_bytes,
-                done=lambda fetched: self._fetched(going, request, fetched),
-            )
+    def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
+        """Conclude a job as its keeper says, once its result is checked and, where it is large, stored."""
+        if ending.state is not JobState.SUCCEEDED or ending.result_format is None or ending.result_sha256 is None:
+            self._conclude(active, job)
             return
-        content = None if going.admitted is None else going.admitted.inputs
+        result = active.folder.result
+        parcel = Parcel(format=ending.result_format, sha256=ending.result_sha256, size_bytes=ending.result_bytes)
         try:
-            inputs = None if content is None else sealed("inputs", content)
+            whole = inline(result, parcel, is_checked=False)
         except FedmonError as problem:
-            self._not_started(going, problem)
+            self._delivered(active, job, problem)
             return
-        self._launch(going, request, inputs)
+        if whole is not None:
+            self._conclude(active, job, whole)
+            return
+        active.phase = Phase.RESULT
+        self._transfers.deliver(result, parcel, lambda delivered: self._delivered(active, job, delivered))
 
-    def give_up(self, going: Going, state: JobState, reason: str) -> None:
-        """Conclude a job that no keeper has."""
-        job = msgspec.structs.replace(going.job, state=state, reason=reason, ended=utc_now())
-        self._conclusion.conclude(going, job)
-
-    def _fetched(self, going: Going, request: Run, fetched: int | FedmonError) -> None:
-        if isinstance(fetched, FedmonError):
-            if going.phase is Phase.INPUTS:
-                self.give_up(going, JobState.NOT_STARTED, f"its inputs were not fetched: {fetched}")
-        elif going.phase is not Phase.INPUTS:
-            closed(fetched)  # it was stopped meanwhile
+    def _delivered(self, active: ActiveJob, job: JobReport, delivered: Parcel | FedmonError) -> None:
+        if isinstance(delivered, Parcel):
+            self._conclude(active, job, delivered)
         else:
-            try:
-                again = self._admit_again(request)
-            except RunRefusedError as refusal:
-                closed(fetched)
-                self._not_started(going, refusal)
-                return
-            limits = again.limits if going.admitted is None else going.admitted.limits  # those that it was told
-            going.admitted = msgspec.structs.replace(again, limits=limits)
-            self._launch(going, request, fetched)
+            self._conclude(active, without_result(job, delivered))
 
-    def _launch(self, going: Going, request: Run, inputs: int | None) -> None:
-        """Hand a job to a keeper; ``inputs`` are closed here."""
-        plan = None
-        try:
-            admitted = going.admitted
-            if admitted is None:
-                raise ConflictError(f"job {request.job_id} was started before")
-            ground, level, python = self._confinement.ground()
-            plan = sealed("plan", admitted.source)
-            self._launcher.launch(self._order(request, going, admitted, level, python, ground.runtime), plan, inputs)
-        except (FedmonError, OSError) as problem:
-            self._not_started(going, problem)
-            return
-        finally:
-            closed(plan)
-            closed(inputs)
-        going.phase, going.admitted = Phase.KEEPER, None
-
-    def _order(
-        self,
-        request: Run,
-        going: Going,
-        admitted: admission.Admitted,
-        level: Level,
-        python: Interpreter,
-        runtime: Path,
-    ) -> JobOrder:
-        runs = self.settings.runs
-        return JobOrder(
-            job_id=request.job_id,
-            node_id=self.settings.id,
-            folder=str(going.folder.path),
-            sha256=admitted.plan.sha256,
-            name=admitted.plan.name,
-            interpreter=python,
-            runtime=str(runtime),
-            limits=admitted.limits,
-            level=level,
-            minimum=runs.sandbox,
-            trace_bytes=runs.trace_bytes,
-            dataset=admitted.dataset,
-            arguments=request.arguments,
-            inputs_format=None if request.inputs is None else request.inputs.format,
-            devices=list(runs.devices),
+    def _conclude(self, active: ActiveJob, job: JobReport, result: Parcel | None = None) -> None:
+        """Tell register, outbox and audit together how a job ended; on a full disk again with the next look."""
+        active.verdict, active.phase = (job, result), Phase.REGISTER
+        kept = None if result is None else msgspec.structs.replace(result, json=None, base64=None)
+        record = msgspec.structs.replace(active.record, job=job, result=kept)
+        outcome = JobOutcome(
+            node_id=self._policy.node_id,
+            researcher_id=record.researcher_id,
+            id=f"job-{job.job_id}",
+            boot=self._boot(),
+            job=leaving(job, output_leaves=self._policy.settings.job_output),
+            result=result,
         )
+        try:
+            with self._registers.database.transaction():
+                self.register.keep(record)
+                self._registers.outbox.add(outcome)
+                self._registers.audit.record(
+                    "run-outcome",
+                    job=job.job_id,
+                    researcher=record.researcher_id,
+                    sha256=job.sha256,
+                    state=job.state.value,
+                    reason=job.reason,
+                    sandbox=job.sandbox,
+                    exit_code=job.exit_code,
+                    wall_s=job.usage.wall_s,
+                    cpu_s=job.usage.cpu_s,
+                    peak_memory_bytes=job.usage.peak_memory_bytes,
+                    result_sha256=None if result is None else result.sha256,
+                    result_bytes=None if result is None else result.size_bytes,
+                )
+        except StorageError as problem:
+            active.tell(problem)
+            return
+        active.record = record
+        self._active.pop(job.job_id, None)
+        self._push([record.researcher_id])
 
-    def _not_started(self, going: Going, problem: Exception) -> None:
-        logger.error("job %s could not be started: %s", going.job.job_id, problem)
-        reason = str(problem) if isinstance(problem, RunRefusedError) else NOT_STARTED
-        self.give_up(going, JobState.NOT_STARTED, reason)
 
-
-def taken_in(request: Run, admitted: admission.Admitted, level: Level) -> JobReport:
+def taken_in(request: Run, admitted: Admitted, level: Level) -> JobReport:
     """Return the record of a job that starts."""
     limits = msgspec.structs.asdict(admitted.limits)
     return JobReport(
@@ -444,109 +577,142 @@ def content_of(request: Run) -> str:
     return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found; ``level`` is null where no level at all is to be had, ``reasons`` say why not a stronger one.
+def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport:
+    """Return a job as its keeper says that it ended."""
+    return msgspec.structs.replace(
+        job,
+        state=ending.state,
+        reason=ending.reason,
+        sandbox=ending.sandbox or job.sandbox,
+        started=job.started if ending.started is None else _utc(ending.started),
+        ended=_utc(ending.ended),
+        exit_code=ending.exit_code,
+        problem=ending.problem,
+        usage=msgspec.structs.replace(ending.usage, energy_j=energy_j),
+        scalars=ending.scalars,
+    )
 
-    ``problem`` says why no plan can run here though the level would do; empty otherwise.
+
+def _utc(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+
+
+class JobWatch:
+    """Has jobs watched, on a thread of its own: a look at /proc takes milliseconds, which no job waits for.
+
+    Methods are safe from any thread, and return at once; the thread is there from the first job on.
     """
 
-    level: Level | None
-    reasons: Mapping[str, str]
-    interpreter: Interpreter | None
-    runtime: Path
-    problem: str = ""
+    def __init__(self, measuring: Pipeline) -> None:
+        self._measuring = measuring
+        self._actor: Actor | None = None
 
-
-class Confinement:
-    """Looks until the strongest level works, and again when the settings change; `tick` is for one thread.
-
-    ``beside()`` is done on the same thread after each look, with an error of it told as the problem.
-    """
-
-    def __init__(self, settings: RunsSettings, runtime: Path, *, beside: Callable[[], None]) -> None:
-        self._settings, self._runtime, self._beside = settings, runtime, beside
-        self._lock = threading.Lock()
-        self._found: Ground | None = None
-        self._there = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._failures = 0
-        self._again: Deadline | None = None
-
-    def start(self) -> None:
-        """Begin to look, unless no plan runs here."""
-        if not self._settings.enabled:
+    def begin(self, job_id: str, pid: int, name: str, folder: Path) -> None:
+        """Watch a process and its descendants, or those that left it, as the stream of the job of a folder."""
+        if not self._measuring.enabled:
             return
-        with self._lock:
-            self._again = None
-            self._thread = threading.Thread(target=self._look, name="fedmon-confinement")
-            self._thread.start()
+        if self._actor is None:
+            self._actor = Actor("fedmon-runs-watching")
+            self._actor.start()
+        # Not the job's id, which jobs of other nodes on this machine have, too. In a pid namespace nothing gets away.
+        marker = f"TMPDIR={folder / TMP}"
+        add = partial(self._measuring.jobs.add, job_id, pids=[pid], name=name[:200], marker=marker)
+        self._actor.post(lambda: self._change(job_id, add))
 
-    def follow(self, settings: RunsSettings) -> None:
-        """Look again if settings that matter here changed, or if the last look failed."""
-        before, self._settings = self._settings, settings
-        changed = (before.python, before.devices) != (settings.python, settings.devices)
-        if changed or self._thread is None or self._again is not None:
-            self.join()
-            self._failures = 0
-            if changed:
-                self._there.clear()
-            self.start()
+    def end(self, job_id: str) -> None:
+        """Let go of a job that is over."""
+        if self._actor is not None:
+            self._actor.post(lambda: self._change(job_id, lambda: self._measuring.jobs.remove(job_id)))
 
-    def tick(self) -> None:
-        """Look again when it is time after a look that failed; for about once a second."""
-        if self._again is not None and self._again.passed():
-            self.start()
+    def stop(self, timeout_s: float) -> None:
+        """End the thread."""
+        if self._actor is not None:
+            self._actor.close(timeout_s=timeout_s)
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the end of the look."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    @property
-    def found(self) -> Ground | None:
-        """What was found, None as long as it is looked for."""
-        return self._found
-
-    def ground(self) -> tuple[Ground, Level, Interpreter]:
-        """Return what a plan runs in, after a look that is not over yet. Raises RunRefusedError."""
-        if not self._there.wait(LOOK_TIMEOUT_S) or self._found is None:
-            raise RunRefusedError(ErrorCode.BUSY, "this node still finds out how it can confine plans: try again")
-        found, minimum = self._found, self._settings.sandbox
-        why = without_paths("; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem])))
-        if found.level is None or is_weaker(found.level, minimum):
-            has = found.level or "none"
-            raise RunRefusedError(
-                ErrorCode.NO_SANDBOX,
-                f"this node can confine plans at level {has!r} and its owner asks for {minimum!r} at least "
-                f"(sandbox in [runs]){f'; {why}' if why else ''}",
-            )
-        if found.problem or found.interpreter is None:
-            raise RunRefusedError(ErrorCode.FAILED, f"this node cannot run plans: {why}")
-        return found, found.level, found.interpreter
-
-    def _look(self) -> None:
-        from fedmon.node.runs.sandbox import interpreter, levels
-        from fedmon.plan import runtime
-
-        level: Level | None = None
-        reasons: Mapping[str, str] = {}
-        python: Interpreter | None = None
-        problem = ""
+    def _change(self, job_id: str, change: Callable[[], object]) -> None:
         try:
-            available = levels.available(self._settings.devices, python=self._settings.python)
-            level, reasons = available.level, available.reasons
-            python = interpreter.look_at(self._settings.python)
-            runtime.lay_out(self._runtime, python=python.executable)
-            self._beside()
-        except (FedmonError, OSError) as error:
-            problem = str(error)
-        found = Ground(level=level, reasons=reasons, interpreter=python, runtime=self._runtime, problem=problem)
-        if found != self._found:
-            if problem:
-                logger.error("no plan can run on this node: %s", problem)
-            logger.info("plans run at level %s, %s is asked for at least", level, self._settings.sandbox)
-        self._found = found
-        self._there.set()
-        if level != LEVELS[0] or problem:
-            self._again = Deadline(LOOK_AGAIN_S[min(self._failures, len(LOOK_AGAIN_S) - 1)])
-            self._failures += 1
+            change()
+        except NotFoundError:
+            pass  # it has ended already
+        except FedmonError as error:
+            logger.info("job %s is not watched: %s", job_id, error)
+
+
+class ScalarSender:
+    """Passes scalars and logs of jobs on; belongs to the node's worker.
+
+    ``send(message)`` hands a message to the connection of its researcher. Scalars that come too fast, or while there is
+    no connection, are not sent: they are numbered, and a researcher asks for those that are missing.
+    """
+
+    def __init__(
+        self,
+        measuring: Pipeline,
+        *,
+        node_id: str,
+        send: Callable[[RunScalars], bool],
+        policy: Policy,
+        is_heard: bool,
+    ) -> None:
+        self._measuring, self._node_id, self._send = measuring, node_id, send
+        self._policy, self._is_heard = policy, is_heard
+        self._throttle = Throttle(burst=BURST, per_s=PER_S)
+        self._waiting: dict[str, list[JobScalar]] = {}
+        self._bytes: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self.unsent = 0
+
+    def add(self, job_id: str, researcher_id: str, event: Reported) -> None:
+        """Take one report: it is recorded for its researcher, and goes out with the next message."""
+        if not self._throttle.allows(researcher_id, len(event.values)):
+            self._dropped[researcher_id] += len(event.values)
+            self.unsent += 1
+            return
+        scalar = JobScalar(
+            job_id=job_id,
+            number=event.number,
+            t=event.t,
+            mono=time.monotonic() + (event.t - time.time()),
+            values=event.values,
+            step=event.step,
+            dropped=self._dropped[researcher_id],
+        )
+        if self._measuring.enabled and event.values:
+            stream = user_stream(researcher_id)
+            seq = self._measuring.publisher.publish(stream, scalar.sample(), is_private=True)
+            scalar = msgspec.structs.replace(scalar, seq=seq)
+        size_bytes = _FRAME_BYTES + sum(len(name) + _VALUE_BYTES for name in event.values)
+        if not self._is_heard or self._bytes[researcher_id] + size_bytes > MAX_SCALARS_BYTES:
+            self.unsent += 1
+            return
+        self._waiting.setdefault(researcher_id, []).append(scalar)
+        self._bytes[researcher_id] += size_bytes
+
+    def flush(self) -> None:
+        """Send what waits, one message for each researcher; called once a second."""
+        for researcher_id in list(self._waiting):
+            self._flush(researcher_id)
+
+    def ended(self, researcher_id: str) -> None:
+        """Have the scalars of a job that ended recorded and sent, before its outcome."""
+        self._measuring.publisher.flush(user_stream(researcher_id))
+        self._flush(researcher_id)
+
+    def _flush(self, researcher_id: str) -> None:
+        scalars = self._waiting.pop(researcher_id, [])
+        self._bytes.pop(researcher_id, None)
+        if not scalars or self._policy.refusal(researcher_id) is not None:
+            return
+        message = RunScalars(
+            node_id=self._node_id, researcher_id=researcher_id, boot=self._measuring.boot, scalars=scalars
+        )
+        if not self._send(message):
+            self.unsent += len(scalars)
+
+    def log(self, job_id: str, event: Logged) -> None:
+        """Log what the plan logged, unless its words stay here; the policy's level is applied on the way out."""
+        level = logging.getLevelNamesMapping()[event.level]
+        job_logger = logging.getLogger(LOGGER)
+        if self._policy.settings.job_output and job_logger.isEnabledFor(level):
+            # A logger for each job would stay for ever; a record can have a name without one.
+            job_logger.handle(logging.LogRecord(f"{LOGGER}.{job_id}", level, __file__, 0, "%s", (event.message,), None))

@@ -1,26 +1,33 @@
-"""Watch over a running plan: read what it sends and prints, hold it to its limits, and see all of it end."""
+"""Watch over a running plan: read what it sends and prints, hold it to its limits, see all of it end, and say how."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from fedmon.common.wire.runs import JobState, Level
-from fedmon.node.collectors.job.family import Relative, descendants, relative
-from fedmon.node.runs.journal import Journal
-from fedmon.node.runs.killing import Known, Signals, end_all, reap, send
-from fedmon.node.runs.metering import Meter
-from fedmon.node.runs.order import Limits, Logged
-from fedmon.node.runs.result_file import ResultFile
-from fedmon.node.runs.trace import TraceWriter
-from fedmon.node.runs.verdict import Said, Verdict, exit_code, output_reason, wall_reason
+from fedmon.common.wire.runs import JobState, Level, Problem, Usage
+from fedmon.node.collectors.job.family import (
+    Relative,
+    descendants,
+    peak_resident_bytes,
+    proportional_bytes,
+    relative,
+)
+from fedmon.node.runs.folder import JobFolder, Known, end_all, send
+from fedmon.node.runs.order import EVENTS, LOCK, PROCESSES, STDERR, STDOUT, Ending, JobOrder, Limits, Logged, Started
+from fedmon.node.runs.sandbox.cgroup import JobGroup
+from fedmon.node.runs.sandbox.process import own_folder
+from fedmon.node.runs.trace import EventLog, ResultFile, TraceWriter
 from fedmon.plan.frame_reader import (
     BadFrameError,
     Begun,
@@ -36,139 +43,474 @@ from fedmon.plan.frame_reader import (
 CHUNK_BYTES = 1_048_576
 POKE_EVERY_S = 0.05
 """The daemon is told of news at once, and then no more often than this."""
+HELPERS: dict[Level | None, int] = {"bubblewrap": 2}
+"""How many of a job's processes are the sandbox's own."""
+METER_EVERY_S = 0.25
+_BUSY_SHARE = 0.05
+"""Measuring takes no more of a CPU than this."""
+_MAX_FILES = 1_000_000
 _FIRST_LOOK_S = 0.1
 _KILL_TIMEOUT_S = 10.0
 _DRAIN_S = 2.0
+_SETUP_BYTES = 1000
+_LONG_TEXT = 16_384
+_SHORT_TEXT = 256
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_SHELL_SIGNAL = 128
+"""bubblewrap ends with this plus the number of the signal that ended the plan, as shells do."""
+_NEARLY = 0.9
+_NO_SPACE = ("[Errno 28]", "[Errno 122]", "[Errno 27]")
+"""ENOSPC, EDQUOT, EFBIG. Source: Linux include/uapi/asm-generic/errno.h."""
+_OS_ERRORS = ("OSError", "IOError")
+_OVER: dict[JobState, tuple[str, str, str, str]] = {
+    JobState.CPU_LIMIT: ("cpu_s", "", "it used {had:.1f} s of CPU time, and {most:g} s is its limit", ""),
+    JobState.WALL_LIMIT: ("wall_s", "it was not done after {most:g} s, its limit", "", ""),
+    JobState.MEMORY_LIMIT: (
+        "memory_bytes",
+        "it wanted more memory than its limit of {most} bytes",
+        "it had {had} bytes of memory, more than its limit of {most} bytes",
+        "work on smaller pieces, ",
+    ),
+    JobState.PROCESS_LIMIT: (
+        "processes",
+        "it wanted more processes and threads than its limit of {most}",
+        "it had {had} processes and threads, more than its limit of {most}",
+        "start fewer, ",
+    ),
+    JobState.DISK_LIMIT: (
+        "tmp_bytes",
+        "it wanted more in files than its limit of {most} bytes",
+        "it had {had} bytes in files, more than its limit of {most} bytes",
+        "write less, ",
+    ),
+    JobState.OUTPUT_LIMIT: (
+        "output_bytes",
+        "the result has more than its limit of {most} bytes",
+        "the result has {had} bytes, more than its limit of {most} bytes",
+        "return less, ",
+    ),
+}
+"""Of each limit its name, what is said without a number and with one, and what else than asking for more may help."""
 
 
-class Streams(msgspec.Struct, frozen=True, kw_only=True):
-    """The keeper's ends of the three pipes, which do not block."""
+class Verdict(NamedTuple):
+    """The state, and a sentence that says what, how much against which limit, and what to do."""
 
-    channel: int
-    stdout: int
-    stderr: int
+    state: JobState
+    reason: str
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """Where what the plan sends and prints is kept, and who is told that there is news."""
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that tells how a job ended.
 
-    journal: Journal
-    result: ResultFile
-    stdout: TraceWriter
-    stderr: TraceWriter
-    poke: Callable[[], bool]
-    """Tells the daemon; false when it cannot be told now."""
-    remember: Callable[[list[Known]], None]
-    """Writes down who is to be killed if the keeper is not there to do it."""
-    is_findable: Callable[[], bool]
-    """Tells whether the job's folder is still there; without it nobody can find the job, or stop it."""
+    ``cut`` is why the keeper ended it. ``memory_kills`` and ``refused_forks`` are what the cgroup counted. Where
+    ``has_begun`` is False nothing of the plan ran, and ``setup`` is what the sandbox or the interpreter said.
+    """
+
+    level: Level | None
+    limits: Limits
+    cut: Verdict | None = None
+    exit_code: int | None = None
+    said: Failure | None = None
+    has_result: bool = False
+    broken: str = ""
+    invalid: str = ""
+    unkept: str = ""
+    memory_kills: int = 0
+    refused_forks: int = 0
+    cpu_s: float | None = None
+    has_begun: bool = True
+    setup: str = ""
+
+
+def exit_code(status: int, level: Level | None) -> int:
+    """Return an exit code from the status that waitpid gave, negative for a signal."""
+    code = os.waitstatus_to_exitcode(status)
+    is_signal = level == "bubblewrap" and _SHELL_SIGNAL < code <= _SHELL_SIGNAL + signal.SIGRTMAX
+    return _SHELL_SIGNAL - code if is_signal else code
+
+
+def over(state: JobState, limits: Limits, had: float | None = None) -> Verdict:
+    """Return the verdict of a limit that was exceeded; without a number it was refused more before it had it."""
+    name, refused, counted, advice = _OVER[state]
+    text = (refused if had is None else counted).format(had=had, most=getattr(limits, name))
+    return Verdict(state, f"{text}: {advice}ask for more in limits, or have the owner raise [runs] max_{name}")
+
+
+def decide(seen: Seen) -> Verdict:
+    """Return how the job ended."""
+    if seen.cut is not None:
+        refused = f"; {seen.refused_forks} times it was refused one more process" if seen.refused_forks else ""
+        return Verdict(seen.cut.state, seen.cut.reason + refused)
+    limit, said = _limit_behind(seen), seen.said
+    if not seen.has_begun:
+        return limit or Verdict(JobState.NOT_STARTED, _why_not_begun(seen))
+    if said is not None:
+        if limit is None and said.state == "output-limit":
+            return over(JobState.OUTPUT_LIMIT, seen.limits)  # where its words may leave, they are ours and not its own
+        return limit or Verdict(JobState(said.state), said.reason or "the plan failed and did not say why")
+    if seen.has_result and seen.exit_code == 0 and not seen.broken:
+        if seen.unkept:
+            return Verdict(JobState.FAILED, f"the result cannot be kept on this node: {seen.unkept}")
+        if seen.invalid:
+            return Verdict(JobState.INVALID_RESULT, f"the result is not what a plan returns: {seen.invalid}")
+        return Verdict(JobState.SUCCEEDED, "")
+    return limit or Verdict(JobState.FAILED, _how(seen))
+
+
+def _limit_behind(seen: Seen) -> Verdict | None:
+    """Return which limit a failure comes from, where it does."""
+    said, limits = seen.said, seen.limits
+    message = "" if said is None else said.message or ""
+    if seen.memory_kills or (said is not None and said.type.endswith("MemoryError")):
+        return over(JobState.MEMORY_LIMIT, limits)
+    if said is None and seen.exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
+        is_unknown = seen.cpu_s is None and seen.exit_code == -signal.SIGXCPU
+        if is_unknown or (seen.cpu_s is not None and seen.cpu_s >= limits.cpu_s * _NEARLY):
+            return over(JobState.CPU_LIMIT, limits, seen.cpu_s or limits.cpu_s)
+    is_fork = (
+        said is not None
+        and said.type == "BlockingIOError"
+        and message.startswith("[Errno 11]")
+        and "fork" in (said.traceback or "")
+    )
+    is_thread = said is not None and said.type == "RuntimeError" and "can't start new thread" in message
+    if seen.refused_forks or is_fork or is_thread:
+        return over(JobState.PROCESS_LIMIT, limits)
+    if said is not None and said.type.endswith(_OS_ERRORS) and message.startswith(_NO_SPACE):
+        return over(JobState.DISK_LIMIT, limits)
+    return None
+
+
+def _why_not_begun(seen: Seen) -> str:
+    complaint = f": {seen.setup}" if seen.setup else ""
+    code = seen.exit_code
+    how = "" if code is None else f" by {_signal_name(-code)}" if code < 0 else f" with exit code {code}"
+    return (
+        f"the sandbox ({seen.level}) or its Python ended{how} before the plan could begin; the node's owner finds more "
+        f"with `fedmon node runs show`{complaint}"
+    )
+
+
+def _how(seen: Seen) -> str:
+    code = seen.exit_code
+    after = ", after it had sent its result" if seen.has_result else " and returned nothing"
+    if code is None:
+        return "its end was not seen"
+    if code < 0:
+        return f"the plan was ended by {_signal_name(-code)}, which this node did not send{after}"
+    if code:
+        return f"the plan ended with exit code {code}{after}"
+    return seen.broken or "the plan ended without a result: run has to return, and the process must not be ended in it"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def reap() -> dict[int, int]:
+    """Wait for every child of this process that has ended, and return their statuses by number."""
+    found: dict[int, int] = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            found[pid] = status
+    return found
+
+
+class Meter:
+    """Measures the descendants of this process, the keeper, against the limits of its job.
+
+    What the job's cgroup counts or holds is left to it.
+    """
+
+    def __init__(self, order: JobOrder, group: JobGroup) -> None:
+        self._limits, self._group = order.limits, group
+        self._helpers, self._files = HELPERS.get(order.level, 0), own_folder(order)
+        self._own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self._peak: int | None = None
+        self._cpu_s = 0.0
+        self.relatives: Sequence[Relative] = ()
+        """The processes of the last reading."""
+        self.pause_s = METER_EVERY_S
+        """How long to wait until the next reading."""
+
+    def read(self) -> Verdict | None:
+        """Read everything, and return which limit is exceeded, if one is."""
+        begun = time.monotonic()
+        self.relatives = descendants(os.getpid())
+        verdict = self._excess()
+        self.pause_s = max(METER_EVERY_S, (time.monotonic() - begun) / _BUSY_SHARE)
+        return verdict
+
+    def note_peaks(self) -> None:
+        """Learn how much memory each process had at most so far: short jobs end before the next reading."""
+        if not self._group.holds_memory:
+            self.relatives = descendants(os.getpid())
+            self._see(max((peak_resident_bytes(each.pid) or 0 for each in self.relatives), default=0))
+
+    def cpu_s(self, living_s: float = 0.0) -> float:
+        """Return the CPU time of all processes of the job; never less than before."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._cpu_s = max(self._cpu_s, used.ru_utime + used.ru_stime + living_s, self._group.cpu_s() or 0.0)
+        return self._cpu_s
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most memory that was seen; None where the job was too short for anybody to look."""
+        counted = self._group.peak_memory_bytes() if self._group.holds_memory else None
+        if counted:
+            return counted
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        # The kernel counts what the child had of its parent's memory before it became another program.
+        if largest > self._own_peak:
+            self._see(largest)
+        return self._peak
+
+    def _excess(self) -> Verdict | None:
+        limits = self._limits
+        living = [each for each in self.relatives if not each.is_zombie]
+        cpu_s = self.cpu_s(sum(each.cpu_s for each in self.relatives))
+        threads = sum(each.threads for each in living) - self._helpers
+        if threads > limits.processes:
+            return over(JobState.PROCESS_LIMIT, limits, threads)
+        memory = 0 if self._group.holds_memory else sum(each.resident_bytes for each in living)
+        if memory > limits.memory_bytes:
+            # What forked processes share was counted for each.
+            shares = ((each, proportional_bytes(each.pid)) for each in living)
+            memory = sum(each.resident_bytes if share is None else share for each, share in shares)
+        self._see(memory)
+        if memory > limits.memory_bytes:
+            return over(JobState.MEMORY_LIMIT, limits, memory)
+        if cpu_s > limits.cpu_s:
+            return over(JobState.CPU_LIMIT, limits, cpu_s)
+        if self._files is not None:
+            size = size_of(self._files)
+            if size > limits.tmp_bytes:
+                return over(JobState.DISK_LIMIT, limits, size)
+        return None
+
+    def _see(self, size_bytes: int) -> None:
+        if size_bytes:
+            self._peak = max(self._peak or 0, size_bytes)
+
+
+def size_of(folder: Path) -> int:
+    """Return how much of the disk the files below a folder take, in bytes; a file with two names counts once."""
+    size, seen = 0, set[tuple[int, int]]()
+    queue = [folder]
+    while queue and len(seen) < _MAX_FILES:
+        with contextlib.suppress(OSError), os.scandir(queue.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    about = entry.stat(follow_symlinks=False)
+                    if (about.st_dev, about.st_ino) not in seen:
+                        seen.add((about.st_dev, about.st_ino))
+                        size += about.st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        queue.append(Path(entry.path))
+    return size
+
+
+class Signals:
+    """Turns signals into readiness of ``descriptor``; belongs to the main thread.
+
+    A job is to end when one of SIGTERM, SIGHUP and SIGINT came, or when there is a file ``stop.json``.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self.descriptor, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._came: int | None = None
+        self._is_new = True
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # being called is what writes into the pipe
+        for number in _ENDS:
+            signal.signal(number, self._end)
+        # The daemon waits for these with them blocked, and who it starts inherits that.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *_ENDS))
+
+    def clear(self) -> None:
+        """Read what woke us up."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.descriptor, 4096):
+                pass
+
+    def asked(self) -> Verdict | None:
+        """Return why the job is to end, if that was asked since the last call."""
+        if not self._is_new:
+            return None
+        self._is_new = False
+        stop = self._folder.stop_asked()
+        if stop is not None:
+            return Verdict(stop.state, stop.reason)
+        if self._came is None:
+            return None
+        name = _signal_name(self._came)
+        return Verdict(
+            JobState.LOST, f"what watches over the job was ended by {name}, as when the machine or its service stops"
+        )
+
+    def _end(self, number: int, _frame: FrameType | None) -> None:
+        self._came, self._is_new = number, True
 
 
 class Supervision:
     """One plan from its start to the end of everything that it started.
 
-    After `run`, the attributes tell what was seen. Limits are counted by the monotonic clock alone.
+    Limits are counted by the monotonic clock alone. ``poke()`` tells the daemon of news; it returns False when it
+    cannot now.
     """
 
     def __init__(
-        self, pid: int, level: Level, limits: Limits, streams: Streams, kept: Kept, meter: Meter, signals: Signals
+        self, order: JobOrder, folder: JobFolder, group: JobGroup, signals: Signals, poke: Callable[[], bool]
     ) -> None:
-        self._pid, self._level, self._limits = pid, level, limits
-        self._kept, self._meter, self._signals = kept, meter, signals
-        self._reader = FrameReader(output_bytes=limits.output_bytes)
-        self._takers: dict[int, Callable[[memoryview], None]] = {
-            streams.channel: self._take_frames,
-            streams.stdout: kept.stdout.write,
-            streams.stderr: kept.stderr.write,
-        }
+        """Make the files of what is kept. Raises OSError."""
+        self._order, self._folder, self._group, self._signals, self._tell = order, folder, group, signals, poke
+        self._meter = Meter(order, group)
+        self._log = EventLog(folder.path / EVENTS, mono=time.monotonic())
+        self._result = ResultFile(folder.result)
+        self._traces = [TraceWriter(folder.path / each, size_bytes=order.trace_bytes) for each in (STDOUT, STDERR)]
+        self._reader = FrameReader(output_bytes=order.limits.output_bytes)
+        self._takers: dict[int, Callable[[memoryview], None]] = {}
         self._poller = select.poll()
         self._buffer = bytearray(CHUNK_BYTES)
-        self._begun = time.monotonic()
         self._poke_at: float | None = None
         self._poked = float("-inf")
         self._kill_at: float | None = None
         self._known: frozenset[Known] = frozenset()
-        self.cut: Verdict | None = None
-        self.said: Said | None = None
-        self.exit_code: int | None = None
-        self.wall_s = 0.0
-        self.broken = ""
-        self.has_begun = False
-        """Whether the interpreter said so; nothing of the plan ran before."""
-        self.left: list[Known] = []
-        """Who could not be killed."""
+        self._pid, self._started, self._begun = 0, 0.0, 0.0
+        self._cut: Verdict | None = None
+        self._said: Failure | None = None
+        self._exit_code: int | None = None
+        self._wall_s = 0.0
+        self._broken = ""
+        self._has_begun = False  # the interpreter says so; nothing of the plan ran before
+        self._left: list[Known] = []
 
-    @property
-    def result_format(self) -> Literal["json", "npz"] | None:
-        """The format of the result when a whole one came."""
-        is_whole = self._reader.result_format is not None and self._reader.has_ended
-        return self._reader.result_format if is_whole else None
+    def begin(self, pid: int, pipes: Sequence[int], *, started: float) -> None:
+        """Take the first process, and our ends of its stdout, stderr and channel, which do not block."""
+        self._pid, self._started, self._begun = pid, started, time.monotonic()
+        takers = (*(each.write for each in self._traces), self._take_frames)
+        self._takers = dict(zip(pipes, takers, strict=True))
+        level, cgroup = self._order.level, self._group.path or None
+        self._log.add(Started(t=started, pid=pid, sandbox=level, cgroup=cgroup))
+        self._tell()
 
     def run(self) -> None:
         """Watch until the plan's first process has ended, then end the rest."""
         for descriptor in (*self._takers, self._signals.descriptor):
             self._poller.register(descriptor, select.POLLIN)
-        wall_at = self._begun + self._limits.wall_s
+        limits = self._order.limits
+        wall_at = self._begun + limits.wall_s
         look_at = self._begun + _FIRST_LOOK_S
         self._remember([each for each in [relative(self._pid)] if each is not None])
-        while self.exit_code is None:
-            self._read_once(self._wait_ms(wall_at, look_at))
+        while self._exit_code is None:
+            moments = [wall_at, look_at, self._kill_at, self._poke_at]
+            wait_s = min(each for each in moments if each is not None) - time.monotonic()
+            for descriptor, _ in self._poller.poll(max(0.0, wait_s * 1000)):
+                if descriptor == self._signals.descriptor:
+                    self._hear_signals()
+                else:
+                    self._read(descriptor)
             now = time.monotonic()
             if now >= wall_at:
-                self.end(Verdict(JobState.WALL_LIMIT, wall_reason(self._limits)), is_gentle=True)
+                self._end(over(JobState.WALL_LIMIT, limits), is_gentle=True)
             if now >= look_at:
                 self._look()
                 look_at = time.monotonic() + self._meter.pause_s
             if self._kill_at is not None and now >= self._kill_at:
                 break
             if self._poke_at is not None and now >= self._poke_at:
-                self._poke(now)
-        self.wall_s = time.monotonic() - self._begun
-        self._end_everything()
+                self._poke_at, self._poked = None if self._tell() else now + POKE_EVERY_S, now
+        self._wall_s = time.monotonic() - self._begun
+        self._left = end_all(self._living, timeout_s=_KILL_TIMEOUT_S)
+        self._reap()
         self._drain()
 
-    def end(self, verdict: Verdict, *, is_gentle: bool) -> None:
+    def ending(self) -> Ending:
+        """Return how it ended, once it has; a result that does not count is removed."""
+        result, said, limits = self._result, self._said, self._order.limits
+        result_format: Literal["json", "npz"] | None = self._reader.result_format if self._reader.has_ended else None
+        invalid = ""
+        if result_format is not None and self._cut is None and self._exit_code == 0 and not result.problem:
+            invalid = result.keep(result_format, limits.output_bytes)
+        cpu_s = self._meter.cpu_s()
+        verdict = decide(
+            Seen(
+                level=self._order.level,
+                limits=limits,
+                cut=self._cut,
+                exit_code=self._exit_code,
+                said=said,
+                has_result=result_format is not None,
+                broken=self._broken,
+                invalid=invalid,
+                unkept=result.problem,
+                memory_kills=self._group.ended_for_memory(),
+                refused_forks=self._group.refused_processes(),
+                cpu_s=cpu_s,
+                has_begun=self._has_begun,
+                # What bubblewrap or the interpreter complained about; nothing of the plan has run, so it is not its.
+                setup="" if self._has_begun else self._folder.stderr(0, _SETUP_BYTES).text.split("\n")[0].strip(),
+            )
+        )
+        has_result = verdict.state is JobState.SUCCEEDED
+        if not has_result:
+            result.discard()
+        left = ""
+        if self._left:
+            numbers = ", ".join(str(each.pid) for each in self._left[:10])
+            left = f"; {len(self._left)} of its processes could not be killed ({numbers})"
+        return Ending(
+            state=verdict.state,
+            reason=verdict.reason + left,
+            started=self._started,
+            ended=self._started + self._wall_s,  # the clock may have been set meanwhile
+            sandbox=self._order.level,
+            exit_code=self._exit_code,
+            problem=None if said is None else _problem(said),
+            usage=Usage(wall_s=self._wall_s, cpu_s=cpu_s, peak_memory_bytes=self._meter.peak_memory_bytes()),
+            scalars=self._log.scalars,
+            result_format=result_format if has_result else None,
+            result_sha256=result.sha256 if has_result else None,
+            result_bytes=result.size_bytes if has_result else 0,
+        )
+
+    def _end(self, verdict: Verdict, *, is_gentle: bool) -> None:
         """End the plan for a reason; the first reason counts. A gentle end leaves it ``grace_s`` after SIGTERM."""
-        if self.cut is not None:
+        if self._cut is not None:
             if not is_gentle:
                 self._kill_at = time.monotonic()
             return
-        self.cut = verdict
-        self._kill_at = time.monotonic() + (self._limits.grace_s if is_gentle else 0.0)
+        self._cut = verdict
+        self._kill_at = time.monotonic() + (self._order.limits.grace_s if is_gentle else 0.0)
         if is_gentle:
-            for each in self._plan_processes():
+            found = descendants(os.getpid())
+            if self._order.level == "bubblewrap":  # the sandbox's own two would end without a word to the plan
+                found = [each for each in found if self._pid not in (each.pid, each.parent)]
+            for each in found:
                 send(Known(each.pid, each.start), signal.SIGTERM)
 
-    def _plan_processes(self) -> list[Relative]:
-        """Return the processes of the plan; without the sandbox's own two, which would end without a word to it."""
-        found = descendants(os.getpid())
-        if self._level != "bubblewrap":
-            return found
-        inits = {each.pid for each in found if each.parent == self._pid}
-        return [each for each in found if each.pid != self._pid and each.pid not in inits]
-
-    def _wait_ms(self, wall_at: float, look_at: float) -> float:
-        moments = [wall_at, look_at, self._kill_at, self._poke_at]
-        return max(0.0, min(each for each in moments if each is not None) - time.monotonic()) * 1000
-
-    def _read_once(self, wait_ms: float) -> None:
-        for descriptor, _ in self._poller.poll(wait_ms):
-            if descriptor == self._signals.descriptor:
-                self._hear_signals()
-            else:
-                self._read(descriptor)
+    def _living(self) -> list[Relative]:
+        self._reap()
+        return descendants(os.getpid())
 
     def _hear_signals(self) -> None:
         self._signals.clear()
         asked = self._signals.asked()
         if asked is not None:
-            self.end(asked, is_gentle=True)
+            self._end(asked, is_gentle=True)
         self._reap()
 
     def _reap(self) -> None:
         status = reap().get(self._pid)
         if status is not None:
-            self.exit_code = exit_code(status, self._level)
+            self._exit_code = exit_code(status, self._order.level)
 
     def _read(self, descriptor: int) -> bool:
         """Read what there is of one pipe; tell whether there may be more."""
@@ -190,68 +532,55 @@ class Supervision:
         return True
 
     def _take_frames(self, chunk: memoryview) -> None:
-        if self.broken or (self.cut is not None and self.cut.state is JobState.OUTPUT_LIMIT):
+        if self._broken or (self._cut is not None and self._cut.state is JobState.OUTPUT_LIMIT):
             return
         try:
             for frame in self._reader.feed(chunk):
                 self._take(frame)
         except OutputTooLargeError as error:
-            reason = output_reason(error.size_bytes, self._limits)
-            self.end(Verdict(JobState.OUTPUT_LIMIT, reason), is_gentle=False)
+            self._end(over(JobState.OUTPUT_LIMIT, self._order.limits, error.size_bytes), is_gentle=False)
         except BadFrameError as error:
-            self.broken = f"what the plan sent through its channel is not what fedmon sends: {error}"
-            self.end(Verdict(JobState.FAILED, self.broken), is_gentle=False)
+            self._break(error)
+            self._end(Verdict(JobState.FAILED, self._broken), is_gentle=False)
         else:
-            if self._reader.has_ended and self.exit_code is None:
+            if self._reader.has_ended and self._exit_code is None:
                 self._meter.note_peaks()
+
+    def _break(self, error: BadFrameError) -> None:
+        self._broken = f"what the plan sent through its channel is not what fedmon sends: {error}"
 
     def _take(self, frame: Frame) -> None:
         now, mono = time.time(), time.monotonic()  # the plan's own clock is the plan's to set
         match frame:
             case Begun():
-                self.has_begun = True
+                self._has_begun = True
             case Piece():
-                self._kept.result.write(frame.data)
+                self._result.write(frame.data)
             case Scalars():
-                self._kept.journal.report(now, frame.values, frame.step, mono=mono)
+                self._log.report(now, frame.values, frame.step, mono=mono)
             case LogLine():
-                self._kept.journal.log(Logged(t=now, level=frame.level, message=frame.message), mono=mono)
+                self._log.add_bounded(Logged(t=now, level=frame.level, message=frame.message), mono=mono)
             case Failure():
-                self.said = Said(
-                    state=JobState(frame.state),
-                    reason=frame.reason,
-                    type=frame.type,
-                    message=frame.message or "",
-                    traceback=frame.traceback or "",
-                )
+                self._said = frame
 
     def _look(self) -> None:
-        if not self._kept.is_findable():
-            self.end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"), is_gentle=False)
+        if not (self._folder.path / LOCK).exists():
+            # Nobody could find the job any more, or stop it.
+            self._end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"), is_gentle=False)
         excess = self._meter.read()
         self._remember(self._meter.relatives)
         if excess is not None:
-            self.end(excess.verdict, is_gentle=excess.is_gentle)
+            self._end(excess, is_gentle=excess.state is JobState.CPU_LIMIT)
 
     def _remember(self, relatives: Iterable[Relative]) -> None:
+        """Write down who is to be killed if we are not there to do it."""
         known = frozenset(Known(each.pid, each.start) for each in relatives)
         if known != self._known:
             self._known = known
-            self._kept.remember(sorted(known))
-
-    def _poke(self, now: float) -> None:
-        self._poke_at = None if self._kept.poke() else now + POKE_EVERY_S
-        self._poked = now
-
-    def _end_everything(self) -> None:
-        """Kill whatever is left, and wait for it."""
-
-        def living() -> list[Relative]:
-            self._reap()
-            return descendants(os.getpid())
-
-        self.left = end_all(living, timeout_s=_KILL_TIMEOUT_S)
-        self._reap()
+            staged = self._folder.path / f".{PROCESSES}"
+            with contextlib.suppress(OSError):  # the disk is full: what descends from those of before is found still
+                staged.write_bytes(b"".join(b"%d %d\n" % each for each in sorted(known)))
+                staged.replace(self._folder.path / PROCESSES)
 
     def _drain(self) -> None:
         """Read what is still in the pipes: nobody is there to write more."""
@@ -259,11 +588,16 @@ class Supervision:
         for descriptor in list(self._takers):
             while descriptor in self._takers and self._read(descriptor) and time.monotonic() < until:
                 pass
-        for descriptor in self._takers:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-        if self.cut is None and self.exit_code == 0 and not self.broken:
+        if self._cut is None and self._exit_code == 0 and not self._broken:
             try:
                 self._reader.close()
             except BadFrameError as error:
-                self.broken = f"what the plan sent through its channel is not what fedmon sends: {error}"
+                self._break(error)
+
+
+def _problem(said: Failure) -> Problem:
+    return Problem(
+        type=said.type[:_SHORT_TEXT],
+        message=(said.message or "")[:_LONG_TEXT] or None,
+        traceback=(said.traceback or "")[-_LONG_TEXT:] or None,
+    )

@@ -14,10 +14,10 @@ from fedmon.common.clock import Deadline
 from fedmon.common.wire.runs import Level
 from fedmon.node.collectors.job.family import Relative, relative
 from fedmon.node.runs.folder import JobFolder
-from fedmon.node.runs.launching import Launcher
+from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits
 from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.sealed import sealed
+from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.plan.runtime import lay_out
 
 MIB = 2**20
@@ -61,34 +61,41 @@ class KeptJobs:
         self,
         job_id: str,
         *,
-        level: Level = "landlock",
+        level: Level | None = "landlock",
         trace_bytes: int = 65_536,
         data: Path | None = None,
-        **limits: Any,
+        whole_limits: Limits | None = None,
+        **changes: Any,
     ) -> JobOrder:
-        given = {name: limits.pop(name) for name in list(limits) if name in _LIMITS}
+        limits = {name: changes.pop(name) for name in list(changes) if name in _LIMITS}
+        given: dict[str, Any] = {
+            "node_id": "node-1",
+            "sha256": "0" * 64,
+            "name": "plan.py",
+            "minimum": "limits",
+            "dataset": data and GivenDataset(dataset_id="d", name="d", data_type="csv", path=str(data)),
+        }
         return JobOrder(
             job_id=job_id,
-            node_id="node-1",
             folder=str(self.folder / job_id),
-            sha256="0" * 64,
-            name="plan.py",
             interpreter=self.interpreter,
             runtime=str(self.runtime),
-            limits=Limits(**{**_LIMITS, **given}),
+            limits=whole_limits or Limits(**{**_LIMITS, **limits}),
             level=level,
-            minimum="limits",
             trace_bytes=trace_bytes,
-            dataset=None if data is None else GivenDataset(dataset_id="d", name="d", data_type="csv", path=str(data)),
-            **limits,
+            **{**given, **changes},
         )
 
     def launch(self, body: str, order: JobOrder) -> JobFolder:
-        plan = sealed("plan", plan_of(body))
+        return self.launch_order(order, [sealed("plan", plan_of(body))])
+
+    def launch_order(self, order: JobOrder, given: list[int]) -> JobFolder:
+        """Launch a job with descriptors of its plan and perhaps its inputs, which are closed here."""
         try:
-            self.launcher.launch(order, plan)
+            self.launcher.launch(order, *given)
         finally:
-            os.close(plan)
+            for descriptor in given:
+                os.close(descriptor)
         return JobFolder(Path(order.folder))
 
     def run(self, body: str, job_id: str = "job", **options: Any) -> tuple[Ending, JobFolder]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from fedmon.node.runs.order import JobOrder
-from fedmon.node.runs.sandbox import confined
+from fedmon.node.runs.sandbox import process
 from fedmon.node.runs.sandbox.cgroup import JobGroup
 
 
@@ -34,16 +34,11 @@ def main() -> None:
         try:
             os.lseek(question, 0, os.SEEK_SET)
             began = time.perf_counter()
-            prepared = confined.command(
-                order,
-                order.level,
-                {0: null, 1: 1, 2: 2, 3: question, 4: null, 5: null, 6: null},
-                memory_is_held=group.holds_memory and not asked.get("bare"),
-            )
+            is_held = group.holds_memory and not asked.get("bare")
             if asked.get("bare"):
                 group.remove()  # nobody could afterwards when this process is killed
-            child = prepared.start(first=group.enter)
-            prepared.close()
+            given = {0: null, 1: 1, 2: 2, 3: question, 4: null, 5: null, 6: null}
+            child = process.start(order, given, first=group.enter, memory_is_held=is_held)
             codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
             times.append(time.perf_counter() - began)
             told = {

@@ -22,7 +22,7 @@ import msgspec
 import fedmon
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.order import GivenDataset, Interpreter, JobOrder, Limits
-from fedmon.node.runs.sandbox import confined
+from fedmon.node.runs.sandbox import process
 from fedmon.node.runs.sandbox.interpreter import look_at
 from tests.support.requirements import require
 
@@ -95,7 +95,7 @@ class Machine:
 
     def lay(self, program: Path) -> None:
         """Put a program, or the probes, where plans are run from."""
-        main = self.runtime / confined.MAIN
+        main = self.runtime / process.MAIN
         shutil.rmtree(self.runtime, ignore_errors=True)
         main.parent.mkdir(parents=True)
         if program == PROBES:
@@ -146,7 +146,7 @@ class Machine:
     def probed(self, level: Level | None, probes: list[str]) -> tuple[dict[str, str], str]:
         """Return what each probe could do at a level, or with null beside the sandbox; and what they complain of."""
         order = self.order(level or "limits")
-        inside = str(self.given) if level is None else confined.data_path(order, level)
+        inside = str(self.given) if level is None else process.data_path(order)
         facts = {
             **self.facts,
             "data": f"{inside}/data.csv",
@@ -165,7 +165,7 @@ class Machine:
             "runpy.run_path(sys.argv[2], run_name='__main__')"
         )
         done = subprocess.run(
-            [sys.executable, "-B", "-c", script, str(reading), str(self.runtime / confined.MAIN)],
+            [sys.executable, "-B", "-c", script, str(reading), str(self.runtime / process.MAIN)],
             pass_fds=[reading],
             env={"FEDMON_TEST_CANARY": _CANARY, "PATH": "/usr/bin:/bin", "TMPDIR": str(self.job)},
             capture_output=True,

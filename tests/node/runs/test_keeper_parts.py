@@ -7,21 +7,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from fedmon.common.wire.runs import JobState
 from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
-from fedmon.node.runs.folder import JobFolder, remove_tree
-from fedmon.node.runs.journal import BURST, MAX_EVENTS, Journal
-from fedmon.node.runs.killing import end_all
-from fedmon.node.runs.mark import LIMIT, RLIMIT_LOCKS, mark_of
-from fedmon.node.runs.metering import size_of
+from fedmon.node.runs.folder import JobFolder, end_all, remove_tree
 from fedmon.node.runs.order import ENDING, EVENTS, Limits, Logged, Reported
-from fedmon.node.runs.verdict import Said, Seen, Verdict, decide, exit_code
+from fedmon.node.runs.sandbox.kernel import RLIMIT_LOCKS
+from fedmon.node.runs.supervision import Seen, Verdict, decide, exit_code, size_of
+from fedmon.node.runs.trace import BURST, MAX_EVENTS, EventLog
+from fedmon.plan.frame_reader import Failure
 from tests.support.waiting import wait_until
 
+State = Literal["failed", "invalid-result", "output-limit"]
 LIMITS = Limits(cpu_s=10, wall_s=60, memory_bytes=2**30, processes=8, output_bytes=2**20, tmp_bytes=2**20)
 FORKS = """
 import os, signal
@@ -36,8 +36,8 @@ while True:
 """
 
 
-def said(type_: str = "ValueError", message: str = "", trace: str = "", state: JobState = JobState.FAILED) -> Said:
-    return Said(state=state, reason="the plan raised", type=type_, message=message, traceback=trace)
+def said(type_: str = "ValueError", message: str = "", trace: str = "", state: State = "failed") -> Failure:
+    return Failure(state=state, reason="the plan raised", type=type_, message=message, traceback=trace)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def said(type_: str = "ValueError", message: str = "", trace: str = "", state: J
         ({"exit_code": 0, "has_result": True, "unkept": "No space left on device"}, JobState.FAILED),
         ({"exit_code": 0, "has_result": True, "broken": "junk"}, JobState.FAILED),
         ({"exit_code": 1, "said": said()}, JobState.FAILED),
-        ({"exit_code": 1, "said": said(state=JobState.INVALID_RESULT)}, JobState.INVALID_RESULT),
+        ({"exit_code": 1, "said": said(state="invalid-result")}, JobState.INVALID_RESULT),
         ({"exit_code": 1, "said": said("MemoryError")}, JobState.MEMORY_LIMIT),
         ({"exit_code": 1, "said": said("numpy._core._exceptions._ArrayMemoryError")}, JobState.MEMORY_LIMIT),
         ({"exit_code": -9, "memory_kills": 1}, JobState.MEMORY_LIMIT),
@@ -68,7 +68,7 @@ def said(type_: str = "ValueError", message: str = "", trace: str = "", state: J
         ({"cut": Verdict(JobState.STOPPED, "asked"), "exit_code": 0, "has_result": True}, JobState.STOPPED),
         ({"exit_code": 1, "has_begun": False, "setup": "bwrap: no"}, JobState.NOT_STARTED),
         ({"exit_code": -11, "has_begun": False}, JobState.NOT_STARTED),
-        ({"exit_code": 1, "said": said(state=JobState.OUTPUT_LIMIT)}, JobState.OUTPUT_LIMIT),
+        ({"exit_code": 1, "said": said(state="output-limit")}, JobState.OUTPUT_LIMIT),
     ],
 )
 def test_what_was_seen_has_a_name(seen: dict[str, Any], state: JobState) -> None:
@@ -87,38 +87,36 @@ def test_a_signal_is_a_negative_exit_code_also_through_bubblewrap() -> None:
 
 
 def test_reports_beyond_the_rate_are_counted_and_said_once(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / EVENTS, mono=0.0)
+    log = EventLog(tmp_path / EVENTS, mono=0.0)
     for number in range(BURST + 500):
-        journal.report(1.0, {"a": float(number)}, None, mono=0.0)
-    journal.report(2.0, {"a": 1.0}, None, mono=10.0)
-    journal.close()
+        log.report(1.0, {"a": float(number)}, None, mono=0.0)
+    log.report(2.0, {"a": 1.0}, None, mono=10.0)
 
     events = JobFolder(tmp_path).events().events
     reports = [each.number for each in events if isinstance(each, Reported)]
     lines = [each.message for each in events if isinstance(each, Logged)]
 
-    assert journal.scalars == BURST + 501
+    assert log.scalars == BURST + 501
     assert reports == [*range(BURST), BURST + 500]
     assert len(lines) == 1
     assert "a second" in lines[0]
 
 
 def test_there_is_an_end_to_what_is_kept_of_one_job(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / EVENTS, mono=0.0)
+    log = EventLog(tmp_path / EVENTS, mono=0.0)
     for number in range(MAX_EVENTS + 1000):
-        journal.log(Logged(t=1.0, level="INFO", message=""), mono=float(number))
-    journal.close()
+        log.add_bounded(Logged(t=1.0, level="INFO", message=""), mono=float(number))
 
     assert len((tmp_path / EVENTS).read_bytes().splitlines()) == MAX_EVENTS + 1
-    assert journal.dropped == 1000
+    assert log.dropped == 1000
 
 
 def test_half_a_line_of_a_full_disk_loses_that_line_alone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / EVENTS, mono=0.0)
-    journal.report(1.0, {"a": 1.0}, None, mono=0.0)
+    log = EventLog(tmp_path / EVENTS, mono=0.0)
+    log.report(1.0, {"a": 1.0}, None, mono=0.0)
     with (tmp_path / EVENTS).open("ab") as file:
         file.write(b'{"event":"scal\n')
-    journal.report(1.0, {"a": 2.0}, None, mono=0.0)
+    log.report(1.0, {"a": 2.0}, None, mono=0.0)
     folder = JobFolder(tmp_path)
 
     assert [each.values for each in folder.events().events if isinstance(each, Reported)] == [{"a": 1.0}, {"a": 2.0}]
@@ -136,9 +134,9 @@ def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path)
 
 def test_all_that_descend_from_a_process_are_found_and_ended() -> None:
     def family_members() -> list[Relative]:
-        return with_limit(LIMIT, mark)
+        return with_limit(b"Max file locks", mark)
 
-    mark = mark_of(f"family of {os.getpid()}")
+    mark = 2**61 + os.getpid()
     program = f"import resource; resource.setrlimit({RLIMIT_LOCKS}, ({mark}, {mark}))\n{FORKS}"
     with subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE) as first:
         assert first.stdout is not None

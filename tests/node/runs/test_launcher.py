@@ -15,11 +15,10 @@ import pytest
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.collectors.job.family import relative
-from fedmon.node.runs.folder import JobFolder
-from fedmon.node.runs.killing import Known, send
-from fedmon.node.runs.launching import Launcher
+from fedmon.node.runs.folder import JobFolder, Known, send
+from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.order import EVENTS, PROCESSES, TMP, Logged, Reported, Started
-from fedmon.node.runs.sandbox.cgroup import left_folders, name_of
+from fedmon.node.runs.sandbox.cgroup import left_folders
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import wait_until
 
@@ -205,7 +204,7 @@ def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
         # then the other goes on, in a cgroup of its own
         assert (other.is_alive(), other.ending(), relative(first[1].pid) is not None) == (True, None, True)
         assert first[0].cgroup is None or first[0].cgroup != first[1].cgroup
-        assert left_folders(name_of(lost.order())) == []
+        assert left_folders(lost.order().cgroup) == []
         stop(others, other)
 
 
@@ -229,7 +228,7 @@ def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> N
     now = relative(hidden.pid)
     assert now is None or now.is_zombie or now.start != hidden.start
     assert not (folder.path / TMP).exists()
-    assert left_folders(name_of(folder.order())) == []
+    assert left_folders(folder.order().cgroup) == []
 
 
 def test_a_job_that_lost_its_keeper_is_not_begun_again(jobs: KeptJobs) -> None:
@@ -275,15 +274,6 @@ def test_a_launcher_that_was_killed_is_started_again_and_its_jobs_go_on(jobs: Ke
     assert jobs.launcher.pid != first
     assert folder.is_alive()
     stop(jobs, folder)
-
-
-def test_a_killed_launcher_comes_back_without_being_asked(jobs: KeptJobs) -> None:
-    first = jobs.launcher.pid
-    assert first is not None
-
-    os.kill(first, signal.SIGKILL)
-
-    wait_until(lambda: jobs.launcher.pid not in (None, first), what="another launcher")
 
 
 def test_a_job_goes_on_without_its_daemon(tmp_path: Path) -> None:

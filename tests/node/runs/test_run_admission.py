@@ -17,7 +17,7 @@ from fedmon.common.settings import PolicySettings
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import Parcel, RunLimits
 from fedmon.node.runs import admission
-from fedmon.node.runs.refusal import RunRefusedError
+from fedmon.node.runs.admission import RunRefusedError
 from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, run
 from tests.support.waiting import wait_until
 

@@ -8,8 +8,8 @@ import pytest
 from fedmon.common.clock import utc_now
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import JobOutcome, JobReport, JobState, Parcel, Problem, TracePiece
-from fedmon.node.runs import results, status
-from fedmon.node.runs.conclusion import leaving
+from fedmon.node.runs import outcome, status
+from fedmon.node.runs.outcome import leaving
 
 LONGEST = "\x1b" * 16_384
 
@@ -70,12 +70,12 @@ def test_reasons_of_the_node_itself_leave() -> None:
 
 def test_the_longest_texts_and_a_result_fit_into_a_message() -> None:
     problem = Problem(type="E", message=LONGEST, traceback=LONGEST)
-    parcel = Parcel(format="json", sha256="0" * 64, size_bytes=1, json="x" * (results.INLINE_BYTES - 200))
+    parcel = Parcel(format="json", sha256="0" * 64, size_bytes=1, json="x" * (outcome.INLINE_BYTES - 200))
     envelope = {"node_id": "n" * 64, "researcher_id": "r" * 64, "id": "i" * 256, "boot": 2**62}
     for each, result in ((job(JobState.FAILED, LONGEST, problem), None), (job(JobState.SUCCEEDED), parcel)):
-        outcome = JobOutcome(job=leaving(each, output_leaves=True), result=result, **envelope)  # type: ignore[arg-type]
+        told = JobOutcome(job=leaving(each, output_leaves=True), result=result, **envelope)  # type: ignore[arg-type]
 
-        assert len(msgspec.json.encode(outcome)) <= MAX_PAYLOAD_BYTES
+        assert len(msgspec.json.encode(told)) <= MAX_PAYLOAD_BYTES
 
 
 def test_a_piece_of_a_trace_fits_however_it_is_written() -> None:

@@ -15,8 +15,8 @@ from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
 from fedmon.node.runs.folder import JobFolder
-from fedmon.node.runs.going import Going
 from fedmon.node.runs.register import JobRegister, stop_jobs_of
+from fedmon.node.runs.service import ActiveJob
 from tests.node.runs.run_desks import PLAN, Bench, bench, envelope, run
 from tests.support.waiting import wait_until
 
@@ -52,12 +52,12 @@ def over(node: Bench, job_id: str) -> dict[str, Any]:
     return outcome
 
 
-def begun(node: Bench, job_id: str) -> Going:
+def begun(node: Bench, job_id: str) -> ActiveJob:
     """Wait until the plan of a job has reported."""
 
-    def found() -> Going | None:
+    def found() -> ActiveJob | None:
         node.work()
-        going = node.runs._going[job_id]
+        going = node.runs._active[job_id]
         return going if going.job.scalars else None
 
     going = wait_until(found, 20.0, what="a report of the plan")
@@ -68,7 +68,7 @@ def begun(node: Bench, job_id: str) -> Going:
 def is_gone(node: Bench, job_id: str) -> bool:
     """Look after all jobs, and tell whether this one is over."""
     node.work()
-    return job_id not in node.runs._going
+    return job_id not in node.runs._active
 
 
 def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(node: Bench) -> None:
@@ -244,7 +244,6 @@ def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
     assert pid is not None
 
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: node.runs.launcher.pid not in (pid, None), what="another launcher")
     node.ask(run(sha256, job_id=after))
     begun(node, after)
 

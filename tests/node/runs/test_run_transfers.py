@@ -12,7 +12,7 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel
-from fedmon.node.runs import transfers
+from fedmon.node.runs import outcome as results
 from fedmon.node.runs.register import JobRecord
 from tests.node.runs.run_desks import Bench, bench, digest, envelope, run
 from tests.support.historic_repository import HistoricRepository
@@ -158,7 +158,7 @@ def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: H
 
     # then a later try brings the result
     assert over(node, job_id)["job"]["state"] == "succeeded"
-    assert sum(transfers.PAUSES_S) >= 30
+    assert sum(results.PAUSES_S) >= 30
 
 
 def test_a_result_just_over_the_message_does_not_go_inside(node: Bench, repository: HistoricRepository) -> None:

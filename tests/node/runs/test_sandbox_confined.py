@@ -18,7 +18,7 @@ import pytest
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.order import GivenDataset
-from fedmon.node.runs.sandbox import bubblewrap, confined, landlock
+from fedmon.node.runs.sandbox import bubblewrap, landlock, process
 from tests.node.runs.sandboxes import LAUNCHER, LIMITS, PROBES, Machine, launcher_environment, machine, python_for
 from tests.support.requirements import require
 
@@ -106,7 +106,7 @@ def test_without_a_dataset_there_is_no_data(target: Machine) -> None:
     require(HAS_BUBBLEWRAP, "bubblewrap is not installed")
     told = _told(target, "bubblewrap", {"root": True}, dataset=None)
     assert "data" not in told["root"]
-    assert confined.data_path(target.order("bubblewrap", dataset=None), "bubblewrap") is None
+    assert process.data_path(target.order("bubblewrap", dataset=None)) is None
 
 
 @pytest.mark.parametrize("kind", ["socket", "pipe"])
@@ -119,7 +119,7 @@ def test_a_dataset_with_a_way_out_is_not_given(target: Machine, kind: str) -> No
         else:
             os.mkfifo(way_out)
         with pytest.raises(ConflictError, match=str(way_out)):
-            confined.command(target.order("bubblewrap"), "bubblewrap", {})
+            process.start(target.order("bubblewrap"), {})
 
 
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
@@ -129,13 +129,13 @@ def test_a_dataset_that_became_a_link_after_it_was_looked_at_is_not_given(target
     given = GivenDataset(dataset_id="l", name="l", data_type="csv", path=str(link))
 
     with pytest.raises(ConflictError, match="through a link"):
-        confined.command(target.order(level, dataset=given), level, {})
+        process.start(target.order(level, dataset=given), {})
 
 
 def test_a_dataset_that_vanished_is_named(target: Machine) -> None:
     gone = GivenDataset(dataset_id="g", name="g", data_type="csv", path=str(target.folder / "gone.csv"))
     with pytest.raises(StorageError, match=r"gone\.csv"):
-        confined.command(target.order("bubblewrap", dataset=gone), "bubblewrap", {})
+        process.start(target.order("bubblewrap", dataset=gone), {})
 
 
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock", "limits"])
@@ -143,22 +143,19 @@ def test_an_interpreter_that_would_show_the_nodes_folder_is_refused(target: Mach
     order = target.order(level)
     showing = msgspec.structs.replace(order.interpreter, needs=[*order.interpreter.needs, str(target.node)])
     with pytest.raises(ConflictError, match="own files"):
-        confined.command(msgspec.structs.replace(order, interpreter=showing), level, {})
+        process.start(msgspec.structs.replace(order, interpreter=showing), {})
 
 
 def test_a_program_that_cannot_be_started_is_told_with_its_cause(target: Machine) -> None:
     order = target.order("limits")
     gone = msgspec.structs.replace(order.interpreter, executable=str(target.folder / "no-python"))
-    prepared = confined.command(msgspec.structs.replace(order, interpreter=gone), "limits", {0: 0})
     with pytest.raises(StorageError, match="No such file"):
-        prepared.start()
+        process.start(msgspec.structs.replace(order, interpreter=gone), {0: 0})
 
 
 def test_a_program_that_does_not_come_to_be_is_not_waited_for_without_end(target: Machine) -> None:
-    prepared = confined.command(target.order("limits"), "limits", {0: 0})
-    hangs = msgspec.structs.replace(prepared, before_exec=signal.pause)
     with pytest.raises(StorageError, match=r"not ready after 0\.1 s"):
-        hangs.start(timeout_s=0.1)
+        process.start(target.order("limits"), {0: 0}, first=signal.pause, timeout_s=0.1)
     assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
 
 

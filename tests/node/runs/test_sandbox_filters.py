@@ -91,7 +91,9 @@ def test_calls_of_x32_end_the_process() -> None:
 @pytest.mark.parametrize("is_scoped", [True, False])
 def test_without_namespaces_a_process_reaches_only_itself(is_scoped: bool) -> None:
     here = seccomp.machine()
-    program = seccomp.without_namespaces(77, signals_are_scoped=is_scoped, truncation_is_covered=is_scoped)
+    program = seccomp.assemble(
+        seccomp.rules_without_namespaces(77, signals_are_scoped=is_scoped, truncation_is_covered=is_scoped)
+    )
     signalled = ALLOWED if is_scoped else errno.EPERM
     for name, arguments, expected in (
         ("kill", (77, 9), ALLOWED),
@@ -123,10 +125,13 @@ def test_without_namespaces_a_process_reaches_only_itself(is_scoped: bool) -> No
 @pytest.mark.parametrize("is_held", [True, False])
 def test_memory_that_counts_in_no_process_is_had_where_a_cgroup_holds_it(is_held: bool) -> None:
     here = seccomp.machine()
-    for program in (
-        seccomp.for_namespaces(memory_is_held=is_held),
-        seccomp.without_namespaces(77, signals_are_scoped=True, truncation_is_covered=True, memory_is_held=is_held),
+    for rules in (
+        seccomp.rules_for_namespaces(memory_is_held=is_held),
+        seccomp.rules_without_namespaces(
+            77, signals_are_scoped=True, truncation_is_covered=True, memory_is_held=is_held
+        ),
     ):
+        program = seccomp.assemble(rules)
         assert _ask(program, here, "memfd_create") == (ALLOWED if is_held else errno.ENOSYS)
         assert [_ask(program, here, name) for name in ("shmget", "msgget", "memfd_secret")] == [errno.EPERM] * 3
 

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 from fedmon.node.runs.sandbox import bubblewrap
-from fedmon.node.runs.sandbox.levels import available
+from fedmon.node.runs.sandbox.interpreter import look_at
+from fedmon.node.runs.trial import strongest_level
 from tests.support.requirements import require
 
 
@@ -18,6 +19,6 @@ def test_a_python_below_the_folder_that_the_sandbox_covers_can_be_used() -> None
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         python = Path(folder, "bin/python")
 
-        found = available(python=python)
+        level, reasons = strongest_level(look_at(python))
 
-    assert found.level == "bubblewrap", found.reasons
+    assert level == "bubblewrap", reasons

@@ -7,34 +7,28 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from typing import get_args
 
+import msgspec
 import pytest
 
 import fedmon
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.wire.runs import Level
-from fedmon.node.runs.sandbox import bubblewrap, landlock, levels
-from fedmon.node.runs.sandbox.cgroup import JobGroup
+from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.runs.order import Limits
+from fedmon.node.runs.sandbox import bubblewrap, landlock, self_test
+from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.sandbox.interpreter import look_at
+from fedmon.node.runs.trial import Trial, problem_with, strongest_level
 from tests.support.requirements import require
 
 
 def test_the_strongest_level_that_works_is_found_and_why_not_a_stronger_one() -> None:
-    found = levels.available()
+    level, reasons = strongest_level(look_at(None), ["/dev/no-such-device"])
+
     expected = "bubblewrap" if bubblewrap.program() else "landlock" if landlock.abi() else "limits"
-    assert expected == found.level
-    assert "bubblewrap" not in found.reasons or expected != "bubblewrap"
-    assert levels.available() == found
-
-
-def test_a_missing_device_is_named() -> None:
-    assert "/dev/no-such-device" in levels.available(["/dev/no-such-device"]).reasons["devices"]
-
-
-def test_every_level_says_what_it_gives_and_lacks() -> None:
-    assert set(get_args(Level)) == set(levels.ABOUT)
-    assert all(each.gives and each.lacks for each in levels.ABOUT.values())
+    assert expected == level
+    assert "bubblewrap" not in reasons or expected != "bubblewrap"
+    assert "/dev/no-such-device" in reasons["devices"]
 
 
 def test_each_level_that_this_machine_has_passes_its_self_test() -> None:
@@ -42,7 +36,31 @@ def test_each_level_that_this_machine_has_passes_its_self_test() -> None:
     tried: list[Level] = ["limits"]
     if landlock.abi():
         tried.append("landlock")
-    assert [None] * len(tried) == [levels._problem_with(each, (), interpreter) for each in tried]
+
+    assert [problem_with(each, interpreter) for each in tried] == [""] * len(tried)
+
+
+@pytest.mark.parametrize(
+    ("level", "problem"), [("bubblewrap", "processes of this machine"), ("landlock", "can be read")]
+)
+def test_a_level_that_confines_nothing_does_not_pass(level: Level, problem: str, tmp_path: Path) -> None:
+    # given the plan that a level is tried with, run at a weaker one
+    require(landlock.abi(), "this kernel has no Landlock")
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    trial = Trial(
+        source=Path(self_test.__file__).read_bytes(),
+        name="self-test",
+        interpreter=look_at(None),
+        limits=Limits(cpu_s=10, wall_s=20, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20),
+        level="limits",
+        arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
+    )
+
+    ending, result = trial.run()
+
+    assert ending.state is JobState.SUCCEEDED, ending
+    assert problem in msgspec.json.decode(result)["problem"]
 
 
 def test_a_python_needs_neither_the_folder_of_fedmon_nor_whole_trees() -> None:
@@ -118,11 +136,10 @@ def test_a_cgroup_counts_and_bounds_what_is_started_in_it() -> None:
         ) as program:
             assert program.stdout is not None
             assert program.stdout.readline() == b"3\n"
-            assert len(group.members()) == 4
             assert group.refused_processes() >= 3
             assert (group.cpu_s() or 0) > 0
-            assert 0 < (group.memory_bytes() or 0) <= (group.peak_memory_bytes() or 0) <= 64 * 2**20
-            group.kill()
+            assert 0 < (group.peak_memory_bytes() or 0) <= 64 * 2**20
+            kill_in(group.folders.values())
         assert group.ended_for_memory() == 0
         eater = [sys.executable, "-I", "-S", "-c", "x = b'x' * 2**28"]
         done = subprocess.run(eater, preexec_fn=group.enter, check=False, capture_output=True)
@@ -135,7 +152,6 @@ def test_a_cgroup_counts_and_bounds_what_is_started_in_it() -> None:
 def test_without_a_cgroup_nothing_is_held_and_nothing_known(tmp_path: Path) -> None:
     group = JobGroup("job", memory_bytes=1, processes=1, root=tmp_path)
     group.enter()
-    group.kill()
-    assert (group.holds_memory, group.holds_processes, group.path, group.job) == (False, False, "", None)
-    assert (group.cpu_s(), group.memory_bytes(), group.peak_memory_bytes()) == (None, None, None)
-    assert (0, 0, set(), 0) == (group.ended_for_memory(), group.refused_processes(), group.members(), group.remove())
+    assert (group.holds_memory, group.holds_processes, group.path) == (False, False, "")
+    assert (group.cpu_s(), group.peak_memory_bytes()) == (None, None)
+    assert (group.ended_for_memory(), group.refused_processes(), group.remove()) == (0, 0, 0)

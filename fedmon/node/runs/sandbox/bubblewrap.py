@@ -1,43 +1,82 @@
-"""A job in namespaces of its own, made by bubblewrap: what is not given to it does not exist there."""
+"""A job in namespaces of its own, made by bubblewrap: what is not given to it does not exist there.
+
+Left to itself bubblewrap makes its user namespace as late as it runs, and RLIMIT_NPROC, which must be set before, then
+counts all processes of the node's user on this machine. In a namespace that is there already it counts those of the
+job alone. And real root is exempt from that limit: a node that runs as root starts a job as a user who owns nothing.
+That user could reach neither data below a closed folder nor the private files of another. So root clones what is to
+be seen, read-only and with its owner shown as that user (an idmapped mount), into a folder that only this process has.
+Source: mount_setattr(2), open_tree(2), move_mount(2).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from fedmon.node.runs.order import JobOrder
-from fedmon.node.runs.sandbox.staging import Source, renamed
+from fedmon.node.runs.sandbox import kernel
 
 RUNTIME, DATA, TMP = "/runtime", "/data", "/tmp"  # noqa: S108 - the sandbox's own
-
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+HIDDEN_IN_PROC = (
+    *("acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"),
+    "timer_stats",
+)
+"""What containers hide of the machine, too. Source: Moby, oci/defaults.go, masked paths."""
+INSIDE = 65534
+"""Who a plan is inside: nobody, and his group."""
+STAGE = "/tmp"  # noqa: S108 - covered by a file system of our own
+"""Covered in the mount namespace of the job's first process alone; every machine has it."""
+
+# systemd's docs/UIDS-GIDS.md leaves 1879048192 to 2147483647 to nobody at all.
+_FIRST_SPARE = 1_879_048_192
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+_AT_SYMLINK_NOFOLLOW = 0x100
+_ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_IDMAP = 0x1, 0x2, 0x4, 0x10_0000
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be seen inside; ``public`` where all of it is meant for everybody, as an installed program is."""
+
+    path: str
+    inside: str
+    public: bool = False
 
 
 def program() -> str | None:
-    """Return where bubblewrap is installed; null where it is not."""
+    """Return where bubblewrap is installed; None where it is not."""
     return shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")
 
 
 def data_path(order: JobOrder) -> str | None:
     """Return where the dataset lies inside."""
-    if order.dataset is None:
-        return None
-    return f"{DATA}/{Path(order.dataset.path).name}"
+    return None if order.dataset is None else f"{DATA}/{Path(order.dataset.path).name}"
 
 
-def sources(order: JobOrder) -> list[Source]:
-    """Return what is to be seen inside, as it lies outside; links are made anew and not among them."""
-    needed = [Source(path=each, public=True) for each in order.interpreter.needs if not Path(each).is_symlink()]
-    needed.append(Source(path=order.runtime, public=False))
-    if order.dataset is not None:
-        needed.append(Source(path=order.dataset.path, public=False))
-    return needed
+def given(order: JobOrder) -> list[Given]:
+    """Return what is to be seen inside; links are made anew and not among them."""
+    needs = order.interpreter.needs
+    found = [Given(path=each, inside=each, public=True) for each in needs if not Path(each).is_symlink()]
+    found.append(Given(path=order.runtime, inside=RUNTIME))
+    inside = data_path(order)
+    if order.dataset is not None and inside is not None:
+        found.append(Given(path=order.dataset.path, inside=inside))
+    return found
 
 
 def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, seccomp: int) -> list[str]:
-    """Return bubblewrap's options; ``lies_at`` says where a source lies now, the numbers are descriptors."""
-    at = dict(lies_at)
+    """Return bubblewrap's options; ``lies_at`` says where something lies if not at its path.
+
+    ``namespace`` and ``seccomp`` are descriptors.
+    """
     words = [
         *("--userns", str(namespace)),
         # bubblewrap would leave that descriptor to the plan. One to block on is read (which fails at once) and closed.
@@ -52,22 +91,153 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
     for need in order.interpreter.needs:
         if Path(need).is_symlink():
             words += ["--symlink", str(Path(need).readlink()), need]
-        else:
-            words += ["--ro-bind", renamed(at, need), need]
-    words += ["--ro-bind", renamed(at, order.runtime), RUNTIME]
-    inside = data_path(order)
-    if order.dataset is not None and inside is not None:
-        words += ["--ro-bind", renamed(at, order.dataset.path), inside]
-    words += ["--proc", "/proc", *_devices(order.devices)]
+    for each in given(order):
+        words += ["--ro-bind", lies_at.get(each.path, each.path), each.inside]
+    words += ["--proc", "/proc", *_covers(), "--dir", "/dev"]
+    for device in (*DEVICES, *order.devices):
+        words += ["--dev-bind-try", device, device]
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        words += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
     words += ["--symlink", TMP, "/dev/shm"]  # noqa: S108
     # Settings of the machine lie below /proc, and whoever is root outside may write them without any capability.
     return [*words, "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", TMP]
 
 
-def _devices(given: Iterable[str]) -> list[str]:
-    words = ["--dir", "/dev"]
-    for device in (*DEVICES, *given):
-        words += ["--dev-bind-try", device, device]
-    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        words += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
-    return words
+def _covers() -> Iterator[str]:
+    """Yield the options that hide files of /proc: what covers one cannot be opened, and in a folder is nothing."""
+    for path in (Path("/proc", name) for name in HIDDEN_IN_PROC):
+        if path.is_dir():
+            yield from ("--tmpfs", str(path), "--remount-ro", str(path))
+        elif path.exists():
+            yield from ("--ro-bind", "/dev/null", str(path))
+
+
+def spare_user() -> int:
+    """Return a user id that owns nothing on this machine; another one for each living process that asks."""
+    chosen = _FIRST_SPARE + os.getpid()
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, count = (int(word) for word in line.split())
+        if first <= chosen < first + count:
+            return chosen
+    return INSIDE  # inside a container that has few ids
+
+
+def own_namespace(user: int, group: int) -> int:
+    """Return a descriptor of a new user namespace of ``user``, in which he is INSIDE and nobody else exists.
+
+    No further user namespace can be made in it. Needs root for a user other than this process's own.
+    Raises OSError where this kernel or its administrator allows no user namespaces.
+    """
+
+    def become() -> None:
+        if user != os.geteuid():
+            become_user(user, group)
+            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # a change of user clears it, and then /proc/self belongs to root
+
+    def settle() -> None:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{INSIDE} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{INSIDE} {group} 1")
+        with contextlib.suppress(OSError):  # /proc/sys may be read-only in a container; seccomp denies it too
+            Path("/proc/sys/user/max_user_namespaces").write_text("0")
+
+    return _namespace(become, settle)
+
+
+def become_user(user: int, group: int) -> None:
+    """Change to another user for good; needs root."""
+    os.setgroups([])
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+
+
+def _namespace(
+    become: Callable[[], None] = lambda: None, settle: Callable[[], None] = lambda: None, maps: tuple[str, ...] = ()
+) -> int:
+    """Have a child make a user namespace, and keep it by its descriptor when the child is gone."""
+    ready, say_ready = os.pipe()
+    done, say_done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        number = 0
+        try:
+            os.close(say_done)
+            become()
+            kernel.unshare(kernel.CLONE_NEWUSER)
+            settle()
+        except OSError as error:
+            number = error.errno or 1
+        finally:
+            os.write(say_ready, bytes([number]))
+            os.read(done, 1)
+            os._exit(0)
+    os.close(say_ready)
+    os.close(done)
+    try:
+        answer = os.read(ready, 1)
+        if answer != b"\0":
+            number = answer[0] if answer else 1
+            raise OSError(number, f"no user namespace: {os.strerror(number)}")
+        for name, text in zip(("uid_map", "gid_map"), maps, strict=False):
+            Path(f"/proc/{child}/{name}").write_text(text)
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready)
+        os.close(say_done)
+        os.waitpid(child, 0)
+
+
+def staged_paths(sources: Iterable[Given]) -> dict[str, str]:
+    """Return where everything will lie once it is staged."""
+    return {source.path: f"{STAGE}/{number}" for number, source in enumerate(sources)}
+
+
+def stage(sources: Iterable[Given], *, user: int, group: int) -> bool:
+    """Lay everything ready in a mount namespace of this process; tell whether ``user`` can read all of it. For root.
+
+    He cannot where a file system does not know idmapped mounts and its files are not meant for everybody; then only
+    their owner can. Raises OSError for what is not there.
+    """
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    shifts: dict[tuple[int, int], int] = {}
+    clones = []
+    is_readable = True
+    for source in sources:
+        about = Path(source.path).lstat()
+        if stat.S_ISLNK(about.st_mode):
+            raise OSError(errno.ELOOP, "it became a link", source.path)
+        flags = _OPEN_TREE_CLONE | kernel.AT_RECURSIVE | _AT_SYMLINK_NOFOLLOW | os.O_CLOEXEC
+        tree = kernel.syscall(kernel.OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source.path), flags)
+        _protect(tree, None)
+        if not _is_open(source, about):
+            owner = (about.st_uid, about.st_gid)
+            try:
+                if owner not in shifts:
+                    shifts[owner] = _namespace(maps=(f"{owner[0]} {user} 1", f"{owner[1]} {group} 1"))
+                _protect(tree, shifts[owner])
+            except OSError:
+                is_readable = False
+        clones.append((tree, stat.S_ISDIR(about.st_mode)))
+    kernel.mount("tmpfs", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=1m")
+    for number, (tree, is_folder) in enumerate(clones):
+        target = Path(STAGE, str(number))
+        target.mkdir() if is_folder else target.touch()
+        kernel.syscall(kernel.MOVE_MOUNT, tree, b"", kernel.AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+    for each in (*(tree for tree, _ in clones), *shifts.values()):
+        os.close(each)
+    return is_readable
+
+
+def _is_open(source: Given, about: os.stat_result) -> bool:
+    """Tell whether everybody may read it; of a folder that is not public nobody knows what is in it."""
+    wanted = 0o5 if stat.S_ISDIR(about.st_mode) else 0o4
+    return about.st_mode & wanted == wanted and (source.public or not stat.S_ISDIR(about.st_mode))
+
+
+def _protect(tree: int, shifted: int | None) -> None:
+    """Set the attributes of a cloned tree: read-only, and under another owner when ``shifted`` is given."""
+    wanted = _ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV
+    attributes = (ctypes.c_uint64 * 4)(wanted | (0 if shifted is None else _ATTR_IDMAP), 0, 0, shifted or 0)
+    flags, size = kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, ctypes.sizeof(attributes)
+    kernel.syscall(kernel.MOUNT_SETATTR, tree, b"", flags, attributes, size)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import os
 from pathlib import Path
 
-LAUNCHER, KEEPER = b"fedmon-launcher", b"fedmon-keeper"
+from fedmon.common.errors import StorageError
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x0002_0000, 0x1000_0000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 1, 2, 4, 0x4000, 0x4_0000
+MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 2, 4, 0x4000, 0x4_0000
 AT_EMPTY_PATH, AT_RECURSIVE, AT_FDCWD = 0x1000, 0x8000, -100
 PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_SET_DUMPABLE = 24, 28, 38, 47, 4
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+RLIMIT_LOCKS = 10
+"""Source: Linux include/uapi/asm-generic/resource.h; Python has no name for it."""
 
 # One number on all architectures: what came after 2019 is numbered alike everywhere.
 OPEN_TREE, MOVE_MOUNT, CLOSE_RANGE, MOUNT_SETATTR = 428, 429, 436, 442
@@ -21,9 +25,11 @@ LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 4
 
 _CLOSE_RANGE_CLOEXEC = 4
 _CAPABILITY_VERSION_3 = 0x2008_0522
+_MOST_CAPABILITIES = 64
 # Each bit with its lock: root is no more than others, and a change of uid brings no capabilities.
 # Source: capabilities(7), "The securebits flags".
 _SECUREBITS = 0b1110_1111
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -42,13 +48,20 @@ def unshare(flags: int) -> None:
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """Attach a file system, or change how one is attached."""
-    _checked(_libc.mount(_encoded(source), _encoded(target), _encoded(kind), ctypes.c_ulong(flags), options.encode()))
+    texts = [None if each is None else os.fsencode(each) for each in (source, target, kind)]
+    _checked(_libc.mount(*texts, ctypes.c_ulong(flags), options.encode()))
 
 
 def prctl(option: int, *arguments: int) -> None:
     """Set how the kernel treats this process; its manual page has the options."""
     filled = [*arguments, 0, 0, 0, 0][:4]
     _checked(_libc.prctl(option, *(ctypes.c_ulong(each) for each in filled)))
+
+
+def name_process(name: bytes) -> None:
+    """Give this process a name of at most 15 bytes. Source: Linux man-pages, prctl(2), PR_SET_NAME."""
+    text = ctypes.create_string_buffer(name)
+    prctl(PR_SET_NAME, ctypes.addressof(text))
 
 
 def no_new_privileges() -> None:
@@ -58,13 +71,15 @@ def no_new_privileges() -> None:
 
 def drop_capabilities() -> None:
     """Give up every capability for good, also those that root would get back by starting a program."""
-    for capability in range(_last_capability() + 1):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except PermissionError:
-            break  # an ordinary user has none, and no_new_privs keeps it so
-    else:
+    with contextlib.suppress(PermissionError):  # an ordinary user has none, and no_new_privs keeps it so
         prctl(PR_SET_SECUREBITS, _SECUREBITS)
+        for capability in range(_MOST_CAPABILITIES):
+            try:
+                prctl(PR_CAPBSET_DROP, capability)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # this kernel has no more of them
+                    raise
+                break
     prctl(PR_CAP_AMBIENT, 4)  # clear all
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
@@ -81,15 +96,21 @@ def close_on_exec(first: int) -> None:
                     os.set_inheritable(number, False)  # noqa: FBT003 - os takes no name for it
 
 
-def _last_capability() -> int:
+def sealed(name: str, content: bytes | memoryview) -> int:
+    """Return a descriptor, at their beginning, of bytes in memory that nobody can change; the caller closes it.
+
+    Raises StorageError.
+    """
     try:
-        return int(Path("/proc/sys/kernel/cap_last_cap").read_text())
-    except (OSError, ValueError):
-        return 40  # CAP_CHECKPOINT_RESTORE, the last one in Linux 6.18
-
-
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else os.fsencode(text)
+        with os.fdopen(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb", buffering=0) as file:
+            view = memoryview(content)
+            while view:
+                view = view[file.write(view) :]
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+            file.seek(0)
+            return os.dup(file.fileno())
+    except OSError as error:
+        raise StorageError(f"{len(content)} bytes of {name} cannot be kept in memory: {error.strerror}") from error
 
 
 def _checked(result: int) -> int:
@@ -97,9 +118,3 @@ def _checked(result: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
-
-
-def name_process(name: bytes) -> None:
-    """Give this process a name of at most 15 bytes. Source: Linux man-pages, prctl(2), PR_SET_NAME."""
-    text = ctypes.create_string_buffer(name)
-    prctl(PR_SET_NAME, ctypes.addressof(text))

@@ -13,10 +13,8 @@ from collections.abc import Iterable
 
 from fedmon.node.runs.sandbox import kernel
 
-READ = 0b1101
-"""EXECUTE, READ_FILE, READ_DIR."""
-
-_READ_FILE, _WRITE_FILE, _EXECUTE = 4, 2, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _IOCTL_DEV = 1, 2, 4, 8, 1 << 15
+_MAKE_DEVICES = 1 << 6 | 1 << 11
 _ON_FILES = 0b1100_0000_0000_0111
 """The rights that a rule about a single file can give: execute, write, read, truncate, ioctl."""
 
@@ -45,25 +43,21 @@ def restrict(*, readable: Iterable[str], writable: Iterable[str], devices: Itera
     """
     version = abi()
     handled = rights(version)
-    header = struct.pack(
-        "=QQQ",
-        handled,
-        _BIND_AND_CONNECT_TCP if version >= 4 else 0,
-        _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL if version >= 6 else 0,
-    )
+    network = _BIND_AND_CONNECT_TCP if version >= 4 else 0
+    scopes = _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL if version >= 6 else 0
+    header = struct.pack("=QQQ", handled, network, scopes)
     length = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = kernel.syscall(kernel.LANDLOCK_CREATE_RULESET, header[:length], length, 0)
-    try:
-        for path in readable:
-            _allow(ruleset, path, READ & handled)
-        for path in devices:
-            _allow(ruleset, path, (_READ_FILE | _WRITE_FILE | 1 << 15) & handled)
-        for path in writable:
-            # Not execute, and no device files. REFER, moving between folders, stays inside what is writable.
-            _allow(ruleset, path, handled & ~(_EXECUTE | 1 << 6 | 1 << 11))
-        kernel.syscall(kernel.LANDLOCK_RESTRICT_SELF, ruleset, 0)
-    finally:
-        os.close(ruleset)
+    # Not execute, and no device files. REFER, moving between folders, stays inside what is writable.
+    for paths, allowed in (
+        (readable, _EXECUTE | _READ_FILE | _READ_DIR),
+        (devices, _READ_FILE | _WRITE_FILE | _IOCTL_DEV),
+        (writable, ~(_EXECUTE | _MAKE_DEVICES)),
+    ):
+        for path in paths:
+            _allow(ruleset, path, allowed & handled)
+    kernel.syscall(kernel.LANDLOCK_RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
 
 
 def _allow(ruleset: int, path: str, allowed: int) -> None:
@@ -71,10 +65,8 @@ def _allow(ruleset: int, path: str, allowed: int) -> None:
         beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
         return
-    try:
-        if not stat.S_ISDIR(os.fstat(beneath).st_mode):
-            allowed &= _ON_FILES
-        rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, beneath))
-        kernel.syscall(kernel.LANDLOCK_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
-    finally:
-        os.close(beneath)
+    if not stat.S_ISDIR(os.fstat(beneath).st_mode):
+        allowed &= _ON_FILES
+    rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, beneath))
+    kernel.syscall(kernel.LANDLOCK_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
+    os.close(beneath)

@@ -1,42 +1,44 @@
-"""What a level is tried with: run inside the sandbox in place of a plan, it says what it could do and should not.
-
-It runs on the interpreter of the plans, without fedmon.
-"""
+"""The plan that a level of confinement is tried with: it returns what it could do and should not."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmon import TrainingPlan
+
+if TYPE_CHECKING:
+    from fedmon.plan.context import PlanContext
 
 
-def _wrong(level: str, secret: str, outside: int) -> str | None:
-    with open("/proc/self/status" if level == "bubblewrap" else os.devnull) as file:
-        facts = dict(line.split(":\t", 1) for line in file if ":\t" in line)
-    if level == "bubblewrap":
-        if facts["CapEff"].strip("0\n") or facts["NoNewPrivs"].strip() != "1" or facts["Seccomp"].strip() != "2":
-            return "capabilities, no_new_privs or seccomp are not as they should be"
-        if Path(f"/proc/{outside}/stat").exists() and outside > 100:
-            return "processes of this machine are visible"
-    if level != "limits":
+class SelfTest(TrainingPlan):
+    """Looks around in the sandbox."""
+
+    def run(self, context: PlanContext) -> dict[str, str]:
+        """Return what is wrong as ``problem``, empty where nothing is."""
+        level, secret, outside = (context.arguments[name] for name in ("level", "secret", "outside"))
+        if level == "bubblewrap":
+            facts = dict(
+                line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
+            )
+            if facts["CapEff"].strip("0") or facts["NoNewPrivs"] != "1" or facts["Seccomp"] != "2":
+                return {"problem": "capabilities, no_new_privs or seccomp are not as they should be"}
+            if Path(f"/proc/{outside}/stat").exists() and outside > 100:
+                return {"problem": "processes of this machine are visible"}
+        if level != "limits":
+            try:
+                return {"problem": f"files of this machine can be read: {Path(secret).read_text()}"}
+            except OSError:
+                pass
         try:
-            with open(secret) as file:
-                return f"files of this machine can be read: {file.read()}"
+            socket.socket(socket.AF_INET).close()
         except OSError:
             pass
-    try:
-        socket.socket(socket.AF_INET)
-        return "an internet socket can be opened"
-    except OSError:
-        pass
-    if set(os.environ) - {"PATH", "LANG", "HOME", "TMPDIR", "FEDMON_JOB_ID", "PWD", "LC_CTYPE"}:
-        return f"the environment holds more than it should: {sorted(os.environ)}"
-    with Path(os.environ["TMPDIR"], "try").open("w") as file:
-        file.write("text")
-    return None
-
-
-with open(3) as question:
-    sys.stdout.write(_wrong(**json.load(question)) or "as it should be")
+        else:
+            return {"problem": "an internet socket can be opened"}
+        if set(os.environ) - {"PATH", "LANG", "HOME", "TMPDIR", "FEDMON_JOB_ID", "PWD", "LC_CTYPE"}:
+            return {"problem": f"the environment holds more than it should: {sorted(os.environ)}"}
+        Path(os.environ["TMPDIR"], "try").write_text("text")
+        return {"problem": ""}

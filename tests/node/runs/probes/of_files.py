@@ -50,6 +50,30 @@ def shadow_file(facts: Facts) -> object:
     return _read(Path("/etc/shadow"))
 
 
+def secrets_of_the_machine(facts: Facts) -> object:
+    found = []
+    for name in ("acpi", "interrupts", "keys", "sched_debug", "scsi", "timer_list"):
+        try:
+            path = Path("/proc", name)
+            found.append(os.listdir(path) if path.is_dir() else _read(path))
+        except OSError:
+            continue
+    return [each for each in found if each]
+
+
+def files_beside_its_own(facts: Facts) -> object:
+    made = []
+    for folder in ("/", "/dev", "/proc/acpi", "/proc/scsi", "/runtime"):
+        path = Path(folder, "fedmon-probe")
+        try:
+            path.write_text("probe")
+        except OSError:
+            continue
+        path.unlink()
+        made.append(folder)
+    return made
+
+
 def users(facts: Facts) -> object:
     return pwd.getpwall()
 

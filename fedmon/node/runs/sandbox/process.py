@@ -1,0 +1,293 @@
+"""A job's first process: prepared by its keeper, confined between fork and exec, and then the interpreter."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import select
+import signal
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from fedmon.common.clock import Deadline
+from fedmon.common.errors import ConflictError, StorageError
+from fedmon.node.collectors.job.family import tasks_of
+from fedmon.node.runs.order import TMP, JobOrder
+from fedmon.node.runs.sandbox import bubblewrap, kernel, landlock, seccomp
+
+MAIN = "fedmon/plan/main.py"
+START_TIMEOUT_S = 60.0
+_FIRST_FREE = 64
+_OPEN_FILES = 4096
+
+
+class _Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first process becomes; ``confine`` is called in it, as the last thing before exec.
+
+    ``own`` are descriptors by the numbers that the program begins with, closed here once it runs.
+    """
+
+    words: list[str]
+    home: str
+    confine: Callable[[], None]
+    own: Mapping[int, int] = {}
+
+
+def start(
+    order: JobOrder,
+    descriptors: Mapping[int, int],
+    *,
+    first: Callable[[], None] = lambda: None,
+    memory_is_held: bool = False,
+    timeout_s: float = START_TIMEOUT_S,
+) -> int:
+    """Fork, confine and exec; return the child's pid once it is the program (bubblewrap or the interpreter).
+
+    ``descriptors`` gives 0 to 6 by those of this process. ``first`` is called in the child before anything else.
+    ``memory_is_held`` tells that the cgroup it enters bounds its memory; else ways to have memory that counts in no
+    process are denied. Raises ConflictError where what the interpreter needs would show the node's own files, or where
+    the dataset has a way out in it; StorageError, naming the cause, when the child could not become the program: one
+    that is only killed is left to be waited for.
+    """
+    _check(order)
+    program = _in_bubblewrap(order, memory_is_held) if order.level == "bubblewrap" else _beside(order, memory_is_held)
+    told, tell = os.pipe()
+    keeper = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _become(order, program, {**descriptors, **program.own}, tell, keeper, first)
+    for each in (tell, *program.own.values()):
+        os.close(each)
+    cause = _heard(told, timeout_s)
+    if cause is None:
+        os.kill(child, signal.SIGKILL)
+        raise StorageError(
+            f"the sandbox ({order.level}) was not ready after {timeout_s:g} s: does the file system of the dataset "
+            "answer?"
+        )
+    if cause:
+        os.waitpid(child, 0)
+        raise StorageError(f"the sandbox ({order.level}) could not be started: {cause.decode(errors='replace')}")
+    return child
+
+
+def data_path(order: JobOrder) -> str | None:
+    """Return where a plan finds its dataset; None where it got none."""
+    if order.level == "bubblewrap" or order.dataset is None:
+        return bubblewrap.data_path(order)
+    return order.dataset.path
+
+
+def own_folder(order: JobOrder) -> Path | None:
+    """Return the folder outside that holds what a job writes, whose size its keeper has to watch.
+
+    None where the sandbox itself holds it to the limit.
+    """
+    return None if order.level == "bubblewrap" else Path(order.folder, TMP)
+
+
+def _in_bubblewrap(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: FBT001 - of this file alone
+    bwrap = bubblewrap.program()
+    if bwrap is None:
+        raise StorageError("bubblewrap is not installed any more")
+    is_root = os.geteuid() == 0
+    user, group = os.geteuid(), os.getegid()
+    sources = bubblewrap.given(order)
+    if is_root:
+        user = group = bubblewrap.spare_user()
+    namespace_at, filter_at, words_at = 7, 8, 9
+    lies_at = bubblewrap.staged_paths(sources) if is_root else {}
+    words = bubblewrap.options(order, lies_at, namespace=namespace_at, seccomp=filter_at)
+    rules = seccomp.rules_for_namespaces(memory_is_held=memory_is_held)
+
+    def confine() -> None:
+        nonlocal user, group
+        if is_root and not bubblewrap.stage(sources, user=user, group=group):
+            user, group = 0, 0
+            stricter = seccomp.rules_for_namespaces(is_owner=True, memory_is_held=memory_is_held)
+            os.dup2(kernel.sealed("filter", seccomp.assemble(stricter)), filter_at, inheritable=True)
+        os.dup2(_out_of_the_way(bubblewrap.own_namespace(user, group)), namespace_at, inheritable=True)
+        if is_root:
+            bubblewrap.become_user(user, group)
+        # bubblewrap's own two processes count as well.
+        _limit(order, processes=order.limits.processes + 2)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+
+    return _Program(
+        words=[bwrap, "--args", str(words_at), "--", *_interpreter(order, bubblewrap.RUNTIME)],
+        home=bubblewrap.TMP,
+        confine=confine,
+        own={
+            filter_at: kernel.sealed("filter", seccomp.assemble(rules)),
+            # Read from a file: the words of a command line are there for the plan to read, with the places of the data.
+            words_at: kernel.sealed("options", b"".join(os.fsencode(word) + b"\0" for word in words)),
+        },
+    )
+
+
+def _beside(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: FBT001 - of this file alone
+    """Prepare a plan that shares the namespaces of its keeper."""
+    home = str(Path(order.folder, TMP))
+    Path(home).mkdir(mode=0o700, exist_ok=True)
+    version = landlock.abi() if order.level == "landlock" else 0
+    readable = [*order.interpreter.needs, order.runtime]
+    if order.dataset is not None:
+        readable.append(order.dataset.path)
+
+    # Here the limit counts all that this user has. It bounds what is forked between two looks of the keeper, who counts
+    # the job alone; that some more of the others may begin meanwhile must not be the plan's failure.
+    others = tasks_of(os.getuid()) if os.getuid() else 0  # root is exempt from it
+
+    def confine() -> None:
+        os.chdir(home)
+        _limit(order, processes=order.limits.processes + others + others // 4)
+        if order.level is None:
+            return
+        kernel.no_new_privileges()
+        kernel.drop_capabilities()
+        if order.level == "landlock":
+            landlock.restrict(readable=readable, writable=[home], devices=[*bubblewrap.DEVICES, *order.devices])
+        rules = seccomp.rules_without_namespaces(
+            os.getpid(),
+            signals_are_scoped=version >= 6,
+            truncation_is_covered=version >= 3,
+            memory_is_held=memory_is_held,
+        )
+        seccomp.install(seccomp.assemble(rules))
+
+    return _Program(words=_interpreter(order, order.runtime), home=home, confine=confine)
+
+
+def _become(
+    order: JobOrder,
+    program: _Program,
+    descriptors: Mapping[int, int],
+    tell: int,
+    keeper: int,
+    first: Callable[[], None],
+) -> NoReturn:
+    try:
+        # The plan dies with its keeper, also when that ends before the last line here.
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.setsid()
+        first()
+        tell = _out_of_the_way(tell)
+        moved = {number: _out_of_the_way(given) for number, given in descriptors.items()}
+        _forget_signals()
+        kernel.close_on_exec(0)
+        for number, given in moved.items():
+            os.dup2(given, number, inheritable=True)
+        program.confine()
+        # Again: a change of user clears it.
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == keeper:
+            environment = {
+                "PATH": str(Path(order.interpreter.executable).parent),
+                "LANG": "C.UTF-8",
+                "HOME": program.home,
+                "TMPDIR": program.home,
+                "FEDMON_JOB_ID": order.job_id,
+            }
+            os.execve(program.words[0], program.words, environment)  # noqa: S606
+    except BaseException as error:  # noqa: BLE001 - a child must never go on as a second keeper
+        os.write(tell, f"{type(error).__name__}: {error}".encode()[:4096])
+    finally:
+        os._exit(127)
+
+
+def _heard(told: int, timeout_s: float) -> bytes | None:
+    """Return what comes through a pipe until its end; None when that does not come in time."""
+    deadline, text = Deadline(timeout_s), b""
+    with open(told, "rb", buffering=0) as file:
+        poller = select.poll()
+        poller.register(file, select.POLLIN)
+        while poller.poll(deadline.left_s() * 1000):
+            piece = file.read(4096)
+            if not piece:
+                return text
+            text += piece
+    return None
+
+
+def _interpreter(order: JobOrder, runtime: str) -> list[str]:
+    return [order.interpreter.executable, "-I", "-S", "-B", "-X", "utf8", f"{runtime}/{MAIN}"]
+
+
+def _limit(order: JobOrder, *, processes: int) -> None:
+    """Set the limits of each process; those of the whole job are kept by its cgroup and its keeper."""
+    limits = order.limits
+    for what, value in (
+        (kernel.RLIMIT_LOCKS, order.mark),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, int(limits.cpu_s) + 1),
+        (resource.RLIMIT_FSIZE, limits.tmp_bytes),
+        # Writable private memory; unlike RLIMIT_AS it does not count what CUDA and others only reserve.
+        (resource.RLIMIT_DATA, limits.memory_bytes),
+        (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        _, hard = resource.getrlimit(what)
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(what, (most, most))
+
+
+def _forget_signals() -> None:
+    """Have the program begin with every signal as it is by default, and none held back."""
+    for each in signal.valid_signals():
+        with suppress(OSError, ValueError):
+            if signal.getsignal(each) not in (signal.SIG_DFL, None):
+                signal.signal(each, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _out_of_the_way(descriptor: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+
+
+def _check(order: JobOrder) -> None:
+    """Raise ConflictError or StorageError for what a plan may not be given; see `start`."""
+    node = os.path.realpath(order.folder)
+    for need in order.interpreter.needs:
+        shown = os.path.realpath(need).rstrip("/")
+        if not Path(need).is_symlink() and (node == shown or node.startswith(f"{shown}/")):
+            raise ConflictError(
+                f"the interpreter {order.interpreter.executable} needs {need}, which holds this node's own files: "
+                "name another in [runs] python, or keep the node in another folder"
+            )
+    if order.dataset is None:
+        return
+    path = order.dataset.path
+    if os.path.realpath(path) != path:
+        # Where to is decided by who made the link, not by the owner.
+        raise ConflictError(f"the dataset at {path} is reached through a link now: its owner has to add it anew")
+    if order.level == "bubblewrap":
+        try:
+            _refuse_way_out(path)
+        except OSError as error:
+            raise StorageError(f"the dataset at {path} cannot be given to a plan: {error.strerror}") from error
+
+
+def _refuse_way_out(dataset: str) -> None:
+    """Look through a file or folder for what a process outside may listen at. Raises ConflictError and OSError."""
+    mode = Path(dataset).stat().st_mode
+    folders = [dataset] if stat.S_ISDIR(mode) else []
+    ways_out = [] if stat.S_ISDIR(mode) or stat.S_ISREG(mode) else [dataset]
+    while folders and not ways_out:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+                    ways_out.append(entry.path)
+    if ways_out:
+        raise ConflictError(
+            f"the dataset holds {ways_out[0]}, which is neither file nor folder: a plan could reach another process "
+            "through it; take it away"
+        )
