@@ -244,7 +244,7 @@ def _inputs(parcel: Parcel | None, max_bytes: int) -> bytes | None:
 
 def check_inputs(content: bytes, parcel: Parcel, *, max_bytes: int) -> None:
     """Raise RunRefusedError unless bytes are the announced ones and a parcel that cannot do harm."""
-    from fedmon.plan.parcel_check import check
+    from fedmon.plan.parcels import check
 
     if len(content) != parcel.size_bytes or hashlib.sha256(content).hexdigest() != parcel.sha256:
         raise RunRefusedError(

@@ -21,7 +21,7 @@ from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.runs.order import GivenDataset, Limits, Logged, Reported
 from fedmon.node.runs.trial import Trial, Tried, run_unconfined
 from fedmon.plan import parcels
-from fedmon.plan.parcel_check import read_object
+from fedmon.plan.parcels import read_object
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 
@@ -206,7 +206,7 @@ class _Shown:
 
 
 def _values(tried: Tried) -> list[Any]:
-    from fedmon.plan.listing import listing
+    from fedmon.plan.frame_reader import listing
 
     return [] if tried.ending.result_format is None else list(listing(tried.ending.result_format, tried.result))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedmon.common.errors import FedmonError
-from fedmon.plan.parcel_check import check
+from fedmon.plan.parcels import check
 
 _FILE_MODE = 0o600
 

@@ -36,7 +36,7 @@ def described(format_: Literal["json", "npz"], sha256: str, size_bytes: int) -> 
 
 def check(path: Path, parcel: Parcel) -> None:
     """Raise InvalidInputError unless a file is the announced result, and one that cannot do harm; or StorageError."""
-    from fedmon.plan.parcel_check import check as check_parcel
+    from fedmon.plan.parcels import check as check_parcel
 
     try:
         with path.open("rb") as file:

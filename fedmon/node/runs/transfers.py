@@ -151,7 +151,7 @@ def fetched(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Seque
 
 
 def _check(descriptor: int, parcel: Parcel, max_bytes: int) -> None:
-    from fedmon.plan.parcel_check import check
+    from fedmon.plan.parcels import check
 
     try:
         check(parcel.format, mapped(descriptor), max_bytes)
