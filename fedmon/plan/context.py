@@ -45,9 +45,12 @@ class PlanContext:
         """
         if len(scalars) > frames.MAX_VALUES:
             raise InvalidInputError(f"report() got {len(scalars)} names; {frames.MAX_VALUES} at a time are the most")
-        values = {_checked_name(name): self._number(name, value) for name, value in scalars.items()}
+        values = {name: self._number(name, value) for name, value in scalars.items()}
         if step is not None:
-            step = _whole(step)
+            index = getattr(type(step), "__index__", None)
+            if index is None or isinstance(step, bool) or abs(index(step)) > frames.MAX_STEP:
+                raise InvalidInputError(f"report() got step {str(step)[:40]!r}; it takes an integer of at most 2**53")
+            step = int(index(step))
         if values:
             self._channel.send(frames.SCALARS, {"values": values, "step": step, "t": time.time()})
 
@@ -62,12 +65,27 @@ class PlanContext:
         text = shortened(str(message), frames.MAX_LOG_CHARACTERS)
         self._channel.send(frames.LOG, {"level": name, "message": text, "t": time.time()})
 
-    def _number(self, name: str, value: object) -> float | None:
+    def _number(self, name: str, value: Any) -> float | None:
+        if len(name) > frames.MAX_NAME_CHARACTERS or not name.isascii() or not name.isidentifier():
+            raise InvalidInputError(
+                f"report() got the name {name[:80]!r}: a name has ASCII letters, digits and underscores, begins with "
+                f"no digit, and has at most {frames.MAX_NAME_CHARACTERS} characters"
+            )
         if value is None:
             return None
-        number = _real(name, value)
+        number = value
+        try:
+            if not isinstance(value, int | float):  # numpy's, or an array or tensor of one number
+                number = value.item()
+            number = float(number) if isinstance(number, int | float) else None
+        except OverflowError:
+            raise InvalidInputError(f"report() got an integer as {name} that is beyond every float") from None
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            number = None
+        if number is None:
+            raise InvalidInputError(f"report() got a {type(value).__name__} as {name}; it takes numbers and None")
         if number - number == 0:  # neither NaN nor an infinity
-            return number
+            return float(number)
         if name not in self._warned:
             self._warned.add(name)
             self.log(f"{name} was reported as {number}, and is sent as null", level="WARNING")
@@ -82,38 +100,3 @@ def shortened(text: str, longest: int) -> str:
         tail = longest - len(note) - head
         text = text[:head] + note + text[len(text) - tail :]
     return text.encode("utf-8", "replace").decode()
-
-
-def _checked_name(name: str) -> str:
-    if not frames.is_scalar_name(name):
-        raise InvalidInputError(
-            f"report() got the name {name[:80]!r}: a name has ASCII letters, digits and underscores, begins with no "
-            f"digit, and has at most {frames.MAX_NAME_CHARACTERS} characters"
-        )
-    return name
-
-
-def _real(name: str, value: object) -> float:
-    """Return what a number, a numpy scalar, or an array or tensor of one number is. Raises InvalidInputError."""
-    number = value
-    if not isinstance(value, int | float):
-        item = getattr(value, "item", None)
-        try:
-            number = item() if callable(item) else None
-        except (TypeError, ValueError, RuntimeError):
-            number = None
-    if isinstance(number, int | float):
-        try:
-            return float(number)
-        except OverflowError:
-            raise InvalidInputError(f"report() got an integer as {name} that is beyond every float") from None
-    raise InvalidInputError(f"report() got a {type(value).__name__} as {name}; it takes numbers and None")
-
-
-def _whole(step: object) -> int:
-    index = getattr(type(step), "__index__", None)
-    if index is not None and not isinstance(step, bool):
-        whole = int(index(step))
-        if abs(whole) <= frames.MAX_STEP:
-            return whole
-    raise InvalidInputError(f"report() got the step {str(step)[:40]!r}; it takes an integer of at most 2**53")

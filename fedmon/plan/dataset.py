@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from fedmon.common.errors import InvalidInputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-    from typing import Any, TextIO
+    from typing import Any
 
     import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
 
 DELIMITERS = (",", ";", "\t", "|")
 GAPS = frozenset(
@@ -39,13 +43,13 @@ class PlanDataset:
         dataset_id: str,
         name: str,
         data_type: str,
-        tags: list[str],
-        shape: tuple[int, ...] | None,
-        dtypes: dict[str, str] | None,
+        tags: Sequence[str] = (),
+        shape: Sequence[int] | None = None,
+        dtypes: dict[str, str] | None = None,
     ) -> None:
         self._path = path
-        self.dataset_id, self.name, self.data_type, self.tags = dataset_id, name, data_type, tags
-        self.shape, self.dtypes = shape, dtypes
+        self.dataset_id, self.name, self.data_type, self.tags = dataset_id, name, data_type, list(tags)
+        self.shape, self.dtypes = None if shape is None else tuple(shape), dtypes
 
     @property
     def path(self) -> Path:
@@ -60,93 +64,67 @@ class PlanDataset:
         The first row holds the names; UTF-8, cut by comma, semicolon, tab or bar. Raises InvalidInputError for a
         folder, and naming the line where a row has more or fewer cells.
         """
-        with self._open() as file:
-            names, reader = self._begin(file)
-            for row in self._whole_rows(reader, len(names)):
-                yield dict(zip(names, row, strict=True))
+        table = self._table()
+        names = next(table)
+        for row in table:
+            yield dict(zip(names, row, strict=True))
 
-    def columns(self) -> dict[str, npt.NDArray[Any]]:
+    def columns(self) -> dict[str, Array]:
         """Return the columns of a table as arrays: numbers as float64, where NaN is a gap; truths as bool; else texts.
 
         A column with anything but numbers and gaps, or truths alone, holds texts as they stand in the file. The whole
         table is read into memory. Raises InvalidInputError as `rows` does.
         """
-        columns = self._numeric_columns()
-        texts = [name for name, column in columns.items() if column is None]
-        read = self._text_columns(texts) if texts else {}
-        return {name: read[name] if column is None else column for name, column in columns.items()}
+        columns = self._converted(_numbers)
+        missing = {name for name, column in columns.items() if column is None}
+        texts = self._converted(_texts, missing) if missing else {}
+        return {name: _truths(texts[name]) if column is None else column for name, column in columns.items()}
 
-    def _numeric_columns(self) -> dict[str, npt.NDArray[Any] | None]:
-        """Return the columns that are numbers, and None for each other one."""
+    def _converted(
+        self, convert: Callable[[Sequence[str]], Array | None], wanted: set[str] | None = None
+    ) -> dict[str, Any]:
+        """Return the wanted columns (default: all), and None for each that is not of this kind."""
         import numpy as np
 
-        with self._open() as file:
-            names, reader = self._begin(file)
-            parts: dict[str, list[npt.NDArray[Any]] | None] = {name: [] for name in names}
-            for chunk in _chunks(self._whole_rows(reader, len(names))):
-                for name, values in zip(names, zip(*chunk, strict=True), strict=True):
-                    known = parts[name]
-                    if known is not None:
-                        numbers = _numbers(values)
-                        parts[name] = None if numbers is None else [*known, np.array(numbers, dtype=np.float64)]
-        empty = np.empty(0)
-        return {name: None if part is None else np.concatenate([empty, *part]) for name, part in parts.items()}
+        table = self._table()
+        names = next(table)
+        parts: dict[str, list[Array] | None] = {name: [] for name in names if wanted is None or name in wanted}
+        while chunk := list(islice(table, _CHUNK_ROWS)):
+            for name, cells in zip(names, zip(*chunk, strict=True), strict=True):
+                if (known := parts.get(name)) is not None:
+                    part = convert(cells)
+                    parts[name] = None if part is None else [*known, part]
+        return {name: None if part is None else np.concatenate(part or [np.empty(0)]) for name, part in parts.items()}
 
-    def _text_columns(self, wanted: list[str]) -> dict[str, npt.NDArray[Any]]:
-        import numpy as np
+    def _table(self) -> Iterator[list[str]]:
+        """Yield the names of the columns, then every row that is not blank."""
+        import csv
 
-        with self._open() as file:
-            names, reader = self._begin(file)
-            places = [names.index(name) for name in wanted]
-            parts: list[list[npt.NDArray[Any]]] = [[] for _ in wanted]
-            for chunk in _chunks(self._whole_rows(reader, len(names))):
-                for part, place in zip(parts, places, strict=True):
-                    part.append(np.array([row[place] for row in chunk], dtype=np.str_))
-        columns = {name: np.concatenate(part) for name, part in zip(wanted, parts, strict=True)}
-        for name, column in columns.items():
-            if column.dtype.itemsize <= 4 * len("False") and set(np.unique(column).tolist()) <= TRUTHS.keys():
-                columns[name] = np.char.lower(column) == "true"
-        return columns
-
-    def _open(self) -> TextIO:
         if self.path.is_dir():
             raise InvalidInputError(f"dataset {self.name!r} is a folder and no table: use its path")
+        names: list[str] = []
+        reader: Any = None
         try:
-            return self.path.open(encoding="utf-8-sig", newline="")
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                delimiter = delimiter_of(file.read(SAMPLE_CHARACTERS))
+                file.seek(0)
+                reader = csv.reader(file, delimiter=delimiter, strict=True)
+                for row in filter(None, reader):
+                    if names and len(row) != len(names):
+                        found = f"line {reader.line_num} has {len(row)} cells and the first line {len(names)}"
+                        raise InvalidInputError(f"dataset {self.name!r}, {found}")
+                    if names:
+                        yield row
+                    else:
+                        names = column_names(row)
+                        yield names
         except OSError as error:
             raise InvalidInputError(f"dataset {self.name!r} cannot be read: {error.strerror}") from error
-
-    def _begin(self, file: TextIO) -> tuple[list[str], Any]:
-        import csv
-
-        try:
-            delimiter = delimiter_of(file.read(SAMPLE_CHARACTERS))
-        except UnicodeDecodeError as error:
-            raise InvalidInputError(f"dataset {self.name!r} is no text in UTF-8 (byte {error.start})") from None
-        file.seek(0)
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        header = next(filter(None, self._rows_of(reader)), None)
-        if header is None:
-            raise InvalidInputError(f"dataset {self.name!r} is an empty file")
-        return column_names(header), reader
-
-    def _rows_of(self, reader: Any) -> Iterator[list[str]]:
-        import csv
-
-        try:
-            yield from reader
         except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"dataset {self.name!r}, line {reader.line_num}: {error}") from None
-
-    def _whole_rows(self, reader: Any, width: int) -> Iterator[list[str]]:
-        """Yield the rows that are not blank. Raises InvalidInputError for one of another width."""
-        for row in self._rows_of(reader):
-            if len(row) == width:
-                yield row
-            elif row:
-                raise InvalidInputError(
-                    f"dataset {self.name!r}, line {reader.line_num} has {len(row)} cells and the first line {width}"
-                )
+            where = reader.line_num if reader is not None else 1
+            raise InvalidInputError(f"dataset {self.name!r}, line {where}: {error}") from None
+        if not names:
+            raise InvalidInputError(f"dataset {self.name!r} is an empty file")
 
 
 def delimiter_of(sample: str) -> str:
@@ -170,41 +148,36 @@ def _width(sample: str, delimiter: str) -> tuple[int, bool]:
     """Return into how many cells the first row falls, and whether all others do so too."""
     import csv
 
-    width, agree = 0, True
     try:
-        for number, row in enumerate(filter(None, csv.reader(sample.splitlines(keepends=True), delimiter=delimiter))):
-            if number == 0:
-                width = len(row)
-            agree = agree and len(row) == width
-            if number == _SAMPLE_ROWS:
-                break
+        rows = filter(None, csv.reader(sample.splitlines(keepends=True), delimiter=delimiter))
+        widths = list(map(len, islice(rows, _SAMPLE_ROWS + 1)))
     except csv.Error:
-        agree = False
-    return width, agree
+        return 0, False
+    return (widths[0], len(set(widths)) == 1) if widths else (0, True)
 
 
-def _chunks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
-    chunk: list[list[str]] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == _CHUNK_ROWS:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def _texts(cells: Sequence[str]) -> Array:
+    import numpy as np
+
+    return np.array(cells, dtype=np.str_)
 
 
-def _numbers(values: tuple[str, ...]) -> list[float] | None:
+def _truths(column: Array) -> Array:
+    """Return truths if a column of texts holds nothing else."""
+    import numpy as np
+
+    may_be = column.dtype.itemsize <= 4 * len("False")
+    return np.char.lower(column) == "true" if may_be and set(np.unique(column).tolist()) <= TRUTHS.keys() else column
+
+
+def _numbers(cells: Sequence[str]) -> Array | None:
     """Return what texts say as numbers, gaps as NaN; None when one is neither."""
-    joined = "".join(values)
+    import numpy as np
+
+    joined = "".join(cells)
     if "_" in joined or not joined.isascii():  # float() takes underscores, and the digits of every script
         return None
     try:
-        return list(map(float, values))
-    except ValueError:
-        pass
-    nan = float("nan")
-    try:
-        return [nan if value in GAPS else float(value) for value in values]
+        return np.array([float("nan" if cell in GAPS else cell) for cell in cells])
     except ValueError:
         return None

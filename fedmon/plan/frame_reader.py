@@ -1,17 +1,20 @@
-"""Reader of the frames of a running plan: nothing in them is trusted, and every length has a bound."""
+"""Reader of what a running plan sends: nothing in it is trusted, and every length has a bound. Needs msgspec."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, cast
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.plan import frames
+from fedmon.plan.parcels import contents
+from fedmon.plan.values import spelled
 
 _FORMATS: dict[bytes, Literal["json", "npz"]] = {b"j": "json", b"n": "npz"}
+_MAX_SHOWN = 60
+_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex", "U": "text", "S": "bytes"}
 
 
 class BadFrameError(InvalidInputError):
@@ -26,48 +29,52 @@ class OutputTooLargeError(InvalidInputError):
         self.size_bytes, self.output_bytes = size_bytes, output_bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """The interpreter is there, and nothing of the plan ran before this."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scalars:
+_Name = Annotated[str, msgspec.Meta(max_length=frames.MAX_NAME_CHARACTERS, pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
+
+
+class Scalars(msgspec.Struct, frozen=True, kw_only=True):
     """The plan called ``context.report``."""
 
-    values: dict[str, float | None]
-    step: int | None
+    values: Annotated[dict[_Name, float | None], msgspec.Meta(max_length=frames.MAX_VALUES)]
+    step: Annotated[int, msgspec.Meta(ge=-frames.MAX_STEP, le=frames.MAX_STEP)] | None
     t: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """The plan called ``context.log``."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-    message: str
+    message: Annotated[str, msgspec.Meta(max_length=frames.MAX_LOG_CHARACTERS)]
     t: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """The next bytes of the result; ``data`` is of use until the next `feed`."""
 
     data: memoryview
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The plan has no result, and why."""
 
     state: Literal["failed", "invalid-result", "output-limit"]
-    reason: str
-    type: str
-    message: str | None
-    traceback: str | None
+    reason: Annotated[str, msgspec.Meta(max_length=frames.MAX_REASON_CHARACTERS)]
+    type: Annotated[str, msgspec.Meta(max_length=frames.MAX_TYPE_CHARACTERS)]
+    message: Annotated[str, msgspec.Meta(max_length=frames.MAX_MESSAGE_CHARACTERS)] | None = None
+    traceback: Annotated[str, msgspec.Meta(max_length=frames.MAX_TRACEBACK_CHARACTERS)] | None = None
 
 
 Frame = Begun | Scalars | LogLine | Piece | Failure
+_DECODERS: dict[bytes, msgspec.json.Decoder[Frame]] = {
+    frames.BEGUN: msgspec.json.Decoder(Begun),
+    frames.SCALARS: msgspec.json.Decoder(Scalars),
+    frames.LOG: msgspec.json.Decoder(LogLine),
+    frames.FAILURE: msgspec.json.Decoder(Failure),
+}
 
 
 class FrameReader:
@@ -101,8 +108,12 @@ class FrameReader:
             elif self.has_ended:
                 raise BadFrameError("the plan sent more after its result")
             else:
-                view = self._take(view)
-                frame = self._frame()
+                missing = frames.HEADER_BYTES - len(self._held)
+                if missing <= 0:
+                    missing += self._length()
+                self._held += view[:missing]
+                view = view[missing:]
+                frame = self._frame() if len(self._held) >= frames.HEADER_BYTES else None
                 if frame is not None:
                     yield frame
 
@@ -111,26 +122,21 @@ class FrameReader:
         if self._held or self._left:
             raise BadFrameError("the plan's channel ended in the middle of a frame")
 
-    def _take(self, view: memoryview) -> memoryview:
-        """Hold what belongs to the header or payload that is being read, and return the rest."""
-        wanted = frames.HEADER_BYTES
-        if len(self._held) >= wanted:
-            wanted += self._length()
-        missing = wanted - len(self._held)
-        self._held += view[:missing]
-        return view[missing:]
-
     def _length(self) -> int:
         return int.from_bytes(self._held[1 : frames.HEADER_BYTES], "big")
 
     def _frame(self) -> Frame | None:
-        if len(self._held) < frames.HEADER_BYTES:
-            return None
+        """Return the frame that is held when it is whole; of a result, note what its header says."""
         kind, length = bytes(self._held[:1]), self._length()
         if kind in _FORMATS:
-            self._begin_result(_FORMATS[kind], length)
+            if not length:
+                raise BadFrameError("the plan sent a result without a byte")
+            if length > self._output_bytes:
+                raise OutputTooLargeError(length, self._output_bytes)
+            self.result_format, self.result_bytes, self._left = _FORMATS[kind], length, length
+            self._held.clear()
             return None
-        if kind not in _READERS:
+        if kind not in _DECODERS:
             raise BadFrameError(f"the plan sent a frame of kind {kind!r}, which there is not")
         if length > frames.MAX_FRAME_BYTES:
             raise BadFrameError(f"the plan sent a frame of {length} bytes; {frames.MAX_FRAME_BYTES} are the most")
@@ -138,101 +144,51 @@ class FrameReader:
             return None
         payload = bytes(self._held[frames.HEADER_BYTES :])
         self._held.clear()
-        frame = _READERS[kind](_fields(payload))
+        try:
+            frame = _DECODERS[kind].decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # The error may have words of the plan, which may have to stay on the node.
+            raise BadFrameError(f"the plan sent a frame of kind {kind!r} that is not as fedmon writes it") from None
         self.has_ended = kind == frames.FAILURE
         return frame
 
-    def _begin_result(self, parcel_format: Literal["json", "npz"], length: int) -> None:
-        if not length:
-            raise BadFrameError("the plan sent a result without a byte")
-        if length > self._output_bytes:
-            raise OutputTooLargeError(length, self._output_bytes)
-        self._held.clear()
-        self.result_format, self.result_bytes, self._left = parcel_format, length, length
+
+class ListedValue(msgspec.Struct, frozen=True):
+    """One value, or one array anywhere among the values; ``shape`` is that of an array or list, else None."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...] | None
+    value: str
 
 
-def _begun(_fields: dict[str, Any]) -> Begun:
-    return Begun()
+def listing(parcel_format: str, buffer: bytes | memoryview) -> list[ListedValue]:
+    """Return what a parcel holds for people: values by their outermost names and arrays by their places.
 
-
-def _scalars(fields: dict[str, Any]) -> Scalars:
-    values, step = fields.get("values"), fields.get("step")
-    if not isinstance(values, dict) or len(values) > frames.MAX_VALUES:
-        raise BadFrameError(f"a report is no object of at most {frames.MAX_VALUES} names")
+    Raises InvalidValuesError.
+    """
+    with memoryview(buffer) as view:
+        values, arrays = contents(parcel_format, view)
+    named: dict[str, list[ListedValue]] = {name: [] for name in values}
+    for place, descr, shape, *_ in arrays:
+        kind, size = descr[1], descr[2:]
+        bits = "" if kind == "b" else size if kind in "US" else str(int(size) * 8)
+        named[str(place[0])].append(ListedValue(spelled(place), f"{_KINDS[kind]}{bits}", shape, ""))
+    found: list[ListedValue] = []
     for name, value in values.items():
-        if not frames.is_scalar_name(name):
-            # The plan chose it, and its words may have to stay on the node: see leaving.py.
-            raise BadFrameError("a report has a name that is none")
-        if value is not None and not _is_number(value):
-            raise BadFrameError(f"a report has no number as {name}")
-    if step is not None and (type(step) is not int or abs(step) > frames.MAX_STEP):
-        raise BadFrameError("a report has a step that is no integer")
-    numbers = {name: None if value is None else float(value) for name, value in values.items()}
-    return Scalars(values=numbers, step=step, t=_time(fields))
+        if value is not None or not named[name]:
+            found.append(_listed(spelled([name]), value))
+        found += named[name]
+    return found
 
 
-def _log(fields: dict[str, Any]) -> LogLine:
-    level = fields.get("level")
-    if level not in frames.LEVELS:
-        raise BadFrameError("a log line has no level")
-    message = _text(fields, "message", frames.MAX_LOG_CHARACTERS)
-    if message is None:
-        raise BadFrameError("a log line has no message")
-    return LogLine(level=level, message=message, t=_time(fields))
-
-
-def _failure(fields: dict[str, Any]) -> Failure:
-    state = fields.get("state")
-    if state not in frames.STATES:
-        raise BadFrameError("a failure has no state")
-    return Failure(
-        state=state,
-        reason=_text(fields, "reason", frames.MAX_REASON_CHARACTERS) or "",
-        type=_text(fields, "type", frames.MAX_TYPE_CHARACTERS) or "",
-        message=_text(fields, "message", frames.MAX_MESSAGE_CHARACTERS),
-        traceback=_text(fields, "traceback", frames.MAX_TRACEBACK_CHARACTERS),
-    )
-
-
-_READERS: dict[bytes, Callable[[dict[str, Any]], Frame]] = {
-    frames.BEGUN: _begun,
-    frames.SCALARS: _scalars,
-    frames.LOG: _log,
-    frames.FAILURE: _failure,
-}
-
-
-def _fields(payload: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(payload.decode(), parse_constant=_refuse)
-        if b"\\u" in payload:
-            json.dumps(fields, ensure_ascii=False).encode()  # half a surrogate pair could not be sent on
-    except (ValueError, RecursionError) as error:
-        raise BadFrameError(f"the plan sent a frame that is no JSON: {str(error)[:200]}") from None
-    if not isinstance(fields, dict):
-        raise BadFrameError("the plan sent a frame that is no JSON object")
-    return cast("dict[str, Any]", fields)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _text(fields: dict[str, Any], name: str, longest: int) -> str | None:
-    text = fields.get(name)
-    if text is not None and (not isinstance(text, str) or len(text) > longest):
-        raise BadFrameError(f"a frame's {name} is no text of at most {longest} characters")
-    return text
-
-
-def _time(fields: dict[str, Any]) -> float:
-    t = fields.get("t")
-    if not _is_number(t):
-        raise BadFrameError("a frame has no time")
-    return float(cast("float", t))
-
-
-def _is_number(value: object) -> bool:
-    if type(value) is int:
-        return abs(value) < 2**1023
-    return type(value) is float and math.isfinite(value)
+def _listed(name: str, value: Any) -> ListedValue:
+    match value:
+        case dict():
+            return ListedValue(name, "object", None, f"of {len(value)}")
+        case list():
+            return ListedValue(name, "list", (len(value),), "")
+        case None | bool():
+            return ListedValue(name, "null" if value is None else "truth", None, msgspec.json.encode(value).decode())
+    kind, text = ("text", ascii(value)) if isinstance(value, str) else ("number", str(value))
+    return ListedValue(name, kind, None, text if len(text) <= _MAX_SHOWN else f"{text[:57]}...")

@@ -14,7 +14,7 @@ import _thread
 import posix
 
 from fedmon.common.errors import FedmonError
-from fedmon.plan.values import quoted
+from fedmon.plan.values import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ MAX_FRAME_BYTES = 524_288
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 FAILED, INVALID_RESULT, OUTPUT_LIMIT = "failed", "invalid-result", "output-limit"
-STATES = (FAILED, INVALID_RESULT, OUTPUT_LIMIT)
 """What a failure says of a job, in the words of JobState."""
 
 MAX_VALUES = 100
@@ -59,11 +58,6 @@ def header(kind: bytes, length: int) -> bytes:
     return kind + length.to_bytes(8, "big")
 
 
-def is_scalar_name(name: object) -> bool:
-    """Tell whether a scalar can be called so: a Python name of ASCII letters, digits and underscores, 64 at most."""
-    return isinstance(name, str) and len(name) <= MAX_NAME_CHARACTERS and name.isascii() and name.isidentifier()
-
-
 class ChannelClosedError(FedmonError):
     """There is no way out any more: the plan closed it, or this is a process that the plan started."""
 
@@ -79,59 +73,44 @@ class FrameChannel:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._identity = self._look()
-        self._lock = _thread.allocate_lock()
+        self._lock = _thread.RLock()
         self._process = posix.getpid()
         self._has_ended = False
-        self._sending: set[int] = set()
-        self._later: list[bytes] = []
+        self._waiting: list[bytes] = []
         posix.set_inheritable(descriptor, False)  # noqa: FBT003 - the signature is posix'
         posix.register_at_fork(after_in_child=self._leave_to_parent)
 
     def send(self, kind: bytes, fields: Mapping[str, object]) -> None:
         """Send a frame of JSON; after the result or failure nothing is sent. Raises ChannelClosedError."""
-        payload = flat_object(fields)
-        frame = header(kind, len(payload)) + payload
-        thread = _thread.get_ident()
-        if thread in self._sending:
-            self._later.append(frame)
-            return
-        self._sending.add(thread)
-        try:
+        payload = json_text(fields).encode()
+        self._check()
+        self._waiting.append(header(kind, len(payload)) + payload)
+        if not self._lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as threading.Condition asks it
             with self._lock:
-                if self._has_ended:
-                    return
-                self._check()
-                self._write_later()
-                self._has_ended = kind == FAILURE
-                self._write(frame)
-                if not self._has_ended:
-                    self._write_later()
-        finally:
-            self._sending.discard(thread)
+                self._send_waiting()
 
     def send_result(self, packed: Packed) -> None:
         """Send the result, and nothing after it. Raises ChannelClosedError."""
         head = header(RESULTS[packed.format], packed.size_bytes)
+        self._check()
         with self._lock:
-            if self._has_ended:
-                return
-            self._check()
-            self._write_later()
-            self._has_ended = True
-            self._sending.add(_thread.get_ident())  # whatever a signal handler has to say now comes too late
-            self._write(head)
-            packed.write(self)
+            self._send_waiting()
+            if not self._has_ended:
+                self._has_ended = True  # whatever a signal handler has to say now comes too late
+                self._write(head)
+                packed.write(self)
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Write a piece of the result; for `Packed.write`."""
-        view = memoryview(data).cast("B") if data else memoryview(b"")
-        for start in range(0, len(view), _CHUNK_BYTES):
-            self._write(view[start : start + _CHUNK_BYTES])
-        return len(view)
+        for start in range(0, len(data), _CHUNK_BYTES):
+            self._write(data[start : start + _CHUNK_BYTES])
+        return len(data)
 
-    def _write_later(self) -> None:
-        while self._later:
-            self._write(self._later.pop(0))
+    def _send_waiting(self) -> None:
+        while self._waiting and not self._has_ended:
+            frame = self._waiting.pop(0)
+            self._has_ended = frame[:1] == FAILURE
+            self._write(frame)
 
     def _write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
@@ -158,25 +137,5 @@ class FrameChannel:
         return status.st_dev, status.st_ino
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: close the channel, and take no lock that a thread of the parent held."""
-        self._lock = _thread.allocate_lock()
         if self._look() == self._identity:
             posix.close(self._descriptor)
-
-
-def flat_object(fields: Mapping[str, object]) -> bytes:
-    """Return an object of texts, finite numbers, nulls and objects of these; half surrogate pairs become escapes."""
-    return _json(fields).encode("utf-8", "backslashreplace")
-
-
-def _json(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        # The escape of a lone surrogate would not be read as text elsewhere, so it becomes visible characters.
-        return quoted(value.encode("utf-8", "backslashreplace").decode())
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_json(name)}:{_json(member)}" for name, member in value.items()) + "}"
-    raise TypeError(f"no field of a frame: {type(value).__name__}")

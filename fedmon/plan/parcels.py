@@ -1,14 +1,35 @@
 """Values as bytes: a JSON object where there is no array, else a ``.npz`` file that holds a document and the arrays.
 
-The document, ``document.json``, is ``{"values": ..., "arrays": [[...], ...]}``: the values with null where arrays were,
-and for each array, ``0.npy``, ``1.npy`` and so on, its place as a list of keys and indices. No byte of it is a pickle.
+The first file of the archive, ``document.json``, is ``{"values": ..., "arrays": [[...], ...]}``: the values with null
+where arrays were, and for each array, ``0.npy``, ``1.npy`` and so on, its place as a list of keys and indices. Any
+reader of zip files, such as numpy.load, reads it. Ours, which needs neither numpy nor eval, reads what is laid out as
+ours is to the last byte: not compressed, and the data of each file at a multiple of 64 bytes, used where they lie.
+Sources: APPNOTE.TXT 6.3.10 of PKWARE, sections 4.3 to 4.5; numpy.lib.format, version 1.0.
 """
 
 from __future__ import annotations
 
-from fedmon.plan.values import MAX_DOCUMENT_BYTES, InvalidValuesError, TooLargeError, ValuesWriter, quoted
+import struct
+import zlib
+from math import prod
 
-__all__ = ["InvalidValuesError", "Packed", "TooLargeError", "pack", "unpack"]
+from fedmon.plan.values import (
+    LARGEST,
+    MAX_ARRAYS,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_DIMENSIONS,
+    SMALLEST,
+    InvalidValuesError,
+    TooLargeError,
+    ValuesWalk,
+    described,
+    is_mapping,
+    json_text,
+    spelled,
+)
+
+__all__ = ["InvalidValuesError", "Packed", "TooLargeError", "check", "pack", "unpack"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,15 +38,32 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from fedmon.plan.values import Place
-
     Piece = bytes | memoryview
+    PlacedArray = tuple[list[str | int], str, tuple[int, ...], bool, int]
+    """Its place among the values, its type, its shape, whether it is in Fortran's order, and where its data begin."""
 
     class ByteWriter(Protocol):
         """Where bytes go; takes all of them."""
 
         def write(self, data: Piece, /) -> int:
             """Write the bytes."""
+
+
+DOCUMENT = "document.json"
+_ALIGNMENT = 64
+MAX_DOCUMENT_BYTES = 16 * 2**20
+_LOCAL, _CENTRAL = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L")
+_ZIP64, _ZIP64_CENTRAL = struct.Struct("<2H2Q"), struct.Struct("<2H3Q")
+_END64, _LOCATOR, _END = struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL"), struct.Struct("<4s4H2LH")
+_VERSION, _ZIP64_ID, _PADDING_ID, _FULL = 45, 1, 0xFEDA, 0xFFFFFFFF
+_DATE = (1 << 5) | 1  # 1 January 1980, the first that a zip file can say: equal values make equal bytes
+_NUMPY = b"\x93NUMPY\x01\x00"
+_HEADER = (
+    rb"\x93NUMPY\x01\x00..\{'descr': '(\|(?:[biu]1|S[1-9]\d{0,6})|[<>](?:[iuf][248]|f2|c8|c16|U[1-9]\d{0,6}))', "
+    rb"'fortran_order': (True|False), 'shape': \((\d*(?:, \d+)*),?\), \} *\n"
+)
+_MAX_HEADER = 2048
+_CHUNK_BYTES = 1 << 20  # a multiple of the four bytes of a character
 
 
 class Packed:
@@ -52,17 +90,18 @@ def pack(values: Mapping[str, Any], *, max_bytes: int | None = None) -> Packed:
     of any shape, where NaN is allowed. Raises InvalidValuesError naming the place of anything else, such as
     ``model.w: an array of objects``; and TooLargeError when it is more than ``max_bytes``.
     """
-    writer = ValuesWriter(max_bytes=max_bytes)
-    document = _bounded(writer.text(values).encode(), max_bytes)
-    if not writer.arrays:
-        return _fitting(Packed("json", [document]), max_bytes)
-    places = ",".join(map(_place_text, writer.places))
-    document = _bounded(b'{"values":' + document + f',"arrays":[{places}]}}'.encode(), max_bytes)
-    from fedmon.plan import archive
-
-    files: list[tuple[str, list[Piece]]] = [(archive.DOCUMENT, [document])]
-    files += [(f"{number}.npy", _npy(array)) for number, array in enumerate(writer.arrays)]
-    return _fitting(Packed("npz", archive.write(files)), max_bytes)
+    if not is_mapping(values):
+        raise InvalidValuesError(f"{described(values)} instead of a mapping of names to values")
+    walk = ValuesWalk(max_bytes=max_bytes)
+    plain = walk.plain(values)
+    document = json_text({"values": plain, "arrays": walk.places} if walk.arrays else plain).encode()
+    files: list[list[Piece]] = [[document], *map(_npy, walk.arrays)]
+    packed = Packed("npz", _archive(files)) if walk.arrays else Packed("json", [document])
+    if max_bytes is not None and packed.size_bytes > max_bytes:
+        raise TooLargeError(max_bytes)
+    if len(document) > MAX_DOCUMENT_BYTES:
+        raise InvalidValuesError(f"{len(document)} bytes of JSON, more than {MAX_DOCUMENT_BYTES}: send arrays")
+    return packed
 
 
 def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
@@ -70,54 +109,247 @@ def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
 
     Raises InvalidValuesError if the bytes are not a parcel, or if arrays need numpy and it is missing.
     """
-    from fedmon.plan import parcel_check
-    from fedmon.plan.archive import item_bytes
-
     view = memoryview(buffer).cast("B")
-    values, arrays = parcel_check.contents(parcel_format, view)
+    values, arrays = contents(parcel_format, view)
     if not arrays:
         return values
     try:
         import numpy as np
     except ImportError as error:
         raise InvalidValuesError(f"the values hold arrays, and this Python has no numpy ({error})") from None
-    for array in arrays:
-        header = array.header
-        count = header.data_bytes // item_bytes(header.descr)
-        flat = np.frombuffer(view, np.dtype(header.descr), count, array.offset)
-        shaped = flat.reshape(header.shape, order="F" if header.fortran_order else "C")
-        parcel_check.container_of(values, array.place)[array.place[-1]] = shaped
+    for place, descr, shape, is_fortran, offset in arrays:
+        flat = np.frombuffer(view, np.dtype(descr), prod(shape), offset)
+        _container(values, place)[place[-1]] = flat.reshape(shape, order="F" if is_fortran else "C")
     return values
+
+
+def check(parcel_format: str, buffer: bytes | bytearray | memoryview, max_bytes: int) -> None:
+    """Return when bytes are a parcel of at most ``max_bytes``, which `unpack` takes; reads all of them.
+
+    Raises InvalidValuesError saying what is wrong.
+    """
+    with memoryview(buffer) as view:
+        if len(view) > max_bytes:
+            raise InvalidValuesError(f"{len(view)} bytes, more than {max_bytes}")
+        contents(parcel_format, view, is_thorough=True)
+
+
+def contents(
+    parcel_format: str, view: memoryview, *, is_thorough: bool = False
+) -> tuple[dict[str, Any], list[PlacedArray]]:
+    """Return the values of a parcel, with None where arrays belong, and these arrays.
+
+    Checks everything but the data of the arrays, and those too if ``is_thorough``. Raises InvalidValuesError.
+    """
+    if parcel_format == "json":
+        return read_object(view), []
+    if parcel_format != "npz":
+        raise InvalidValuesError(f"the format {parcel_format[:40]!r}, which is neither json nor npz")
+    (start, size, crc), *files = _files(view)
+    # The object around the values adds a container, and so does the list of lists of places.
+    document = read_object(view[start : start + size], max_depth=MAX_DEPTH + 1)
+    values, places = document.get("values"), document.get("arrays")
+    if set(document) != {"values", "arrays"} or not isinstance(values, dict) or not isinstance(places, list):
+        raise InvalidValuesError("an archive whose document has not values and arrays")
+    if len(places) != len(files) or not places:
+        raise InvalidValuesError(f"an archive with {len(places)} places for {len(files)} arrays")
+    if is_thorough:
+        _check_sum(view[start : start + size], crc)
+    seen: set[tuple[str | int, ...]] = set()
+    arrays = []
+    for place, (start, size, crc) in zip(places, files, strict=True):
+        _check_place(values, place, seen)
+        data = view[start : start + size]
+        arrays.append(_placed(place, data, start))
+        if is_thorough:
+            _check_sum(data, crc)
+            _check_elements(arrays[-1], view[: start + size])
+    return values, arrays
+
+
+def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """Return the object of JSON that bytes hold. Raises InvalidValuesError saying what is wrong with them.
+
+    Integers have at most 64 bits, other numbers are finite, texts are Unicode, and names occur once in an object.
+    """
+    import json
+    import re
+    from itertools import accumulate
+
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise InvalidValuesError(f"{len(data)} bytes of JSON, more than {MAX_DOCUMENT_BYTES}")
+    try:
+        text = bytes(data).decode()
+        brackets = ""
+        if text.count("[") + text.count("{") > max_depth:
+            # Outside of texts, each bracket is a container; they are counted before there is memory for them.
+            brackets = re.sub(r'[^]["{}]+|"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL)
+        if brackets.count("[") + brackets.count("{") > MAX_CONTAINERS:
+            raise InvalidValuesError(f"JSON with more than {MAX_CONTAINERS} lists and objects")
+        if max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0) > max_depth:
+            raise InvalidValuesError(f"JSON with more than {max_depth} containers around each other")
+        found = json.loads(text, object_pairs_hook=_without_repeats, parse_int=_whole)
+        json_text(found).encode()  # what is no number, or half a surrogate pair, has no text
+    except InvalidValuesError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InvalidValuesError(f"no JSON: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise InvalidValuesError("JSON that is no object")
+    return found
+
+
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if not SMALLEST <= number <= LARGEST:
+        raise InvalidValuesError("JSON with an integer beyond 64 bits")
+    return number
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        from collections import Counter
+
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidValuesError(f"JSON with the key {name[:80]!r} twice in one object")
+    return members
+
+
+def _container(values: dict[str, Any], place: list[str | int]) -> Any:
+    """Return what directly holds a place. Raises LookupError and TypeError when there is nothing like it."""
+    container: Any = values
+    for step in place[:-1]:
+        container = container[step]
+    return container
+
+
+def _check_place(values: dict[str, Any], place: Any, seen: set[tuple[str | int, ...]]) -> None:
+    is_place = isinstance(place, list) and bool(place)
+    if not is_place or not all(type(step) is str or (type(step) is int and step >= 0) for step in place):
+        raise InvalidValuesError("an archive with a place that is no list of keys and indices")
+    try:
+        is_free = _container(values, place)[place[-1]] is None and tuple(place) not in seen
+    except (LookupError, TypeError):
+        is_free = False
+    if not is_free:
+        raise InvalidValuesError(f"{spelled(place)}: no place for an array")
+    seen.add(tuple(place))
+
+
+def _check_sum(data: memoryview, crc: int) -> None:
+    if zlib.crc32(data) != crc:
+        raise InvalidValuesError("an archive with a file of another checksum than it says")
+
+
+def _check_elements(array: PlacedArray, view: memoryview) -> None:
+    """Have all bytes from where the data begin be values of their type; of numbers all are."""
+    place, descr, _, _, offset = array
+    order, kind = descr[0], descr[1]
+    for start in range(offset, len(view) if kind in "bU" else 0, _CHUNK_BYTES):
+        chunk = bytes(view[start : start + _CHUNK_BYTES])
+        if kind == "b":
+            wrong = chunk.translate(None, b"\0\1")
+        else:
+            highest, planes = (chunk[3::4], chunk[2::4]) if order == "<" else (chunk[0::4], chunk[1::4])
+            wrong = highest.strip(b"\0") or planes.translate(None, bytes(range(0x11)))
+        if wrong:
+            raise InvalidValuesError(f"{spelled(place)}: bytes that are no {'truths' if kind == 'b' else 'characters'}")
+
+
+def _archive(files: Sequence[Sequence[Piece]]) -> list[Piece]:
+    """Return an archive of these files, each in pieces; the memory of the contents is used where it lies."""
+    members = []
+    for pieces in files:
+        crc = 0
+        for piece in pieces:
+            crc = zlib.crc32(piece, crc)
+        members.append((sum(map(len, pieces)), crc))
+    heads, _, directory = _layout(members)
+    return [piece for head, pieces in zip(heads, files, strict=True) for piece in (head, *pieces)] + [directory]
+
+
+def _files(view: memoryview) -> list[tuple[int, int, int]]:
+    """Return where the data of each file of an archive begin, their size and checksum; reads all else."""
+    members: list[tuple[int, int]] = []
+    try:
+        tail = _END64.size + _LOCATOR.size + _END.size
+        *_, count, _, position = _END64.unpack_from(view, len(view) - tail)
+        for number in range(min(count, MAX_ARRAYS + 1)):
+            crc = _CENTRAL.unpack_from(view, position)[7]
+            position += _CENTRAL.size + len(_name(number))
+            members.append((_ZIP64_CENTRAL.unpack_from(view, position)[2], crc))
+            position += _ZIP64_CENTRAL.size
+        heads, starts, directory = _layout(members)
+    except (struct.error, OverflowError):
+        heads, starts, directory = [], [], b""
+    if members and heads:
+        parts = [(start - len(head), head) for head, start in zip(heads, starts, strict=True)]
+        parts.append((starts[-1] + members[-1][0], directory))
+        if len(view) == parts[-1][0] + len(directory) and all(view[at : at + len(part)] == part for at, part in parts):
+            return [(start, *member) for start, member in zip(starts, members, strict=True)]
+    raise InvalidValuesError("no archive of arrays as fedmon writes them")
+
+
+def _name(number: int) -> bytes:
+    return f"{number - 1}.npy".encode() if number else DOCUMENT.encode()
+
+
+def _layout(members: Sequence[tuple[int, int]]) -> tuple[list[bytes], list[int], bytes]:
+    """Return what stands before each file, given size and checksum, where its data begin, and what follows the last."""
+    heads, starts, entries, offset = [], [], bytearray(), 0
+    for number, (size, crc) in enumerate(members):
+        name = _name(number)
+        extra = _ZIP64.pack(_ZIP64_ID, 16, size, size)
+        padding = -(offset + _LOCAL.size + len(name) + len(extra) + 4) % _ALIGNMENT
+        extra += struct.pack("<2H", _PADDING_ID, padding) + bytes(padding)
+        fixed = _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, _DATE, crc, _FULL, _FULL, len(name), len(extra))
+        heads.append(fixed + name + extra)
+        extra = _ZIP64_CENTRAL.pack(_ZIP64_ID, 24, size, size, offset)
+        entries += _CENTRAL.pack(
+            b"PK\1\2", _VERSION, _VERSION, 0, 0, 0, _DATE, crc, _FULL, _FULL, len(name), len(extra), 0, 0, 0, 0, _FULL
+        )
+        entries += name + extra
+        starts.append(offset + len(heads[-1]))
+        offset = starts[-1] + size
+    count = len(members)
+    end64 = _END64.pack(b"PK\6\6", _END64.size - 12, _VERSION, _VERSION, 0, 0, count, count, len(entries), offset)
+    locator = _LOCATOR.pack(b"PK\6\7", 0, offset + len(entries), 1)
+    return heads, starts, bytes(entries) + end64 + locator + _END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, _FULL, _FULL, 0)
 
 
 def _npy(array: npt.NDArray[Any]) -> list[Piece]:
     """Return a ``.npy`` file: its header, and the memory of the array, or of a copy where it is not contiguous."""
     import numpy as np
 
-    from fedmon.plan.archive import array_header
-
     plain = np.asarray(array)
     if not plain.dtype.itemsize:
         plain = plain.astype(plain.dtype.kind + "1")
     is_fortran = plain.flags.f_contiguous and not plain.flags.c_contiguous
     ordered = plain.T if is_fortran else np.ascontiguousarray(plain)
-    header = array_header(descr=plain.dtype.str, fortran_order=is_fortran, shape=plain.shape)
+    header = array_header(plain.dtype.str, plain.shape, is_fortran=is_fortran)
     return [header, memoryview(ordered.reshape(-1).view(np.uint8).data)]
 
 
-def _place_text(place: Place) -> str:
-    return "[" + ",".join(quoted(step) if isinstance(step, str) else str(step) for step in place) + "]"
+def array_header(descr: str, shape: tuple[int, ...], *, is_fortran: bool = False) -> bytes:
+    """Return the header of an array, as long as a multiple of 64 bytes, as numpy.save writes it."""
+    text = f"{{'descr': {descr!r}, 'fortran_order': {is_fortran!r}, 'shape': {shape!r}, }}"
+    text += " " * (-(len(_NUMPY) + 2 + len(text) + 1) % _ALIGNMENT) + "\n"
+    return _NUMPY + len(text).to_bytes(2, "little") + text.encode("ascii")
 
 
-def _bounded(document: bytes, max_bytes: int | None) -> bytes:
-    if max_bytes is not None and len(document) > max_bytes:
-        raise TooLargeError(max_bytes)
-    if len(document) > MAX_DOCUMENT_BYTES:
-        raise InvalidValuesError(f"{len(document)} bytes of JSON, more than {MAX_DOCUMENT_BYTES}: send arrays")
-    return document
+def _placed(place: list[str | int], data: memoryview, start: int) -> PlacedArray:
+    """Read the header of a ``.npy`` file, of which nothing but what `array_header` writes is understood."""
+    import re
 
-
-def _fitting(packed: Packed, max_bytes: int | None) -> Packed:
-    if max_bytes is not None and packed.size_bytes > max_bytes:
-        raise TooLargeError(max_bytes)
-    return packed
+    found = re.match(_HEADER, bytes(data[:_MAX_HEADER]), re.DOTALL)
+    if found is not None:
+        descr, is_fortran = found[1].decode(), found[2] == b"True"
+        shape = tuple(int(size) for size in found[3].split(b",") if size)
+        header = array_header(descr, shape, is_fortran=is_fortran)
+        item_bytes = int(descr[2:]) * (4 if descr[1] == "U" else 1)
+        # Numpy multiplies the sizes that are not 0, also of an array without elements.
+        is_sound = len(shape) <= MAX_DIMENSIONS and prod(size or 1 for size in shape) * item_bytes <= 2**62
+        if is_sound and found[0] == header and len(data) == len(header) + prod(shape) * item_bytes:
+            return place, descr, shape, is_fortran, start + len(header)
+    raise InvalidValuesError(f"{spelled(place)}: no array as numpy writes it, of truths, numbers or texts")

@@ -12,7 +12,6 @@ from fedmon.common.training_plan import TrainingPlan
 from fedmon.plan import frames
 from fedmon.plan.context import PlanContext, shortened
 from fedmon.plan.dataset import PlanDataset
-from fedmon.plan.frames import ChannelClosedError, FrameChannel
 from fedmon.plan.parcels import InvalidValuesError, Packed, TooLargeError, pack, unpack
 
 TYPE_CHECKING = False
@@ -25,10 +24,33 @@ JOB, SOURCE, INPUTS, CHANNEL = 3, 4, 5, 6
 """The descriptors of a plan's process: three to read, and one to write frames into."""
 MODULE = "fedmon_plan"
 """What the module of a plan is called while it runs."""
-_CHUNK_BYTES = 1 << 20
 _MAX_NAMED = 10
 _MAX_ENTRIES = 40
 """Calls that a traceback shows, the innermost: each may bring a line of up to a megabyte with it."""
+
+
+class PlanProblem(Exception):  # noqa: N818 - it carries what is told of an error, and is none itself
+    """The run is over without a result; ``exit_code`` is that of the process, the rest the fields of the frame."""
+
+    def __init__(
+        self,
+        reason: str,
+        kind: str,
+        *,
+        state: str = frames.FAILED,
+        message: str | None = None,
+        traceback: str | None = None,
+        exit_code: int = 1,
+    ) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
+        self.fields = {
+            "state": state,
+            "reason": shortened(reason, frames.MAX_REASON_CHARACTERS),
+            "type": shortened(kind, frames.MAX_TYPE_CHARACTERS),
+            "message": None if message is None else shortened(message, frames.MAX_MESSAGE_CHARACTERS),
+            "traceback": None if traceback is None else shortened(traceback, frames.MAX_TRACEBACK_CHARACTERS),
+        }
 
 
 def main(runtime: str) -> NoReturn:
@@ -37,55 +59,50 @@ def main(runtime: str) -> NoReturn:
     ``runtime`` is the folder that fedmon itself lies in. The process ends as soon as the result is sent, whatever
     threads of the plan still do; with 0 after a result, and never with 0 without one.
     """
-    channel = FrameChannel(CHANNEL)
+    channel = frames.FrameChannel(CHANNEL)
     code = 1
     try:
-        try:
-            channel.send(frames.BEGUN, {})
-            channel.send_result(_result(runtime, channel))
-            code = 0
-        except PlanProblem as problem:
-            _complain(problem.fields["traceback"] or problem.fields["reason"])
-            code = problem.exit_code
-            channel.send(frames.FAILURE, problem.fields)
-    except ChannelClosedError as error:
-        code = 1
+        channel.send(frames.BEGUN, {})
+        channel.send_result(_result(runtime, channel))
+        code = 0
+    except frames.ChannelClosedError as error:
         _complain(str(error))
     except BaseException as error:  # noqa: BLE001 - the outermost caller
-        code = 1
-        _tell_at_last(channel, error)
+        kind = type(error).__name__
+        # A plan can break what runs it, because both are one process.
+        broken = f"the plan ended in a way that could not be looked into ({kind})"
+        problem = error if isinstance(error, PlanProblem) else PlanProblem(broken, kind)
+        _complain(problem.fields["traceback"] or problem.fields["reason"] or "")
+        code = problem.exit_code
+        channel.send(frames.FAILURE, problem.fields)
     finally:
-        _flush()
+        for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+            try:
+                stream.flush()  # type: ignore[union-attr]  # None, or what a plan put there, fails as the rest does
+            except Exception:  # noqa: BLE001, S112 - what it cannot print any more is lost, and nothing else
+                continue
         posix._exit(code)  # noqa: SLF001 - this is its public name
 
 
-def _tell_at_last(channel: FrameChannel, error: BaseException) -> None:
-    """Report an unexpected failure: a plan can break what runs it, because both are one process."""
-    kind = type(error).__name__
-    reason = f"the plan ended in a way that could not be looked into ({kind})"
-    _complain(reason)
-    try:
-        channel.send(frames.FAILURE, _refused(reason, kind=kind).fields)
-    except BaseException:  # noqa: BLE001 - its exit code says that it failed, and its stderr why
-        return
-
-
-def _result(runtime: str, channel: FrameChannel) -> Packed:
-    _prepare_streams()
+def _result(runtime: str, channel: frames.FrameChannel) -> Packed:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # at the start they are files
     job = _read_job()
-    source = _read_all(SOURCE)
-    filename = _file_name(job["name"])
+    name = job["name"].removesuffix(".py")
+    stem = "".join(letter if letter.isalnum() or letter in "._- " else "_" for letter in name)
+    filename = f"{stem.strip('. ')[:80] or 'plan'}.py"
     sys.path[:] = list(dict.fromkeys([*sys.path, runtime, *job["path"]]))
     sys.argv[:] = [filename]
     context = PlanContext(
         job_id=job["job_id"],
         node_id=job["node_id"],
-        dataset=_dataset_of(job),
+        dataset=None if job.get("dataset") is None else PlanDataset(**job["dataset"]),
         arguments=job["arguments"],
         inputs=_inputs(job["inputs_format"]),
         channel=channel,
     )
-    return _Plan(source, filename).result(context, job["output_bytes"])
+    return _Plan(_read_all(SOURCE), filename).result(context, job["output_bytes"])
 
 
 def _read_job() -> dict[str, Any]:
@@ -113,15 +130,10 @@ class _Rules:
 
 def _read_all(descriptor: int) -> bytes:
     """Return all bytes behind a descriptor, from the first on if it can go back, and close it."""
-    try:  # noqa: SIM105 - contextlib takes longer to import than this file
-        posix.lseek(descriptor, 0, 0)
-    except OSError:  # a pipe
-        pass
-    pieces = []
-    while piece := posix.read(descriptor, _CHUNK_BYTES):
-        pieces.append(piece)
-    posix.close(descriptor)
-    return b"".join(pieces)
+    with open(descriptor, "rb", buffering=0) as file:
+        if file.seekable():
+            file.seek(0)
+        return file.readall()
 
 
 def _inputs(inputs_format: str | None) -> dict[str, Any]:
@@ -137,39 +149,7 @@ def _inputs(inputs_format: str | None) -> dict[str, Any]:
         posix.close(INPUTS)
         return unpack(inputs_format, buffer)
     except InvalidValuesError as error:
-        raise _refused(f"the inputs cannot be read: {error}", kind="InvalidValuesError") from None
-
-
-def _dataset_of(job: dict[str, Any]) -> PlanDataset | None:
-    """Return the dataset of a job, or None where it has none."""
-    given = job.get("dataset")
-    if given is None:
-        return None
-    shape = given.get("shape")
-    return PlanDataset(
-        path=given["path"],
-        dataset_id=given["dataset_id"],
-        name=given["name"],
-        data_type=given["data_type"],
-        tags=given.get("tags") or [],
-        shape=None if shape is None else tuple(shape),
-        dtypes=given.get("dtypes"),
-    )
-
-
-def _prepare_streams() -> None:
-    """Flush every line that the plan prints, and let none fail for its characters."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # at the start they are files
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        try:
-            stream.flush()  # type: ignore[union-attr]  # None, or what a plan put there, fails as the rest does
-        except Exception:  # noqa: BLE001, S112 - what it cannot print any more is lost, and nothing else
-            continue
+        raise PlanProblem(f"the inputs cannot be read: {error}", "InvalidValuesError") from None
 
 
 class _Plan:
@@ -183,7 +163,7 @@ class _Plan:
         code = self._compiled()
         defined = self._call(lambda: self._execute(code), "the plan raised {what} as it was loaded{where}")
         kind = self._call(lambda: _find(defined), "looking for the plan's class raised {what}{where}")
-        made = f"{_literal(kind.__name__)}() raised {{what}}{{where}}: a plan is made without arguments"
+        made = f"{kind.__name__}() raised {{what}}{{where}}: a plan is made without arguments"
         plan = self._call(kind, made)
         if not self._call(lambda: callable(getattr(plan, "run", None)), "looking for its run raised {what}{where}"):
             raise _without_run(kind.__name__)
@@ -196,7 +176,7 @@ class _Plan:
             return compile(self._source.decode("utf-8-sig"), self._filename, "exec", dont_inherit=True)
         except SyntaxError as error:
             line = f" (line {error.lineno})" if error.lineno else ""
-            raise self._raised(error, _literal(f"the plan is no Python: {error.msg}{line}")) from None
+            raise self._raised(error, f"the plan is no Python: {error.msg}{line}") from None
         except UnicodeDecodeError as error:
             raise self._raised(error, f"the plan is no Python: it is not UTF-8 (byte {error.start})") from None
         except (ValueError, MemoryError, RecursionError) as error:
@@ -216,7 +196,7 @@ class _Plan:
         """Do one step of the plan's own code, which may raise anything at all."""
         try:
             return step()
-        except (ChannelClosedError, PlanProblem):
+        except (frames.ChannelClosedError, PlanProblem):
             raise
         except SystemExit as error:
             raise self._exited(error) from None
@@ -232,15 +212,13 @@ class _Plan:
             return pack(result, max_bytes=output_bytes)
         except TooLargeError as error:
             reason = f"the result has more than {error.max_bytes} bytes, which is what this job may return"
-            raise _refused(reason, state=frames.OUTPUT_LIMIT, kind="TooLargeError") from None
+            raise PlanProblem(reason, "TooLargeError", state=frames.OUTPUT_LIMIT) from None
         except InvalidValuesError as error:
             reason = f"run() returned {error}" if not hasattr(result, "items") else f"the result: {error}"
-            raise _refused(reason, state=frames.INVALID_RESULT, kind="InvalidValuesError") from None
+            raise PlanProblem(reason, "InvalidValuesError", state=frames.INVALID_RESULT) from None
         except Exception as error:  # noqa: BLE001 - a mapping of the plan's own may raise anything
-            problem = self._raised(error, "reading the result raised {what}{where}")
-            if not isinstance(error, MemoryError):
-                problem.fields["state"] = frames.INVALID_RESULT
-            raise problem from None
+            state = frames.FAILED if isinstance(error, MemoryError) else frames.INVALID_RESULT
+            raise self._raised(error, "reading the result raised {what}{where}", state=state) from None
 
     def _exited(self, error: SystemExit) -> PlanProblem:
         code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
@@ -249,7 +227,9 @@ class _Plan:
         reason = f"the plan ended itself with exit code {code} before it had a result{{where}}"
         return self._raised(error, reason, exit_code=(code & 0xFF) or 1)
 
-    def _raised(self, error: BaseException, reason: str, *, exit_code: int = 1) -> PlanProblem:
+    def _raised(
+        self, error: BaseException, reason: str, *, exit_code: int = 1, state: str = frames.FAILED
+    ) -> PlanProblem:
         """Return the problem that an error of the plan is; its text and traceback are kept apart from the reason.
 
         The text of an error may hold what is in the data; the reason has only its type and its line.
@@ -262,27 +242,18 @@ class _Plan:
                 first, line = first or trace, trace.tb_lineno
             trace = trace.tb_next
         kind = _type_name(error)
-        reason = reason.format(what=kind, where=f" (line {line})" if line else "")
-        fields = {
-            "state": frames.FAILED,
-            "reason": shortened(reason, frames.MAX_REASON_CHARACTERS),
-            "type": kind,
-            "message": shortened(_message(error), frames.MAX_MESSAGE_CHARACTERS),
-            "traceback": shortened(self._traceback(error, first), frames.MAX_TRACEBACK_CHARACTERS),
-        }
-        return PlanProblem(fields, exit_code=exit_code)
-
-    def _traceback(self, error: BaseException, first: TracebackType | None) -> str:
-        """Return the traceback from the plan's first line on, as Python prints it."""
         try:
-            import linecache
+            message = str(error)
+        except Exception as other:  # noqa: BLE001 - the plan's own __str__ may raise anything
+            message = f"(its text cannot be had: {type(other).__name__})"
+        try:  # from the plan's first line on, as Python prints it
             import traceback
 
-            lines = self._source.decode("utf-8-sig", "replace").splitlines(keepends=True)
-            linecache.cache[self._filename] = (len(self._source), None, lines, self._filename)
-            return "".join(traceback.format_exception(type(error), error, first, limit=-_MAX_ENTRIES))
+            told = "".join(traceback.format_exception(type(error), error, first, limit=-_MAX_ENTRIES))
         except Exception as other:  # noqa: BLE001 - a plan may leave Python without files, memory or a sound error
-            return f"{_type_name(error)} (no traceback: {type(other).__name__})"
+            told = f"{kind} (no traceback: {type(other).__name__})"
+        reason = reason.replace("{what}", kind).replace("{where}", f" (line {line})" if line else "")
+        return PlanProblem(reason, kind, state=state, message=message, traceback=told, exit_code=exit_code)
 
 
 class _Source:
@@ -306,21 +277,21 @@ def _find(defined: dict[str, Any]) -> type[TrainingPlan]:
     plans = [kind for kind in own if issubclass(kind, TrainingPlan)]
     last = [kind for kind in plans if not any(kind in other.__mro__[1:] for other in plans)]
     if len(last) > 1:
-        raise _no_plan(f"has {len(last)} classes that derive from TrainingPlan, and one is needed: {_names(last)}")
+        raise _no_plan(f" has {len(last)} classes that derive from TrainingPlan, and one is needed: {_names(last)}")
     if not last:
         others = f"; it has {_names(own)}" if own else "; it has no class of its own"
-        raise _no_plan(f"has no class that derives from fedmon.TrainingPlan{others}")
+        raise _no_plan(f" has no class that derives from fedmon.TrainingPlan{others}")
     if last[0].run is TrainingPlan.run:
         raise _without_run(_name(last[0]))
     return last[0]
 
 
 def _no_plan(what: str) -> PlanProblem:
-    return _refused(f"the plan {what}", kind="NoPlanError")
+    return PlanProblem(f"the plan{what}", "NoPlanError")
 
 
 def _without_run(name: str) -> PlanProblem:
-    return _refused(f"the plan's class {name} has no method run(self, context)", kind="NoPlanError")
+    return _no_plan(f"'s class {name} has no method run(self, context)")
 
 
 def _names(kinds: list[type]) -> str:
@@ -330,12 +301,6 @@ def _names(kinds: list[type]) -> str:
 
 def _name(kind: type) -> str:
     return ascii(kind.__name__)[1:-1][:64]
-
-
-def _file_name(name: str) -> str:
-    """Return what the file of a plan is called in tracebacks."""
-    stem = "".join(letter if letter.isalnum() or letter in "._- " else "_" for letter in name.removesuffix(".py"))
-    return f"{stem.strip('. ')[:80] or 'plan'}.py"
 
 
 def _missing(error: ModuleNotFoundError) -> str | None:
@@ -358,24 +323,6 @@ def _without_dataset(error: AttributeError) -> str:
     return "; this job has no dataset" if is_it else ""
 
 
-def _literal(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-class PlanProblem(Exception):  # noqa: N818 - it carries what is told of an error, and is none itself
-    """The run is over without a result; ``fields`` are those of the frame, ``exit_code`` that of the process."""
-
-    def __init__(self, fields: dict[str, Any], *, exit_code: int = 1) -> None:
-        super().__init__(fields["reason"])
-        self.fields, self.exit_code = fields, exit_code
-
-
-def _refused(reason: str, *, state: str = frames.FAILED, kind: str) -> PlanProblem:
-    """Return a problem that has no traceback worth telling."""
-    reason = shortened(reason, frames.MAX_REASON_CHARACTERS)
-    return PlanProblem({"state": state, "reason": reason, "type": kind, "message": None, "traceback": None})
-
-
 def _type_name(error: BaseException) -> str:
     """Return the name of an error's class, with its module when it is neither Python's, the plan's nor ours.
 
@@ -391,14 +338,7 @@ def _type_name(error: BaseException) -> str:
     is_near = module == "builtins" or module.startswith("fedmon.")
     is_near = is_near or (module == MODULE and not hasattr(builtins, kind.__name__))
     name = kind.__qualname__ if is_near else f"{module}.{kind.__qualname__}"
-    return shortened(ascii(name)[1:-1], frames.MAX_TYPE_CHARACTERS)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as other:  # noqa: BLE001 - the plan's own __str__ may raise anything
-        return f"(its text cannot be had: {type(other).__name__})"
+    return ascii(name)[1:-1]
 
 
 def _forget_frames(trace: TracebackType | None) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import tempfile
 from pathlib import Path
 
 from fedmon.common.errors import StorageError
+from fedmon.common.files import write_whole
 
 _PACKAGE = Path(__file__).parents[1]
-_FILES = (
-    "__init__.py",
-    "common/__init__.py",
-    "common/errors.py",
-    "common/training_plan.py",
-)
+_COMMON = ("__init__.py", "common/__init__.py", "common/errors.py", "common/training_plan.py")
+_OUTSIDE = ("frame_reader.py", "runtime.py")
+"""What nodes have beside the folder: files of this package that no plan needs."""
 _COMPILE_TIMEOUT_S = 60.0
 
 
@@ -26,39 +23,21 @@ def lay_out(folder: Path, *, python: str | None = None) -> None:
     ``python``, the one that plans run on, they are also compiled for it, which saves each job some milliseconds; when
     that cannot be done nothing else is lost. Raises StorageError.
     """
-    plan = sorted(path.relative_to(_PACKAGE).as_posix() for path in (_PACKAGE / "plan").glob("*.py"))
+    plan = [f"plan/{path.name}" for path in sorted((_PACKAGE / "plan").glob("*.py")) if path.name not in _OUTSIDE]
+    wanted = {folder / "fedmon" / name: _PACKAGE / name for name in (*_COMMON, *plan)}
     try:
-        wanted = {folder / "fedmon" / name: (_PACKAGE / name).read_bytes() for name in (*_FILES, *plan)}
-        for path, content in wanted.items():
-            _make_folder(path.parent)
-            if not path.is_file() or path.read_bytes() != content:
-                _replace(path, content)
+        for path, source in wanted.items():
+            if not path.is_file() or path.read_bytes() != source.read_bytes():
+                write_whole(path, source.read_bytes(), mode=0o644)
         for path in (folder / "fedmon").rglob("*.py"):
             if path not in wanted:
                 path.unlink()
-        folder.chmod(0o755)
+        if python is not None:
+            _compile(folder, python)
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
     except OSError as error:
         raise StorageError(f"cannot lay out what plans run with in {folder}: {error.strerror}") from error
-    if python is not None:
-        _compile(folder, python)
-
-
-def _make_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o755)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _compile(folder: Path, python: str) -> None:
@@ -73,6 +52,3 @@ def _compile(folder: Path, python: str) -> None:
             timeout=_COMPILE_TIMEOUT_S,
             check=False,
         )
-        for path in folder.rglob("__pycache__"):
-            for each in (path, *path.iterdir()):
-                each.chmod(0o755 if each == path else 0o644)

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.plan.listing import listing
-from fedmon.plan.parcel_check import check
-from fedmon.plan.parcels import InvalidValuesError, TooLargeError, pack, unpack
+from fedmon.plan.frame_reader import listing
+from fedmon.plan.parcels import InvalidValuesError, TooLargeError, check, pack, unpack
 
 MOST = 10**9
 ARRAYS: dict[str, Any] = {
@@ -215,7 +214,7 @@ def test_all_json_values_come_back_as_they_were(values: dict[str, Any]) -> None:
     content = packed_bytes(values)
 
     assert unpack("json", content) == values
-    assert content == json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() or b"\\u00" in content
+    assert content == json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def test_a_listing_names_values_and_arrays_with_types_and_shapes() -> None:

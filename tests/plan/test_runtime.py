@@ -47,7 +47,7 @@ def test_a_second_time_it_replaces_what_differs_and_leaves_what_is_the_same(tmp_
         assert reader.read() == "raise SystemExit\n"
 
     assert same.stat().st_ino == number
-    assert "class ValuesWriter" in other.read_text()
+    assert "class ValuesWalk" in other.read_text()
     assert not (tmp_path / "fedmon/plan/gone.py").exists()
 
 
@@ -56,5 +56,5 @@ def test_a_python_that_is_none_costs_nothing_but_time_and_a_folder_that_cannot_b
     assert (tmp_path / "runtime/fedmon/plan/main.py").exists()
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot lay out"):
+    with pytest.raises(StorageError, match="cannot write"):
         lay_out(tmp_path / "file/runtime")

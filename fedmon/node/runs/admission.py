@@ -22,7 +22,7 @@ from fedmon.node.registers.datasets import DatasetRecord, DatasetRegister
 from fedmon.node.registers.plans import PlanRecord, PlanRegister
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.order import GivenDataset, Limits
-from fedmon.plan.parcel_check import check
+from fedmon.plan.parcels import check
 
 MAX_ARGUMENTS_BYTES = 65_536
 MAX_DEPTH = 24

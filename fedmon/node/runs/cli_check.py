@@ -21,7 +21,7 @@ from fedmon.common.wire.runs import JobState, RunLimits
 from fedmon.node.runs.order import Ending, GivenDataset, Limits, Logged, Reported
 from fedmon.node.runs.trial import Trial
 from fedmon.plan import parcels
-from fedmon.plan.parcel_check import read_object
+from fedmon.plan.parcels import read_object
 
 if TYPE_CHECKING:
     from fedmon.node.runs.trial import Trial
@@ -154,7 +154,7 @@ def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> I
 def _document(
     source: PlanSource, trial: Trial, why: str, events: list[Reported | Logged], ending: Ending, result: bytes
 ) -> dict[str, Any]:
-    from fedmon.plan.listing import listing
+    from fedmon.plan.frame_reader import listing
 
     found = ending.result_format and {
         "format": ending.result_format,

@@ -23,7 +23,7 @@ from fedmon.common.log import without_paths
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import JobReport, JobState, Parcel, Problem
-from fedmon.plan.parcel_check import check
+from fedmon.plan.parcels import check
 
 WITHHELD = (
     "the owner of this node lets nothing leave of what jobs print, log or fail with "

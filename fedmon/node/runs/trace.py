@@ -21,7 +21,7 @@ import msgspec
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.wire.runs import TracePiece
 from fedmon.node.runs.order import Event, Logged, Reported
-from fedmon.plan.parcel_check import check
+from fedmon.plan.parcels import check
 
 RATE_PER_S = 200.0
 BURST = 2000

@@ -101,13 +101,13 @@ def sketched(value: Any) -> str:
 def _arrays(path: Path) -> dict[str, Any]:
     import numpy as np
 
-    from fedmon.plan import archive, parcel_check, parcels
+    from fedmon.plan import parcels
 
     with zipfile.ZipFile(path) as zipped:
-        is_ours = archive.DOCUMENT in zipped.namelist()
+        is_ours = parcels.DOCUMENT in zipped.namelist()
     if is_ours:
         content = path.read_bytes()
-        parcel_check.check("npz", content, len(content))
+        parcels.check("npz", content, len(content))
         return parcels.unpack("npz", content)
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}

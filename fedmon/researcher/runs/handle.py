@@ -392,9 +392,9 @@ def opened(
         raise BadResultError(f"it has {len(content)} bytes, not the {parcel.size_bytes} that were announced")
     if parcel.url is None and (found := hashlib.sha256(content).hexdigest()) != parcel.sha256:
         raise BadResultError(f"its digest is {found[:12]}, not {parcel.sha256[:12]} as announced")
-    from fedmon.plan import parcel_check, parcels
+    from fedmon.plan import parcels
 
-    parcel_check.check(parcel.format, content, max_bytes)
+    parcels.check(parcel.format, content, max_bytes)
     if parcel.format == "npz" and importlib.util.find_spec("numpy") is None:
         raise MissingNumpyError("the result holds arrays, which need numpy: pip install 'fedmon[runs]'")
     return parcels.unpack(parcel.format, content)

@@ -15,7 +15,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.messages import ApprovalReply, PlanStatus
 from fedmon.common.wire.runs import RunLimits
-from fedmon.plan import parcel_check, parcels
+from fedmon.plan import parcels
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, digest_of, packed
 from tests.support.brokers import Broker
@@ -87,7 +87,7 @@ def test_small_inputs_travel_inside_the_message() -> None:
     assert arrays is not None
     assert arrays.base64 is not None
     content = base64.b64decode(arrays.base64)
-    parcel_check.check("npz", content, 10_000)
+    parcels.check("npz", content, 10_000)
     assert parcels.unpack("npz", content)["w"].tolist() == [0, 1, 2, 3]
     assert packed({}, NO_REPOSITORY) is None
     assert packed(None, NO_REPOSITORY) is None
