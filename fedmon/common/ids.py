@@ -8,10 +8,11 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NewType
 
-from fedmon.common.errors import InvalidIdError, StorageError
+from fedmon.common.errors import ConflictError, InvalidIdError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.files import TargetExistsError, write_whole
 
 NodeId = NewType("NodeId", str)
@@ -31,6 +32,7 @@ JOB_PREFIX = "job-"
 RESEARCHER_FILE = "researcher_id"
 CLIENT_FILE = "client_id"
 
+MIN_PREFIX, MAX_NAMED = 4, 8
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLIENT_BITS = re.compile(r"[0-9a-f]{32}\n?")
 
@@ -45,6 +47,25 @@ def checked_id(text: str, *, what: str) -> str:
     if text in RESERVED_IDS:
         raise InvalidIdError(f"{what} {text!r} is reserved; choose another than {', '.join(sorted(RESERVED_IDS))}")
     return text
+
+
+def chosen(reference: str, ids: Mapping[str, str], *, named: Collection[str] = (), what: str, see: str) -> str:
+    """Return the id that a reference means: in full, by its beginning, or as one of those that are ``named`` so.
+
+    ``ids`` maps ids and digests to ids; ``see`` is the command that lists them. Raises InvalidInputError if less than 4
+    characters are given, ConflictError if several ids fit, and NotFoundError.
+    """
+    if reference in ids:
+        return ids[reference]
+    shown, starts = repr(reference[:80]), {ids[each] for each in ids if reference and each.startswith(reference)}
+    found: list[str] = sorted({*named, *(starts if len(reference) >= MIN_PREFIX else ())})
+    if len(found) > 1:
+        raise ConflictError(f"{shown} stands for {len(found)} {what}s: {', '.join(found[:MAX_NAMED])}; see: {see}")
+    if not found and starts:
+        raise InvalidInputError(f"{shown} is too short: give at least {MIN_PREFIX} characters of the id, or all of it")
+    if not found:
+        raise NotFoundError(f"no {what} {shown} here; see: {see}")
+    return found[0]
 
 
 def new_id() -> str:
@@ -84,9 +105,7 @@ def kept_researcher_id(folder: Path) -> str:
     try:
         if not path.exists():
             _keep(path, new_party_id("researcher"))
-        return checked_id(path.read_text().strip(), what=f"the id in {path}")
-    except UnicodeDecodeError:
-        raise StorageError(f"the id in {path} is not readable: remove that file to be given a new id") from None
+        return checked_id(path.read_text(errors="replace").strip(), what=f"the id in {path}")
     except (OSError, StorageError) as error:
         raise StorageError(
             f"cannot keep the researcher id in {folder}: {error}; make the folder writable, or set "

@@ -132,6 +132,7 @@ class LocalNode:
                 page_bytes=dialect.page_bytes,
             ),
             delivery=self.delivery,
+            refused=registers.refused,
             fetch=self.fetcher.submit,
         )
 
@@ -188,8 +189,16 @@ class LocalNode:
         except FedmonError as error:
             logger.error("the register was not copied: %s", error)  # noqa: TRY400  # the sentence says it all
 
+    def save_refused(self) -> None:
+        """Write down the researchers that were refused; a failure is logged, and they are counted on."""
+        try:
+            self.registers.refused.save()
+        except FedmonError as error:
+            logger.warning("refused researchers were not written down: %s", error)
+
     def close(self) -> None:
         """Close the files; on the router's thread."""
+        self.save_refused()
         try:
             self.runs.save()
         except FedmonError as error:
@@ -293,6 +302,7 @@ class Daemon:
         every(REFRESH_S, self._presence.refresh)
         for job in (node.leases.apply, node.registers.audit.sync, node.runs.tick):
             every(1.0, job)
+        every(60.0, node.save_refused)
         for job in (node.effects.purge, node.registers.outbox.expire, node.runs.purge, node.copy_register):
             every(3600.0, job)
         self._actor.start()

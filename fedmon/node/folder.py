@@ -120,7 +120,7 @@ class NodeFolder:
         owner = self.path.stat().st_uid
         if owner != os.geteuid():
             raise StorageError(
-                f"{self.path} belongs to user {_user(owner)}: run as that user, with sudo -u {_user(owner)}"
+                f"{self.path} belongs to user {user_name(owner)}: run as that user, with sudo -u {user_name(owner)}"
             )
         lock = LockFile(self.lock_file)
         if not lock.take(f"{os.getpid()} {purpose}", timeout_s=timeout_s):
@@ -176,7 +176,8 @@ def read_boot(file: Path) -> int:
     return int(utc_now().timestamp())
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Return the name of a user; "#1000" for one that the system does not know."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

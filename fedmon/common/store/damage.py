@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import time
 from pathlib import Path
 
+from fedmon.common.clock import utc_now
 from fedmon.common.errors import StorageError
 
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
@@ -38,17 +38,11 @@ def is_damaged(path: Path) -> bool:
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged database and what belongs to it; returns its new name. Raises StorageError."""
-    moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    target = path.with_name(f"{path.name}.damaged-{moment}")
-    attempt = 1
-    while target.exists():
-        attempt += 1
-        target = path.with_name(f"{path.name}.damaged-{moment}-{attempt}")
+    target = path.with_name(f"{path.name}.damaged-{utc_now():%Y%m%dT%H%M%S%fZ}")
     try:
-        for suffix in ("-wal", "-shm"):
+        for suffix in ("-wal", "-shm", ""):
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(path.name + suffix).rename(target.with_name(target.name + suffix))
-        path.rename(target)
     except OSError as error:
         raise StorageError(f"cannot set the damaged file {path} aside: {error.strerror}") from error
     return target

@@ -115,11 +115,11 @@ class HistoricMessage:
         return f"{self._kind}({', '.join(f'{name}={value!r}' for name, value in self._params.items())})"
 
 
-class MessageFactory:
-    """Makes checked messages of dictionaries; its subclasses say which way each message goes."""
+class ResearcherMessages:
+    """Makes checked messages of dictionaries, as a researcher sees them: requests go out, replies come in."""
 
-    INCOMING: ClassVar[Kinds] = {}
-    OUTGOING: ClassVar[Kinds] = {}
+    INCOMING: ClassVar[Kinds] = REPLIES
+    OUTGOING: ClassVar[Kinds] = REQUESTS
 
     @classmethod
     def format_incoming_message(cls, params: dict[str, Any]) -> HistoricMessage:
@@ -131,20 +131,6 @@ class MessageFactory:
         """Check what is to be sent, and add the protocol version to it. Raises InvalidMessageError."""
         version = {"protocol_version": wire.PROTOCOL_VERSION}
         return _checked(params, cls.OUTGOING, version, what=f"{cls.__name__}: outgoing message")
-
-
-class ResearcherMessages(MessageFactory):
-    """Messages as a researcher sees them: requests go out, replies come in."""
-
-    INCOMING = REPLIES
-    OUTGOING = REQUESTS
-
-
-class NodeMessages(MessageFactory):
-    """Messages as a node sees them: requests come in, replies go out."""
-
-    INCOMING = REQUESTS
-    OUTGOING = REPLIES
 
 
 def _checked(params: Any, allowed: Kinds, added: dict[str, str], *, what: str) -> HistoricMessage:

@@ -25,6 +25,7 @@ from fedmon.common.errors import (
     SettingsError,
     StorageError,
 )
+from fedmon.common.ids import chosen
 from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
 from fedmon.common.wire.messages import PlanStatus
@@ -52,7 +53,6 @@ Document = dict[str, Any]
 MAX_LISTED_RUNS = 1000
 _SHOWN_BYTES = 16_384
 _SHOWN_LINES = 20
-_MIN_JOB_LETTERS = 6
 _POLICY_VARIABLE = "FEDMON_POLICY_"
 _SET_ASIDE = "*.sqlite.damaged-*Z"
 """Registers and recordings that were found damaged; they lie there until the owner has looked at them."""
@@ -73,6 +73,21 @@ class RunningNode:
     live: Callable[[], Document]
     measuring: Pipeline
     runs: Runs
+
+
+class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the owner says of a dataset; None is not said."""
+
+    path: str | None = None
+    name: str | None = None
+    data_type: str | None = None
+    tags: tuple[str, ...] | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that are said."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
 class FoundJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,10 +145,6 @@ class OwnerCommands:
         policy = Policy(settings.policy, settings.id)
         plans = collections.Counter(plan.status.value for plan in registers.plans.all())
         report, moment = registers.database.mark("report"), registers.database.restored
-        try:
-            set_aside = [path.name for path in sorted(self._folder.path.glob(_SET_ASIDE))]
-        except OSError:
-            set_aside = None
         return {
             "node_id": settings.id,
             "folder": str(self._folder.path),
@@ -156,7 +167,16 @@ class OwnerCommands:
             "restored": None
             if report is None or moment is None
             else {"time": moment.isoformat(timespec="seconds"), "report": report},
-            "set_aside": set_aside,
+            "set_aside": sorted(path.name for path in self._folder.path.glob(_SET_ASIDE)),
+            "refused": msgspec.to_builtins(registers.refused.waiting(policy.refusal)),
+        }
+
+    def requests(self) -> Document:
+        """List what waits for the owner: plans to decide about, and researchers that were refused, the latest first."""
+        refusal = Policy(self._settings.policy, self._settings.id).refusal
+        return {
+            "plans": [_plan(plan) for plan in self.registers.plans.all(status=PlanStatus.PENDING)],
+            "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
         }
 
     def settings_write(self, *, text: str, made_from_sha256: str, change: dict[str, Any], by: str = "") -> Document:
@@ -208,67 +228,29 @@ class OwnerCommands:
         """Show one dataset, by its name or id."""
         return {"dataset": self._dataset(self.registers.datasets.get(dataset))}
 
-    def dataset_add(
-        self,
-        *,
-        path: str,
-        name: str,
-        data_type: str,
-        tags: tuple[str, ...],
-        measured: DatasetShape,
-        description: str = "",
-        parameters: dict[str, Any] | None = None,
-        by: str = "",
-    ) -> Document:
+    def dataset_add(self, *, dataset: DatasetFields, measured: DatasetShape, by: str = "") -> Document:
         """Offer a dataset, which the shell has measured: reading a large table would delay the node's requests."""
         with self.registers.database.transaction():
-            record = self.registers.datasets.add(
-                path,
-                name=name,
-                data_type=data_type,
-                tags=tags,
-                description=description,
-                parameters=parameters,
-                measured=measured,
-            )
+            record = self.registers.datasets.add(**dataset.given(), measured=measured)
             self._audit_dataset("dataset-add", record, by, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 
     def dataset_edit(
-        self,
-        *,
-        dataset: str,
-        name: str | None = None,
-        tags: tuple[str, ...] | None = None,
-        description: str | None = None,
-        path: str | None = None,
-        data_type: str | None = None,
-        parameters: dict[str, Any] | None = None,
-        measured: DatasetShape | None = None,
-        by: str = "",
+        self, *, dataset: str, changes: DatasetFields, measured: DatasetShape | None = None, by: str = ""
     ) -> Document:
         """Change a dataset; ``measured`` comes with a new path or type.
 
         Raises ConflictError if a rule restricts it by its present name: the new name would be listed to all.
         """
         with self.registers.database.transaction():
-            old = self.registers.datasets.get(dataset)
+            old, name = self.registers.datasets.get(dataset), changes.name
             rules = self._settings.policy.datasets
             if name not in (None, old.name) and old.name in rules and not {name, old.dataset_id} & rules.keys():
                 raise ConflictError(
                     f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'nobody'} by that name: "
                     f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
                 )
-            record = self.registers.datasets.edit(
-                old.dataset_id,
-                name=name,
-                tags=tags,
-                description=description,
-                path=path,
-                data_type=data_type,
-                parameters=parameters,
-                measured=measured,
-            )
+            record = self.registers.datasets.edit(old.dataset_id, **changes.given(), measured=measured)
             self._audit_dataset("dataset-edit", record, by, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 
@@ -322,7 +304,7 @@ class OwnerCommands:
         found = plans.get(plan)
         return {
             "plan": {**_plan(found), "requested_by": list(plans.requesters(found.plan_id))},
-            "source": visible(plans.source(found.plan_id)),
+            "source": visible(plans.store.read(found.sha256)),
         }
 
     def plan_diff(self, *, plan: str) -> Document:
@@ -336,8 +318,8 @@ class OwnerCommands:
                 f"'fedmon node plan show {found.plan_id}'"
             )
         text = diff(
-            plans.source(before.plan_id),
-            plans.source(found.plan_id),
+            plans.store.read(before.sha256),
+            plans.store.read(found.sha256),
             old_name=f"sha256 {before.sha256}",
             new_name=f"sha256 {found.sha256}",
         )
@@ -350,22 +332,11 @@ class OwnerCommands:
         status: Literal["approved", "rejected"],
         note: str = "",
         sha256: str | None = None,
-        by_id: bool = False,
         by: str = "",
     ) -> Document:
-        """Approve or reject exact bytes; the audit has the decision before the register does.
-
-        ``sha256`` is the digest that the owner has seen. ``by_id`` asks for the plan to be named by that, by its id or
-        by its whole digest, so that a name that a researcher chose never decides which bytes are meant.
-        """
+        """Approve or reject exact bytes, of the digest that the owner saw; the audit has it before the register."""
         with self.registers.database.transaction():
-            found = self.registers.plans.get(plan)
-            if by_id and sha256 is None and not found.has_id(plan):
-                raise InvalidInputError(
-                    f"missing --sha256: {visible_text(plan)!r} is no plan's id; say which bytes you mean with "
-                    f"--sha256 {found.sha256}, or name plan {found.plan_id}"
-                )
-            return self._decide(found, PlanStatus(status), note=note, sha256=sha256, by=by)
+            return self._decide(self.registers.plans.get(plan), PlanStatus(status), note=note, sha256=sha256, by=by)
 
     def plan_reset(self, *, plan: str, by: str = "") -> Document:
         """Make a plan pending again."""
@@ -445,17 +416,14 @@ class OwnerCommands:
         self._running.runs.stop_by_owner(found, by=by)
         return {"run": _run(self._run_record(found))}
 
-    def _run_record(self, job_id: str) -> JobRecord:
+    def _run_record(self, reference: str) -> JobRecord:
         """Return a job by its id, or by the beginning of it if that is enough."""
         register = JobRegister(self.registers.database)
-        if register.find(job_id) is None:
-            ids = sorted(each for each in register.ids() if each.startswith(job_id) and len(job_id) >= _MIN_JOB_LETTERS)
-            if len(ids) > 1:
-                raise ConflictError(f"{len(ids)} jobs begin with {job_id}: {', '.join(ids[:10])}")
-            job_id = ids[0] if ids else job_id
+        ids = {each: each for each in register.ids()}
+        job_id = chosen(reference, ids, what="job", see="fedmon node runs")
         found = register.find(job_id) if self._running is None else self._running.runs.record(job_id)
         if found is None:
-            raise NotFoundError(f"no job {visible_text(job_id[:80])!r} here; see: fedmon node runs")
+            raise NotFoundError(f"no job {job_id} here any more; see: fedmon node runs")
         return found
 
     # --- jobs that the node watches, and values of programs ----------------------------------------------------------
@@ -487,7 +455,8 @@ class OwnerCommands:
 
     def job_forget(self, *, job_id: str, by: str = "") -> Document:
         """Watch a job no longer; its processes are left alone."""
-        record = self._jobs().remove(job_id)
+        ids = {each.job_id: each.job_id for each in self._jobs().records() if each.ended is None}
+        record = self._jobs().remove(chosen(job_id, ids, what="watched job", see="fedmon node job list"))
         self.registers.audit.record("job-forget", job_id=record.job_id, by=by)
         return {"job": _job(record)}
 

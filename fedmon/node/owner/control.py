@@ -29,7 +29,6 @@ MAX_REQUEST_BYTES = 4 * 1024 * 1024
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 16
 IDLE_TIMEOUT_S = 10.0
-CHUNK_BYTES = 65_536
 ACCEPT_AGAIN_S = 1.0
 SPARE_DESCRIPTORS = 4
 """Kept for the owner when the process may open no more files: one for the connection, the others for its command."""
@@ -74,9 +73,9 @@ class ControlServer:
     """Hands the owner's commands to the daemon; each connection has its own thread.
 
     ``submit`` is called on these threads: it runs a command on the router thread and returns its result within a
-    bounded time, or raises a FedmonError. A client whose request is not whole within ``idle_timeout_s``, or that reads
-    nothing of its response for as long, is cut off, and so is the oldest one when there are too many: no client keeps
-    others waiting. ``start`` and ``stop`` may be called from any thread.
+    bounded time, or raises a FedmonError. A client that sends or reads nothing for ``idle_timeout_s`` is cut off, and
+    so is the oldest one when there are too many: no client keeps others waiting. ``start`` and ``stop`` may be called
+    from any thread.
     """
 
     def __init__(self, folder: Path, submit: Submit, *, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
@@ -118,6 +117,7 @@ class ControlServer:
             self._listener.close()
         with self._lock:
             open_clients = dict(self._clients)
+            self._give_spare()
         for client in open_clients:
             _shut(client, socket.SHUT_RD)  # a response still goes out
         for thread in open_clients.values():
@@ -132,11 +132,9 @@ class ControlServer:
                 selector.select()
                 selector.unregister(self._listener)
                 if self._stopping:
-                    break
+                    return
                 if not self._accept():
                     selector.select(ACCEPT_AGAIN_S)
-        with self._lock:
-            self._give_spare()
 
     def _accept(self) -> bool:
         """Take in one client; return False where the process can open no more files, for the moment."""
@@ -174,47 +172,20 @@ class ControlServer:
             os.close(self._spare.pop())
 
     def _serve(self, client: socket.socket) -> None:
-        received = bytearray()
+        client.settimeout(self._idle_timeout_s)
         try:
-            while True:
-                line = self._next_line(client, received)
-                self._send(client, self._answer(line))
+            with client.makefile("rb") as requests:
+                while (line := requests.readline(MAX_REQUEST_BYTES)).endswith(b"\n"):
+                    client.sendall(self._answer(line))
         except TimeoutError:
-            logger.warning("control connection closed: nothing whole came or went for %.1f s", self._idle_timeout_s)
-        except (OSError, EOFError) as error:
+            logger.warning("control connection closed: nothing came or went for %.1f s", self._idle_timeout_s)
+        except OSError as error:
             logger.debug("control connection ended: %s", error)
         finally:
             with self._lock:
                 self._clients.pop(client, None)
                 client.close()
                 self._keep_spare()
-
-    def _next_line(self, client: socket.socket, received: bytearray) -> bytes:
-        """Return the next whole request; ``received`` keeps what came after it.
-
-        Raises EOFError when no whole request will ever be, and TimeoutError.
-        """
-        deadline = Deadline(self._idle_timeout_s)
-        end = received.find(b"\n")
-        while end < 0:
-            client.settimeout(max(0.001, deadline.left_s()))
-            chunk = client.recv(CHUNK_BYTES)
-            if not chunk:
-                raise EOFError("closed by the client")
-            searched = len(received)
-            received += chunk
-            if len(received) > MAX_REQUEST_BYTES:
-                raise EOFError(f"a request over {MAX_REQUEST_BYTES} bytes")
-            end = received.find(b"\n", searched)
-        line = bytes(received[:end])
-        del received[: end + 1]
-        return line
-
-    def _send(self, client: socket.socket, response: bytes) -> None:
-        client.settimeout(self._idle_timeout_s)
-        unsent = memoryview(response)
-        while unsent:
-            unsent = unsent[client.send(unsent) :]
 
     def _answer(self, line: bytes) -> bytes:
         try:
@@ -251,11 +222,13 @@ class ControlClient:
             if isinstance(error, (BlockingIOError, TimeoutError)):
                 raise NoAnswerError(f"the daemon of {folder} does not take calls; look at its log") from error
             raise StorageError(f"cannot connect to {folder / SOCKET_NAME}: {error.strerror or error}") from error
+        self._responses = self._socket.makefile("rb")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._responses.close()
         self._socket.close()
 
     @property
@@ -271,28 +244,20 @@ class ControlClient:
         """
         try:
             self._socket.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
-            response = self._receive()
+            line = self._responses.readline(MAX_RESPONSE_BYTES)
         except TimeoutError as error:
             raise NoAnswerError(
                 f"the daemon of {self._folder} did not answer '{command}' within {self._timeout_s:g} s"
             ) from error
-        except (OSError, EOFError) as error:
-            raise DaemonNotRunningError(f"the daemon of {self._folder} went away before it answered") from error
+        except OSError:
+            line = b""
+        if not line.endswith(b"\n"):
+            raise DaemonNotRunningError(f"the daemon of {self._folder} went away before it answered")
+        response = msgspec.json.decode(line, type=dict[str, Any])
         if "error" in response:
             raise ControlError(response["error"])
         result: dict[str, Any] = response["result"]
         return result
-
-    def _receive(self) -> dict[str, Any]:
-        deadline = Deadline(self._timeout_s)
-        received = bytearray()
-        while not received.endswith(b"\n"):
-            self._socket.settimeout(max(0.001, deadline.left_s()))
-            chunk = self._socket.recv(CHUNK_BYTES)
-            received += chunk
-            if not chunk or len(received) > MAX_RESPONSE_BYTES:
-                raise EOFError
-        return msgspec.json.decode(received, type=dict[str, Any])
 
 
 @contextlib.contextmanager

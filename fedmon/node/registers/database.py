@@ -22,6 +22,7 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.files import make_private, sync
+from fedmon.common.store.damage import set_aside
 from fedmon.node.requests.audit import FIRST_PREVIOUS
 
 logger = logging.getLogger(__name__)
@@ -157,7 +158,6 @@ class Database:
         """
         self.path = path.absolute()
         self.copy_path = self.path.with_name(f"{self.path.name}.copy")
-        self.set_aside: Path | None = None
         self._owner = threading.get_ident()
         self._level = 0
         self._after_commit: list[Callable[[], object]] = []
@@ -325,15 +325,15 @@ class Database:
             except _DamagedError:
                 source = "begun anew: its copy was damaged as well"
                 _remove(staged)
-                _set_aside(self.copy_path)
+                set_aside(self.copy_path)
                 connection = _opened(staged)
         except OSError as error:
             raise StorageError(f"cannot restore the register {self.path}: {error.strerror}") from error
         with contextlib.closing(connection):
             _mark(connection, staged, behind=None, damage=f"{damage}; {source}")
-        self.set_aside = _set_aside(self.path)
+        aside = set_aside(self.path)
         _put(staged, self.path)
-        logger.error("the register %s was damaged: %s; %s; set aside as %s", self.path, damage, source, self.set_aside)
+        logger.error("the register %s was damaged: %s; %s; set aside as %s", self.path, damage, source, aside)
 
     def _check_owner(self) -> None:
         if threading.get_ident() != self._owner:
@@ -470,18 +470,6 @@ def _put(staged: Path, path: Path) -> None:
         sync(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write the register {path}: {error.strerror}") from error
-
-
-def _set_aside(path: Path) -> Path | None:
-    """Rename a damaged file; returns its new path, or None if there was no file. Raises StorageError."""
-    aside = path.with_name(f"{path.name}.damaged-{utc_now().strftime('%Y%m%dT%H%M%S%fZ')}")
-    try:
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
-    except OSError as error:
-        raise StorageError(f"cannot set the damaged register {path} aside: {error.strerror}") from error
-    return aside if aside.exists() else None
 
 
 def _remove(staged: Path) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.common.ids import chosen
 from fedmon.common.wire import messages
 from fedmon.node.registers.database import Database, readable, timestamp
 from fedmon.node.registers.dataset_source import DatasetShape, measure
 from fedmon.node.registers.plan_source import checked_line, visible_text
 
+ID_PREFIX = "dataset_"
 DATA_TYPES = ("csv", "tabular", "images", "medical-folder", "mednist", "default", "custom")
 MAX_NAME_LENGTH = 256
 MAX_TAGS = 64
@@ -101,7 +103,7 @@ class DatasetRegister:
         location = _resolved(path)
         record = _checked(
             DatasetRecord(
-                dataset_id=f"dataset_{uuid.uuid4()}",
+                dataset_id=f"{ID_PREFIX}{uuid.uuid4()}",
                 name=name,
                 data_type=data_type,
                 tags=tuple(tags),
@@ -191,12 +193,17 @@ class DatasetRegister:
         self._read = None if changes is None else (changes, records)
         return list(records)
 
-    def get(self, name_or_id: str) -> DatasetRecord:
-        """Return one dataset. Raises NotFoundError."""
-        rows = self._database.rows("SELECT * FROM datasets WHERE dataset_id = ?1 OR name = ?1", (name_or_id,))
-        if not rows:
-            raise NotFoundError(f"no dataset {name_or_id!r} here; see: fedmon node dataset list")
-        return _record(rows[0])
+    def get(self, reference: str) -> DatasetRecord:
+        """Return a dataset by its name, its id, or the beginning of its id.
+
+        Raises NotFoundError, ConflictError and InvalidInputError.
+        """
+        known = self.all()
+        ids = {each.name: each.dataset_id for each in known if each.name == reference}
+        for each in known:
+            ids |= {each.dataset_id: each.dataset_id, each.dataset_id.removeprefix(ID_PREFIX): each.dataset_id}
+        found = chosen(reference, ids, what="dataset", see="fedmon node dataset list")
+        return next(each for each in known if each.dataset_id == found)
 
     def search(self, tags: Collection[str]) -> list[DatasetRecord]:
         """Return the datasets that carry every one of ``tags``; every dataset when there are none."""

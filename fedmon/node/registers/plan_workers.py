@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 import msgspec
 
@@ -51,16 +47,7 @@ class PlanChecker:
     ) -> None:
         self._read, self._on_check, self._timeout_s = read, on_check, timeout_s
         self._actor = Actor("plan-checker", urgent=Bound(capacity))
-        self._stopping = threading.Event()
-        self._child_lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._stopping = False
 
     def start(self) -> None:
         """Start the thread."""
@@ -71,11 +58,8 @@ class PlanChecker:
         return self._actor.post(lambda: self._check(sha256))
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the thread and the child that it runs; what waits stays unchecked."""
-        self._stopping.set()
-        with self._child_lock:
-            if self._child is not None:
-                _kill(self._child)
+        """End the thread; what waits stays unchecked, and a child that runs ends at its own limits."""
+        self._stopping = True
         self._actor.close(timeout_s=timeout_s, drop=True)
 
     def _check(self, sha256: str) -> None:
@@ -84,41 +68,21 @@ class PlanChecker:
         except StorageError as error:
             logger.warning("plan %s cannot be checked: %s", sha256, error)
             return
-        if not self._stopping.is_set():
+        if not self._stopping:
             self._on_check(sha256, check)
 
     def _run(self, source: bytes) -> CodeCheck:
+        command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
         try:
-            child = self._started()
+            child = subprocess.run(
+                command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
+                timeout=self._timeout_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            return _check_of(error.stdout or b"", f"could not be read within {self._timeout_s:g} s")
         except OSError as error:
             return CodeCheck(problem=f"could not be checked: {error.strerror}")  # says nothing about the code
-        problem = ""
-        try:
-            output, _ = child.communicate(source, timeout=self._timeout_s)
-        except subprocess.TimeoutExpired:
-            _kill(child)
-            output, _ = child.communicate()
-            problem = f"could not be read within {self._timeout_s:g} s"
-        finally:
-            with self._child_lock:
-                self._child = None
-        return _check_of(output, problem or _problem(child.returncode))
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
-        with self._child_lock:
-            self._child = child
-            if self._stopping.is_set():
-                _kill(child)
-        return child
+        return _check_of(child.stdout, _problem(child.returncode))
 
 
 class PlanFetcher:
@@ -181,8 +145,3 @@ def _check_of(output: bytes, problem: str) -> CodeCheck:
     except msgspec.MsgspecError:
         return CodeCheck(problem="could not be read: the check gave no verdict", parses=parses)
     return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH], parses=parses)
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)

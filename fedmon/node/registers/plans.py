@@ -6,17 +6,16 @@ import datetime
 import enum
 import hashlib
 import logging
-import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
-from fedmon.common.ids import new_id
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.common.ids import chosen, new_id
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, readable, timestamp
 from fedmon.node.registers.plan_source import (
@@ -24,7 +23,6 @@ from fedmon.node.registers.plan_source import (
     PlanStore,
     checked_name,
     read_plan_file,
-    visible_text,
 )
 from fedmon.node.requests.audit import Audit
 
@@ -37,17 +35,12 @@ SORT_COLUMNS = (
     "minified_sha256", "created", "modified", "registered", "last_action", "decided",
 )  # fmt: skip
 ID_PREFIX = "training_plan_"
-MIN_ID_DIGITS = 4
-MIN_DIGEST_DIGITS = 8
 
 _SELECT = """SELECT p.*, (
     SELECT o.plan_id FROM plans o WHERE o.minified_sha256 = p.minified_sha256 AND o.plan_id != p.plan_id
     ORDER BY o.status != 'approved', o.created, o.plan_id LIMIT 1
 ) AS same_code_as FROM plans p"""
 _SEARCHED = ("name", "description", "note", "plan_id", "sha256", "researcher_id", "problem")
-_HEX = re.compile(r"[0-9a-f]+")
-_UUID_START = re.compile(r"[0-9a-f-]+")
-_MAX_CANDIDATES = 8
 
 
 class PlanType(enum.Enum):
@@ -89,17 +82,6 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     def hint(self) -> str:
         """Say which other plan holds the same code; empty when none does."""
         return f"same code as plan {self.same_code_as}, other layout" if self.same_code_as else ""
-
-    def has_id(self, reference: str) -> bool:
-        """Tell whether a reference is the digest, or the beginning of the id: both are beyond a researcher's choice."""
-        digits = reference.removeprefix(ID_PREFIX)
-        is_start = len(digits) >= MIN_ID_DIGITS and _UUID_START.fullmatch(digits) is not None
-        return reference == self.sha256 or (is_start and self.plan_id.startswith(ID_PREFIX + digits))
-
-    def goes_by(self, reference: str) -> bool:
-        """Tell whether a reference is the name, the digest, or the beginning of id or digest."""
-        is_digest = len(reference) >= MIN_DIGEST_DIGITS and _HEX.fullmatch(reference) is not None
-        return reference == self.name or self.has_id(reference) or (is_digest and self.sha256.startswith(reference))
 
 
 class CodeCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,24 +150,21 @@ class PlanRegister:
         return _record(found[0]) if found else None
 
     def get(self, reference: str) -> PlanRecord:
-        """Return the one plan that a reference stands for.
+        """Return the one plan that a reference stands for: its id or digest, the beginning of one, or its name.
 
-        A whole id or digest decides alone. Otherwise every plan counts whose name it is, or whose id (after
-        ``training_plan_``, 4 characters or more) or digest (8 or more) begins with it: names come from researchers, so
-        a name never goes before another plan's digest. Raises NotFoundError, or ConflictError listing the candidates.
+        Names come from researchers, so a name never goes before another plan's digest. Raises NotFoundError,
+        ConflictError listing the candidates, and InvalidInputError for too short a beginning.
         """
-        rows = self._database.rows(f"{_SELECT} WHERE p.plan_id = ?1 OR p.sha256 = ?1", (reference,))
-        found = [_record(rows[0])] if rows else [plan for plan in self.all() if plan.goes_by(reference)]
-        if not found:
-            raise NotFoundError(
-                f"no training plan {visible_text(reference)!r} here; 'fedmon node plan list' shows those that there are"
-            )
-        if len(found) > 1:
-            raise ConflictError(
-                f"{visible_text(reference)!r} stands for {len(found)} training plans; name one by its id: "
-                f"{_candidates(found)}"
-            )
-        return found[0]
+        ids, named = dict[str, str](), list[str]()
+        for row in self._database.rows("SELECT plan_id, sha256, name FROM plans ORDER BY created"):
+            plan_id, digits = row["plan_id"], row["plan_id"].removeprefix(ID_PREFIX)
+            # "training" is a name, and means no id.
+            ids |= {plan_id if reference.startswith(ID_PREFIX) else digits: plan_id, row["sha256"]: plan_id}
+            named += [plan_id] if row["name"] == reference else []
+        return self._by_id(chosen(reference, ids, named=named, what="training plan", see="fedmon node plan list"))
+
+    def _by_id(self, plan_id: str) -> PlanRecord:
+        return _record(self._database.rows(f"{_SELECT} WHERE p.plan_id = ?", (plan_id,))[0])
 
     def all(
         self,
@@ -237,10 +216,6 @@ class PlanRegister:
         """Return the digests of the plans that were not checked yet, oldest first."""
         rows = self._database.rows("SELECT sha256 FROM plans WHERE NOT checked ORDER BY created, plan_id")
         return tuple(row["sha256"] for row in rows)
-
-    def source(self, reference: str) -> bytes:
-        """Return a plan's exact bytes, checked against its digest. Raises NotFoundError, StorageError."""
-        return self.store.read(self.get(reference).sha256)
 
     # --- taking plans in ---------------------------------------------------------------------------------------------
 
@@ -339,7 +314,7 @@ class PlanRegister:
             moment = utc_now()
             self._write_down(plan, status, note=note, by=by)
             self._set_status(plan.sha256, status.value, note, timestamp(moment))
-            return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
+            return Decision(plan=self._by_id(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
 
     def delete(self, reference: str, *, by: str = "") -> PlanRecord:
         """Forget a plan and its approval; the researchers' status requests then find nothing.
@@ -371,7 +346,7 @@ class PlanRegister:
             )
             if check.parses or check.problem == plan.problem:
                 return None
-            return Decision(plan=self.get(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
+            return Decision(plan=self._by_id(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
 
     # --- a register that was restored from an earlier copy -----------------------------------------------------------
 
@@ -454,7 +429,7 @@ class PlanRegister:
         )  # fmt: skip
         self._database.execute("INSERT INTO unsettled (sha256, source) VALUES (?, ?)", (digest, source))
         self._database.after_commit(lambda: self._write_file(source))
-        plan = self.get(plan_id)
+        plan = self._by_id(plan_id)
         if approved:
             self._write_down(plan, status, note="", by=by)
         return plan
@@ -515,9 +490,3 @@ def _record(row: dict[str, Any]) -> PlanRecord:
         return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
     except msgspec.ValidationError as error:
         raise StorageError(f"the record of training plan {row['plan_id']} is damaged: {error}") from error
-
-
-def _candidates(found: Sequence[PlanRecord]) -> str:
-    listed = [f"{plan.plan_id} ({visible_text(plan.name)}, {plan.status.value})" for plan in found[:_MAX_CANDIDATES]]
-    more = [f"and {len(found) - _MAX_CANDIDATES} more"] if len(found) > _MAX_CANDIDATES else []
-    return ", ".join(listed + more)

@@ -19,6 +19,7 @@ from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.plans import Decision, PlanRegister
 from fedmon.node.requests.audit import Audit, facts_since
 from fedmon.node.requests.outbox import Outbox
+from fedmon.node.requests.throttle import RefusedResearchers
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _SHOWN = 20
 
 
 class Registers:
-    """Audit, database, datasets, plans and outbox of one node; a context manager.
+    """Audit, database, datasets, plans, outbox and refused researchers of one node; a context manager.
 
     Belongs to the thread that opened it, or the last that called ``database.adopt``. A register that was put back from
     its copy is brought up to date from the audit: an approval holds only if the audit is whole since the copy, and the
@@ -50,6 +51,7 @@ class Registers:
                 self.database, folder.plans_dir, audit=self.audit, max_plan_bytes=settings.max_plan_bytes
             )
             self.outbox = Outbox(self.database)
+            self.refused = RefusedResearchers(self.database)
             if self.database.behind is not None:
                 self._restore(self.database.behind, boot)
             self._opened = opened.pop_all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
 import hashlib
 import json
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, Self
 
 import msgspec
 
+from fedmon.common.clock import utc_now
 from fedmon.common.errors import StorageError
 from fedmon.common.files import sync, write_whole
 
@@ -150,7 +150,7 @@ class Audit:
             raise StorageError(f"the audit {self.path} is closed: nothing more can be written")
         number = self._n + 1
         body = _encoded({"n": number, "time": _utc_text(), "event": event, **facts, "prev": self._previous})
-        digest = hash_of(body)
+        digest = hashlib.sha256(body).hexdigest()
         line = b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode())
         try:
             if self._size and self._size + len(line) > self._rotate_bytes:
@@ -210,7 +210,7 @@ class Audit:
         torn = next(lines_backwards(self.path), b"")
         if not torn or torn.endswith(b"\n"):
             return None
-        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
+        stamp = utc_now().strftime("%Y%m%dT%H%M%S%fZ")
         aside = self.folder / f"audit.torn-{stamp}"
         write_whole(aside, torn, mode=0o600, durable=True, only_new=True)
         self._size -= len(torn)
@@ -238,7 +238,7 @@ def _encoded(members: dict[str, object]) -> bytes:
 
 
 def _utc_text() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+    return utc_now().isoformat(timespec="microseconds")
 
 
 def _opened(path: Path) -> int:
@@ -300,13 +300,11 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.first_bad is None
 
 
-def hash_of(body: bytes) -> str:
-    """Return the hash of a line: SHA-256 of its JSON object before the member ``hash`` was added at its end."""
-    return hashlib.sha256(body).hexdigest()
-
-
 def read_line(raw: bytes) -> AuditLine | None:
-    """Read one line with its line feed; None when it is not a line of an audit."""
+    """Read one line with its line feed; None when it is not a line of an audit.
+
+    The hash of a line is the SHA-256 of its JSON object before the member ``hash`` was added at its end.
+    """
     suffix = _SUFFIX.search(raw, max(0, len(raw) - _SUFFIX_LENGTH))
     if suffix is None:
         return None
@@ -318,7 +316,7 @@ def read_line(raw: bytes) -> AuditLine | None:
     if not 0 < line.n < 2**53:
         return None
     stated = suffix.group(1).decode()
-    return msgspec.structs.replace(line, hash=stated, intact=hash_of(body) == stated)
+    return msgspec.structs.replace(line, hash=stated, intact=hashlib.sha256(body).hexdigest() == stated)
 
 
 def read_head(folder: Path) -> ChainHead | None:
@@ -414,89 +412,66 @@ def verify(folder: Path) -> VerifyResult:
     try:
         head = read_head(folder)
         with contextlib.ExitStack() as stack:
-            return _walk(_opened_files(folder, stack), head)
+            return _verified(_opened_files(folder, stack), head)
     except OSError as error:
         raise StorageError(f"the audit in {folder} cannot be read: {error.strerror}") from error
 
 
-def _opened_files(folder: Path, stack: contextlib.ExitStack) -> list[tuple[Path, BinaryIO | None]]:
-    """Return the files of an audit as they are at one moment; the last is open, for only it can get another name."""
+def _opened_files(folder: Path, stack: contextlib.ExitStack) -> list[tuple[str, BinaryIO]]:
+    """Return the files of an audit as they are at one moment, each with its name."""
     for _ in range(_ATTEMPTS):
         paths = chain_files(folder)
-        if not paths:
-            return []
-        try:
-            last = stack.enter_context(paths[-1].open("rb"))
-        except FileNotFoundError:
-            continue
-        if chain_files(folder) == paths:
-            return [(path, None) for path in paths[:-1]] + [(paths[-1], last)]
+        with contextlib.suppress(FileNotFoundError):
+            files: list[tuple[str, BinaryIO]] = [(path.name, stack.enter_context(path.open("rb"))) for path in paths]
+            if chain_files(folder) == paths:
+                return files
     raise StorageError(f"the audit in {folder} cannot be read: its files change too fast")
 
 
-def _walk(files: list[tuple[Path, BinaryIO | None]], head: ChainHead | None) -> VerifyResult:
-    walk = _Walk(head)
-    for path, opened in files:
-        with opened or path.open("rb") as file:
-            if not walk.follow(path.name, file, is_last=opened is not None):
+def _verified(files: list[tuple[str, BinaryIO]], head: ChainHead | None) -> VerifyResult:
+    notes: list[str] = []
+    last = AuditLine(n=0, event="", prev="", hash=FIRST_PREVIOUS)
+    name, number, why = LOG_NAME, 0, ""
+    for name, file in files:
+        number = 0
+        while not why and (raw := file.readline(MAX_LINE_BYTES)):
+            if name == LOG_NAME and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES:
+                notes.append(f"{name} ends in half a line: it is being written, or a crash cut it off")
                 break
-    if walk.bad is None and head is not None and head.n > walk.lines:
-        walk.bad = BadLine(
-            file=files[-1][0].name if files else LOG_NAME,
-            line=walk.lines_of_file + 1,
-            n=walk.lines + 1,
-            why=f"missing: {_span(walk.lines + 1, head.n)} had been synced to the disk",
-        )
+            number += 1
+            line = read_line(raw)
+            why = _flaw(line, last, head)
+            last = line if line is not None and not why else last
+        if why:
+            break
+    else:
+        number += 1
+        if head is not None and head.n > last.n:
+            why = f"missing: {_span(last.n + 1, head.n)} had been synced to the disk"
     if not files and head is None:
-        walk.notes.append(f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away")
-    if head is None and walk.lines:
-        walk.notes.append(f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told")
-    return VerifyResult(files=len(files), lines=walk.lines, first_bad=walk.bad, notes=tuple(walk.notes))
+        notes.append(f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away")
+    if head is None and last.n:
+        notes.append(f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told")
+    bad = BadLine(file=name, line=number, n=last.n + 1, why=why) if why else None
+    return VerifyResult(files=len(files), lines=last.n, first_bad=bad, notes=tuple(notes))
 
 
-class _Walk:
-    """Where a reader of the chain is, and what it found."""
-
-    def __init__(self, head: ChainHead | None) -> None:
-        self.head = head
-        self.lines, self.lines_of_file = 0, 0
-        self.previous = FIRST_PREVIOUS
-        self.bad: BadLine | None = None
-        self.notes: list[str] = []
-
-    def follow(self, name: str, file: BinaryIO, *, is_last: bool) -> bool:
-        """Read one file; False when its end is not the end of good lines."""
-        self.lines_of_file = 0
-        while raw := file.readline(MAX_LINE_BYTES):
-            if is_last and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES:
-                self.notes.append(f"{name} ends in half a line: it is being written, or a crash cut it off")
-                return False
-            why = self._flaw(raw)
-            if why:
-                self.bad = BadLine(file=name, line=self.lines_of_file + 1, n=self.lines + 1, why=why)
-                return False
-            self.lines_of_file += 1
-            self.lines += 1
-        return True
-
-    def _flaw(self, raw: bytes) -> str:
-        """Say what is wrong with the next line; empty when it goes on where the one before ended."""
-        line = read_line(raw)
-        expected = self.lines + 1
-        if line is None:
-            return "not a line of an audit: altered, or cut off"
-        if not line.intact:
-            return "altered: it does not hold what its hash stands for"
-        if line.n > expected:
-            return f"missing or moved: {_span(expected, line.n - 1)}; number {line.n} follows instead"
-        if line.n < expected:
-            return f"number {line.n} comes again or too late"
-        if line.prev != self.previous:
-            return "it does not continue the line before it: one of the two was written anew"
-        if self.head is not None and line.n == self.head.n and line.hash != self.head.hash:
-            return "written anew: another line had been synced to the disk under this number"
-        self.previous = line.hash
-        return ""
+def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:
+    """Say what is wrong with a line; empty when it goes on where the one before ended."""
+    expected = before.n + 1
+    if line is None:
+        return "not a line of an audit: altered, or cut off"
+    if not line.intact:
+        return "altered: it does not hold what its hash stands for"
+    if line.n > expected:
+        return f"missing or moved: {_span(expected, line.n - 1)}; number {line.n} follows instead"
+    if line.n < expected:
+        return f"number {line.n} comes again or too late"
+    if line.prev != before.hash:
+        return "it does not continue the line before it: one of the two was written anew"
+    if head is not None and line.n == head.n and line.hash != head.hash:
+        return "written anew: another line had been synced to the disk under this number"
+    return ""
 
 
 def _span(first: int, last: int) -> str:

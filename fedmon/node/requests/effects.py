@@ -76,14 +76,17 @@ class Effects:
 
         Raises ConflictError when the id has a stored reply already: look for it with `stored_reply` first.
         """
-        keep_until = min(expires, utc_now() + MAX_LIFETIME) + KEEP_AFTER_EXPIRY
-        changed = self._database.execute(
+        if not self._keep(researcher_id, request_id, reply, expires, content):
+            raise ConflictError(f"request {request_id!r} of researcher {researcher_id} has its effect already")
+
+    def _keep(self, researcher_id: str, request_id: str, reply: bytes, expires: datetime.datetime, content: str) -> int:
+        now = utc_now()
+        keep_until = max(now, min(expires, now + MAX_LIFETIME)) + KEEP_AFTER_EXPIRY
+        return self._database.execute(
             "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
             "VALUES (?, ?, ?, ?, ?)",
             (researcher_id, request_id, content, reply, timestamp(keep_until)),
         )
-        if not changed:
-            raise ConflictError(f"request {request_id!r} of researcher {researcher_id} has its effect already")
 
     def once(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | None:
         """Make an effect, its id and its reply one commit; a repeat gets the stored reply and is counted."""
@@ -114,14 +117,8 @@ class Effects:
 
         It is kept as long as a reply, and for a day at least; a stored reply stays. Raises StorageError.
         """
-        now = utc_now()
-        keep_until = max(now, min(expires, now + MAX_LIFETIME)) + KEEP_AFTER_EXPIRY
         with self._database.transaction():
-            self._refusals += self._database.execute(
-                "INSERT OR IGNORE INTO effects (researcher_id, request_id, content, reply, keep_until) "
-                "VALUES (?, ?, '', ?, ?)",
-                (researcher_id, request_id, reply, timestamp(keep_until)),
-            )
+            self._refusals += self._keep(researcher_id, request_id, reply, expires, "")
             if self._refusals > MAX_REFUSALS:
                 # A tenth at once, so that a flood does not sort the table for each of its requests.
                 self._database.execute(

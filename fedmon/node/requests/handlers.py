@@ -37,7 +37,7 @@ from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.audit import Audit
-from fedmon.node.requests.dialect import PAGE_BYTES, echo
+from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.monitor import MonitorHandler
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.admission import RunRefusedError
@@ -47,7 +47,6 @@ Handler = Callable[[Any], Reply | None]
 
 SHOWN_DIGEST = 12
 HTTP_OK = 200
-_DATASET_BYTES = PAGE_BYTES // 2
 
 
 class PlanApprovalByUrl(Request, frozen=True, kw_only=True, tag="approval"):
@@ -247,7 +246,7 @@ def _datasets(
     page: list[Dataset] = []
     size = 0
     for record in seen[request.offset : request.offset + request.limit]:
-        dataset = _fitting(record.listed())
+        dataset = record.listed()
         size += len(msgspec.json.encode(dataset)) + 1
         if page and size > page_bytes:
             break
@@ -260,16 +259,6 @@ def _datasets(
         next_offset=end if end < len(seen) else None,
         **echo(request, node_id),
     )
-
-
-def _fitting(dataset: Dataset) -> Dataset:
-    """Leave out the column types, then the parameters, of a dataset that alone would fill a message."""
-    if len(msgspec.json.encode(dataset)) <= _DATASET_BYTES:
-        return dataset
-    slim = msgspec.structs.replace(dataset, dtypes=None)
-    if len(msgspec.json.encode(slim)) > _DATASET_BYTES:
-        slim = msgspec.structs.replace(slim, dataset_parameters=None, description=slim.description[:1000])
-    return slim
 
 
 def _envelope(request: Request) -> dict[str, Any]:

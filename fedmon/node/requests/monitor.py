@@ -166,7 +166,6 @@ class _Page:
         self._series: dict[str, None] = {}
         self._left = PAGE_BYTES - _FRAME_BYTES
         self._withheld = 0
-        self._sample_bytes = 0.0
 
     @property
     def names(self) -> list[str]:
@@ -183,46 +182,33 @@ class _Page:
                 self._withheld += len(batch.t)
 
     def _add(self, batch: Batch) -> bool:
-        """Add a batch, or the front part of it that fits; False when there was more."""
-        names = sum(len(series) + 8 for series in batch.columns) + _FRAME_BYTES // 4
-        names += sum(len(series) + len(why) + 8 for series, why in batch.reasons.items())
-        guess = self._sample_bytes or _NUMBER_BYTES * (len(batch.columns) + 2)
-        wanted = int((self._left - names) / guess)
-        while wanted > 0 or not self.batches:
-            part = batch.part(batch.seq, batch.seq + max(wanted, 1) - 1)
-            columns = Columns(seq=part.seq, t=part.t, mono=part.mono, m=part.columns, reasons=part.reasons)
-            text = _encode(columns)
-            self._sample_bytes = max(1.0, 1.05 * (len(text) - names) / len(part.t))
-            if len(text) <= self._left:
-                self._take(part, text)
-                return part.last_seq == batch.last_seq or self._rest(batch.part(part.last_seq + 1, batch.last_seq))
-            if wanted <= 1:
-                return self._oversize(part, text, batch)
-            wanted //= 2
-        self.next_seq = batch.seq
-        return False
+        """Add a batch, or the front part of it that fits; False when the page is full."""
+        sample_bytes = float(_NUMBER_BYTES * (len(batch.columns) + 2))
+        while True:
+            wanted = max(1, int(self._left / sample_bytes))
+            part = batch.part(batch.seq, batch.seq + wanted - 1)
+            text = _encoded(part)
+            if len(text) > self._left and len(part.t) > 1:
+                sample_bytes = 1.1 * max(sample_bytes, len(text) / len(part.t))
+                continue
+            if len(text) > self._left and self.batches:
+                self.next_seq = batch.seq
+                return False
+            if len(text) > MAX_SAMPLE_BYTES:  # alone a sample may take a whole message
+                part = fitting(part, MAX_SAMPLE_BYTES)
+                text = _encoded(part)
+            self.batches.append(msgspec.Raw(text))
+            self.samples += len(part.t)
+            self._series.update(dict.fromkeys(part.columns))
+            self._left -= len(text) + 1
+            is_all = part.last_seq == batch.last_seq
+            if self._left <= 0 or (not is_all and self._left < PAGE_BYTES // 4):
+                self.next_seq = part.last_seq + 1
+                return False
+            if is_all:
+                return True
+            batch = batch.part(part.last_seq + 1, batch.last_seq)
 
-    def _rest(self, batch: Batch) -> bool:
-        """Add what is left of a batch, when much of the page is still free."""
-        if self._left > PAGE_BYTES // 4:
-            return self._add(batch)
-        self.next_seq = batch.seq
-        return False
 
-    def _oversize(self, part: Batch, text: bytes, batch: Batch) -> bool:
-        """Deal with one sample that is larger than what is left: alone it may take a whole message."""
-        if self.batches:
-            self.next_seq = batch.seq
-            return False
-        if len(text) > MAX_SAMPLE_BYTES:
-            part = fitting(part, MAX_SAMPLE_BYTES)
-            text = _encode(Columns(seq=part.seq, t=part.t, mono=part.mono, m=part.columns, reasons=part.reasons))
-        self._take(part, text)
-        self.next_seq = part.last_seq + 1
-        return False
-
-    def _take(self, part: Batch, text: bytes) -> None:
-        self.batches.append(msgspec.Raw(text))
-        self.samples += len(part.t)
-        self._series.update(dict.fromkeys(part.columns))
-        self._left -= len(text) + 1
+def _encoded(part: Batch) -> bytes:
+    return _encode(Columns(seq=part.seq, t=part.t, mono=part.mono, m=part.columns, reasons=part.reasons))

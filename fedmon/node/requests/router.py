@@ -21,7 +21,7 @@ from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
-from fedmon.node.requests.throttle import Throttle
+from fedmon.node.requests.throttle import RefusedResearchers, Throttle
 from fedmon.node.runs.admission import RunRefusedError
 
 logger = logging.getLogger(__name__)
@@ -43,10 +43,11 @@ class Router:
         effects: Effects,
         handlers: Mapping[type[Request], Handler],
         delivery: Delivery,
+        refused: RefusedResearchers,
         fetch: Fetch,
     ) -> None:
         self._policy, self._dialect, self._audit, self._effects = policy, dialect, audit, effects
-        self._handlers, self._delivery, self._fetch = handlers, delivery, fetch
+        self._handlers, self._delivery, self._refused, self._fetch = handlers, delivery, refused, fetch
         self.counters: Counter[str] = Counter()
         self._strangers = Throttle(burst=20, per_s=5.0)
         self._junk = Throttle(burst=20, per_s=5.0)
@@ -63,6 +64,7 @@ class Router:
         if sender is not None and self._policy.refusal(sender) and not self._strangers.allows(sender):
             # A researcher that is not obeyed must not cost more than a look at the topic.
             code = ErrorCode.REFUSED.value
+            self._refused.count(sender)
             self._count_refused(code, "message of researcher %s dropped: not obeyed, and too many", sender)
             self._audit.count("declined", f"{sender} {code}")
             return
@@ -78,6 +80,7 @@ class Router:
             return
         refusal = self._policy.refusal(request.researcher_id)
         if refusal is not None:
+            self._refused.count(request.researcher_id)
             self._decline(request, ErrorCode.REFUSED, refusal)
             return
         self._serve(request)

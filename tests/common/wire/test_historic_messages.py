@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import FedmonError, InvalidMessageError
-from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage, NodeMessages, ResearcherMessages
+from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage, ResearcherMessages
+
+
+class NodeMessages(ResearcherMessages):
+    """Messages as a node sees them: the other way round."""
+
+    INCOMING = ResearcherMessages.OUTGOING
+    OUTGOING = ResearcherMessages.INCOMING
+
 
 # The field sets of version 4.4, written down from its message classes.
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -68,6 +68,21 @@ def test_an_edit_keeps_the_id_and_reads_a_new_path(folder: Path) -> None:
     assert "Ages" in refused(folder, "dataset", "show", "Ages", code=3)
 
 
+def test_a_dataset_goes_by_four_characters_of_its_id_in_every_verb_and_by_its_whole_name_only(folder: Path) -> None:
+    dataset_id = told(folder, *_add(folder, "a.csv", "Ages", "age"))["dataset"]["dataset_id"]
+    digits = dataset_id.removeprefix("dataset_")
+
+    assert "at least 4 characters" in refused(folder, "dataset", "show", digits[:3], code=2)
+    assert "no dataset 'Age'" in refused(folder, "dataset", "remove", "Age", code=3)
+    rules = told(folder, "policy", "allow", "alice", "--dataset", digits[:6])["policy"]["datasets"]
+    shown = told(folder, "dataset", "show", digits[:4])["dataset"]
+    edited = told(folder, "dataset", "edit", dataset_id[:14], "--name", "Old")["dataset"]
+    removed = told(folder, "dataset", "remove", digits[:5])["dataset"]
+
+    assert rules == {dataset_id: ["alice"]}
+    assert [each["dataset_id"] for each in (shown, edited, removed)] == [dataset_id] * 3
+
+
 def test_a_removed_dataset_is_offered_no_longer_and_its_file_stays(folder: Path) -> None:
     told(folder, *_add(folder, "a.csv", "Ages", "age"))
 

@@ -110,8 +110,10 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker)
         exit_code = running.wait(5.0)
 
     assert (status["running"], status["live"]["pid"], status["broker"]) == (True, running.pid, mosquitto.url)
-    assert f"running, pid {running.pid}" in screen
-    assert "OBEYS NOBODY" in screen
+    assert f"running, pid {running.pid}, for " in screen
+    assert screen.startswith("needs you   * OBEYS NOBODY")
+    assert "samples_" not in screen
+    assert [line for line in screen.splitlines() if len(line) > 80 and str(folder) not in line] == []
     assert f"already running, pid {running.pid}" in second
     assert (stopped["pid"], stopped["was_running"], exit_code) == (running.pid, True, 0)
     assert told(folder, "stop")["was_running"] is False

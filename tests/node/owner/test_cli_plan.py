@@ -63,26 +63,27 @@ def test_lists_are_filtered_sorted_and_searched(folder: Path) -> None:
     assert names("--name", "tree", "--type", "registered") == []
 
 
-def test_without_a_terminal_approval_names_bytes_and_never_a_name_alone(folder: Path) -> None:
-    _asked(folder, PLAN)
-
-    for reference in ("logistic", DIGEST[:12]):
-        assert f"--sha256 {DIGEST}" in refused(folder, "plan", "approve", reference, code=2)
+def test_without_a_terminal_approval_names_bytes_and_never_a_name_or_prefix_alone(folder: Path) -> None:
+    (plan_id,) = _asked(folder, PLAN)
+    for words in (("logistic",), (DIGEST[:4],), (plan_id[:22],), ("--sha256", DIGEST[:12])):
+        message = refused(folder, "plan", "approve", *words, code=2)
+        assert all(text in message for text in (f"--sha256 {DIGEST}", plan_id, "--yes"))
     assert "missing PLAN" in refused(folder, "plan", "approve", code=2)
 
     assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
     assert events(folder) == []
 
 
-@pytest.mark.parametrize("way", ["id", "short id", "digest", "name and digest", "digest option"])
+@pytest.mark.parametrize("way", ["id", "bare id", "digest", "name and digest", "digest option", "prefixes and yes"])
 def test_without_a_terminal_a_plan_is_approved_by_id_or_digest(folder: Path, way: str) -> None:
     (plan_id,) = _asked(folder, PLAN)
     words = {
         "id": (plan_id,),
-        "short id": (plan_id.removeprefix("training_plan_")[:8],),
+        "bare id": (plan_id.removeprefix("training_plan_"),),
         "digest": (DIGEST,),
         "name and digest": ("logistic", "--sha256", DIGEST),
         "digest option": ("--sha256", DIGEST),
+        "prefixes and yes": (plan_id.removeprefix("training_plan_")[:4], "--sha256", DIGEST[:4], "--yes"),
     }[way]
 
     result = told(folder, "plan", "approve", *words, "--note", "fine")
@@ -124,6 +125,33 @@ def test_at_a_terminal_no_is_no(folder: Path) -> None:
 
     assert code == 1
     assert told(folder, "plan", "list")["plans"][0]["status"] == "pending"
+
+
+def test_at_a_terminal_whole_digests_are_shown_and_asked_about_too(folder: Path) -> None:
+    (plan_id,) = _asked(folder, PLAN)
+
+    with Terminal("plan", "approve", plan_id, "--sha256", DIGEST, "--dir", str(folder)) as terminal:
+        assert DIGEST in terminal.read_until("exactly these bytes")
+        terminal.type("y")
+        code, shown = terminal.end()
+    with Terminal("plan", "approve", DIGEST[:6], "--yes", "--note", "again", "--dir", str(folder)) as terminal:
+        scripted, told_by_script = terminal.end()
+
+    assert (code, scripted) == (0, 0), shown + told_by_script
+    assert "exactly these bytes" not in told_by_script
+    assert told(folder, "plan", "list")["plans"][0]["note"] == "again"
+
+
+@pytest.mark.parametrize("verb", ["show", "reject", "reset", "delete"])
+def test_four_characters_of_id_or_digest_are_enough_and_three_are_too_few(folder: Path, verb: str) -> None:
+    (plan_id,) = _asked(folder, PLAN)
+    digits = plan_id.removeprefix("training_plan_")
+
+    for few in (digits[:3], DIGEST[:3]):
+        assert "at least 4 characters" in refused(folder, "plan", verb, few, code=2)
+
+    assert told(folder, "plan", "show", DIGEST[:4])["plan"]["plan_id"] == plan_id
+    assert told(folder, "plan", verb, digits[:4])["plan"]["sha256"] == DIGEST
 
 
 def test_an_ambiguous_name_lists_the_ids(folder: Path) -> None:

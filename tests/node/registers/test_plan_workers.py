@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,9 +45,19 @@ def store(tmp_path: Path) -> PlanStore:
     return PlanStore(tmp_path / "plans")
 
 
+@contextlib.contextmanager
+def _checking(read: Callable[[str], bytes], verdicts: Verdicts, **options: Any) -> Iterator[PlanChecker]:
+    checker = PlanChecker(read, lambda sha256, verdict: verdicts.put((sha256, verdict)), **options)
+    checker.start()
+    try:
+        yield checker
+    finally:
+        checker.stop()
+
+
 @pytest.fixture
 def checker(store: PlanStore, verdicts: Verdicts) -> Iterator[PlanChecker]:
-    with PlanChecker(store.read, lambda sha256, verdict: verdicts.put((sha256, verdict))) as running:
+    with _checking(store.read, verdicts) as running:
         yield running
 
 
@@ -101,7 +113,7 @@ def test_python_whose_minified_form_takes_too_much_still_parses(
 
 
 def test_a_plan_that_takes_too_long_ends_in_a_problem(store: PlanStore, verdicts: Verdicts) -> None:
-    with PlanChecker(store.read, lambda sha256, verdict: verdicts.put((sha256, verdict)), timeout_s=0.5) as checker:
+    with _checking(store.read, verdicts, timeout_s=0.5) as checker:
         verdict = _checked(BOMB, store, checker, verdicts)
 
     assert verdict.problem == "could not be read within 0.5 s"
@@ -147,7 +159,7 @@ def test_bytes_that_are_gone_are_passed_over(store: PlanStore, verdicts: Verdict
             raise StorageError("the file is gone")
         return b"x = 1\n"
 
-    with PlanChecker(read, lambda sha256, verdict: verdicts.put((sha256, verdict))) as checker:
+    with _checking(read, verdicts) as checker:
         checker.submit("gone")
         checker.submit("there")
 

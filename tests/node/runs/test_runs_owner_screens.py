@@ -11,7 +11,7 @@ from fedmon.common.wire.runs import JobReport, JobState, RunLimits, Usage
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.register import JobRecord, JobRegister
 from tests.node.owner.owner_desks import desk_of, made_folder
-from tests.node.owner.owner_shell import node
+from tests.node.owner.owner_shell import node, refused, told
 
 REASON = "it was not done after 2 s, its limit: ask for more in limits, or have the owner raise [runs] max_wall_s"
 
@@ -60,6 +60,14 @@ def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, 
     assert "researcher-" in lines[ended]
     assert lines[ended + 1].startswith("  it was not done after 2 s, its limit: ")
     assert f"state       wall-limit: {REASON[:30]}" in node(folder, "runs", "show", job_id).stdout
+
+
+def test_a_job_goes_by_a_beginning_that_only_it_has(folder: Path, jobs: list[JobReport]) -> None:
+    same = refused(folder, "runs", "show", "01a1ff05", code=4)
+
+    assert all(job.job_id in same for job in jobs)
+    assert "at least 4 characters" in refused(folder, "runs", "show", "01a", code=2)
+    assert told(folder, "runs", "show", "01a1ff05-5e06-766")["run"]["job_id"] == jobs[1].job_id
 
 
 def test_a_job_is_shown_with_units(folder: Path, jobs: list[JobReport]) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from fedmon.node.owner.cli import audit, dataset, job, node, plan, policy, runs
-from fedmon.node.owner.cli.shell import EXIT_CODES, group
+from fedmon.node.owner.cli import audit, dataset, job, plan, policy, runs
+from fedmon.node.owner.cli.node import app
+from fedmon.node.owner.cli.shell import verb
 
-app = group(
-    "node",
-    "Run and own a node beside your data.",
-    epilog=EXIT_CODES,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for verb in (node.init, node.start, node.status, node.stop, node.probe):
-    app.command(verb.__name__, epilog=EXIT_CODES)(verb)
 # A negative value is no option.
-app.command("add-scalar", epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True})(job.add_scalar)
-for verbs in (dataset.app, plan.app, policy.policy, job.app, runs.app, audit.app, policy.config):
+verb(app, "add-scalar", context_settings={"ignore_unknown_options": True})(job.add_scalar)
+for verbs in (plan.requests, dataset.app, plan.app, policy.policy, job.app, runs.app, audit.app, policy.config):
     app.add_typer(verbs)
+
+__all__ = ["app"]

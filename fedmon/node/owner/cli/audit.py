@@ -10,44 +10,43 @@ import typer
 
 from fedmon.common.errors import StorageError
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.screen import emit, note, record, seconds
-from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, group, opened
+from fedmon.node.owner.cli.screen import record, seconds
+from fedmon.node.owner.cli.shell import Shell, group, verb
 
 app = group("audit", "Read the audit, and prove that nobody changed it.")
 
 _CHAIN = ("n", "time", "event", "prev", "hash")
 
 
-@app.command("show", epilog=EXIT_CODES)
+@verb(app, "show")
 def show(
+    shell: Shell,
     last: Annotated[int, typer.Option(help="How many lines, counted from the end.", min=1)] = 20,
     event: Annotated[
         str | None, typer.Option(help="Only this event, such as command, reply, plan-decision or policy-change.")
     ] = None,
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """Show the last lines of the audit, oldest first."""
     found: list[dict[str, Any]] = []
-    for line in _backwards(opened(directory)):
+    for line in _backwards(shell.folder):
         if event is None or line.get("event") == event:
             found.append(line)
         if len(found) == last:
             break
     found.reverse()
     nothing = "The audit holds no such line." if event else "The audit is empty."
-    emit({"lines": found}, lambda: "\n".join(map(_line, found)) or nothing, as_json=as_json)
+    shell.emit({"lines": found}, lambda: "\n".join(map(_line, found)) or nothing)
 
 
-@app.command("verify", epilog=EXIT_CODES)
-def verify(directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "verify")
+def verify(shell: Shell) -> None:
     """Prove that nobody changed the audit.
 
     Reads all of it and names the first line that was altered, taken out or moved; ends with 1 then.
     """
     from fedmon.node.requests.audit import verify as verified
 
-    folder = opened(directory)
+    folder = shell.folder
     result = verified(folder.path)
     whole = f"The audit is whole: {result.lines} lines in {result.files} files of {folder.path}."
     changed = (
@@ -55,9 +54,9 @@ def verify(directory: Dir = None, as_json: Json = False) -> None:
         f"The {result.lines} lines before it are as they were written."
     )
     document = {"ok": result.ok, **msgspec.to_builtins(result)}
-    emit(document, lambda: whole if result.ok else changed, as_json=as_json)
-    for text in result.notes if not as_json else ():
-        note(text)
+    shell.emit(document, lambda: whole if result.ok else changed)
+    for text in result.notes:
+        shell.note(text)
     raise typer.Exit(0 if result.ok else 1)
 
 

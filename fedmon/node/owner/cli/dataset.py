@@ -10,12 +10,14 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.screen import ask, emit, fields, seconds, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
+from fedmon.node.owner.cli.screen import fields, seconds, width
+from fedmon.node.owner.cli.shell import Shell, group, login, verb
 
 app = group("dataset", "Offer datasets to researchers; paths never leave the node.")
 
-Which = Annotated[str | None, typer.Argument(metavar="DATASET", help="The dataset's name or id.")]
+Which = Annotated[
+    str | None, typer.Argument(metavar="DATASET", help="The dataset's name or id, or the beginning of its id.")
+]
 Name = Annotated[str | None, typer.Option(help="A name that no other dataset has.")]
 DataType = Annotated[
     str | None,
@@ -31,16 +33,15 @@ Parameters = Annotated[
 _SHOWN_COLUMNS = 40
 
 
-@app.command("add", epilog=EXIT_CODES)
+@verb(app, "add")
 def add(
+    shell: Shell,
     path: Annotated[Path | None, typer.Argument(metavar="PATH", help="A file (csv, tabular) or folder.")] = None,
     name: Name = None,
     tags: Tags = None,
     data_type: DataType = None,
     description: Description = None,
     parameters: Parameters = None,
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """Offer a dataset.
 
@@ -48,43 +49,42 @@ def add(
     """
     from fedmon.node.registers.dataset_source import measure
 
-    folder = opened(directory)
-    location = (path or Path(ask("PATH", "File or folder", as_json=as_json))).expanduser().absolute()
+    location = (path or Path(shell.ask("PATH", "File or folder"))).expanduser().absolute()
     kind = data_type or ("csv" if location.suffix.lower() in (".csv", ".tsv") else None)
-    kind = kind or ask("--type", "Data type", as_json=as_json, default="images" if location.is_dir() else "csv")
-    wanted = name or ask("--name", "Name", as_json=as_json, default=location.stem)
-    split = _split(tags) or _split([ask("--tags", "Tags, separated by commas", as_json=as_json)])
-    values: dict[str, Any] = {
+    kind = kind or shell.ask("--type", "Data type", default="images" if location.is_dir() else "csv")
+    wanted = name or shell.ask("--name", "Name", default=location.stem)
+    split = _split(tags) or _split([shell.ask("--tags", "Tags, separated by commas")])
+    values = {
         "path": str(location),
         "name": wanted,
         "data_type": kind,
         "tags": split,
-        "description": description or "",
+        "description": description,
         "parameters": _parameters(parameters),
-        "measured": msgspec.to_builtins(measure(location, kind)),
     }
-    result = call(folder, "dataset add", "dataset-add", **values, by=login())
-    emit(result, lambda: f"Offered from now on:\n{_screen(result, columns=False)}", as_json=as_json)
+    measured = msgspec.to_builtins(measure(location, kind))
+    result = shell.call("dataset-add", dataset=values, measured=measured, by=login())
+    shell.emit(result, lambda: f"Offered from now on:\n{_screen(result, columns=False)}")
 
 
-@app.command("list", epilog=EXIT_CODES)
-def list_(tags: Tags = None, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "list")
+def list_(shell: Shell, tags: Tags = None) -> None:
     """List what the node offers, or what carries all of the tags."""
-    result = call(opened(directory), "dataset list", "dataset-list", tags=_split(tags))
+    result = shell.call("dataset-list", tags=_split(tags))
     nothing = "No dataset carries these tags." if tags else "No datasets yet. Add one: fedmon node dataset add PATH"
-    emit(result, lambda: _table(result["datasets"]) or nothing, as_json=as_json)
+    shell.emit(result, lambda: _table(result["datasets"]) or nothing)
 
 
-@app.command("show", epilog=EXIT_CODES)
-def show(dataset: Which = None, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "show")
+def show(shell: Shell, dataset: Which = None) -> None:
     """Show everything that is known of a dataset."""
-    folder = opened(directory)
-    result = call(folder, "dataset show", "dataset-show", dataset=_chosen(dataset, as_json=as_json))
-    emit(result, lambda: _screen(result), as_json=as_json)
+    result = shell.call("dataset-show", dataset=_named(dataset, shell))
+    shell.emit(result, lambda: _screen(result))
 
 
-@app.command("edit", epilog=EXIT_CODES)
+@verb(app, "edit")
 def edit(
+    shell: Shell,
     dataset: Which = None,
     name: Name = None,
     tags: Tags = None,
@@ -92,8 +92,6 @@ def edit(
     description: Description = None,
     path: Annotated[Path | None, typer.Option(help="Where the data lie now.")] = None,
     parameters: Parameters = None,
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """Change what is given; the id stays.
 
@@ -101,8 +99,7 @@ def edit(
     """
     from fedmon.node.registers.dataset_source import measure
 
-    folder = opened(directory)
-    reference = _chosen(dataset, as_json=as_json)
+    reference, measured = _named(dataset, shell), None
     changes: dict[str, Any] = {
         "name": name,
         "tags": _split(tags) or None,
@@ -114,26 +111,24 @@ def edit(
     if all(value is None for value in changes.values()):
         raise InvalidInputError("nothing to change: give --name, --tags, --type, --description, --path or --parameters")
     if path is not None or data_type is not None:
-        old = call(folder, "dataset edit", "dataset-show", dataset=reference)["dataset"]
+        old = shell.call("dataset-show", dataset=reference)["dataset"]
         reference = old["dataset_id"]
-        measured = measure(Path(changes["path"] or old["path"]), data_type or old["data_type"])
-        changes["measured"] = msgspec.to_builtins(measured)
-    result = call(folder, "dataset edit", "dataset-edit", dataset=reference, by=login(), **changes)
-    emit(result, lambda: f"Changed:\n{_screen(result, columns=False)}", as_json=as_json)
+        measured = msgspec.to_builtins(measure(Path(changes["path"] or old["path"]), data_type or old["data_type"]))
+    result = shell.call("dataset-edit", dataset=reference, changes=changes, measured=measured, by=login())
+    shell.emit(result, lambda: f"Changed:\n{_screen(result, columns=False)}")
 
 
-@app.command("remove", epilog=EXIT_CODES)
-def remove(dataset: Which = None, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "remove")
+def remove(shell: Shell, dataset: Which = None) -> None:
     """Offer a dataset no longer. Its files are not touched."""
-    folder = opened(directory)
-    result = call(folder, "dataset remove", "dataset-remove", dataset=_chosen(dataset, as_json=as_json), by=login())
+    result = shell.call("dataset-remove", dataset=_named(dataset, shell), by=login())
     removed = result["dataset"]
     lines = [("removed", removed["name"]), ("path", f"{removed['path']} (untouched)")]
-    emit(result, lambda: fields(lines), as_json=as_json)
+    shell.emit(result, lambda: fields(lines))
 
 
-def _chosen(dataset: str | None, *, as_json: bool) -> str:
-    return dataset or ask("DATASET", "Name or id of the dataset", as_json=as_json)
+def _named(dataset: str | None, shell: Shell) -> str:
+    return dataset or shell.ask("DATASET", "Name or id of the dataset")
 
 
 def _split(tags: list[str] | None) -> list[str]:

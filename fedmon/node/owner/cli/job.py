@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.text import one_line, table
-from fedmon.node.owner.cli.screen import emit, fields, seconds, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call_daemon, group, login, opened
+from fedmon.node.owner.cli.screen import fields, seconds, width
+from fedmon.node.owner.cli.shell import Shell, group, login, verb
 
 app = group("job", "Watch jobs: what their processes use.")
 _WATCHES = "and only a running node watches jobs"
@@ -27,14 +27,20 @@ class Scheduler(enum.StrEnum):
     OAR = "oar"
 
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job: letters, digits, '_' and '-', at most 64.")]
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="Id of the job: letters, digits, '_' and '-', at most 64, or the beginning of it."
+    ),
+]
 BatchId = Annotated[
     str, typer.Argument(metavar="ID", help="Id of the job: of a batch job as its scheduler writes it, else any word.")
 ]
 
 
-@app.command("watch", epilog=EXIT_CODES)
+@verb(app, "watch")
 def watch(
+    shell: Shell,
     job_id: BatchId,
     pids: Annotated[
         list[int] | None, typer.Option("--pid", help="A process of the job; all that descends from it is its, too.")
@@ -50,8 +56,6 @@ def watch(
         typer.Option("--cgroup-pattern", help="Where the scheduler keeps cgroups, such as 'site/jobs/{id}'."),
     ] = None,
     name: Annotated[str, typer.Option("--name", help="What people call it.")] = "",
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """Watch a job from the next sample on, in a stream job-ID of its own.
 
@@ -61,19 +65,18 @@ def watch(
     --pid can be given several times. Where the processes have a cgroup to themselves, it is found and read. The watch
     ends with the last process of the job, when the job is forgotten, or when the node stops.
     """
-    folder = opened(directory)
     args: dict[str, Any] = {"job_id": job_id, "pids": pids or [], "cgroup": cgroup}
     if not pids and cgroup is None:
-        call_daemon(folder, _WATCHES, "job-list")  # before a search whose result no node could take
+        shell.call_daemon(_WATCHES, "job-list")  # before a search whose result no node could take
         args = _found(job_id, scheduler, patterns or [])
-    document = call_daemon(folder, _WATCHES, "job-watch", **args, name=name, by=login())
-    emit(document, lambda: _screen(document["job"]), as_json=as_json)
+    document = shell.call_daemon(_WATCHES, "job-watch", **args, name=name, by=login())
+    shell.emit(document, lambda: _screen(document["job"]))
 
 
-@app.command("list", epilog=EXIT_CODES)
-def list_(directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "list")
+def list_(shell: Shell) -> None:
     """List the jobs that are watched, and the last 64 that were."""
-    document = call_daemon(opened(directory), _WATCHES, "job-list")
+    document = shell.call_daemon(_WATCHES, "job-list")
     rows = [
         [
             job["job_id"],
@@ -88,17 +91,18 @@ def list_(directory: Dir = None, as_json: Json = False) -> None:
         for job in document["jobs"]
     ]
     heads = ["job", "state", "processes", "CPU s", "method", "found by", "since", "name"]
-    emit(document, lambda: table(heads, rows, width=width()) if rows else "No job is watched.", as_json=as_json)
+    shell.emit(document, lambda: table(heads, rows, width=width()) if rows else "No job is watched.")
 
 
-@app.command("forget", epilog=EXIT_CODES)
-def forget(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "forget")
+def forget(shell: Shell, job_id: JobId) -> None:
     """Watch a job no longer; its processes are left alone."""
-    document = call_daemon(opened(directory), _WATCHES, "job-forget", job_id=job_id, by=login())
-    emit(document, lambda: _screen(document["job"]), as_json=as_json)
+    document = shell.call_daemon(_WATCHES, "job-forget", job_id=job_id, by=login())
+    shell.emit(document, lambda: _screen(document["job"]))
 
 
 def add_scalar(
+    shell: Shell,
     name: Annotated[str, typer.Argument(help="What the value is called: any text of up to 256 characters.")],
     value: Annotated[str, typer.Argument(help="A number; nan and inf are kept as a missing value with its reason.")],
     step: Annotated[int | None, typer.Option(help="The program's own count, such as the epoch.")] = None,
@@ -106,17 +110,15 @@ def add_scalar(
     time: Annotated[
         float | None, typer.Option("--time", help="When it was, in Unix seconds; now when not given.")
     ] = None,
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """Report a value, such as an accuracy, to the running node.
 
     It goes out and is kept on the time axis of what the node measures, in the stream user.
     """
-    document = call_daemon(
-        opened(directory), "so nobody takes the value", "add-scalar", name=name, value=value, step=step, t=time, job=job
+    document = shell.call_daemon(
+        "so nobody takes the value", "add-scalar", name=name, value=value, step=step, t=time, job=job
     )
-    emit(document, lambda: f"{one_line(name)} = {one_line(value)}", as_json=as_json)
+    shell.emit(document, lambda: f"{one_line(name)} = {one_line(value)}")
 
 
 def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[str, Any]:

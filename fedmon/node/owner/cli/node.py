@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +15,10 @@ import typer
 
 from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, StorageError
 from fedmon.common.ids import checked_id, new_party_id
+from fedmon.common.text import plural
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.screen import ask, emit, fields, note, seconds
-from fedmon.node.owner.cli.shell import Dir, Json, call, connected, default_folder, opened
+from fedmon.node.owner.cli.screen import ago, fields
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, connected, default_folder, group, verb
 
 if TYPE_CHECKING:
     from fedmon.common.settings import NodeSettings
@@ -28,12 +29,22 @@ _GIGABYTE = 1_000_000_000
 _FEW = 3
 
 
+app = group(
+    "node",
+    "Run and own a node beside your data.",
+    epilog=EXIT_CODES,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@verb(app, "init", is_there=False)
 def init(
+    shell: Shell,
     broker: Annotated[
         str | None, typer.Option(help="Where the broker is, such as mqtt://broker.example.org or mqtts://HOST:8883.")
     ] = None,
     node_id: Annotated[str | None, typer.Option("--id", help="The node's name; made up when not given.")] = None,
-    directory: Dir = None,
     username: Annotated[str | None, typer.Option(help="User at the broker.")] = None,
     password_file: Annotated[
         Path | None, typer.Option(help="File that holds the password and that only you can read.")
@@ -41,7 +52,6 @@ def init(
     ca_file: Annotated[Path | None, typer.Option(help="Certificates that the broker's must come from.")] = None,
     cert_file: Annotated[Path | None, typer.Option(help="Client certificate.")] = None,
     key_file: Annotated[Path | None, typer.Option(help="Private key of the client certificate.")] = None,
-    as_json: Json = False,
 ) -> None:
     """Make a node in a folder that only you can read.
 
@@ -50,14 +60,14 @@ def init(
     """
     from fedmon.common.settings import broker_from_url
 
-    url = broker or ask("--broker", "Broker URL", as_json=as_json, default="mqtt://localhost:1883")
+    url = broker or shell.ask("--broker", "Broker URL", default="mqtt://localhost:1883")
     own_id = checked_id(node_id or new_party_id("node"), what="node id")
     files = {"password_file": password_file, "ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
     given: dict[str, Any] = {name: path.expanduser().absolute() for name, path in files.items() if path is not None}
     if username is not None:
         given["username"] = username
     broker_from_url(url, **given).password()
-    folder = _written(directory or default_folder(), {"id": own_id}, {"url": url, **given})
+    folder = _written(shell.folder.path, {"id": own_id}, {"url": url, **given})
     following = [f"fedmon node {verb}{_dir_option(folder)}" for verb in ("policy allow RESEARCHER", "start")]
     document = {
         "node_id": own_id,
@@ -73,7 +83,7 @@ def init(
         f"  {following[0]}\n  {following[1]}\n\n"
         f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{_dir_option(folder)}"
     )
-    emit(document, lambda: text, as_json=as_json)
+    shell.emit(document, lambda: text)
 
 
 def _written(path: Path, node: dict[str, Any], broker: dict[str, Any]) -> Path:
@@ -118,10 +128,10 @@ def _dir_option(folder: Path) -> str:
     return f" --dir {shlex.quote(str(folder))}"
 
 
+@verb(app, "start")
 def start(
-    directory: Dir = None,
+    shell: Shell,
     log_level: Annotated[str, typer.Option(help="The lowest level of log records that is shown here.")] = "INFO",
-    as_json: Json = False,
 ) -> None:
     """Run the node in the foreground, until Ctrl-C or a stop.
 
@@ -129,7 +139,7 @@ def start(
     """
     from fedmon.common.settings.sources import load_node
 
-    folder = opened(directory)
+    folder = shell.folder
     settings = load_node(folder.path, os.environ)
     settings.broker.password()
     holder = folder.holder()
@@ -141,37 +151,35 @@ def start(
     text = f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}"
     if runs["enabled"]:
         text += f"\napproved plans run, in sandbox {settings.runs.sandbox} at least (the log tells the level in force)"
-    emit({**document, "obeys_nobody": obeys_nobody, "runs": runs}, lambda: text, as_json=as_json)
+    shell.emit({**document, "obeys_nobody": obeys_nobody, "runs": runs}, lambda: text)
     sys.stdout.flush()
     # A process of its own image, so that nothing of the command line stays in the daemon's memory.
     command = [sys.executable, "-m", "fedmon.node.daemon", "--dir", str(folder.path), "--log-level", log_level.upper()]
     os.execv(sys.executable, command)  # noqa: S606 - an argument list; there is no shell to be had
 
 
-def status(directory: Dir = None, as_json: Json = False) -> None:
-    """Show how the node is, running or not.
+@verb(app, "status")
+def status(shell: Shell) -> None:
+    """Show what needs you, and how the node is, running or not.
 
     Whether it runs and is connected, whom it obeys, what waits for you, and what it did since its start.
     """
-    folder = opened(directory)
-    document = call(folder, "status", "status")
-    document = {"running": document["live"] is not None, **document}
-    emit(document, lambda: fields(_lines(document, document["live"])), as_json=as_json)
-    if not as_json and document["plans"]["pending"]:
-        note("plans wait for your decision; see: fedmon node plan list --status pending")
+    document = shell.call("status")
+    live = document["live"]
+    shell.emit({"running": live is not None, **document}, lambda: fields([*_lines(document, live)]))
 
 
+@verb(app, "stop")
 def stop(
-    directory: Dir = None,
+    shell: Shell,
     force: Annotated[bool, typer.Option("--force", help="End it at once when it does not stop in time.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for it to be gone.", min=0.1)] = STOP_WITHIN_S,
-    as_json: Json = False,
 ) -> None:
     """Stop the node, and wait until it is gone."""
-    folder = opened(directory)
+    folder = shell.folder
     pid = _daemon_pid(folder)
     if pid is None:
-        _stopped(folder, None, as_json=as_json)
+        _stopped(shell, None)
         return
     _signal(pid, folder)
     gone = folder.wait_free(timeout)
@@ -183,13 +191,13 @@ def stop(
         raise NoAnswerError(
             f"the node of {folder.path} (pid {pid}) still runs after {timeout:g} s; end it with: {way_out}"
         )
-    _stopped(folder, pid, as_json=as_json)
+    _stopped(shell, pid)
 
 
-def _stopped(folder: NodeFolder, pid: int | None, *, as_json: bool) -> None:
-    document = {"folder": str(folder.path), "was_running": pid is not None, "pid": pid}
+def _stopped(shell: Shell, pid: int | None) -> None:
+    document = {"folder": str(shell.folder.path), "was_running": pid is not None, "pid": pid}
     outcome = "was not running." if pid is None else f"has stopped (it was pid {pid})."
-    emit(document, lambda: f"The node of {folder.path} {outcome}", as_json=as_json)
+    shell.emit(document, lambda: f"The node of {shell.folder.path} {outcome}")
 
 
 def _daemon_pid(folder: NodeFolder) -> int | None:
@@ -217,83 +225,96 @@ def _signal(pid: int, folder: NodeFolder) -> None:
         ) from None
 
 
-def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> list[tuple[str, object]]:
-    plans = document["plans"]
-    waiting = document["undelivered"]
-    return [
-        ("node", document["node_id"]),
-        ("state", "not running" if live is None else f"running, pid {live['pid']}, since {seconds(live['started'])}"),
-        ("folder", document["folder"]),
-        ("broker", document["broker"] if live is None else _connection(document["broker"], live)),
-        *([] if live is None else _trouble(document["node_id"], live)),
-        ("policy", "\n".join(document["rules"])),
-        ("runs", _runs(document["runs"], live)),
-        ("datasets", document["datasets"]),
-        ("plans", f"{plans['pending']} PENDING, {plans['approved']} approved, {plans['rejected']} rejected"),
-        ("undelivered", ", ".join(f"{n} to {who}" for who, n in waiting.items()) or "nothing"),
-        *(
-            [("RESTORED", f"{seconds(document['restored']['time'])}: {document['restored']['report']}")]
-            if document["restored"]
-            else []
-        ),
-        *(("DAMAGED", f"set aside as {name}; remove it when done") for name in document["set_aside"] or ()),
-        *([] if live is None else _live_lines(live)),
-    ]
+def _needs(document: Mapping[str, Any]) -> Iterator[str]:
+    """Say what waits for the owner."""
+    pending, refused = document["plans"]["pending"], document["refused"]
+    if pending:
+        yield f"{plural(pending, 'plan waits', 'plans wait')} for your decision: fedmon node requests"
+    if refused:
+        last = refused[0]
+        others = f", and {plural(len(refused) - 1, 'other')}" if refused[1:] else ""
+        yield (
+            f"researcher {last['researcher_id']} was refused {plural(last['times'], 'time')}, last "
+            f"{ago(last['last'])} ago{others}: fedmon node requests"
+        )
+    if document["obeys_nobody"]:
+        yield str(document["rules"][0])
+    if document["restored"]:
+        yield f"RESTORED {ago(document['restored']['time'])} ago: {document['restored']['report']}"
+    for name in document["set_aside"] or ():
+        yield f"DAMAGED and set aside: {name}; remove it when done"
 
 
-def _trouble(node_id: str, live: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Say what keeps the node from a steady connection under an id of its own."""
-    lines: list[tuple[str, object]] = [("FLAPPING", live["flapping"])] if live["flapping"] else []
+def _troubles(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Iterator[str]:
+    """Say what keeps a node from its work."""
+    if live is None:
+        yield "the node is not running: fedmon node start"
+        return
+    if not live["connected"]:
+        yield f"NOT CONNECTED to {document['broker']}: {live['last_error'] or 'no attempt has ended yet'}"
+    if live["flapping"]:
+        yield f"FLAPPING: {live['flapping']}"
     if duplicate := live["duplicate"]:
-        seen = f"boot {duplicate['boot']}, last seen {seconds(duplicate['seen'])}"
-        lines.append(("DUPLICATE", f"another process uses the id {node_id!r}: {seen}; stop it, or give it another id"))
-    return lines
+        seen = f"boot {duplicate['boot']}, last seen {ago(duplicate['seen'])} ago"
+        yield f"DUPLICATE: another process uses the id {document['node_id']!r} ({seen}); stop it, or rename one"
+    if live["recording"] not in ("on", "off"):
+        yield f"samples are not stored: {live['recording']}"
+    if document["runs"]["enabled"] and (why := _unconfined(document["runs"]["minimum"], live)):
+        yield f"NONE CAN RUN of the approved plans: {why}"
+
+
+def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
+    """Say why no plan can run here; empty if plans can, or while the node still finds out."""
+    from fedmon.node.runs.order import is_weaker
+
+    if live["sandbox_problem"] or (live["sandbox"] is None and not live["sandbox_reasons"]):
+        return str(live["sandbox_problem"])
+    if live["sandbox"] is not None and not is_weaker(live["sandbox"], minimum):
+        return ""
+    why = "; ".join(f"{name}: {reason}" for name, reason in live["sandbox_reasons"].items())
+    return f"the sandbox is {live['sandbox'] or 'none'}, you ask for {minimum} at least; {why}; it is tried again"
+
+
+def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
+    needs = [f"* {each}" for each in (*_needs(document), *_troubles(document, live))]
+    yield "needs you", "\n".join(needs) or "nothing"
+    running = "not running" if live is None else f"running, pid {live['pid']}, for {ago(live['started'])}"
+    yield "node", f"{document['node_id']}, {running}"
+    connection = f", connected to {live['host']} for {ago(live['since'])}" if live and live["connected"] else ""
+    yield "broker", f"{document['broker']}{connection}"
+    yield "policy", "\n".join(document["rules"])
+    yield "plans", ", ".join(f"{number} {name}" for name, number in document["plans"].items())
+    yield "runs", _runs(document["runs"], live)
+    yield "datasets", document["datasets"]
+    results = [f"{plural(number, 'result')} for {name}" for name, number in document["undelivered"].items()]
+    yield "to deliver", f"{', '.join(results)}, when they are back" if results else "nothing"
+    if live is not None:
+        watching = [
+            f"{each['researcher_id']}/{each['instance']} every {each['interval_s']:g} s" for each in live["leases"]
+        ]
+        yield "watched by", ", ".join(watching) or "nobody"
+        counters = live["counters"]
+        refused = sum(number for name, number in counters.items() if name.startswith("refused "))
+        yield "requests", f"{counters.get('served', 0)} served, {refused} refused since the start"
+    yield "folder", document["folder"]
 
 
 def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
     """Say whether approved plans run here, how they are confined, and what is asked for at least."""
     if not runs["enabled"]:
         return "off: no plan runs here (enabled in [runs], or a wire that has no words for it)"
-    asked = f"{runs['minimum']} at least"
-    if live is None:
-        return f"approved plans run confined, {asked}; the level that this machine has is told while the node runs"
-    if live["sandbox"] is None and not live["sandbox_reasons"]:
-        return f"approved plans run confined, {asked}; what this machine has is being found out"
-    if live["sandbox_problem"]:
-        return f"NONE CAN RUN: {live['sandbox_problem']}"
-    from fedmon.node.runs.order import is_weaker
-
-    level = live["sandbox"] or "none"
-    if live["sandbox"] is None or is_weaker(live["sandbox"], runs["minimum"]):
-        why = "; ".join(f"{name}: {reason}" for name, reason in live["sandbox_reasons"].items())
-        return (
-            f"NONE CAN RUN: the sandbox is {level}, and the owner asks for {asked}; {why}; it is tried again by itself"
-        )
-    return f"approved plans run in sandbox {level} ({asked}); {live['jobs']} of {runs['max_jobs']} jobs run"
+    level = None if live is None else live["sandbox"]
+    found = f"approved plans run in sandbox {level}" if level else "approved plans run confined"
+    going = "" if live is None else f"; {live['jobs']} of {runs['max_jobs']} jobs run"
+    return f"{found} ({runs['minimum']} at least){going}"
 
 
-def _connection(url: str, live: Mapping[str, Any]) -> str:
-    if live["connected"]:
-        return f"{url}, connected to {live['host']} since {seconds(live['since'])}"
-    return f"{url}, NOT CONNECTED: {live['last_error'] or 'no attempt has ended yet'}"
-
-
-def _live_lines(live: Mapping[str, Any]) -> list[tuple[str, object]]:
-    leases = [f"{each['researcher_id']}/{each['instance']} every {each['interval_s']:g} s" for each in live["leases"]]
-    counters = [f"{name} {number}" for name, number in sorted(live["counters"].items()) if number]
-    return [
-        ("watched by", ", ".join(leases) or "nobody"),
-        ("recording", live["recording"]),
-        ("counters", ", ".join(counters) or "none yet"),
-    ]
-
-
+@verb(app, "probe", is_there=False)
 def probe(
-    directory: Dir = None,
+    shell: Shell,
     proc: Annotated[Path | None, typer.Option(help="A folder that stands in for /proc.")] = None,
     sys: Annotated[Path | None, typer.Option(help="A folder that stands in for /sys.")] = None,
     cgroup: Annotated[Path | None, typer.Option(help="A folder that stands in for /sys/fs/cgroup.")] = None,
-    as_json: Json = False,
 ) -> None:
     """Show what this machine measures, from which source, how often, and why not; and what it is made of.
 
@@ -302,14 +323,14 @@ def probe(
     """
     from fedmon.node.measure.survey import survey
 
-    path, settings = _settings(directory)
+    path, settings = _settings(shell.folder)
     given = {"proc_root": proc, "sys_root": sys, "cgroup_root": cgroup}
     roots = {name: root.absolute() for name, root in given.items() if root is not None}
     metrics = msgspec.structs.replace(settings.metrics, **roots)
     found = survey(msgspec.structs.replace(settings, metrics=metrics))
     where = {name: str(getattr(metrics, f"{name}_root")) for name in ("proc", "sys", "cgroup")}
     document = {"settings": path, "roots": where, **msgspec.to_builtins(found)}
-    emit(document, lambda: _survey(found, path, where.values()), as_json=as_json)
+    shell.emit(document, lambda: _survey(found, path, where.values()))
 
 
 def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
@@ -322,15 +343,15 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
     return mark + "\n\n".join(parts)
 
 
-def _settings(directory: Path | None) -> tuple[str | None, NodeSettings]:
-    """Return the settings file and what it says; the defaults where no folder is named and none is at its place."""
+def _settings(folder: NodeFolder) -> tuple[str | None, NodeSettings]:
+    """Return the settings file and what it says; the defaults if there is no node in your data folder."""
     from fedmon.common.settings import NodeSettings, broker_from_url
     from fedmon.common.settings.broker import DEFAULT_URL
     from fedmon.common.settings.sources import load_node
 
-    if directory is None and not (default_folder() / "node.toml").exists():
+    if folder.path == default_folder().resolve() and not folder.settings_file.exists():
         return None, NodeSettings(id="probe", broker=broker_from_url(DEFAULT_URL))
-    folder = NodeFolder.open(directory or default_folder())
+    NodeFolder.open(folder.path)
     return str(folder.settings_file), load_node(folder.path, os.environ)
 
 

@@ -1,9 +1,8 @@
-"""`fedmon node plan`: what researchers want to run here, and what the owner says to it."""
+"""`fedmon node plan` and `requests`: what researchers want to run here, and what the owner says to it."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,18 +10,23 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
-from fedmon.common.text import table
-from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.screen import ask, emit, fields, minutes, seconds, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
+from fedmon.common.ids import MIN_PREFIX, chosen
+from fedmon.common.text import plural, table
+from fedmon.node.owner.cli.policy import change_policy
+from fedmon.node.owner.cli.screen import ago, fields, minutes, seconds, width
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, group, login, verb
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
+requests = group(
+    "requests", "See what waits for you, and decide.", no_args_is_help=False, invoke_without_command=True,
+    epilog=EXIT_CODES,
+)  # fmt: skip
 
 Which = Annotated[
     str | None,
     typer.Argument(
         metavar="PLAN",
-        help="A plan's id, its SHA-256, the beginning of one of them (4 and 8 characters at least), or its name.",
+        help="A plan's id or SHA-256, the beginning of one (4 characters at least), or its name.",
     ),
 ]
 Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
@@ -31,156 +35,181 @@ _ID_PREFIX = "training_plan_"
 _SHORT_ID = 8
 
 
-@app.command("list", epilog=EXIT_CODES)
+@verb(app, "list")
 def list_(
+    shell: Shell,
     status: Annotated[str | None, typer.Option(help="Only pending, approved or rejected ones.")] = None,
     type_: Annotated[str | None, typer.Option("--type", help="Only requested, registered or default ones.")] = None,
     name: Annotated[str | None, typer.Option(help="Only plans of this name.")] = None,
     search: Annotated[str | None, typer.Option(help="Only plans with this text in a field.")] = None,
     sort: Annotated[str, typer.Option(help="Sort by this field, such as created, name or status.")] = "created",
     descending: Annotated[bool, typer.Option("--descending", help="Largest or latest first.")] = False,
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """List training plans.
 
     They were asked for by researchers, registered by you, or come from the folder of default plans.
     """
     wanted = {"status": status, "type": type_, "name": name, "search": search}
-    result = call(opened(directory), "plan list", "plan-list", **wanted, sort=sort, descending=descending)
+    result = shell.call("plan-list", **wanted, sort=sort, descending=descending)
     nothing = "No training plan matches." if any(wanted.values()) else "No training plans yet: nobody has asked."
-    emit(result, lambda: _table(result["plans"]) if result["plans"] else nothing, as_json=as_json)
+    shell.emit(result, lambda: _table(result["plans"]) if result["plans"] else nothing)
 
 
-@app.command("show", epilog=EXIT_CODES)
-def show(plan: Which = None, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "show")
+def show(shell: Shell, plan: Which = None) -> None:
     """Show all that is known of a plan, and its source.
 
     Characters that a reader would not see, or that reorder what he sees, are written out as in ⟦U+202E⟧.
     """
-    folder = opened(directory)
-    result = call(folder, "plan show", "plan-show", plan=_chosen(plan, folder, as_json=as_json))
+    result = shell.call("plan-show", plan=_named(plan, shell))
     found = result["plan"]
-    emit(
-        result,
-        lambda: f"{_screen(found)}\n\n--- source, {found['size_bytes']} bytes ---\n{result['source']}",
-        as_json=as_json,
-    )
+    shell.emit(result, lambda: f"{_screen(found)}\n\n--- source, {found['size_bytes']} bytes ---\n{result['source']}")
 
 
-@app.command("diff", epilog=f"{EXIT_CODES} Like diff(1), it ends with 1 when the plans differ.")
-def diff(plan: Which = None, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "diff", epilog=f"{EXIT_CODES} Like diff(1), it ends with 1 when the plans differ.")
+def diff(shell: Shell, plan: Which = None) -> None:
     """Compare a plan with the one of its name approved last."""
-    folder = opened(directory)
-    result = call(folder, "plan diff", "plan-diff", plan=_chosen(plan, folder, as_json=as_json))
+    result = shell.call("plan-diff", plan=_named(plan, shell))
     before, after = result["against"], result["plan"]
     lines = [("plan", after["name"]), ("-", f"approved {seconds(before['decided'])}"), ("+", after["status"])]
     difference = result["diff"].removesuffix("\n") or "The bytes are the same."
-    emit(result, lambda: f"{fields(lines)}\n{difference}", as_json=as_json)
+    shell.emit(result, lambda: f"{fields(lines)}\n{difference}")
     raise typer.Exit(0 if result["same"] else 1)
 
 
-@app.command("approve", epilog=EXIT_CODES)
+@verb(app, "approve")
+@verb(requests, "approve")
 def approve(
+    shell: Shell,
     plan: Which = None,
     sha256: Annotated[
         str | None, typer.Option(help="The digest of the bytes that you read; only they are approved.")
     ] = None,
     note: Note = "",
-    directory: Dir = None,
-    as_json: Json = False,
+    yes: Yes = False,
 ) -> None:
     """Approve a plan: its exact bytes, and nothing else.
 
-    Say which by --sha256, or by the plan's id or whole SHA-256. By name, or by the beginning of the SHA-256, you are
-    asked to confirm; without a terminal that is refused.
+    At a terminal you see its whole SHA-256 and are asked. Without one, give the whole id or SHA-256, or --yes.
     """
-    folder = opened(directory)
-    if sha256 is None and plan is None:
-        plan = _chosen(plan, folder, as_json=as_json)
-    reference = plan or sha256 or ""
-    if sha256 is None and not as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        sha256 = _confirmed(folder, reference)
-    values = {"plan": reference, "sha256": sha256, "by_id": True, "status": "approved", "note": note}
-    _decide(folder, "plan approve", "plan-decide", values, as_json=as_json)
+    reference = plan or sha256 or _named(None, shell)
+    found = shell.call("plan-show", plan=reference)["plan"]
+    whole = (found["plan_id"], found["plan_id"].removeprefix(_ID_PREFIX), found["sha256"])
+    is_prefix = sha256 is not None and len(sha256) >= MIN_PREFIX and found["sha256"].startswith(sha256)
+    shell.confirm(
+        _screen(found),
+        "Approve exactly these bytes?",
+        is_exact=reference in whole or sha256 == found["sha256"],
+        what=f"plan {found['plan_id']}, --sha256 {found['sha256']}",
+        yes=yes or (sha256 is not None and not is_prefix),  # which is another plan's, and refused
+    )
+    agreed = found["sha256"] if sha256 is None or is_prefix else sha256
+    _decide(shell, "plan-decide", plan=found["plan_id"], sha256=agreed, status="approved", note=note)
 
 
-@app.command("reject", epilog=EXIT_CODES)
-def reject(plan: Which = None, note: Note = "", directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "reject")
+def reject(shell: Shell, plan: Which = None, note: Note = "") -> None:
     """Reject a plan; the researcher gets your note."""
-    folder = opened(directory)
-    values = {"plan": _chosen(plan, folder, as_json=as_json), "status": "rejected", "note": note}
-    _decide(folder, "plan reject", "plan-decide", values, as_json=as_json)
+    _decide(shell, "plan-decide", plan=_named(plan, shell), status="rejected", note=note)
 
 
-@app.command("reset", epilog=EXIT_CODES)
-def reset(plan: Which = None, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "reset")
+def reset(shell: Shell, plan: Which = None) -> None:
     """Make a plan pending again, as if nothing had been decided."""
-    folder = opened(directory)
-    _decide(folder, "plan reset", "plan-reset", {"plan": _chosen(plan, folder, as_json=as_json)}, as_json=as_json)
+    _decide(shell, "plan-reset", plan=_named(plan, shell))
 
 
-@app.command("register", epilog=EXIT_CODES)
+@verb(app, "register")
 def register(
+    shell: Shell,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A Python file.")] = None,
     name: Annotated[str | None, typer.Option(help="Its name; without it the file's.")] = None,
     description: Annotated[str, typer.Option(help="What it does.")] = "",
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """Take in a plan of your own; it is approved by that."""
-    folder = opened(directory)
-    path = (file or Path(ask("FILE", "Python file", as_json=as_json))).expanduser().absolute()
+    path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from None
     values = {"path": str(path), "sha256": digest, "name": name or path.stem, "description": description, "by": login()}
-    result = call(folder, "plan register", "plan-register", **values)
-    emit(result, lambda: f"Registered and approved:\n{_screen(result['plan'])}", as_json=as_json)
+    result = shell.call("plan-register", **values)
+    shell.emit(result, lambda: f"Registered and approved:\n{_screen(result['plan'])}")
 
 
-@app.command("delete", epilog=EXIT_CODES)
-def delete(plan: Which = None, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "delete")
+def delete(shell: Shell, plan: Which = None) -> None:
     """Forget a plan, its bytes and its approval."""
-    folder = opened(directory)
-    reference = _chosen(plan, folder, as_json=as_json)
-    result = call(folder, "plan delete", "plan-delete", plan=reference, by=login())
+    result = shell.call("plan-delete", plan=_named(plan, shell), by=login())
     deleted = result["plan"]
     lines = [("forgotten", deleted["name"]), *_identity(deleted), ("it was", deleted["status"])]
-    emit(result, lambda: fields(lines), as_json=as_json)
+    shell.emit(result, lambda: fields(lines))
 
 
-def _chosen(plan: str | None, folder: NodeFolder, *, as_json: bool) -> str:
+@verb(requests)
+def waiting(shell: Shell) -> None:
+    """List what waits for you: plans to decide about, and researchers that were refused; decide with allow, approve."""
+    result = shell.call("requests")
+    plans, refused = result["plans"], result["researchers"]
+    heads = ("RESEARCHER", "REFUSED", "LAST", "FIRST")
+    rows = [
+        [each["researcher_id"], f"{each['times']} x", f"{ago(each['last'])} ago", f"{ago(each['first'])} ago"]
+        for each in refused
+    ]
+    parts = [
+        f"{plural(len(plans), 'plan waits', 'plans wait')} for your decision:\n\n{_table(plans)}\n\n"
+        "Read one: fedmon node plan show ID     Decide: fedmon node requests approve ID"
+        if plans else "",
+        f"{plural(len(rows), 'researcher was', 'researchers were')} refused:\n\n{table(heads, rows, width=width())}\n\n"
+        "Obey one from now on: fedmon node requests allow RESEARCHER"
+        if rows else "",
+    ]  # fmt: skip
+    shell.emit(result, lambda: "\n\n".join(filter(None, parts)) or "Nothing waits for you.")
+
+
+@verb(requests, "allow")
+def allow(
+    shell: Shell,
+    researcher: Annotated[
+        str | None, typer.Argument(metavar="RESEARCHER", help="A refused researcher's id, or the beginning of it.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Obey a researcher that was refused; takes effect at once."""
+    from fedmon.node.requests.policy import PolicyWish
+
+    refused = {each["researcher_id"]: each for each in shell.call("requests")["researchers"]}
+    if not refused:
+        raise NotFoundError("no researcher was refused here; allow one by name: fedmon node policy allow RESEARCHER")
+    reference = researcher or shell.ask("RESEARCHER", f"Which of {', '.join(refused)}")
+    name = chosen(
+        reference, dict(zip(refused, refused, strict=True)), what="refused researcher", see="fedmon node requests"
+    )
+    shown = f"{name} was refused {refused[name]['times']} times, last {ago(refused[name]['last'])} ago."
+    shell.confirm(shown, "Obey this researcher from now on?", is_exact=reference == name, what=name, yes=yes)
+    change_policy(shell, "allow", PolicyWish(researchers=[name]))
+
+
+def _named(plan: str | None, shell: Shell) -> str:
     """Return the plan that was named, or ask for one of those that wait for a decision, or of all."""
     if plan is not None:
         return plan
-    if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        waiting = call(folder, "plan list", "plan-list", status="pending")["plans"]
-        plans = waiting or call(folder, "plan list", "plan-list")["plans"]
+    if shell.is_interactive:
+        plans = shell.call("plan-list", status="pending")["plans"] or shell.call("plan-list")["plans"]
         if not plans:
             raise NotFoundError("there are no training plans here: nobody has asked")
         print(_table(plans))
-    return ask("PLAN", f"{_HEADERS[0].capitalize()}, sha256 or name", as_json=as_json)
+    return shell.ask("PLAN", f"{_HEADERS[0].capitalize()}, sha256 or name")
 
 
-def _confirmed(folder: NodeFolder, reference: str) -> str:
-    """Show the plan that is about to be approved and return its digest once the owner says yes."""
-    plan = call(folder, "plan approve", "plan-show", plan=reference)["plan"]
-    print(_screen(plan))
-    if not typer.confirm("Approve exactly these bytes?", default=False, err=True):
-        raise typer.Exit(1)
-    return str(plan["sha256"])
-
-
-def _decide(folder: NodeFolder, purpose: str, command: str, values: dict[str, Any], *, as_json: bool) -> None:
-    result = call(folder, purpose, command, **values, by=login())
+def _decide(shell: Shell, command: str, **values: Any) -> None:
+    result = shell.call(command, **values, by=login())
     plan, told = result["plan"], ", ".join(result["tells"])
     lines: list[tuple[str, object]] = [("plan", plan["name"]), *_identity(plan)]
     lines.append(("is now" if result["changed"] else "was already", plan["status"]))
     if told:
         lines.append(("goes to", f"{told}; waits in the node's outbox until they have it"))
-    emit(result, lambda: fields(lines), as_json=as_json)
+    shell.emit(result, lambda: fields(lines))
 
 
 def _identity(plan: dict[str, Any]) -> list[tuple[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tomllib
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from fedmon.common.ids import chosen
 from fedmon.common.text import one_line, table
-from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.screen import ask, emit, note, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, connected, group, login, opened
+from fedmon.node.owner.cli.screen import width
+from fedmon.node.owner.cli.shell import Shell, group, login, verb
 
 if TYPE_CHECKING:
     from fedmon.common.settings import PolicySettings
@@ -37,34 +38,20 @@ JobOutput = Annotated[bool, typer.Option("--job-output", help="What jobs print a
 _ATTEMPTS = 5
 
 
-@policy.command("show", epilog=EXIT_CODES)
-def show(directory: Dir = None, as_json: Json = False) -> None:
+@verb(policy, "show")
+def show(shell: Shell) -> None:
     """Show the rules that hold.
 
     They are those of the running node, else those that its start would read.
     """
-    from fedmon.common.settings.sources import load_node
-    from fedmon.node.requests.policy import Policy
-
-    folder = opened(directory)
-    client = connected(folder)
-    if client is not None:
-        with client:
-            status = client.call("status")
-        document = {name: status[name] for name in ("policy", "rules", "obeys_nobody")}
-    else:
-        settings = load_node(folder.path, os.environ)
-        rules = Policy(settings.policy, settings.id)
-        document = {
-            "policy": msgspec.to_builtins(settings.policy),
-            "rules": list(rules.describe()),
-            "obeys_nobody": rules.obeys_nobody,
-        }
-    emit(document, lambda: "\n".join(map(one_line, document["rules"])), as_json=as_json)
+    status = shell.call("status")
+    document = {name: status[name] for name in ("policy", "rules", "obeys_nobody")}
+    shell.emit(document, lambda: "\n".join(map(one_line, document["rules"])))
 
 
-@policy.command("allow", epilog=EXIT_CODES)
+@verb(policy, "allow")
 def allow_(
+    shell: Shell,
     researchers: Researchers = None,
     datasets: Datasets = None,
     metrics: Metrics = None,
@@ -75,20 +62,19 @@ def allow_(
         ),
     ] = None,
     job_output: JobOutput = False,
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """Obey researchers, or let more leave the node.
 
     With --dataset, that dataset is listed to them, and from then on only to those named for it. --metric, --log-level
     and --job-output let metrics, log records and the words of jobs leave. Takes effect at once, also in a running node.
     """
-    wish = _wish(researchers, datasets, metrics, log_level, job_output=job_output, as_json=as_json)
-    _change(opened(directory), "allow", wish, as_json=as_json)
+    wish = _wish(shell, researchers, datasets, metrics, log_level, job_output=job_output)
+    change_policy(shell, "allow", wish)
 
 
-@policy.command("deny", epilog=EXIT_CODES)
+@verb(policy, "deny")
 def deny_(
+    shell: Shell,
     researchers: Researchers = None,
     datasets: Datasets = None,
     metrics: Metrics = None,
@@ -97,26 +83,24 @@ def deny_(
         typer.Option(help="Log records of this level and below stay here: DEBUG, INFO, WARNING, ERROR or CRITICAL."),
     ] = None,
     job_output: JobOutput = False,
-    directory: Dir = None,
-    as_json: Json = False,
 ) -> None:
     """Obey researchers no longer, or let less leave the node.
 
     With --dataset, only that dataset is hidden from them. --metric takes back what was allowed by the same glob. Takes
     effect at once, also in a running node.
     """
-    wish = _wish(researchers, datasets, metrics, log_level, job_output=job_output, as_json=as_json)
-    _change(opened(directory), "deny", wish, as_json=as_json)
+    wish = _wish(shell, researchers, datasets, metrics, log_level, job_output=job_output)
+    change_policy(shell, "deny", wish)
 
 
 def _wish(
+    shell: Shell,
     researchers: list[str] | None,
     datasets: list[str] | None,
     metrics: list[str] | None,
     log_level: str | None,
     *,
     job_output: bool,
-    as_json: bool,
 ) -> PolicyWish:
     from fedmon.node.requests.policy import LEVELS, PolicyWish
 
@@ -124,7 +108,7 @@ def _wish(
     if level is not None and level not in LEVELS:
         raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
     if not researchers and (datasets or not (metrics or level or job_output)):
-        researchers = ask("RESEARCHER", "Id of the researcher", as_json=as_json).split()
+        researchers = shell.ask("RESEARCHER", "Id of the researcher").split()
     return PolicyWish(
         researchers=researchers or (),
         datasets=datasets or (),
@@ -134,23 +118,29 @@ def _wish(
     )
 
 
-def _change(folder: NodeFolder, verb: str, wish: PolicyWish, *, as_json: bool) -> None:
-    result, change = _written(folder, verb, wish)
-    notes = [*change.notes, *_unknown_datasets(folder, wish)]
+def change_policy(shell: Shell, verb: str, wish: PolicyWish) -> None:
+    """Allow or deny what is wished, and print the rules that hold from then on."""
+    datasets = _datasets(shell, wish.datasets)
+    result, change = _written(shell, verb, msgspec.structs.replace(wish, datasets=tuple(datasets)))
+    notes = [*change.notes]
+    notes += [
+        f"there is no dataset {name!r} here yet; the rule waits for it" for name, found in datasets.items() if not found
+    ]
     notes += [
         f"the environment variable {variable} overrides what was written: unset it where the node is started"
         for variable in result["overridden_by"]
     ]
-    emit({**result, "notes": notes}, lambda: "\n".join(map(one_line, result["rules"])), as_json=as_json)
-    for text in notes if not as_json else ():
-        note(text)
+    shell.emit({**result, "notes": notes}, lambda: "\n".join(map(one_line, result["rules"])))
+    for text in notes:
+        shell.note(text)
 
 
-def _written(folder: NodeFolder, verb: str, wish: PolicyWish) -> tuple[dict[str, Any], PolicyChange]:
+def _written(shell: Shell, verb: str, wish: PolicyWish) -> tuple[dict[str, Any], PolicyChange]:
     """Change node.toml; if it was changed by another process meanwhile, change its new text."""
     from fedmon.common.settings.sources import load_node
     from fedmon.node.requests.policy import allow, deny
 
+    folder = shell.folder
     environ = {name: text for name, text in os.environ.items() if not name.startswith("FEDMON_POLICY_")}
     attempt = 0
     while True:
@@ -161,9 +151,7 @@ def _written(folder: NodeFolder, verb: str, wish: PolicyWish) -> tuple[dict[str,
             raise StorageError(f"cannot read {folder.settings_file}: {error.strerror}") from error
         change = (allow if verb == "allow" else deny)(load_node(folder.path, environ).policy, wish)
         try:
-            result = call(
-                folder,
-                f"policy {verb}",
+            result = shell.call(
                 "settings-write",
                 text=with_policy(content.decode(), change.policy),
                 made_from_sha256=hashlib.sha256(content).hexdigest(),
@@ -225,25 +213,29 @@ def _put_list(table: Any, name: str, value: Sequence[str]) -> None:
             present.append(wanted)
 
 
-def _unknown_datasets(folder: NodeFolder, wish: PolicyWish) -> list[str]:
-    if not wish.datasets:
-        return []
-    known = call(folder, "policy show", "dataset-list")["datasets"]
-    names = {name for dataset in known for name in (dataset["name"], dataset["dataset_id"])}
-    return [
-        f"there is no dataset {name!r} here yet; the rule waits for it" for name in wish.datasets if name not in names
-    ]
+def _datasets(shell: Shell, given: Sequence[str]) -> dict[str, bool]:
+    """Map each dataset, a prefix of its id as the whole id, to whether it is there."""
+    known = shell.call("dataset-list")["datasets"] if given else []
+    names = {each["name"] for each in known}
+    ids = {each["dataset_id"].removeprefix(cut): each["dataset_id"] for each in known for cut in ("", "dataset_")}
+    found = {}
+    for each in given:
+        with contextlib.suppress(NotFoundError, InvalidInputError):
+            found[each if each in names else chosen(each, ids, what="dataset", see="fedmon node dataset list")] = True
+            continue
+        found[each] = False
+    return found
 
 
-@config.command("path", epilog=EXIT_CODES)
-def path(directory: Dir = None, as_json: Json = False) -> None:
+@verb(config, "path")
+def path(shell: Shell) -> None:
     """Print where the settings file is."""
-    file = str(opened(directory).settings_file)
-    emit({"path": file}, lambda: file, as_json=as_json)
+    file = str(shell.folder.settings_file)
+    shell.emit({"path": file}, lambda: file)
 
 
-@config.command("show", epilog=EXIT_CODES)
-def show_config(directory: Dir = None, as_json: Json = False) -> None:
+@verb(config, "show")
+def show_config(shell: Shell) -> None:
     """Show every setting, and where it comes from.
 
     Values are those that `fedmon node start` would read in this shell. Of secrets only the file's name is a setting,
@@ -252,7 +244,7 @@ def show_config(directory: Dir = None, as_json: Json = False) -> None:
     from fedmon.common.settings.keys import keys_of
     from fedmon.common.settings.sources import load_node
 
-    folder = opened(directory)
+    folder = shell.folder
     settings = load_node(folder.path, os.environ)
     with folder.settings_file.open("rb") as file:
         written = tomllib.load(file)
@@ -268,10 +260,9 @@ def show_config(directory: Dir = None, as_json: Json = False) -> None:
         for name in (document[key.section] if key.is_any_name else [key.name])
     ]
     rows = [[each["key"], _text(each["value"]), each["origin"]] for each in found]
-    emit(
+    shell.emit(
         {"path": str(folder.settings_file), "settings": found},
         lambda: f"Settings of {folder.settings_file}\n\n{table(['KEY', 'VALUE', 'FROM'], rows, width=width())}",
-        as_json=as_json,
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedmon.common.text import one_line, shorten, table
-from fedmon.node.owner.cli.screen import emit, fields, minutes, seconds, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Dir, Json, call, group, login, opened
+from fedmon.node.owner.cli.screen import fields, minutes, seconds, width
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, group, login, verb
 
 app = group(
     "runs",
@@ -31,45 +30,33 @@ _SHOWN = 13
 _MIB = 2**20
 
 
-@app.callback()
-def runs(context: typer.Context, limit: Limit = 100, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app)
+@verb(app, "list")
+def runs(shell: Shell, limit: Limit = 100) -> None:
     """List the jobs of all researchers, newest first: what runs, and how each ended."""
-    if context.invoked_subcommand is None:
-        _list(limit, directory, as_json=as_json)
+    found = shell.call("run-list", limit=limit)
+    shell.emit(found, lambda: _table(found["runs"]) if found["runs"] else "No plan has run here yet.")
 
 
-@app.command("list", epilog=EXIT_CODES)
-def list_(limit: Limit = 100, directory: Dir = None, as_json: Json = False) -> None:
-    """List the jobs of all researchers, newest first."""
-    _list(limit, directory, as_json=as_json)
-
-
-@app.command("show", epilog=EXIT_CODES)
-def show(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "show")
+def show(shell: Shell, job_id: JobId) -> None:
     """Show a job: who runs what on which data, how it is confined, what it took, and what it printed."""
-    document = call(opened(directory), "runs show", "run-show", job_id=job_id)
+    document = shell.call("run-show", job_id=job_id)
     parts = [fields([*_lines(document["run"]), ("files", document["folder"] or "removed, or never made")])]
     if document["logged"]:
         parts.append("\n".join(["\nlogged, the last of it:", *map(one_line, document["logged"])]))
     parts += [f"\n{name}:\n{text}" for name, text in document["output"].items() if text]
-    emit(document, lambda: "\n".join(parts), as_json=as_json)
+    shell.emit(document, lambda: "\n".join(parts))
 
 
-@app.command("stop", epilog=EXIT_CODES)
-def stop(job_id: JobId, directory: Dir = None, as_json: Json = False) -> None:
+@verb(app, "stop")
+def stop(shell: Shell, job_id: JobId) -> None:
     """Stop a job: it is asked to end, and killed when it does not; its researcher is told."""
-    document = call(opened(directory), "runs stop", "run-stop", job_id=job_id, by=login())
+    document = shell.call("run-stop", job_id=job_id, by=login())
     run = document["run"]
     stopped = f"Job {run['job_id']} is stopped; see: fedmon node runs show {run['job_id']}"
     over = f"Job {run['job_id']} was over already: {run['state']}."
-    emit(document, lambda: stopped if run["ended"] is None else over, as_json=as_json)
-
-
-def _list(limit: int, directory: Path | None, *, as_json: bool) -> None:
-    document = call(opened(directory), "runs list", "run-list", limit=limit)
-    emit(
-        document, lambda: _table(document["runs"]) if document["runs"] else "No plan has run here yet.", as_json=as_json
-    )
+    shell.emit(document, lambda: stopped if run["ended"] is None else over)
 
 
 def _table(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -1,47 +1,24 @@
-"""What the verbs print: one JSON document, or text that fits the screen."""
+"""Text that fits the screen: fields, folded lines, and times as people say them."""
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import msgspec
-
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.clock import utc_now
 from fedmon.common.text import one_line
 
 DEFAULT_WIDTH = 80
 _GAP = 2
-
-
-def emit(document: Mapping[str, Any], text: Callable[[], str], *, as_json: bool) -> None:
-    """Print one JSON document on one line, or the text about it."""
-    print(msgspec.json.encode(document).decode() if as_json else text())
-
-
-def note(text: str) -> None:
-    """Tell the reader something beside the result, where no program takes it for the result."""
-    print("\n".join(_wrapped(one_line(f"note: {text}"), width())), file=sys.stderr)
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def record(text: str) -> str:
     """Return one record: folded at a terminal, on one line where a program reads it."""
     line = one_line(text)
-    return "\n    ".join(_wrapped(line, width() - 4)) if sys.stdout.isatty() else line
-
-
-def ask(option: str, question: str, *, as_json: bool, default: str | None = None) -> str:
-    """Ask for a missing argument when a person sits at the terminal.
-
-    Raises InvalidInputError naming the option if there is no terminal.
-    """
-    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidInputError(f"missing {option}: give it on the command line; there is no terminal to ask at")
-    import typer
-
-    return str(typer.prompt(question, default=default, err=True)).strip()
+    return "\n    ".join(folded(line, width() - 4)) if sys.stdout.isatty() else line
 
 
 def width() -> int:
@@ -56,20 +33,24 @@ def fields(pairs: Sequence[tuple[str, object]]) -> str:
     indent = max(len(name) for name, _ in pairs) + _GAP
     lines = []
     for name, value in pairs:
-        paragraphs = [
-            part
-            for line in str(value).split("\n")
-            for part in _wrapped(one_line(line), max(24, width() - indent)) or [""]
-        ]
-        lines.append(f"{name:<{indent}}{paragraphs[0]}".rstrip())
-        lines += [f"{'':<{indent}}{part}".rstrip() for part in paragraphs[1:]]
+        parts = [part for line in str(value).split("\n") for part in folded(one_line(line), width() - indent) or [""]]
+        lines.append(f"{name:<{indent}}{parts[0]}".rstrip())
+        lines += [f"{'':<{indent}}{part}".rstrip() for part in parts[1:]]
     return "\n".join(lines)
 
 
-def _wrapped(text: str, columns: int) -> list[str]:
+def folded(text: str, columns: int = 0) -> list[str]:
+    """Return a text in lines of at most so many columns (default: the screen's); longer words stay whole."""
     import textwrap
 
-    return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=False)
+    return textwrap.wrap(text, max(24, columns or width()), break_on_hyphens=False, break_long_words=False)
+
+
+def ago(time: str) -> str:
+    """Return how long an RFC 3339 time is past, in its largest unit, such as "3 min"."""
+    past = max(0, int((utc_now() - datetime.datetime.fromisoformat(time)).total_seconds()))
+    unit, size = next((unit for unit in _UNITS if past >= unit[1]), _UNITS[-1])
+    return f"{past // size} {unit}"
 
 
 def seconds(time: str | None) -> str:

@@ -1,18 +1,24 @@
-"""Options that every verb has, and how a verb has a command run: by the node's daemon, or here while it is stopped."""
+"""What every verb of the owner has: ``--dir`` and ``--json``, and a shell that reaches the node, asks and prints."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-import pwd
+import sys
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from fedmon.common.clock import Deadline
-from fedmon.common.errors import FolderInUseError, NoAnswerError
-from fedmon.node.folder import DAEMON, NodeFolder
+from fedmon.common.errors import FolderInUseError, InvalidInputError, NoAnswerError
+from fedmon.common.text import one_line
+from fedmon.node.folder import DAEMON, NodeFolder, user_name
+from fedmon.node.owner.cli.screen import folded
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 EXIT_CODES = (
@@ -26,15 +32,123 @@ Dir = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking, also by a name or a prefix.")]
 
 REACH_WITHIN_S = 4.0
 CALL_TIMEOUT_S = 30.0
 _LOCK_ATTEMPT_S = 0.25
 
 
+class Shell:
+    """One verb at work on a node folder, for a person at a terminal or for a program."""
+
+    def __init__(self, purpose: str, folder: NodeFolder, *, as_json: bool) -> None:
+        self.purpose, self.folder, self.as_json = purpose, folder, as_json
+
+    @property
+    def is_interactive(self) -> bool:
+        """Tell whether a person sits at the terminal."""
+        return not self.as_json and sys.stdin.isatty() and sys.stdout.isatty()
+
+    def emit(self, document: Mapping[str, Any], text: Callable[[], str]) -> None:
+        """Print one JSON document on one line, or the text about it."""
+        print(msgspec.json.encode(document).decode() if self.as_json else text())
+
+    def note(self, text: str) -> None:
+        """Tell the reader something beside the result, where no program takes it for the result."""
+        if not self.as_json:
+            print("\n".join(folded(one_line(f"note: {text}"))), file=sys.stderr)
+
+    def ask(self, option: str, question: str, default: str | None = None) -> str:
+        """Ask for a missing argument. Raises InvalidInputError naming the option if there is no terminal."""
+        if not self.is_interactive:
+            raise InvalidInputError(f"missing {option}: give it on the command line; there is no terminal to ask at")
+        return str(typer.prompt(question, default=default, err=True)).strip()
+
+    def confirm(self, shown: str, question: str, *, is_exact: bool, what: str, yes: bool) -> None:
+        """Show what is meant and have a person say yes; without one it must be named exactly, or with --yes.
+
+        Raises InvalidInputError, and Exit if the answer is no.
+        """
+        if self.is_interactive and not yes:
+            print(shown)
+            if not typer.confirm(question, default=False, err=True):
+                raise typer.Exit(1)
+        elif not (is_exact or yes):
+            raise InvalidInputError(f"a name or prefix could mean another one: say --yes, or name {what}")
+
+    def call(self, command: str, **args: Any) -> dict[str, Any]:
+        """Have a command of the owner run, by the daemon or here, and return its result.
+
+        Another shell that works in the folder of a stopped node is waited for. Raises what the command raises,
+        FolderInUseError naming the holder of the lock, and NoAnswerError if a daemon is there but takes no calls.
+        """
+        deadline = Deadline(REACH_WITHIN_S)
+        retry = threading.Event()
+        while True:
+            client = connected(self.folder)
+            if client is not None:
+                with client:
+                    return client.call(command, **args)
+            try:
+                with self.folder.hold(self.purpose, timeout_s=_LOCK_ATTEMPT_S):
+                    return _run_here(self.folder, command, args)
+            except FolderInUseError:
+                if deadline.passed():
+                    raise _unreachable(self.folder) from None
+            retry.wait(min(_LOCK_ATTEMPT_S, deadline.left_s()))
+
+    def call_daemon(self, why: str, command: str, **args: Any) -> dict[str, Any]:
+        """Have the daemon run a command, and return its result.
+
+        Raises what the command raises, and DaemonNotRunningError, which tells ``why`` the node must run.
+        """
+        client = connected(self.folder)
+        if client is None:
+            raise DaemonNotRunningError(
+                f"the node of {self.folder.path} is not running, {why}: start it with 'fedmon node start'"
+            )
+        with client:
+            return client.call(command, **args)
+
+
 def group(name: str, purpose: str, **options: Any) -> typer.Typer:
     """Return an empty group of verbs; without a verb it prints its help, unless ``options`` say otherwise."""
     return typer.Typer(**{"name": name, "help": purpose, "no_args_is_help": True, "rich_markup_mode": None, **options})
+
+
+def verb(
+    app: typer.Typer, *names: str, epilog: str = EXIT_CODES, is_there: bool = True, **options: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function the verb of a group, under each of ``names``; without a name, what the group does by itself.
+
+    The function gets a `Shell` before its own arguments; ``--dir`` and ``--json`` are added to these. Without
+    ``is_there`` there may be no node in the folder yet.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        _, *own = inspect.signature(function, eval_str=True).parameters.values()
+        purpose = " ".join(filter(None, [app.info.name if app.info.name != "node" else "", *names[:1]]))
+
+        @functools.wraps(function)
+        def run(*, directory: Path | None, as_json: bool, context: typer.Context | None = None, **given: Any) -> None:
+            if context is None or context.invoked_subcommand is None:
+                folder = (NodeFolder.open if is_there else NodeFolder)(directory or default_folder())
+                function(Shell(purpose, folder, as_json=as_json), **given)
+
+        keyword, added = inspect.Parameter.KEYWORD_ONLY, {"directory": (Dir, None), "as_json": (Json, False)}
+        parameters = [one.replace(kind=keyword) for one in own]
+        parameters += [inspect.Parameter(n, keyword, annotation=a, default=d) for n, (a, d) in added.items()]
+        if not names:
+            parameters.append(inspect.Parameter("context", keyword, annotation=typer.Context))
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        if not names:
+            app.callback()(run)
+        for name in names:
+            app.command(name, epilog=epilog, **options)(run)
+        return function
+
+    return decorate
 
 
 def default_folder() -> Path:
@@ -44,53 +158,9 @@ def default_folder() -> Path:
     return user_data_path("fedmon", appauthor=False) / "node"
 
 
-def opened(path: Path | None) -> NodeFolder:
-    """Open the folder that ``--dir``, FEDMON_NODE_DIR or nothing names. Raises NotFoundError and StorageError."""
-    return NodeFolder.open(path or default_folder())
-
-
 def login() -> str:
     """Return the name of the user at the shell, for the audit."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
-
-
-def call(folder: NodeFolder, purpose: str, command: str, **args: Any) -> dict[str, Any]:
-    """Have a command of the owner run, by the daemon or here, and return its result.
-
-    Another shell that works in the folder of a stopped node is waited for. Raises what the command raises,
-    FolderInUseError naming the holder of the lock, and NoAnswerError if a daemon is there but takes no calls.
-    """
-    deadline = Deadline(REACH_WITHIN_S)
-    retry = threading.Event()
-    while True:
-        client = connected(folder)
-        if client is not None:
-            with client:
-                return client.call(command, **args)
-        try:
-            with folder.hold(purpose, timeout_s=_LOCK_ATTEMPT_S):
-                return _run_here(folder, command, args)
-        except FolderInUseError:
-            if deadline.passed():
-                raise _unreachable(folder) from None
-        retry.wait(min(_LOCK_ATTEMPT_S, deadline.left_s()))
-
-
-def call_daemon(folder: NodeFolder, why: str, command: str, **args: Any) -> dict[str, Any]:
-    """Have the daemon run a command, and return its result.
-
-    Raises what the command raises, and DaemonNotRunningError, which tells ``why`` the node must run.
-    """
-    client = connected(folder)
-    if client is None:
-        raise DaemonNotRunningError(
-            f"the node of {folder.path} is not running, {why}: start it with 'fedmon node start'"
-        )
-    with client:
-        return client.call(command, **args)
+    return user_name(os.getuid())
 
 
 def connected(folder: NodeFolder, *, timeout_s: float = CALL_TIMEOUT_S) -> ControlClient | None:
