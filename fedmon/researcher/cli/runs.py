@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.log import escape_control
-from fedmon.common.text import rich_table
+from fedmon.researcher.asking.tables import rich_rows
 from fedmon.researcher.cli.run_values import arguments, read_inputs, save, shown, sketched
 from fedmon.researcher.cli.shell import (
     EPILOG,
@@ -30,7 +30,7 @@ from fedmon.researcher.cli.shell import (
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
-from fedmon.researcher.runs.states import NodeRun, RunStates, by_reason, named, why_not
+from fedmon.researcher.runs.states import NodeRun, RunList, RunStates, by_reason, named, why_not
 
 INTERRUPTED = 130
 FOLLOW_EVERY_S = 1.0
@@ -127,7 +127,7 @@ def jobs(
     with federation:
         if job is None:
             outcomes = federation.jobs(nodes=_each(node))
-            emit(outcomes_document(federation, outcomes), text=outcomes.text(limit), as_json=json)
+            emit(outcomes_document(federation, outcomes), text=RunList(outcomes, limit=limit), as_json=json)
             raise typer.Exit(exit_code(outcomes, named=bool(node)))
         handle = federation.job(job, nodes=_each(node))
         if wait is not None:
@@ -296,8 +296,6 @@ def _document(handle: RunHandle, results: dict[str, dict[str, Any]], failed: dic
 
 # --- progress ---------------------------------------------------------------------------------------------------------
 
-_STYLES = {"succeeded": "green", "running": "cyan", "starting": "cyan", "unanswered": "yellow"}
-
 
 @contextmanager
 def progress(*, silent: bool) -> Iterator[Show]:
@@ -363,23 +361,5 @@ def _on_terminal() -> Iterator[Show]:
 
 
 def _screen(states: RunStates, waited_s: float) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
     summary = states.summary() if states.is_over else f"{states.summary()}, {waited_s:.0f} s"
-    return Group(_table(states), *(Text(escape_control(line)) for line in states.notes()), Text(summary))
-
-
-def _table(states: RunStates) -> Any:
-    from rich.text import Text
-
-    rows = states.text_rows()
-    columns = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)] if rows else []
-    table = rich_table()
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        styles = {"state": _STYLES.get(row["state"], "red")}
-        texts = {name: "" if row[name] is None else escape_control(str(row[name])) for name in columns}
-        table.add_row(*(Text(text, style=styles.get(name, "")) for name, text in texts.items()))
-    return table
+    return rich_rows(states.text_rows(), notes=[*states.reasons(), summary])

@@ -96,8 +96,13 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
     return decorate
 
 
-def emit(document: Any, *, text: str, as_json: bool) -> None:
-    """Print a JSON document on one line, or the text."""
+def emit(document: Any, *, text: object, as_json: bool) -> None:
+    """Print a JSON document on one line, or what people read: on a terminal in colours where it has some."""
+    if not as_json and hasattr(text, "__rich__") and sys.stdout.isatty():
+        from rich.console import Console
+
+        Console(highlight=False).print(text)
+        return
     sys.stdout.write(f"{msgspec.json.encode(document, enc_hook=str).decode() if as_json else text}\n")
 
 

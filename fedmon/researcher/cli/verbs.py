@@ -79,7 +79,7 @@ def nodes(
                 "nodes": [node for _, node in sorted(found.items())],
                 "explanation": found.explanation(),
             },
-            text=str(found),
+            text=found,
             as_json=json,
         )
 
@@ -282,7 +282,7 @@ def watch(
 
 
 def _finish(federation: Federation, outcomes: Outcomes[Any], *, named: Sequence[str] | None, as_json: bool) -> None:
-    emit(outcomes_document(federation, outcomes), text=str(outcomes), as_json=as_json)
+    emit(outcomes_document(federation, outcomes), text=outcomes, as_json=as_json)
     raise typer.Exit(exit_code(outcomes, named=bool(named)))
 
 

@@ -18,8 +18,7 @@ from fedmon.common.wire.messages import Error, Monitor
 from fedmon.common.wire.samples import MonitorReply, SampleBatch, as_batch
 from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.request import Asker, checked_timeout
-from fedmon.researcher.samples.follower import StreamFollower
-from fedmon.researcher.samples.resend import Resend
+from fedmon.researcher.samples.resend import Resend, StreamFollower
 
 LEASE_S, RENEW_EVERY_S = 30.0, 10.0
 MANY_NODES = 1_000
@@ -91,7 +90,7 @@ class Leases:
         self.due_at = now + every_s
         told, self._told = self._told, []
         for waiting in told:
-            self._pending.close(waiting, taken=True)
+            self._pending.close(waiting)
         for_all = [wish for wish in self._wishes if wish.nodes is None]
         if for_all:
             self._tell("start", None, for_all)

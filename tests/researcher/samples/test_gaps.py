@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import random
 
-from fedmon.researcher.samples.gaps import Arrival, GapAccount
+from fedmon.researcher.samples.resend import GapAccount
 
 
 def test_the_first_number_heard_is_where_the_account_begins() -> None:
     account = GapAccount()
 
-    parts = account.arrived(7, 3)
+    parts = account.arrived(7, 10)
 
-    assert parts == [(0, 3, Arrival.NEXT)]
+    assert parts == [(7, 10, False)]
     assert account.pending == 0
 
 
 def test_skipped_numbers_are_pending_until_they_arrive() -> None:
     account = GapAccount()
     account.arrived(0, 2)
-    account.arrived(10, 2)
+    account.arrived(10, 12)
     pending_before = account.pending
 
-    parts = account.arrived(4, 3)
+    parts = account.arrived(4, 7)
 
     assert pending_before == 8
-    assert parts == [(0, 3, Arrival.LATE)]
+    assert parts == [(4, 7, True)]
     assert account.missing == [(2, 4), (7, 10)]
     assert account.pending == 5
 
@@ -33,65 +33,65 @@ def test_skipped_numbers_are_pending_until_they_arrive() -> None:
 def test_what_is_given_up_is_lost_and_what_comes_of_it_later_is_repeated() -> None:
     account = GapAccount()
     account.arrived(0, 2)
-    account.arrived(10, 2)
+    account.arrived(10, 12)
 
-    given_up = account.give_up(0, 5)
-    parts = account.arrived(3, 4)
+    given_up = account.take(0, 5)
+    parts = account.arrived(3, 7)
 
     assert given_up == [(2, 5)]
-    assert parts == [(0, 2, Arrival.REPEATED), (2, 2, Arrival.LATE)]
+    assert parts == [(5, 7, True)]
     assert account.pending == 3
 
 
 def test_numbers_told_of_are_missing_until_they_are_pulled() -> None:
     account = GapAccount()
-    account.arrived(5, 1)
+    account.arrived(5, 6)
     account.exists(9)
 
-    parts = account.refilled(4, 4)
-    again = account.refilled(4, 4)
+    parts = account.take(4, 8)
+    again = account.take(4, 8)
 
-    assert (parts, again) == ([(2, 2)], [])
+    assert (parts, again) == ([(6, 8)], [])
     assert (account.missing, account.pending) == ([(8, 9)], 1)
 
 
 def test_an_account_can_begin_earlier_than_with_what_was_heard_first() -> None:
     account = GapAccount()
-    account.arrived(5, 2)
+    account.arrived(5, 7)
 
     account.begin_back(2)
     account.begin_back(4)
 
     assert (account.missing, account.edge, account.pending) == ([(2, 5)], 2, 3)
-    assert account.arrived(1, 2) == [(0, 1, Arrival.REPEATED), (1, 1, Arrival.LATE)]
+    assert account.arrived(1, 3) == [(2, 3, True)]
 
 
 def test_what_was_there_before_is_repeated_and_counts_for_nothing() -> None:
     account = GapAccount()
     account.arrived(0, 5)
 
-    parts = account.arrived(3, 4)
+    parts = account.arrived(3, 7)
 
-    assert parts == [(0, 2, Arrival.REPEATED), (2, 2, Arrival.NEXT)]
+    assert parts == [(5, 7, False)]
     assert account.pending == 0
 
 
 def test_a_late_batch_over_two_gaps_is_taken_apart() -> None:
     account = GapAccount()
     for first in (0, 3, 6):
-        account.arrived(first, 1)
+        account.arrived(first, first + 1)
 
-    parts = account.arrived(1, 5)
+    parts = account.arrived(1, 6)
 
-    assert parts == [(0, 2, Arrival.LATE), (2, 1, Arrival.REPEATED), (3, 2, Arrival.LATE)]
+    assert parts == [(1, 3, True), (4, 6, True)]
     assert account.pending == 0
 
 
 def test_an_empty_batch_changes_nothing() -> None:
     account = GapAccount()
 
-    assert account.arrived(5, 0) == []
-    assert account.arrived(9, 1) == [(0, 1, Arrival.NEXT)]
+    assert account.arrived(5, 5) == []
+    assert account.arrived(9, 10) == [(9, 10, False)]
 
 
 def test_whatever_is_dropped_doubled_or_swapped_every_number_is_received_once_or_pending() -> None:
@@ -107,16 +107,14 @@ def test_whatever_is_dropped_doubled_or_swapped_every_number_is_received_once_or
         account = GapAccount()
         received: set[int] = set()
         for first, length in sent:
-            for offset, count, arrival in account.arrived(first, length):
-                numbers = set(range(first + offset, first + offset + count))
-                if arrival is Arrival.REPEATED:
-                    assert numbers <= received
-                else:
-                    assert not numbers & received
-                    received |= numbers
+            for begin, end, _ in account.arrived(first, first + length):
+                numbers = set(range(begin, end))
+                assert numbers <= set(range(first, first + length))
+                assert not numbers & received
+                received |= numbers
 
         pending = account.pending
-        given_up = account.give_up(0, account.next)
+        given_up = account.take(0, account.next)
 
         assert sum(batches[-1]) == len(received) + pending
         assert (sum(end - first for first, end in given_up), account.pending) == (pending, 0)
