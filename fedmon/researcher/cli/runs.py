@@ -19,7 +19,9 @@ from fedmon.researcher.cli.shell import (
     NO_ANSWER,
     JsonOption,
     LinesOption,
+    NodesOption,
     TimeoutOption,
+    each,
     emit,
     emit_line,
     exit_code,
@@ -41,10 +43,6 @@ Show = Callable[[RunStates], None]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id of a run, as `fedmon run` and `jobs` show it.")]
-NodesOption = Annotated[
-    list[str] | None,
-    typer.Option("--node", "--nodes", "-n", help="Only this node; may be given several times, or as a,b,c."),
-]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
 ]
@@ -95,8 +93,8 @@ def run(
     with federation:
         handle = federation.run(
             plan,
-            nodes=_each(node),
-            tags=_each(tags),
+            nodes=node,
+            tags=each(tags),
             dataset=dataset,
             args=words,
             inputs=given,
@@ -126,10 +124,10 @@ def jobs(
     """List your runs of plans that nodes know, or show one with its results; --wait waits for its end."""
     with federation:
         if job is None:
-            outcomes = federation.jobs(nodes=_each(node))
+            outcomes = federation.jobs(nodes=node)
             emit(outcomes_document(federation, outcomes), text=RunList(outcomes, limit=limit), as_json=json)
             raise typer.Exit(exit_code(outcomes, named=bool(node)))
-        handle = federation.job(job, nodes=_each(node))
+        handle = federation.job(job, nodes=node)
         if wait is not None:
             _finish(handle, wait=wait, output=output, as_json=json)
         # A run that is over is complete after a question or two more: for its results and reports.
@@ -156,8 +154,8 @@ def job_logs(
 ) -> None:
     """Show what a plan printed in a run, as far as the owners let it leave."""
     with federation:
-        handle = federation.job(job, nodes=_each(node))
-        offsets = dict.fromkeys(_each(node) or handle.nodes, 0)
+        handle = federation.job(job, nodes=node)
+        offsets = dict.fromkeys(node or handle.nodes, 0)
         withheld: dict[str, str] = {}
         shown = ""
         try:
@@ -198,9 +196,9 @@ def stop(
 ) -> None:
     """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
     with federation:
-        handle = federation.job(job, nodes=_each(node))
+        handle = federation.job(job, nodes=node)
         going = [node_id for node_id, part in handle.states().items() if not part.is_over]
-        asked = _each(node) or going
+        asked = node or going
         outcomes = handle.stop(nodes=asked)
         done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
         first = "it was over already" if not outcomes else "asked to end; not over yet" if not done else "ended"
@@ -249,11 +247,6 @@ def _short(handle: RunHandle, error: RunFailedError) -> str:
     untold = by_reason({node_id: reason for node_id, reason in error.failed.items() if node_id not in told})
     said = [*([named(list(told))] if told else []), *untold]
     return f"{len(error.failed)} of {len(states)} nodes did not succeed: {'; '.join(said)}"
-
-
-def _each(words: list[str] | None) -> list[str] | None:
-    """Return the words that were given one by one or with commas between them."""
-    return [part for word in words or () for part in word.split(",") if part] or None
 
 
 def _how_to_go_on(handle: RunHandle) -> str:

@@ -24,7 +24,7 @@ from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_
 from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
-from fedmon.researcher.replies.content import KeptReply, StoredEntry
+from fedmon.researcher.replies.content import KeptReply
 from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Moment
 from fedmon.researcher.session.callbacks import Subscription
@@ -348,13 +348,14 @@ class OutstandingRequests:
     def _take(
         self, commands: Collection[str], own: Collection[str], *, own_only: bool, timeout_s: float
     ) -> list[KeptReply]:
-        def wanted(entry: StoredEntry) -> bool:
-            if own and own_only and entry.id and entry.id not in own:
+        def wanted(kept: KeptReply) -> bool:
+            request_id = kept.message.id
+            if own and own_only and request_id and request_id not in own:
                 return False
-            if self._is_anothers(entry.id, collecting=bool(own)):
+            if self._is_anothers(request_id, collecting=bool(own)):
                 return False
             # A node that refuses has answered; its error goes with the replies that it stands for.
-            return not commands or entry.command in commands or (entry.command == ERROR and entry.id in own)
+            return not commands or kept.command in commands or (kept.command == ERROR and request_id in own)
 
         taken = self._replies.take(wanted=wanted, timeout_s=timeout_s)
         if taken:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.store.queue import TasksQueue
-from fedmon.researcher.replies.content import Keepable, KeptReply, StoredEntry
+from fedmon.researcher.replies.content import Keepable, KeptReply, kept, recovered, stored
 from fedmon.researcher.session.inbox import Tally
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Replies:
         self,
         commands: Collection[str] | None = None,
         *,
-        wanted: Callable[[StoredEntry], bool] | None = None,
+        wanted: Callable[[KeptReply], bool] | None = None,
         limit: int | None = None,
         timeout_s: float | None = 0.0,
     ) -> list[KeptReply]:
@@ -122,14 +122,14 @@ class Replies:
                 lambda: self.released or next(self._matching(commands, wanted), None) is not None, timeout=timeout_s
             )
             keys = list(itertools.islice(self._matching(commands, wanted), limit))
-            taken = [(key, self._kept.pop(key)) for key in keys]
+            taken = [self._kept.pop(key) for key in keys]
             if keys and self.durable:
                 self._handed[threading.get_ident()] = keys
                 self._to_mark.extend(keys)
                 self._wait_written()
             else:
                 self._changed.notify_all()
-        return [entry.kept(key) for key, entry in taken]
+        return taken
 
     def confirm(self) -> None:
         """Remove the replies that this thread took from the disk before this returns: they do not come again."""
@@ -142,8 +142,7 @@ class Replies:
     def kept(self, command: str) -> list[tuple[int, Keepable]]:
         """Return the kept messages of one command, and leave them."""
         with self._changed:
-            found = [(key, self._kept[key]) for key in self._matching([command], None)]
-        return [(key, entry.kept(key).message) for key, entry in found]
+            return [(key, self._kept[key].message) for key in self._matching([command], None)]
 
     def keeps(self, key: int) -> bool:
         """Tell whether this one was not taken yet."""
@@ -159,9 +158,7 @@ class Replies:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _matching(
-        self, commands: Collection[str] | None, wanted: Callable[[StoredEntry], bool] | None
-    ) -> Iterator[int]:
+    def _matching(self, commands: Collection[str] | None, wanted: Callable[[KeptReply], bool] | None) -> Iterator[int]:
         for key, entry in self._kept.items():
             if (commands is None or entry.command in commands) and (wanted is None or wanted(entry)):
                 yield key
@@ -198,12 +195,12 @@ class Replies:
         repeated: list[_Incoming] = []
         for one in incoming:
             (repeated if one.only_once and self._disk.was_seen(one.message.id) else new).append(one)
-        entries = [StoredEntry.of(one.message) for one in new]
-        keys, safe = self._disk.add(entries, [one.message.id if one.only_once else None for one in new])
+        documents = [stored(one.message) for one in new]
+        keys, safe = self._disk.add(documents, [one.message.id if one.only_once else None for one in new])
         with self._changed:
-            for one, key, entry in zip(new, keys, entries, strict=True):
+            for one, key, document in zip(new, keys, documents, strict=True):
                 if safe or not one.only_once:
-                    self._kept[key] = entry
+                    self._kept[key] = kept(key, one.message, document)
             self._keep_bounded()
             self._changed.notify_all()
         if safe:
@@ -214,19 +211,19 @@ class Replies:
 
     def _keep_bounded(self) -> None:
         """Drop the oldest if there are too many, or they are too large; announcements go last."""
-        over, size = len(self._kept) - self._limit, sum(len(entry.payload) for entry in self._kept.values())
+        over, size = len(self._kept) - self._limit, sum(one.size_bytes for one in self._kept.values())
         if over <= 0 and size <= MAX_KEPT_BYTES:
             return
         for key in sorted(self._kept, key=lambda key: _worth(self._kept[key])):
             if over <= 0 and size <= MAX_KEPT_BYTES:
                 return
-            size -= len(self._kept.pop(key).payload)
+            size -= self._kept.pop(key).size_bytes
             over -= 1
             self._gone.append(key)
             self._tally.count("kept replies dropped: nobody takes them", f"more than {self._limit}, or too large")
 
 
-def _worth(entry: StoredEntry) -> int:
+def _worth(entry: KeptReply) -> int:
     return _LAST_TO_GO.index(entry.command) + 1 if entry.command in _LAST_TO_GO else 0
 
 
@@ -241,24 +238,24 @@ class _Disk:
         self._seen: dict[str, None] = {}
         self._next_key = FIRST_MEMORY_KEY
 
-    def recovered(self) -> tuple[dict[int, StoredEntry], list[int]]:
+    def recovered(self) -> tuple[dict[int, KeptReply], list[int]]:
         """Return the entries of an earlier process, by key, and the keys of unreadable ones."""
-        entries: dict[int, StoredEntry] = {}
+        entries: dict[int, KeptReply] = {}
         unreadable: list[int] = []
         for key, document, handed in self._queue.pending() if self._queue is not None else ():
             try:
-                entries[key] = StoredEntry.recovered(document, handed=handed)
+                entries[key] = kept(key, recovered(document), document, redelivered=handed)
             except InvalidMessageError as error:
                 self._tally.count("unreadable entries of the reply queue", error.reason)
                 unreadable.append(key)
         return entries, unreadable
 
-    def add(self, entries: Sequence[StoredEntry], ids: Sequence[str | None]) -> tuple[list[int], bool]:
-        """Write entries and return their keys, and whether they are safe; those that the disk refuses get keys too."""
+    def add(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> tuple[list[int], bool]:
+        """Write documents; return their keys, of those that the disk refuses too, and whether they are safe."""
         safe = True
-        if self._queue is not None and entries:
+        if self._queue is not None and documents:
             try:
-                return self._queue.add_many([entry.stored() for entry in entries], ids=ids), True
+                return self._queue.add_many(documents, ids=ids), True
             except StorageError as error:
                 self._failed(error)
                 for seen in ids:
@@ -266,7 +263,7 @@ class _Disk:
                         self._seen.pop(seen, None)
                 safe = False
         first = self._next_key
-        self._next_key += len(entries)
+        self._next_key += len(documents)
         return list(range(first, self._next_key)), safe
 
     def change(self, *, handed: Collection[int], gone: Collection[int]) -> None:
