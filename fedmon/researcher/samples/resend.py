@@ -76,9 +76,7 @@ class GapAccount:
 
     def begin_back(self, begin: int) -> None:
         """Let the account begin earlier; the numbers in between are missing."""
-        if self._begin is None:
-            self._begin = self._next = begin
-        elif begin < self._begin:
+        if self._begin is not None and begin < self._begin:
             self.missing.insert(0, (begin, self._begin))
             self._begin = begin
 
