@@ -27,7 +27,7 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatusReply,
 )
 from fedmon.researcher.asking.outcome import Nodes, Outcomes
-from fedmon.researcher.asking.request import Nodelist, checked_timeout, node_ids
+from fedmon.researcher.asking.request import Nodelist, checked_tags, checked_timeout, node_ids
 from fedmon.researcher.asking.submission import question, submission
 from fedmon.researcher.asking.tables import approval_rows, dataset_rows, plan_status_rows, pong_rows
 from fedmon.researcher.roster import Moment
@@ -183,12 +183,13 @@ class Federation:
         self, tags: Sequence[str], *, nodes: Nodelist = None, timeout_s: float | None = None
     ) -> Outcomes[SearchReply]:
         """Ask nodes for the datasets that carry every one of these tags; raises InvalidInputError for a bare text."""
-        if isinstance(tags, str) or not isinstance(tags, list | tuple):
-            raise InvalidInputError(f"tags is {tags!r}: give a list or tuple of tags, such as [{str(tags)!r}]")
-        if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or not 0 < len(tags) <= 64:
-            raise InvalidInputError("tags: give 1 to 64 texts of 1 to 256 characters each")
         return self.session.asker.ask_pages(
-            SearchDatasets, SearchReply, dataset_rows, nodes=node_ids(nodes), timeout_s=timeout_s, tags=list(tags)
+            SearchDatasets,
+            SearchReply,
+            dataset_rows,
+            nodes=node_ids(nodes),
+            timeout_s=timeout_s,
+            tags=checked_tags(tags),
         )
 
     def approve(

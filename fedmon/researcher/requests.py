@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
+import msgspec
+
 from fedmon.common.errors import (
     ConnectionFailedError,
     FedmonError,
@@ -19,9 +21,11 @@ from fedmon.common.errors import (
     NotConnectedError,
 )
 from fedmon.common.log import escape_control
+from fedmon.common.store.queue import TasksQueueError
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING
 from fedmon.common.wire.messages import DatasetsReply
+from fedmon.researcher.asking.match import CLOSED
 from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import checked_timeout
 from fedmon.researcher.asking.tables import text_table
@@ -29,8 +33,8 @@ from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import checked, echoing, historic, is_ours, own_payload, parent_of
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
-from fedmon.researcher.replies.content import KeptReply
-from fedmon.researcher.replies.queue import ReplyQueue
+from fedmon.researcher.replies.content import KeptReply, StoredDocument
+from fedmon.researcher.replies.queue import STOP_WAITS_S, Replies
 from fedmon.researcher.samples.logs import log_as_node
 from fedmon.researcher.session.callbacks import Subscription
 
@@ -66,6 +70,51 @@ class OnePerProcess(type):
         with cls._lock:
             if cls._living.get(cls) is closed:
                 del cls._living[cls]
+
+
+class ReplyQueue:
+    """The four methods of Fed-BioMed's `TasksQueue` over kept replies, for its scripts. Safe from any thread.
+
+    A reply that a thread got comes again, marked ``redelivered``, if the process dies before that thread called
+    `task_done`, or `get` again.
+    """
+
+    def __init__(self, replies: Callable[[], Replies], told: Callable[[KeptReply], dict[str, Any]]) -> None:
+        self._replies, self._told = replies, told
+
+    def add(self, task: dict[str, Any]) -> None:
+        """Put a message in, as it is; it is safe when this returns, on disk if this process keeps a queue there.
+
+        Raises TasksQueueError if it is no JSON object.
+        """
+        if not isinstance(task, dict):
+            raise TasksQueueError(f"a queue keeps JSON objects, not a {type(task).__name__}")
+        try:
+            document = StoredDocument.of(msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise TasksQueueError(f"a message cannot be written as JSON: {error}") from None
+        safe = threading.Event()
+        self._replies().keep(document, on_kept=lambda _key, _first: safe.set())
+        safe.wait(STOP_WAITS_S)
+
+    def get(self, block: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the historic signature
+        """Take the oldest message, waiting for one unless ``block`` is false.
+
+        Raises TasksQueueError if there is none, or if the connection is closed meanwhile.
+        """
+        replies = self._replies()
+        taken = replies.take(limit=1, timeout_s=None if block else 0.0)
+        if not taken:
+            raise TasksQueueError(CLOSED if replies.released else "no reply is waiting")
+        return self._told(taken[0])
+
+    def task_done(self) -> None:
+        """Note that this thread is done with the reply it got; does nothing if it got none."""
+        self._replies().confirm()
+
+    def qsize(self) -> int:
+        """Return how many messages wait."""
+        return len(self._replies())
 
 
 class Requests(metaclass=OnePerProcess):

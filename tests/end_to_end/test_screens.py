@@ -20,11 +20,11 @@ from tests.support.waiting import wait_until
 HIDDEN = "\x9b31m\u202e\u00ad\u200b\u061c\x7f\U000e0041\u3164\x1b[2J"
 
 
-def on_terminal(*words: str) -> str:
+def on_terminal(*words: str, term: str = "dumb") -> str:
     """Run a verb on a terminal and return what it showed."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "fedmon", *words]
-    environ = plain_environment(TERM="dumb", COLUMNS="200")
+    environ = plain_environment(TERM=term, COLUMNS="200")
     shown = b""
     with subprocess.Popen(command, env=environ, stdin=slave, stdout=slave, stderr=slave):
         os.close(slave)
@@ -87,3 +87,14 @@ def test_a_researcher_sees_no_hidden_character(mosquitto: Broker, tmp_path: Path
     assert (hidden_in(screen), hidden_in(document)) == (set(), set())
     assert "\\u00ad" in document
     assert {"\u00ad", "\x9b", "\u202e"} <= set(piped)
+
+
+def test_a_terminal_shows_states_in_colours_and_a_pipe_none(mosquitto: Broker) -> None:
+    with EchoNode(mosquitto.port, "west"):
+        screens = [on_terminal(verb, "--broker", mosquitto.url, term="xterm") for verb in ("nodes", "ping")]
+        piped = in_pipe("ping", "--broker", mosquitto.url)
+
+    for screen, state in zip(screens, ("online", "ok"), strict=True):
+        assert f"\x1b[32m{state}" in screen
+    assert "\x1b" not in piped
+    assert piped.split()[:2] == ["node", "status"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from html.parser import HTMLParser
 
 import pytest
+from rich.console import Console
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
@@ -115,6 +117,31 @@ def test_a_short_form_names_each_node_or_counts_very_many() -> None:
     assert repr(outcomes(pong("b"), refused("a", "no"))) == "<Outcomes of ping: a: refused, b: ok>"
     nobody = Outcomes("ping", {}, circumstances=HERE, rows_of=pong_rows, elapsed_s=0.0, named=True)
     assert str(nobody) == "no node was asked to ping: `nodes` names none"
+
+
+def test_a_notebook_and_a_terminal_show_states_in_colours_and_a_notebook_nothing_of_the_connection() -> None:
+    found = outcomes(pong("b"), refused("a", "not in this node's policy"))
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, color_system="standard")
+
+    page = found._repr_html_()
+    terminal.print(found)
+
+    assert '<td style="color: green">ok</td>' in page
+    assert '<td style="color: red">refused</td>' in page
+    assert "<caption>1 of 2 nodes: ok.</caption>" in page
+    assert HERE.broker not in page
+    assert "\x1b[32mok" in terminal.file.getvalue()  # type: ignore[attr-defined]  # the file just made
+    assert HERE.broker in str(found)
+
+
+def test_results_become_data_frames() -> None:
+    found = outcomes(pong("b"), refused("a", "no"))
+
+    frame = found.to_frame()
+
+    assert list(frame["node"]) == ["a", "b"]
+    assert frame.loc[1, "agent"] == "1.0"
+    assert len(Nodes({}, circumstances=HERE).to_frame()) == 0
 
 
 def test_a_result_without_any_dataset_says_so() -> None:

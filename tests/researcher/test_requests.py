@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ import pytest
 
 from bench.echo_nodes import DATASETS, Message
 from fedmon.common.errors import FedmonError, InvalidIdError, InvalidInputError
+from fedmon.common.ids import NodeId
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
@@ -54,6 +57,29 @@ def test_a_request_ends_as_soon_as_everybody_expected_has_answered(mosquitto: Br
             assert len(federation.ping().ok) == 2
 
     assert time.monotonic() - started < 10
+
+
+def test_answers_of_a_call_that_is_interrupted_are_kept(mosquitto: Broker, federate: Open) -> None:
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b") as silent:
+            federation = federate(timeout_s=60)
+            wait_until(lambda: len(federation.nodes().online) == 2)
+
+            def interrupt(_request: Message) -> None:
+                if any(waiting.has_answered(NodeId("a")) for waiting in federation.session.pending.all_open()):
+                    os.kill(os.getpid(), signal.SIGUSR1)
+
+            silent.answer = interrupt
+            with pytest.raises(KeyboardInterrupt):
+                federation.ping()
+            silent.answer = silent.honest
+
+            kept = federation.session.replies.take(timeout_s=10)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert [(one.command, one.message.node_id) for one in kept] == [("pong", "a")]
 
 
 def test_start_and_close_work_without_with_and_may_be_repeated(mosquitto: Broker, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.researcher.historic.responses import NoDataframeError, Responses
+from fedmon.researcher.asking.tables import NoDataframeError
+from fedmon.researcher.historic.responses import Responses
 
 
 def pong(node_id: str, sequence: int = 0) -> dict[str, Any]:
@@ -99,7 +100,8 @@ def test_a_dataframe_is_made_of_the_replies(tmp_path: Path) -> None:
 def test_without_pandas_the_error_says_what_to_do_and_nothing_else_needs_it() -> None:
     program = (
         "import sys; sys.modules['pandas'] = None\n"
-        "from fedmon.researcher.historic.responses import NoDataframeError, Responses\n"
+        "from fedmon.researcher.asking.tables import NoDataframeError\n"
+        "from fedmon.researcher.historic.responses import Responses\n"
         "responses = Responses([{'node_id': 'a'}])\n"
         "try: responses.dataframe()\n"
         "except NoDataframeError as error: print(error)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -13,11 +13,10 @@ from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
 from fedmon.researcher.asking.match import Answers
-from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
+from fedmon.researcher.asking.tables import ByNode, Row, html_table, local_time
 from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
-V = TypeVar("V")
 
 SHORT_ABOVE, SHOWN = 50, 20
 """With more nodes than the first, only so many of those that are not online are shown."""
@@ -72,27 +71,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         return f"{link} to the broker at {self.broker} as {self.researcher_id} ({self.instance}); {roster}{error}"
 
 
-class ByNode(Mapping[NodeId, V], Generic[V]):
-    """A read-only mapping by node id, sorted."""
-
-    def __init__(self, values: Mapping[NodeId, V]) -> None:
-        self._by_node = {node_id: values[node_id] for node_id in sorted(values)}
-
-    def __getitem__(self, node_id: str) -> V:
-        return self._by_node[NodeId(node_id)]
-
-    def __iter__(self) -> Iterator[NodeId]:
-        return iter(self._by_node)
-
-    def __len__(self) -> int:
-        return len(self._by_node)
-
-
 class Outcomes(ByNode[Outcome[R]], Generic[R]):
-    """The outcomes of one request by node id, sorted; immutable.
-
-    Shows itself as a table: text by `str`, HTML in a notebook.
-    """
+    """The outcomes of one request by node id, sorted; immutable. Shows itself as a table."""
 
     def __init__(
         self,
@@ -131,25 +111,27 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
             found.extend(head | part | tail for part in parts or [{}])
         return found
 
-    def explanation(self) -> str:
-        """Say why there is nothing, or nothing more, to see."""
+    def summary(self) -> str:
+        """Return how many did it, or why there is nothing to see."""
         if not self and self._named:
             return f"no node was asked to {self.command}: `nodes` names none"
         if not self:
             return f"no node answered {self.command}: none is known. {self.circumstances.sentence()}"
         listed = [reply for reply in self.ok.values() if isinstance(reply, DatasetsReply)]
         found = f", {sum(len(reply.datasets) for reply in listed)} datasets" if listed else ""
-        return f"{len(self.ok)} of {len(self)} nodes: ok{found}. {self.circumstances.sentence()}"
+        return f"{len(self.ok)} of {len(self)} nodes: ok{found}."
 
-    def __str__(self) -> str:
-        return f"{text_table(self.rows())}\n{self.explanation()}" if self else self.explanation()
+    def explanation(self) -> str:
+        """Return the summary, and the state of connection and roster."""
+        return f"{self.summary()} {self.circumstances.sentence()}" if self else self.summary()
+
+    def notes(self) -> list[str]:
+        """Return the lines below the table."""
+        return [self.explanation()]
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node_id}: {outcome.status.value}" for node_id, outcome in self.items())
         return f"<Outcomes of {self.command}: {states or self.explanation()}>"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.rows(), caption=self.explanation())
 
 
 class Nodes(ByNode[Node]):
@@ -172,19 +154,27 @@ class Nodes(ByNode[Node]):
         """Return flat rows: node, state, since, last seen, reason, agent, boot and streams."""
         return _node_rows(self.values())
 
-    def explanation(self) -> str:
-        """Say why there is nothing, or nothing more, to see."""
+    def summary(self) -> str:
+        """Return how many are online, or why there is nothing to see."""
         if not self:
             return f"no node is known: none was heard of. {self.circumstances.sentence()}"
         beyond = ""
         if self.beyond:
             number = f"at least {self.beyond}" if self.beyond >= len(self) else str(self.beyond)
-            beyond = f"{number} more were heard of and are not kept track of: raise max_nodes in [researcher]. "
-        return f"{len(self.online)} of {len(self)} nodes are online. {beyond}{self.circumstances.sentence()}"
+            beyond = f" {number} more were heard of and are not kept track of: raise max_nodes in [researcher]."
+        return f"{len(self.online)} of {len(self)} nodes are online.{beyond}"
 
-    def __str__(self) -> str:
-        rows, summary = self._shown()
-        return "\n".join(part for part in (text_table(rows) if rows else "", summary, self.explanation()) if part)
+    def explanation(self) -> str:
+        """Return the summary, and the state of connection and roster."""
+        return f"{self.summary()} {self.circumstances.sentence()}" if self else self.summary()
+
+    def text_rows(self) -> list[Row]:
+        """Return the rows that are shown."""
+        return self.rows() if len(self) <= SHORT_ABOVE else _node_rows(self._others[:SHOWN])
+
+    def notes(self) -> list[str]:
+        """Return the lines below the table."""
+        return [*self._left_out(), self.explanation()]
 
     def __repr__(self) -> str:
         if len(self) > SHORT_ABOVE:
@@ -193,17 +183,20 @@ class Nodes(ByNode[Node]):
         return f"<Nodes {states or self.explanation()}>"
 
     def _repr_html_(self) -> str:
-        rows, summary = self._shown()
-        return html_table(rows, caption=f"{summary} {self.explanation()}".strip())
+        return html_table(self.text_rows(), caption=" ".join([*self._left_out(), self.summary()]))
 
-    def _shown(self) -> tuple[list[Row], str]:
-        """Return the rows that are shown, and a summary where these are not all."""
+    @property
+    def _others(self) -> list[Node]:
+        return [node for node in self.values() if node.state is not NodeState.ONLINE or node.id_in_use]
+
+    def _left_out(self) -> list[str]:
+        """Return counts by state if not all nodes are shown."""
         if len(self) <= SHORT_ABOVE:
-            return self.rows(), ""
-        others = [node for node in self.values() if node.state is not NodeState.ONLINE or node.id_in_use]
+            return []
+        others = self._others
         more = f"; {len(others) - SHOWN} more that are not online" if len(others) > SHOWN else ""
         counts = _counts(others, online=len(self) - len(others))
-        return _node_rows(others[:SHOWN]), f"{counts}{more}. rows(), or --json in a shell, lists every node."
+        return [f"{counts}{more}. rows(), or --json in a shell, lists every node."]
 
 
 _STATUS_OF_CODE = {

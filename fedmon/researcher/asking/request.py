@@ -48,6 +48,15 @@ def node_ids(nodes: Nodelist) -> list[NodeId] | None:
     return [NodeId(checked_id(node, what="node id")) for node in dict.fromkeys(nodes)]
 
 
+def checked_tags(tags: Sequence[str]) -> list[str]:
+    """Return tags as a list. Raises InvalidInputError for a bare text, none, too many, and tags that are too long."""
+    if isinstance(tags, str) or not isinstance(tags, list | tuple):
+        raise InvalidInputError(f"tags is {tags!r}: give a list or tuple of tags, such as [{str(tags)!r}]")
+    if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or not 0 < len(tags) <= 64:
+        raise InvalidInputError("tags: give 1 to 64 texts of 1 to 256 characters each")
+    return list(tags)
+
+
 def checked_timeout(timeout_s: float, *, name: str = "timeout_s") -> float:
     """Return a timeout that can be waited for.
 
@@ -61,7 +70,7 @@ def checked_timeout(timeout_s: float, *, name: str = "timeout_s") -> float:
 class Asker:
     """Sends requests to nodes and waits for their replies. Safe from any thread; each call waits in its own.
 
-    ``timeout_s`` is the timeout of calls that name none; ``on_ended`` gets the replies of each request at its end.
+    ``timeout_s`` is the timeout of calls that name none; ``on_untaken`` gets replies of interrupted calls.
     """
 
     def __init__(
@@ -74,12 +83,12 @@ class Asker:
         researcher_id: str,
         instance: str,
         timeout_s: float,
-        on_ended: Callable[[PendingRequest, list[Reply]], None],
+        on_untaken: Callable[[Reply], None],
     ) -> None:
         self.connection, self.dialect, self.pending, self.roster = connection, dialect, pending, roster
         self.researcher_id, self.instance, self.timeout_s = researcher_id, instance, timeout_s
         self._sending = threading.Lock()
-        self._on_ended = on_ended
+        self._on_untaken = on_untaken
 
     def circumstances(self) -> Circumstances:
         """Return the state of connection and roster, which explains an empty result."""
@@ -164,13 +173,13 @@ class Asker:
         payloads = self.dialect.encode(request)
         waiting = PendingRequest(request, kept=True)
         self.pending.open(waiting)
-        taken = False
         try:
             asked = _Round(self, waiting, payloads, nodes, timeout_s).run()
-            taken = True
-        finally:
-            answers = self.pending.close(waiting, taken=taken)
-            self._on_ended(waiting, [answer.reply for answer in answers.values()])
+        except BaseException:
+            for answer in self.pending.close(waiting).values():
+                self._on_untaken(answer.reply)
+            raise
+        answers = self.pending.close(waiting)
         if not answers and self.connection.flapping and not isinstance(request, STATE_CHANGING):
             raise self.connection.lost_error()
         answers |= waiting.unreadable_only()

@@ -1,18 +1,94 @@
-"""Tables of flat rows: text for a terminal, HTML for a notebook; and the rows of each kind of reply."""
+"""Tables of flat rows, as text, in colours, as HTML or as a data frame; and the rows of each kind of reply."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import importlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from fedmon.common.errors import FedmonError
+from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
-from fedmon.common.text import table
+from fedmon.common.text import rich_table, table
 from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
+
+V = TypeVar("V")
 
 Row = dict[str, Any]
 SHOWN_DIGEST = 12
+ID_WIDTH = 36
+STATE_COLUMNS = ("status", "state", "nodes")
+STATE_COLOURS = {
+    "ok": "green", "online": "green", "succeeded": "green",
+    "running": "#0087af", "starting": "#0087af", "draining": "#0087af",
+    "stale": "#af8700", "unanswered": "#af8700", "timed-out": "#af8700", "stopped": "#af8700",
+}  # fmt: skip
+BAD_COLOUR = "red"
+
+
+class NoDataframeError(FedmonError):
+    """A dataframe was asked for where pandas is not installed."""
+
+
+def frame(rows: Sequence[Any], *, instead: str) -> Any:
+    """Return a pandas DataFrame with a row each. Raises NoDataframeError, naming what to use ``instead`` of pandas."""
+    try:
+        # By name, because pandas belongs to the reports; here it is an optional convenience.
+        pandas = importlib.import_module("pandas")
+    except ImportError:
+        raise NoDataframeError(
+            f"data frames need pandas, which is not installed: `pip install pandas`, or use {instead}"
+        ) from None
+    return pandas.DataFrame(rows)
+
+
+class ByNode(Mapping[NodeId, V], Generic[V]):
+    """A read-only mapping by node id, sorted, that shows itself as a table: as text, by rich, and in a notebook."""
+
+    def __init__(self, values: Mapping[NodeId, V]) -> None:
+        self._by_node = {node_id: values[node_id] for node_id in sorted(values)}
+
+    def __getitem__(self, node_id: str) -> V:
+        return self._by_node[NodeId(node_id)]
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._by_node)
+
+    def __len__(self) -> int:
+        return len(self._by_node)
+
+    def rows(self) -> list[Row]:
+        """Return flat rows, a mapping of columns to values each."""
+        raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """Return `rows` as a pandas DataFrame. Raises NoDataframeError where pandas is not installed."""
+        return frame(self.rows(), instead="rows()")
+
+    def summary(self) -> str:
+        """Return the whole as one line."""
+        raise NotImplementedError
+
+    def text_rows(self) -> list[Row]:
+        """Return the rows for a terminal."""
+        return self.rows()
+
+    def notes(self) -> list[str]:
+        """Return the lines below the table."""
+        return [self.summary()]
+
+    def __str__(self) -> str:
+        rows = self.text_rows() if self else []
+        return "\n".join([*([text_table(rows)] if rows else []), *map(escape_control, self.notes())])
+
+    def __rich__(self) -> Any:
+        return rich_rows(self.text_rows() if self else [], notes=self.notes())
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows(), caption=self.summary())
 
 
 def text_table(rows: Sequence[Row]) -> str:
@@ -20,22 +96,43 @@ def text_table(rows: Sequence[Row]) -> str:
 
     The widest column is folded. Lines are longer where that would break an id.
     """
-    columns = _columns(rows)
-    return (
-        table(columns, [[_cell(row.get(column)) for column in columns] for row in rows], fold=True) if columns else ""
-    )
+    columns, cells = _cells(rows)
+    return table(columns, cells, fold=True) if columns else ""
 
 
 def html_table(rows: Sequence[Row], *, caption: str) -> str:
-    """Return rows as an HTML table in which nothing from outside is markup."""
-    columns = _columns(rows)
+    """Return rows as an HTML table in which nothing from outside is markup; states have colours."""
+    columns, cells = _cells(rows)
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(row.get(column)))}</td>" for column in columns) + "</tr>"
-        for row in rows
-    )
+    body = "".join(f"<tr>{''.join(map(_html_cell, columns, row))}</tr>" for row in cells)
     title = f"<caption>{html.escape(escape_control(caption))}</caption>"
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def rich_rows(rows: Sequence[Row], *, notes: Sequence[str] = ()) -> Any:
+    """Return rows, and lines below them, for a terminal; states have colours."""
+    from rich.console import Group
+    from rich.text import Text
+
+    columns, cells = _cells(rows)
+    shown = rich_table()
+    for column, texts in zip(columns, zip(*cells, strict=True), strict=False):
+        words = [len(word) for text in texts for word in text.split() if len(word) <= ID_WIDTH]
+        shown.add_column(column, overflow="fold", min_width=max(words, default=1))
+    for row in cells:
+        shown.add_row(
+            *(Text(text, style=state_colour(column, text)) for column, text in zip(columns, row, strict=True))
+        )
+    return Group(*([shown] if columns else []), *(Text(escape_control(note)) for note in notes))
+
+
+def state_colour(column: str, text: str) -> str:
+    """Return the colour of a cell: of a state the worst that it names; empty for other columns."""
+    if column not in STATE_COLUMNS or not text:
+        return ""
+    words = re.findall(r"[a-z][a-z-]*", re.sub(r"\(.*?\)", "", text))
+    colours = {STATE_COLOURS.get(word, BAD_COLOUR) for word in words}
+    return next((colour for colour in (BAD_COLOUR, *reversed(STATE_COLOURS.values())) if colour in colours), "")
 
 
 def local_time(moment: datetime) -> str:
@@ -46,9 +143,17 @@ def local_time(moment: datetime) -> str:
         return moment.isoformat()
 
 
-def _columns(rows: Sequence[Row]) -> list[str]:
+def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns that have a value, and the text of each row's cells."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
+    columns = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
+    return columns, [[_cell(row.get(column)) for column in columns] for row in rows]
+
+
+def _html_cell(column: str, text: str) -> str:
+    colour = state_colour(column, text)
+    style = f' style="color: {colour}"' if colour else ""
+    return f"<td{style}>{html.escape(text)}</td>"
 
 
 def _cell(value: Any) -> str:

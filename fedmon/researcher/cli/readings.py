@@ -11,7 +11,7 @@ import msgspec
 from fedmon.common.metrics.sample import is_user_stream, rate
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.researcher.samples.gaps import GapAccount
+from fedmon.researcher.samples.resend import GapAccount
 from fedmon.researcher.samples.watch import LiveSample
 
 REMEMBERED_S = 150.0
@@ -120,7 +120,7 @@ class WatchState:
         self.samples += 1
         self.late += sample.late
         self._heard[node] = self._clock()
-        self._accounts.setdefault((node, sample.boot, sample.stream), GapAccount()).arrived(sample.seq, 1)
+        self._accounts.setdefault((node, sample.boot, sample.stream), GapAccount()).arrived(sample.seq, sample.seq + 1)
         self._latest.setdefault((node, sample.stream), Latest()).take(sample)
 
     @property

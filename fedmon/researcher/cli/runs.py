@@ -12,14 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.log import escape_control
-from fedmon.common.text import rich_table
+from fedmon.researcher.asking.tables import rich_rows
 from fedmon.researcher.cli.run_values import arguments, read_inputs, save, shown, sketched
 from fedmon.researcher.cli.shell import (
     EPILOG,
     NO_ANSWER,
     JsonOption,
     LinesOption,
+    NodesOption,
     TimeoutOption,
+    each,
     emit,
     emit_line,
     exit_code,
@@ -30,7 +32,7 @@ from fedmon.researcher.cli.shell import (
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
-from fedmon.researcher.runs.states import NodeRun, RunStates, by_reason, named, why_not
+from fedmon.researcher.runs.states import NodeRun, RunList, RunStates, by_reason, named, why_not
 
 INTERRUPTED = 130
 FOLLOW_EVERY_S = 1.0
@@ -41,10 +43,6 @@ Show = Callable[[RunStates], None]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id of a run, as `fedmon run` and `jobs` show it.")]
-NodesOption = Annotated[
-    list[str] | None,
-    typer.Option("--node", "--nodes", "-n", help="Only this node; may be given several times, or as a,b,c."),
-]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
 ]
@@ -95,8 +93,8 @@ def run(
     with federation:
         handle = federation.run(
             plan,
-            nodes=_each(node),
-            tags=_each(tags),
+            nodes=node,
+            tags=each(tags),
             dataset=dataset,
             args=words,
             inputs=given,
@@ -126,10 +124,10 @@ def jobs(
     """List your runs of plans that nodes know, or show one with its results; --wait waits for its end."""
     with federation:
         if job is None:
-            outcomes = federation.jobs(nodes=_each(node))
-            emit(outcomes_document(federation, outcomes), text=outcomes.text(limit), as_json=json)
+            outcomes = federation.jobs(nodes=node)
+            emit(outcomes_document(federation, outcomes), text=RunList(outcomes, limit=limit), as_json=json)
             raise typer.Exit(exit_code(outcomes, named=bool(node)))
-        handle = federation.job(job, nodes=_each(node))
+        handle = federation.job(job, nodes=node)
         if wait is not None:
             _finish(handle, wait=wait, output=output, as_json=json)
         # A run that is over is complete after a question or two more: for its results and reports.
@@ -156,8 +154,8 @@ def job_logs(
 ) -> None:
     """Show what a plan printed in a run, as far as the owners let it leave."""
     with federation:
-        handle = federation.job(job, nodes=_each(node))
-        offsets = dict.fromkeys(_each(node) or handle.nodes, 0)
+        handle = federation.job(job, nodes=node)
+        offsets = dict.fromkeys(node or handle.nodes, 0)
         withheld: dict[str, str] = {}
         shown = ""
         try:
@@ -198,9 +196,9 @@ def stop(
 ) -> None:
     """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
     with federation:
-        handle = federation.job(job, nodes=_each(node))
+        handle = federation.job(job, nodes=node)
         going = [node_id for node_id, part in handle.states().items() if not part.is_over]
-        asked = _each(node) or going
+        asked = node or going
         outcomes = handle.stop(nodes=asked)
         done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
         first = "it was over already" if not outcomes else "asked to end; not over yet" if not done else "ended"
@@ -251,11 +249,6 @@ def _short(handle: RunHandle, error: RunFailedError) -> str:
     return f"{len(error.failed)} of {len(states)} nodes did not succeed: {'; '.join(said)}"
 
 
-def _each(words: list[str] | None) -> list[str] | None:
-    """Return the words that were given one by one or with commas between them."""
-    return [part for word in words or () for part in word.split(",") if part] or None
-
-
 def _how_to_go_on(handle: RunHandle) -> str:
     job = handle.job_id
     return f"job {job} goes on: `fedmon jobs {job}` shows it and its results, `fedmon stop {job}` ends it"
@@ -295,8 +288,6 @@ def _document(handle: RunHandle, results: dict[str, dict[str, Any]], failed: dic
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
-
-_STYLES = {"succeeded": "green", "running": "cyan", "starting": "cyan", "unanswered": "yellow"}
 
 
 @contextmanager
@@ -363,23 +354,5 @@ def _on_terminal() -> Iterator[Show]:
 
 
 def _screen(states: RunStates, waited_s: float) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
     summary = states.summary() if states.is_over else f"{states.summary()}, {waited_s:.0f} s"
-    return Group(_table(states), *(Text(escape_control(line)) for line in states.notes()), Text(summary))
-
-
-def _table(states: RunStates) -> Any:
-    from rich.text import Text
-
-    rows = states.text_rows()
-    columns = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)] if rows else []
-    table = rich_table()
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        styles = {"state": _STYLES.get(row["state"], "red")}
-        texts = {name: "" if row[name] is None else escape_control(str(row[name])) for name in columns}
-        table.add_row(*(Text(text, style=styles.get(name, "")) for name, text in texts.items()))
-    return table
+    return rich_rows(states.text_rows(), notes=[*states.reasons(), summary])

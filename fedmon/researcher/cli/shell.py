@@ -41,7 +41,8 @@ TimeoutOption = Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 LinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")]
 NodesOption = Annotated[
-    list[str] | None, typer.Option("--node", "-n", help="Only this node; may be given several times.")
+    list[str] | None,
+    typer.Option("--node", "--nodes", "-n", help="Only this node; may be given several times, or as a,b,c."),
 ]
 MetricsOption = Annotated[
     list[str] | None, typer.Option("--metric", "-m", help="Only these metrics, with * and ?; may be repeated.")
@@ -68,7 +69,8 @@ def opened(
 def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of `opened` to a verb, before its ``timeout`` and ``json``; it gets the federation, not started.
 
-    A verb that ``asks`` has a ``--timeout`` for replies; one that follows may use that option for its own duration.
+    A verb that ``asks`` has a ``--timeout`` for replies; one that follows may use that option for its own duration. Its
+    ``node`` becomes a list of ids, or None for all.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
@@ -87,6 +89,8 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
             chosen = {parameter.name: given.pop(parameter.name) for parameter in added}
             if asks and "timeout" in names:
                 chosen["timeout"] = given["timeout"]
+            if "node" in names:
+                given["node"] = each(given["node"])
             verb(opened(**chosen), **given)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -96,8 +100,18 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
     return decorate
 
 
-def emit(document: Any, *, text: str, as_json: bool) -> None:
-    """Print a JSON document on one line, or the text."""
+def each(words: list[str] | None) -> list[str] | None:
+    """Return the words that were given one by one or with commas between them; None if there are none."""
+    return [part for word in words or () for part in word.split(",") if part] or None
+
+
+def emit(document: Any, *, text: object, as_json: bool) -> None:
+    """Print a JSON document on one line, or what people read: on a terminal in colours where it has some."""
+    if not as_json and hasattr(text, "__rich__") and sys.stdout.isatty():
+        from rich.console import Console
+
+        Console(highlight=False).print(text)
+        return
     sys.stdout.write(f"{msgspec.json.encode(document, enc_hook=str).decode() if as_json else text}\n")
 
 

@@ -79,7 +79,7 @@ def nodes(
                 "nodes": [node for _, node in sorted(found.items())],
                 "explanation": found.explanation(),
             },
-            text=str(found),
+            text=found,
             as_json=json,
         )
 
@@ -114,7 +114,7 @@ def ping(
 ) -> None:
     """Ask nodes for a sign of life."""
     with federation:
-        _finish(federation, federation.ping(nodes=node or None), named=node, as_json=json)
+        _finish(federation, federation.ping(nodes=node), named=node, as_json=json)
 
 
 @app.command("list", epilog=EPILOG)
@@ -127,7 +127,7 @@ def list_datasets(
 ) -> None:
     """List the datasets that nodes offer to you."""
     with federation:
-        _finish(federation, federation.datasets(nodes=node or None), named=node, as_json=json)
+        _finish(federation, federation.datasets(nodes=node), named=node, as_json=json)
 
 
 @app.command(epilog=EPILOG)
@@ -141,7 +141,7 @@ def search(
 ) -> None:
     """Find datasets by their tags; several tags must all be there."""
     with federation:
-        _finish(federation, federation.search(tags, nodes=node or None), named=node, as_json=json)
+        _finish(federation, federation.search(tags, nodes=node), named=node, as_json=json)
 
 
 @app.command(epilog=EPILOG)
@@ -159,9 +159,9 @@ def approve(
     with federation:
         outcomes: Outcomes[Any]
         if status:
-            outcomes = federation.plan_status(plan, nodes=node or None)
+            outcomes = federation.plan_status(plan, nodes=node)
         else:
-            outcomes = federation.approve(plan, description=description, nodes=node or None)
+            outcomes = federation.approve(plan, description=description, nodes=node)
         _finish(federation, outcomes, named=node, as_json=json)
 
 
@@ -180,7 +180,7 @@ def logs(
     deadline = Deadline(timeout if timeout is not None else 10**9)
     with (
         federation,
-        federation.logs(records.put_nowait, nodes=node or None, level=level.upper()),
+        federation.logs(records.put_nowait, nodes=node, level=level.upper()),
     ):
         try:
             while not deadline.passed():
@@ -216,7 +216,7 @@ def record(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     on_terminal = not json and sys.stdout.isatty()
     with federation:
-        recording = federation.record(path, nodes=node or None, metrics=metric, interval_s=interval, history_s=history)
+        recording = federation.record(path, nodes=node, metrics=metric, interval_s=interval, history_s=history)
         try:
             deadline, tick = Deadline(seconds if seconds is not None else 10**9), threading.Event()
             while not deadline.passed():
@@ -265,7 +265,7 @@ def watch(
     groups = _chosen(group)
     with (
         federation,
-        federation.monitor(nodes=node or None, interval_s=interval, metrics=metric) as watching,
+        federation.monitor(nodes=node, interval_s=interval, metrics=metric) as watching,
     ):
         if json:
             for _ in _take(watching, lambda sample: emit_line(sample, text="", as_json=True), timeout, count):
@@ -282,7 +282,7 @@ def watch(
 
 
 def _finish(federation: Federation, outcomes: Outcomes[Any], *, named: Sequence[str] | None, as_json: bool) -> None:
-    emit(outcomes_document(federation, outcomes), text=str(outcomes), as_json=as_json)
+    emit(outcomes_document(federation, outcomes), text=outcomes, as_json=as_json)
     raise typer.Exit(exit_code(outcomes, named=bool(named)))
 
 

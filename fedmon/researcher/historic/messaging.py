@@ -24,7 +24,7 @@ from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_
 from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
-from fedmon.researcher.replies.content import KeptReply, StoredEntry
+from fedmon.researcher.replies.content import KeptReply
 from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Moment
 from fedmon.researcher.session.callbacks import Subscription
@@ -206,7 +206,7 @@ class Messaging:
             self._told.append(waiting)
             forgotten, self._told = self._told[:-MAX_TOLD], self._told[-MAX_TOLD:]
         for one in forgotten:
-            session.pending.close(one, taken=True)
+            session.pending.close(one)
 
     def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
         if self.handler is not None:
@@ -283,7 +283,7 @@ class OutstandingRequests:
         # Closed before it is sent: every answer to it is late, and goes to the queue.
         waiting = PendingRequest(request, kept=True)
         asker.pending.open(waiting)
-        asker.pending.close(waiting, taken=False)
+        asker.pending.close(waiting)
         sent.ended = not asker.send(request, sent.payloads, nodes)
         return not sent.ended
 
@@ -348,13 +348,14 @@ class OutstandingRequests:
     def _take(
         self, commands: Collection[str], own: Collection[str], *, own_only: bool, timeout_s: float
     ) -> list[KeptReply]:
-        def wanted(entry: StoredEntry) -> bool:
-            if own and own_only and entry.id and entry.id not in own:
+        def wanted(kept: KeptReply) -> bool:
+            request_id = kept.message.id
+            if own and own_only and request_id and request_id not in own:
                 return False
-            if self._is_anothers(entry.id, collecting=bool(own)):
+            if self._is_anothers(request_id, collecting=bool(own)):
                 return False
             # A node that refuses has answered; its error goes with the replies that it stands for.
-            return not commands or entry.command in commands or (entry.command == ERROR and entry.id in own)
+            return not commands or kept.command in commands or (kept.command == ERROR and request_id in own)
 
         taken = self._replies.take(wanted=wanted, timeout_s=timeout_s)
         if taken:

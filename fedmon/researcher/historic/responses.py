@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from fedmon.common.errors import FedmonError, InvalidInputError
-
-
-class NoDataframeError(FedmonError):
-    """A dataframe was asked for where pandas is not installed."""
+from fedmon.common.errors import InvalidInputError
+from fedmon.researcher.asking.tables import frame
 
 
 class Responses:
@@ -49,14 +45,7 @@ class Responses:
 
     def dataframe(self) -> Any:
         """Return a pandas DataFrame with one row a reply. Raises NoDataframeError where pandas is not installed."""
-        try:
-            # By name, because pandas belongs to the reports; here it is an optional convenience.
-            pandas = importlib.import_module("pandas")
-        except ImportError:
-            raise NoDataframeError(
-                "dataframe() needs pandas, which is not installed: `pip install pandas`, or use data()"
-            ) from None
-        return pandas.DataFrame(self._data)
+        return frame(self._data, instead="data()")
 
     def get_index_from_node_id(self, node_id: str) -> int | None:
         """Return the index of the latest reply of a node, None when there is none."""

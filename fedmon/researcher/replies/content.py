@@ -35,53 +35,38 @@ Keepable = Reply | Result
 
 
 class KeptReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply that was not taken; ``redelivered`` if a crash left open whether it was."""
+    """A message that was not taken; ``redelivered`` if a crash left open whether it was."""
 
     key: int
     command: str
     message: Keepable
+    size_bytes: int
     redelivered: bool = False
 
 
-class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A kept message: its bytes, and the fields by which it is found; ``id`` is that of the request it answers."""
-
-    payload: bytes
-    command: str
-    id: str
-    foreign: bool = False
-    redelivered: bool = False
-
-    @classmethod
-    def of(cls, message: Keepable, *, redelivered: bool = False) -> Self:
-        """Make the entry of a message."""
-        if isinstance(message, StoredDocument):
-            command, payload = str(message.fields.get("command", "")), msgspec.json.encode(message.fields)
-            return cls(payload=payload, command=command, id=message.id, foreign=True, redelivered=redelivered)
-        command = str(message.__struct_config__.tag)
-        return cls(payload=msgspec.json.encode(message), command=command, id=message.id, redelivered=redelivered)
-
-    @classmethod
-    def recovered(cls, stored: Mapping[str, Any], *, handed: bool) -> Self:
-        """Read an entry from disk. Raises InvalidMessageError if it cannot be read."""
-        payload = stored.get("payload")
-        try:
-            content = payload.encode() if isinstance(payload, str) else b""
-            foreign, request_id = bool(stored.get("foreign")), str(stored.get("id", ""))
-            return cls.of(_message(content, foreign=foreign, request_id=request_id), redelivered=handed)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidMessageError(f"it is no message: {error}") from None
-
-    def stored(self) -> dict[str, Any]:
-        """Return the document that is written to disk."""
-        document: dict[str, Any] = {"payload": self.payload.decode()}
-        return document | {"foreign": True, "id": self.id} if self.foreign else document
-
-    def kept(self, key: int) -> KeptReply:
-        """Return the message again."""
-        message = _message(self.payload, foreign=self.foreign, request_id=self.id)
-        return KeptReply(key=key, command=self.command, message=message, redelivered=self.redelivered)
+def stored(message: Keepable) -> dict[str, Any]:
+    """Return the document that is written to disk."""
+    if isinstance(message, StoredDocument):
+        return {"payload": msgspec.json.encode(message.fields).decode(), "foreign": True, "id": message.id}
+    return {"payload": msgspec.json.encode(message).decode()}
 
 
-def _message(payload: bytes, *, foreign: bool, request_id: str) -> Keepable:
-    return StoredDocument.of(_decode_fields(payload), id=request_id) if foreign else _decode_reply(payload)
+def kept(key: int, message: Keepable, document: Mapping[str, Any], *, redelivered: bool = False) -> KeptReply:
+    """Return a message with the key of its document."""
+    fields = message.fields if isinstance(message, StoredDocument) else {"command": message.__struct_config__.tag}
+    size_bytes = len(document["payload"])
+    command = str(fields.get("command", ""))
+    return KeptReply(key=key, command=command, message=message, size_bytes=size_bytes, redelivered=redelivered)
+
+
+def recovered(document: Mapping[str, Any]) -> Keepable:
+    """Read a message from disk. Raises InvalidMessageError if it cannot be read."""
+    payload = document.get("payload")
+    try:
+        content = payload.encode() if isinstance(payload, str) else b""
+        if document.get("foreign"):
+            return StoredDocument.of(_decode_fields(content), id=str(document.get("id", "")))
+        reply: Keepable = _decode_reply(content)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidMessageError(f"it is no message: {error}") from None
+    return reply

@@ -5,26 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fedmon.common.errors import InvalidMessageError, StorageError
-from fedmon.common.store.queue import TasksQueue, TasksQueueError
-from fedmon.common.wire.envelope import Reply
-from fedmon.researcher.asking.match import CLOSED, READS, PendingRequest
-from fedmon.researcher.replies.content import Keepable, KeptReply, StoredDocument, StoredEntry
+from fedmon.common.store.queue import TasksQueue
+from fedmon.researcher.replies.content import Keepable, KeptReply, kept, recovered, stored
 from fedmon.researcher.session.inbox import Tally
 
 logger = logging.getLogger(__name__)
 
-TAKEN_SOON_S, READ_TAKEN_SOON_S = 0.02, 1.0
-"""A caller that takes its replies within this time never causes a write; the second is for reads.
-
-The replies to a read can be asked for again, and writing those of many nodes costs more than receiving them.
-"""
 MAX_KEPT = 10_000
 MAX_KEPT_BYTES = 16 * 2**20
 _LAST_TO_GO = ("job-outcome", "plan-decision")
@@ -39,13 +29,12 @@ OnKept = Callable[[int, bool], object]
 """Called with the key of a message that is stored, and whether it came for the first time."""
 
 
-class _Incoming(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A message on its way to the disk; with ``waiting`` it is an answer to that request."""
+class _Incoming(NamedTuple):
+    """A message on its way to the disk."""
 
     message: Keepable
     only_once: bool = False
     on_kept: OnKept | None = None
-    waiting: PendingRequest | None = None
 
     def stored(self, key: int, *, first: bool) -> None:
         try:
@@ -55,17 +44,8 @@ class _Incoming(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             logger.exception("the step after keeping message %s failed", self.message.id)
 
 
-class _Watched(msgspec.Struct, kw_only=True):
-    """A request whose caller still waits: when to look, how many answers were stored, and under which keys."""
-
-    due_at: float
-    every_s: float
-    stored: int = 0
-    kept: dict[int, StoredEntry] = {}
-
-
 class Replies:
-    """Keeps late and unknown replies, and answers that their caller does not take soon.
+    """Keeps late and unknown replies, and answers whose caller was interrupted.
 
     Bounded: beyond 10,000, or 16 MiB, the oldest goes and is counted, outcomes of jobs and then decisions of owners
     last. Every method is safe from any thread; one thread writes to the disk, many replies at once. Without a queue
@@ -80,7 +60,6 @@ class Replies:
         # By key, rising, so that the oldest is found first.
         self._kept, self._gone = self._disk.recovered()
         self._incoming: list[_Incoming] = []
-        self._watched: dict[PendingRequest, _Watched] = {}
         self._to_mark: list[int] = []
         self._handed: dict[int, list[int]] = {}
         self._writes_wanted = self._writes_done = 0
@@ -121,37 +100,13 @@ class Replies:
             self._incoming.append(_Incoming(message=message, only_once=only_once, on_kept=on_kept))
             self._changed.notify_all()
 
-    def watch(self, waiting: PendingRequest) -> None:
-        """Keep the answers of a request if its caller does not take them soon."""
-        if self.durable and waiting not in self._watched:
-            every_s = READ_TAKEN_SOON_S if isinstance(waiting.request, READS) else TAKEN_SOON_S
-            with self._changed:
-                due_at = time.monotonic() + every_s
-                is_first = all(due_at < watched.due_at for watched in self._watched.values())
-                self._watched[waiting] = _Watched(due_at=due_at, every_s=every_s)
-                if is_first:
-                    self._changed.notify_all()
-
-    def ended(self, waiting: PendingRequest, answers: Sequence[Reply]) -> None:
-        """Forget the answers of a request if its caller took them; else keep those that were not kept yet."""
-        if waiting.taken and waiting not in self._watched:
-            return
-        with self._changed:
-            watched = self._watched.pop(waiting, None) or _Watched(due_at=0.0, every_s=0.0)
-            if waiting.taken:
-                self._gone.extend(watched.kept)
-            else:
-                self._kept = dict(sorted((self._kept | watched.kept).items()))
-                self._incoming.extend(_Incoming(message=reply) for reply in answers[watched.stored :])
-            self._changed.notify_all()
-
     # --- taking ------------------------------------------------------------------------------------------------------
 
     def take(
         self,
         commands: Collection[str] | None = None,
         *,
-        wanted: Callable[[StoredEntry], bool] | None = None,
+        wanted: Callable[[KeptReply], bool] | None = None,
         limit: int | None = None,
         timeout_s: float | None = 0.0,
     ) -> list[KeptReply]:
@@ -167,14 +122,14 @@ class Replies:
                 lambda: self.released or next(self._matching(commands, wanted), None) is not None, timeout=timeout_s
             )
             keys = list(itertools.islice(self._matching(commands, wanted), limit))
-            taken = [(key, self._kept.pop(key)) for key in keys]
+            taken = [self._kept.pop(key) for key in keys]
             if keys and self.durable:
                 self._handed[threading.get_ident()] = keys
                 self._to_mark.extend(keys)
                 self._wait_written()
             else:
                 self._changed.notify_all()
-        return [entry.kept(key) for key, entry in taken]
+        return taken
 
     def confirm(self) -> None:
         """Remove the replies that this thread took from the disk before this returns: they do not come again."""
@@ -187,8 +142,7 @@ class Replies:
     def kept(self, command: str) -> list[tuple[int, Keepable]]:
         """Return the kept messages of one command, and leave them."""
         with self._changed:
-            found = [(key, self._kept[key]) for key in self._matching([command], None)]
-        return [(key, entry.kept(key).message) for key, entry in found]
+            return [(key, self._kept[key].message) for key in self._matching([command], None)]
 
     def keeps(self, key: int) -> bool:
         """Tell whether this one was not taken yet."""
@@ -204,9 +158,7 @@ class Replies:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _matching(
-        self, commands: Collection[str] | None, wanted: Callable[[StoredEntry], bool] | None
-    ) -> Iterator[int]:
+    def _matching(self, commands: Collection[str] | None, wanted: Callable[[KeptReply], bool] | None) -> Iterator[int]:
         for key, entry in self._kept.items():
             if (commands is None or entry.command in commands) and (wanted is None or wanted(entry)):
                 yield key
@@ -223,10 +175,9 @@ class Replies:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._incoming or self._gone or self._to_mark or self._stopping or self._pause_s() == 0):
-                    self._changed.wait(self._pause_s())
+                self._changed.wait_for(lambda: self._incoming or self._gone or self._to_mark or self._stopping)
                 ending, writes = self._stopping, self._writes_wanted
-                incoming, self._incoming = [*self._incoming, *self._answers_due()], []
+                incoming, self._incoming = self._incoming, []
                 gone, self._gone = self._gone, []
                 marks, self._to_mark = self._to_mark, []
             self._disk.change(handed=marks, gone=gone)
@@ -239,34 +190,17 @@ class Replies:
                 if ending and not (self._incoming or self._gone):
                     return
 
-    def _pause_s(self) -> float | None:
-        due_at = min((watched.due_at for watched in self._watched.values()), default=None)
-        return None if due_at is None else max(0.0, due_at - time.monotonic())
-
-    def _answers_due(self) -> list[_Incoming]:
-        now = time.monotonic()
-        found: list[_Incoming] = []
-        for waiting, watched in self._watched.items():
-            if watched.due_at <= now:
-                new = waiting.answered_since(watched.stored)
-                found.extend(_Incoming(message=answer.reply, waiting=waiting) for answer in new)
-                watched.stored += len(new)
-                watched.due_at = now + watched.every_s
-        return found
-
     def _store(self, incoming: Sequence[_Incoming]) -> None:
         new: list[_Incoming] = []
         repeated: list[_Incoming] = []
         for one in incoming:
             (repeated if one.only_once and self._disk.was_seen(one.message.id) else new).append(one)
-        entries = [StoredEntry.of(one.message) for one in new]
-        keys, safe = self._disk.add(entries, [one.message.id if one.only_once else None for one in new])
+        documents = [stored(one.message) for one in new]
+        keys, safe = self._disk.add(documents, [one.message.id if one.only_once else None for one in new])
         with self._changed:
-            for one, key, entry in zip(new, keys, entries, strict=True):
-                if one.waiting is not None:
-                    self._settle_answer(one.waiting, key, entry)
-                elif safe or not one.only_once:
-                    self._kept[key] = entry
+            for one, key, document in zip(new, keys, documents, strict=True):
+                if safe or not one.only_once:
+                    self._kept[key] = kept(key, one.message, document)
             self._keep_bounded()
             self._changed.notify_all()
         if safe:
@@ -275,30 +209,21 @@ class Replies:
         for one in repeated:
             one.stored(0, first=False)
 
-    def _settle_answer(self, waiting: PendingRequest, key: int, entry: StoredEntry) -> None:
-        watched = self._watched.get(waiting)
-        if watched is not None:
-            watched.kept[key] = entry
-        elif waiting.taken:
-            self._gone.append(key)
-        else:
-            self._kept[key] = entry
-
     def _keep_bounded(self) -> None:
         """Drop the oldest if there are too many, or they are too large; announcements go last."""
-        over, size = len(self._kept) - self._limit, sum(len(entry.payload) for entry in self._kept.values())
+        over, size = len(self._kept) - self._limit, sum(one.size_bytes for one in self._kept.values())
         if over <= 0 and size <= MAX_KEPT_BYTES:
             return
         for key in sorted(self._kept, key=lambda key: _worth(self._kept[key])):
             if over <= 0 and size <= MAX_KEPT_BYTES:
                 return
-            size -= len(self._kept.pop(key).payload)
+            size -= self._kept.pop(key).size_bytes
             over -= 1
             self._gone.append(key)
             self._tally.count("kept replies dropped: nobody takes them", f"more than {self._limit}, or too large")
 
 
-def _worth(entry: StoredEntry) -> int:
+def _worth(entry: KeptReply) -> int:
     return _LAST_TO_GO.index(entry.command) + 1 if entry.command in _LAST_TO_GO else 0
 
 
@@ -313,24 +238,24 @@ class _Disk:
         self._seen: dict[str, None] = {}
         self._next_key = FIRST_MEMORY_KEY
 
-    def recovered(self) -> tuple[dict[int, StoredEntry], list[int]]:
+    def recovered(self) -> tuple[dict[int, KeptReply], list[int]]:
         """Return the entries of an earlier process, by key, and the keys of unreadable ones."""
-        entries: dict[int, StoredEntry] = {}
+        entries: dict[int, KeptReply] = {}
         unreadable: list[int] = []
         for key, document, handed in self._queue.pending() if self._queue is not None else ():
             try:
-                entries[key] = StoredEntry.recovered(document, handed=handed)
+                entries[key] = kept(key, recovered(document), document, redelivered=handed)
             except InvalidMessageError as error:
                 self._tally.count("unreadable entries of the reply queue", error.reason)
                 unreadable.append(key)
         return entries, unreadable
 
-    def add(self, entries: Sequence[StoredEntry], ids: Sequence[str | None]) -> tuple[list[int], bool]:
-        """Write entries and return their keys, and whether they are safe; those that the disk refuses get keys too."""
+    def add(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str | None]) -> tuple[list[int], bool]:
+        """Write documents; return their keys, of those that the disk refuses too, and whether they are safe."""
         safe = True
-        if self._queue is not None and entries:
+        if self._queue is not None and documents:
             try:
-                return self._queue.add_many([entry.stored() for entry in entries], ids=ids), True
+                return self._queue.add_many(documents, ids=ids), True
             except StorageError as error:
                 self._failed(error)
                 for seen in ids:
@@ -338,7 +263,7 @@ class _Disk:
                         self._seen.pop(seen, None)
                 safe = False
         first = self._next_key
-        self._next_key += len(entries)
+        self._next_key += len(documents)
         return list(range(first, self._next_key)), safe
 
     def change(self, *, handed: Collection[int], gone: Collection[int]) -> None:
@@ -374,48 +299,3 @@ class _Disk:
 
     def _failed(self, error: StorageError) -> None:
         self._tally.count("failures of the reply queue", str(error))
-
-
-class ReplyQueue:
-    """The four methods of Fed-BioMed's `TasksQueue` over kept replies, for its scripts. Safe from any thread.
-
-    A reply that a thread got comes again, marked ``redelivered``, if the process dies before that thread called
-    `task_done`, or `get` again.
-    """
-
-    def __init__(self, replies: Callable[[], Replies], told: Callable[[KeptReply], dict[str, Any]]) -> None:
-        self._replies, self._told = replies, told
-
-    def add(self, task: dict[str, Any]) -> None:
-        """Put a message in, as it is; it is safe when this returns, on disk if this process keeps a queue there.
-
-        Raises TasksQueueError if it is no JSON object.
-        """
-        if not isinstance(task, dict):
-            raise TasksQueueError(f"a queue keeps JSON objects, not a {type(task).__name__}")
-        try:
-            document = StoredDocument.of(msgspec.json.decode(msgspec.json.encode(task), type=dict[str, Any]))
-        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            raise TasksQueueError(f"a message cannot be written as JSON: {error}") from None
-        safe = threading.Event()
-        self._replies().keep(document, on_kept=lambda _key, _first: safe.set())
-        safe.wait(STOP_WAITS_S)
-
-    def get(self, block: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the historic signature
-        """Take the oldest message, waiting for one unless ``block`` is false.
-
-        Raises TasksQueueError if there is none, or if the connection is closed meanwhile.
-        """
-        replies = self._replies()
-        taken = replies.take(limit=1, timeout_s=None if block else 0.0)
-        if not taken:
-            raise TasksQueueError(CLOSED if replies.released else "no reply is waiting")
-        return self._told(taken[0])
-
-    def task_done(self) -> None:
-        """Note that this thread is done with the reply it got; does nothing if it got none."""
-        self._replies().confirm()
-
-    def qsize(self) -> int:
-        """Return how many messages wait."""
-        return len(self._replies())

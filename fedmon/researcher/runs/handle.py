@@ -246,8 +246,15 @@ class RunHandle:
     def __repr__(self) -> str:
         return f"<RunHandle {self.states().summary()}>"
 
+    def __rich__(self) -> Any:
+        return self.states()
+
     def _repr_html_(self) -> str:
         return self.states()._repr_html_()
+
+    def to_frame(self) -> Any:
+        """Return the state on each node as a pandas DataFrame. Raises NoDataframeError where pandas is not there."""
+        return self.states().to_frame()
 
     # -----------------------------------------------------------------------------------------------------------------
 

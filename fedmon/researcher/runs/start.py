@@ -14,7 +14,7 @@ from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunLimits, RunReply
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
-from fedmon.researcher.asking.request import Asker, checked_timeout
+from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
 from fedmon.researcher.asking.tables import dataset_rows
 from fedmon.researcher.replies.announcements import Announcements
@@ -25,7 +25,6 @@ from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
 from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
 
-MAX_TAGS = 64
 _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
 
 
@@ -52,7 +51,8 @@ def start_run(
         raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
     job_id = new_id() if job_id is None else checked_id(job_id, what="job_id")
     deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
-    plain, wanted_tags, bounds = checked_arguments(arguments), _checked_tags(tags), checked_limits(limits)
+    plain, bounds = checked_arguments(arguments), checked_limits(limits)
+    wanted_tags = [] if tags is None or tags == [] else checked_tags(tags)
     asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
         raise NobodyToRunError("no node was named")
@@ -135,16 +135,6 @@ def _nobody(what: str, outcomes: Outcomes[Any] | None, asker: Asker) -> NobodyTo
     refused = all(outcome.status is OutcomeStatus.REFUSED for outcome in outcomes.values())
     exit_code = 3 if outcomes.ok else 4 if refused else 6
     return NobodyToRunError("; ".join([f"no {what}{asked}", *why_not(outcomes)]), exit_code=exit_code)
-
-
-def _checked_tags(tags: Sequence[str] | None) -> list[str]:
-    if tags is None:
-        return []
-    if isinstance(tags, str) or not isinstance(tags, list | tuple):
-        raise InvalidInputError(f"tags is {tags!r}: give a list of tags, such as [{str(tags)!r}]")
-    if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or len(tags) > MAX_TAGS:
-        raise InvalidInputError(f"tags: give at most {MAX_TAGS} texts of 1 to 256 characters each")
-    return list(tags)
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------

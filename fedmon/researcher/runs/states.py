@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.wire.runs import JobReport, JobsReply, JobState, RunReply, StopReply, Usage
 from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
-from fedmon.researcher.asking.tables import Row, html_table, local_time, text_table
+from fedmon.researcher.asking.tables import ByNode, Row, local_time
 
 REFUSED, UNANSWERED = "refused", "unanswered"
 _SHOWN = (
@@ -160,24 +160,14 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class RunStates(Mapping[NodeId, NodeRun]):
-    """The state of a run on each of its nodes, sorted by id; immutable. A table by `str`, and in a notebook."""
+class RunStates(ByNode[NodeRun]):
+    """The state of a run on each of its nodes, sorted by id; immutable. Shows itself as a table."""
 
     def __init__(
         self, job_id: str, parts: Mapping[NodeId, NodeRun], latest: Mapping[NodeId, Mapping[str, float | None]]
     ) -> None:
-        self.job_id = job_id
-        self._parts = {node_id: parts[node_id] for node_id in sorted(parts)}
-        self._latest = latest
-
-    def __getitem__(self, node_id: str) -> NodeRun:
-        return self._parts[NodeId(node_id)]
-
-    def __iter__(self) -> Iterator[NodeId]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
+        super().__init__(parts)
+        self.job_id, self._latest = job_id, latest
 
     @property
     def is_over(self) -> bool:
@@ -199,6 +189,10 @@ class RunStates(Mapping[NodeId, NodeRun]):
         return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
     def notes(self) -> list[str]:
+        """Return a line for each reason, with the nodes that share it, and the summary."""
+        return [*self.reasons(), self.summary()]
+
+    def reasons(self) -> list[str]:
         """Return a line for each reason, with the nodes that share it."""
         return by_reason({str(node_id): part.sentence() for node_id, part in self.items() if part.explanation()})
 
@@ -218,16 +212,8 @@ class RunStates(Mapping[NodeId, NodeRun]):
         confined = f", in sandbox {self._level}" if self._level else ""
         return f"job {self.job_id}: {said}{confined}" + (f"; {unheard} of them unheard" if unheard else "")
 
-    def __str__(self) -> str:
-        if not self:
-            return self.summary()
-        return "\n".join([text_table(self.text_rows()), *map(escape_control, self.notes()), self.summary()])
-
     def __repr__(self) -> str:
         return f"<{self.summary()}>"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.rows(), caption=self.summary())
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -265,7 +251,7 @@ def _why(job: JobReport) -> list[str]:
 class RunList(Outcomes[JobsReply]):
     """What each node answered, by node id; shown as the runs that they know, newest first."""
 
-    def __init__(self, outcomes: Outcomes[JobsReply]) -> None:
+    def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None) -> None:
         super().__init__(
             outcomes.command,
             dict(outcomes.items()),
@@ -273,6 +259,7 @@ class RunList(Outcomes[JobsReply]):
             rows_of=job_rows,
             elapsed_s=outcomes.elapsed_s,
         )
+        self._limit = limit
 
     def runs(self) -> dict[str, dict[str, JobReport]]:
         """Return the jobs by their id and the node, newest first."""
@@ -294,26 +281,28 @@ class RunList(Outcomes[JobsReply]):
             for job_id, jobs in self.runs().items()
         ]
 
-    def explanation(self) -> str:
+    def summary(self) -> str:
         """Return how many runs there are, and which nodes did not answer."""
         if not self:
-            return super().explanation()
+            return super().summary()
         known = f"runs of {self.circumstances.researcher_id} that {len(self.ok)} nodes know: {len(self.runs())}"
         return "; ".join([known, *why_not(self)])
 
+    explanation = summary
+
     def text(self, limit: int | None = None) -> str:
         """Return the newest runs as a table, and how many more there are."""
-        rows = self.rows()
+        return str(RunList(self, limit=limit))
+
+    def text_rows(self) -> list[Row]:
+        """Return the rows for a terminal."""
         # An id is not to be folded: the moment takes no more than it must.
-        shown = [row | {"began": local_time(row["began"])[5:16]} for row in rows[:limit]]
-        more = [f"... and {len(rows) - len(shown)} older ones"] if len(shown) < len(rows) else []
-        return "\n".join([*([text_table(shown)] if shown else []), *more, self.explanation()])
+        return [row | {"began": local_time(row["began"])[5:16]} for row in self.rows()[: self._limit]]
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def _repr_html_(self) -> str:
-        return html_table(self.rows(), caption=self.explanation())
+    def notes(self) -> list[str]:
+        """Return the lines below the table."""
+        older = len(self.rows()[self._limit :]) if self._limit is not None else 0
+        return [*([f"... and {older} older ones"] if older else []), self.summary()]
 
 
 def _standing(jobs: Mapping[str, JobReport]) -> str:

@@ -18,8 +18,7 @@ from fedmon.common.wire.messages import Error, Monitor
 from fedmon.common.wire.samples import MonitorReply, SampleBatch, as_batch
 from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.request import Asker, checked_timeout
-from fedmon.researcher.samples.follower import StreamFollower
-from fedmon.researcher.samples.resend import Resend
+from fedmon.researcher.samples.resend import Resend, StreamFollower
 
 LEASE_S, RENEW_EVERY_S = 30.0, 10.0
 MANY_NODES = 1_000
@@ -53,70 +52,6 @@ def wished(nodes: Iterable[NodeId] | None, interval_s: float | None, *, live: bo
 def _union(choices: Iterable[Choice]) -> Choice:
     found = list(choices)
     return None if None in found else frozenset(node_id for nodes in found for node_id in nodes or ())
-
-
-class Leases:
-    """Keeps one lease a node for this process: the smallest interval that a consumer of that node wishes.
-
-    Belongs to the inbox thread, which ``on_answer`` is called on. ``due_at`` is when `renew` is to be called next, on
-    the monotonic clock.
-    """
-
-    def __init__(self, asker: Asker, pending: Pending, on_answer: Callable[[Reply], None]) -> None:
-        self._asker, self._pending, self._on_answer = asker, pending, on_answer
-        self._wishes: tuple[Wish, ...] = ()
-        self._told: list[PendingRequest] = []
-        self.due_at: float | None = None
-
-    def change(self, wishes: Iterable[Wish], now: float) -> None:
-        """Take the present wishes of all consumers; asks for leases, or gives them back, as they demand."""
-        before, self._wishes = _union(wish.nodes for wish in self._wishes), tuple(wishes)
-        wanted = _union(wish.nodes for wish in self._wishes)
-        if wanted is not None:
-            if before is None:
-                self._tell("stop", None)
-            elif before - wanted:
-                self._tell("stop", sorted(before - wanted))
-        self.due_at = None
-        self.renew(now)
-
-    def renew(self, now: float) -> None:
-        """Ask for every lease again if that is due."""
-        if not self._wishes:
-            self.due_at = None
-            return
-        if self.due_at is not None and now < self.due_at:
-            return
-        every_s = RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S
-        self.due_at = now + every_s
-        told, self._told = self._told, []
-        for waiting in told:
-            self._pending.close(waiting, taken=True)
-        for_all = [wish for wish in self._wishes if wish.nodes is None]
-        if for_all:
-            self._tell("start", None, for_all)
-        for node_id in sorted({node for wish in self._wishes for node in wish.nodes or ()}):
-            self.ask(node_id)
-
-    def ask(self, node_id: NodeId) -> None:
-        """Ask one node for its lease now: it has just come up, or its extents are needed."""
-        wishes = [wish for wish in self._wishes if wish.nodes is None or node_id in wish.nodes]
-        if wishes:
-            self._tell("start", [node_id], wishes)
-
-    def _tell(self, action: str, nodes: list[NodeId] | None, wishes: Sequence[Wish] = ()) -> None:
-        fields: dict[str, Any] = {}
-        if wishes:
-            fields = {
-                "interval_s": min((wish.interval_s for wish in wishes if wish.interval_s is not None), default=None),
-                "lease_s": LONG_LEASE_S if self._are_many() else LEASE_S,
-                "live": any(wish.live for wish in wishes),
-            }
-        request = self._asker.request(Monitor, action=action, **fields)
-        self._told.append(self._asker.tell(request, nodes, on_answer=self._on_answer))
-
-    def _are_many(self) -> bool:
-        return len(self._asker.roster) > MANY_NODES
 
 
 class SampleConsumer:
@@ -169,7 +104,7 @@ class SampleConsumer:
 
 
 class Consumers:
-    """All consumers of this process: they share one lease a node, and resent pages.
+    """All consumers of this process: they share resent pages, and one lease a node with the smallest interval wished.
 
     Belongs to the inbox thread, but for `add`, `remove`, `wake` and `all`, which are safe from any thread.
     ``subscribe`` is called at each change of `all`, then ``wake``, which has the inbox call `tick` now.
@@ -178,8 +113,10 @@ class Consumers:
     def __init__(
         self, asker: Asker, pending: Pending, *, subscribe: Callable[[], None], wake: Callable[[], None]
     ) -> None:
-        self._subscribe, self.wake = subscribe, wake
-        self._leases = Leases(asker, pending, self._on_answer)
+        self._asker, self._pending, self._subscribe, self.wake = asker, pending, subscribe, wake
+        self._wishes: tuple[Wish, ...] = ()
+        self._told: list[PendingRequest] = []
+        self._renew_at: float | None = None
         self._resend = Resend(asker, pending)
         self._lock = threading.Lock()
         self._wishes_changed = False
@@ -208,7 +145,7 @@ class Consumers:
 
     def farewell(self, now: float) -> None:
         """Give every lease back."""
-        self._leases.change((), now)
+        self._change_leases((), now)
 
     def link(self, *, up: bool) -> None:
         """Note that the connection came up or was lost."""
@@ -221,7 +158,7 @@ class Consumers:
             consumer.follower.node_changed(node_id, is_up=is_up)
         if is_up:
             self._resend.node_came_up(node_id)
-            self._leases.ask(node_id)
+            self._ask(node_id)
 
     def node_heard(self, node_id: NodeId) -> None:
         """Note a sign of life of a node."""
@@ -243,11 +180,11 @@ class Consumers:
         """Do what is due."""
         if self._wishes_changed:
             self._wishes_changed = False
-            self._leases.change((consumer.wish for consumer in self._subscribed), now)
-        self._leases.renew(now)
+            self._change_leases((consumer.wish for consumer in self._subscribed), now)
+        self._renew(now)
         for node_id in [node_id for node_id, at in self._inquiries.items() if at <= now]:
             del self._inquiries[node_id]
-            self._leases.ask(node_id)
+            self._ask(node_id)
         followers = [consumer.follower for consumer in self._subscribed]
         for follower in followers:
             follower.tick(now)
@@ -255,9 +192,61 @@ class Consumers:
 
     def due_at(self) -> float | None:
         """Return when `tick` is to be called next, on the monotonic clock."""
-        dues = [self._leases.due_at, self._resend.due_at, *(one.follower.due_at() for one in self.all)]
+        dues = [self._renew_at, self._resend.due_at, *(one.follower.due_at() for one in self.all)]
         dues += self._inquiries.values()
         return min((due for due in dues if due is not None), default=None)
+
+    # --- leases ------------------------------------------------------------------------------------------------------
+
+    def _change_leases(self, wishes: Iterable[Wish], now: float) -> None:
+        """Take the present wishes of all consumers; asks for leases, or gives them back, as they demand."""
+        before, self._wishes = _union(wish.nodes for wish in self._wishes), tuple(wishes)
+        wanted = _union(wish.nodes for wish in self._wishes)
+        if wanted is not None:
+            if before is None:
+                self._tell("stop", None)
+            elif before - wanted:
+                self._tell("stop", sorted(before - wanted))
+        self._renew_at = None
+        self._renew(now)
+
+    def _renew(self, now: float) -> None:
+        """Ask for every lease again if that is due."""
+        if not self._wishes:
+            self._renew_at = None
+            return
+        if self._renew_at is not None and now < self._renew_at:
+            return
+        every_s = RENEW_RARELY_S if self._are_many() else RENEW_EVERY_S
+        self._renew_at = now + every_s
+        told, self._told = self._told, []
+        for waiting in told:
+            self._pending.close(waiting)
+        for_all = [wish for wish in self._wishes if wish.nodes is None]
+        if for_all:
+            self._tell("start", None, for_all)
+        for node_id in sorted({node for wish in self._wishes for node in wish.nodes or ()}):
+            self._ask(node_id)
+
+    def _ask(self, node_id: NodeId) -> None:
+        """Ask one node for its lease now: it has just come up, or its extents are needed."""
+        wishes = [wish for wish in self._wishes if wish.nodes is None or node_id in wish.nodes]
+        if wishes:
+            self._tell("start", [node_id], wishes)
+
+    def _tell(self, action: str, nodes: list[NodeId] | None, wishes: Sequence[Wish] = ()) -> None:
+        fields: dict[str, Any] = {}
+        if wishes:
+            fields = {
+                "interval_s": min((wish.interval_s for wish in wishes if wish.interval_s is not None), default=None),
+                "lease_s": LONG_LEASE_S if self._are_many() else LEASE_S,
+                "live": any(wish.live for wish in wishes),
+            }
+        request = self._asker.request(Monitor, action=action, **fields)
+        self._told.append(self._asker.tell(request, nodes, on_answer=self._on_answer))
+
+    def _are_many(self) -> bool:
+        return len(self._asker.roster) > MANY_NODES
 
     def _on_answer(self, reply: Reply) -> None:
         for consumer in self.all:

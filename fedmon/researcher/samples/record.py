@@ -23,7 +23,7 @@ from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
-from fedmon.researcher.samples.follower import MissingSamples, Resume, Since, Start, StreamFollower
+from fedmon.researcher.samples.resend import MissingSamples, Resume, Since, Start, StreamFollower
 from fedmon.researcher.samples.watch import SeriesFilter
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
-from fedmon.researcher.samples.follower import MissingSamples, StreamFollower
+from fedmon.researcher.samples.resend import MissingSamples, StreamFollower
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 HELD_SAMPLES = 5_000

@@ -1,29 +1,16 @@
-"""Messages that arrive: queued on the network thread, read and checked by a thread of their own."""
+"""Messages that arrive: queued on the network thread, handled by a thread of their own; and counters."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
 
 from fedmon.common.actor import Actor, Priority
-from fedmon.common.errors import InvalidMessageError
-from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
-from fedmon.common.wire import topics
-from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
-from fedmon.common.wire.connection import Link
-from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import LogRecord, PlanDecision, Presence
-from fedmon.common.wire.runs import JobOutcome, RunScalars
-from fedmon.common.wire.samples import AddScalar, SampleBatch
-from fedmon.common.wire.topics import Address, Channel
-from fedmon.researcher.session.connection import Dialect
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +20,6 @@ MAX_DETAIL = 300
 TALLY_EVERY_S = 10.0
 MESSAGES_A_TICK = 16
 """While many messages wait, ``on_tick`` is called after so many of them."""
-
-T = TypeVar("T", SampleBatch | AddScalar, LogRecord, Presence)
-
-_parsed = functools.lru_cache(maxsize=8_192)(topics.parse)
 
 
 class Tally:
@@ -69,62 +52,18 @@ class Tally:
             return dict(sorted(self._counts.items()))
 
 
-class PresenceNews(NamedTuple):
-    """What a node, or its last will, says of it."""
-
-    presence: Presence
-    retained: bool
-
-
-class Cleared(NamedTuple):
-    """The retained presence of a node was deleted."""
-
-    node_id: NodeId
-
-
-class Marker(NamedTuple):
-    """A marker that we published to ourselves came back."""
-
-    payload: bytes
-
-
-class Unreadable(NamedTuple):
-    """A reply to this request that cannot be read."""
-
-    node_id: NodeId
-    request_id: str
-    error: InvalidMessageError
-
-
-Arrived = (
-    SampleBatch | AddScalar | RunScalars | PlanDecision | JobOutcome | Reply | LogRecord
-    | PresenceNews | Cleared | Marker | Unreadable | Link
-)  # fmt: skip
-"""Messages whose sender is as their topic says, and news of the connection."""
-
-
 class Inbox:
-    """Reads and checks arriving messages on a thread of its own; a flood of samples displaces no reply.
+    """Has messages handled on a thread of its own; a flood of samples displaces no reply.
 
-    `put`, `put_link` and `wake` are safe from any thread. ``on_arrival`` gets each message with its size in bytes.
+    `put`, `post` and `wake` are safe from any thread. ``on_message`` gets topic, bytes, and whether it was retained.
     ``on_tick`` is called after messages came, at `wake`, and when the seconds are over that it returned. Both run on
     the inbox's thread.
     """
 
     def __init__(
-        self,
-        tally: Tally,
-        *,
-        dialect: Dialect,
-        researcher_id: str,
-        instance: str,
-        strict_identity: bool,
-        on_arrival: Callable[[Arrived, int], None],
-        on_tick: Callable[[], float],
+        self, tally: Tally, *, on_message: Callable[[str, bytes, bool], None], on_tick: Callable[[], float]
     ) -> None:
-        self._tally, self._dialect = tally, dialect
-        self._researcher_id, self._instance, self._strict = researcher_id, instance, strict_identity
-        self._on_arrival, self._on_tick = on_arrival, on_tick
+        self._tally, self._on_message, self._on_tick = tally, on_message, on_tick
         self._actor = Actor("fedmon-inbox")
         self._since_tick = 0
         self._timer_at = float("inf")
@@ -135,21 +74,21 @@ class Inbox:
         self.wake()
 
     def stop(self) -> None:
-        """End the thread; messages that were not read yet are dropped."""
+        """End the thread; messages that were not handled yet are dropped."""
         self._actor.close(timeout_s=STOP_WAITS_S, drop=True)
 
     def put(self, topic: str, payload: bytes, retained: bool = False) -> None:  # noqa: FBT001, FBT002 - the transport's order
         """Take a message from the network thread."""
         urgent = topic.startswith(("general/researcher", "general/status/"))
         self._actor.post(
-            lambda: self._arrived(topic, payload, retained=retained),
+            lambda: self._arrived(topic, payload, retained),
             priority=Priority.URGENT if urgent else Priority.BULK,
             size_bytes=len(payload),
         )
 
-    def put_link(self, link: Link) -> None:
-        """Take news of the connection from the network thread."""
-        self._actor.post(lambda: self._on_arrival(link, 0))
+    def post(self, job: Callable[[], object]) -> None:
+        """Do something on the inbox's thread, after the urgent messages that came before, then call ``on_tick``."""
+        self._actor.post(job)
         self.wake()
 
     def wake(self) -> None:
@@ -182,9 +121,9 @@ class Inbox:
             self._timer_at = float("inf")
             self._tick()
 
-    def _arrived(self, topic: str, payload: bytes, *, retained: bool) -> None:
+    def _arrived(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001 - as `put`
         try:
-            self._message(topic, payload, retained=retained)
+            self._on_message(topic, payload, retained)
         except Exception:
             # One message that is handled wrongly must not make us deaf to all others.
             self._tally.count("messages that we failed on", topic, quiet=True)
@@ -192,66 +131,3 @@ class Inbox:
         self._since_tick += 1
         if self._since_tick >= MESSAGES_A_TICK or not self._actor.backlog:
             self._tick()
-
-    def _message(self, topic: str, payload: bytes, *, retained: bool) -> None:
-        address = _parsed(topic)
-        try:
-            for message in self._read(topic, address, payload, retained=retained):
-                self._on_arrival(message, len(payload))
-        except InvalidMessageError as error:
-            self._tally.count(f"unreadable messages ({address.channel.value})", f"{topic}: {error.reason}")
-            if address.channel is Channel.REPLY and address.node_id is not None:
-                request_id = recover_envelope(payload).get("id")
-                if isinstance(request_id, str):
-                    self._on_arrival(Unreadable(address.node_id, request_id, error), len(payload))
-
-    def _read(self, topic: str, address: Address, payload: bytes, *, retained: bool) -> Iterable[Arrived]:
-        """Read a message, and check that its sender is as its topic says. Raises InvalidMessageError."""
-        channel = address.channel
-        is_foreign = self._dialect.hears(topic)
-        if retained and (is_foreign or channel in (Channel.REPLY, Channel.METRICS, Channel.LOG)):
-            # Only presence is ever retained; anything else is a trap for later subscribers.
-            name = "" if is_foreign else f" ({channel.value})"
-            self._tally.count(f"retained messages refused{name}", topic)
-            return ()
-        if is_foreign:
-            return self._dialect.read(topic, payload)
-        match channel:
-            case Channel.STATUS:
-                return self._status(address, payload, retained=retained)
-            case Channel.REPLY:
-                return self._reply(address, payload)
-            case Channel.METRICS:
-                return self._from_sender(address, decode_telemetry(payload))
-            case Channel.LOG:
-                return self._from_sender(address, decode_log(payload))
-            case _:
-                self._tally.count("messages on a foreign topic", topic)
-                return ()
-
-    def _reply(self, address: Address, payload: bytes) -> Iterable[Arrived]:
-        if address.node_id == self._researcher_id and address.instance == self._instance:
-            return (Marker(payload),)
-        message = decode_reply(payload)
-        if message.node_id != address.node_id:
-            self._tally.count("messages naming another sender", f"{address.node_id} says to be {message.node_id}")
-        elif message.researcher_id != self._researcher_id:
-            self._tally.count("replies for another researcher", f"from {address.node_id}")
-        else:
-            return (message,)
-        return ()
-
-    def _status(self, address: Address, payload: bytes, *, retained: bool) -> Iterable[Arrived]:
-        if address.node_id is not None and not payload:
-            return (Cleared(address.node_id),)
-        return [PresenceNews(presence, retained) for presence in self._from_sender(address, decode_presence(payload))]
-
-    def _from_sender(self, address: Address, message: T) -> tuple[T, ...]:
-        """Return the message if its topic names its sender, or need not; else count it."""
-        if address.node_id is None and self._strict:
-            self._tally.count("messages without a sender in their topic", message.node_id)
-            return ()
-        if address.node_id not in (None, message.node_id):
-            self._tally.count("messages naming another sender", f"{address.node_id} says to be {message.node_id}")
-            return ()
-        return (message,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import secrets
 import threading
@@ -12,17 +13,19 @@ from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError
+from fedmon.common.errors import ConflictError, FolderInUseError, InvalidMessageError, NotFoundError
 from fedmon.common.ids import MAIN_INSTANCE, InstanceId, NodeId, kept_client_id, new_id
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.queue import TasksQueue
 from fedmon.common.wire import topics
-from fedmon.common.wire.connection import Link, Will
+from fedmon.common.wire.codec import decode_log, decode_presence, decode_reply, decode_telemetry, recover_envelope
+from fedmon.common.wire.connection import Will
 from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision
 from fedmon.common.wire.runs import JobOutcome, JobsReply, RunScalars
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
+from fedmon.common.wire.topics import Address, Channel
 from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
@@ -34,13 +37,19 @@ from fedmon.researcher.samples.logs import Logs
 from fedmon.researcher.samples.resend import memory_bytes
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 from fedmon.researcher.session.connection import Connection, Dialect
-from fedmon.researcher.session.inbox import Arrived, Cleared, Inbox, Marker, PresenceNews, Tally, Unreadable
+from fedmon.researcher.session.inbox import Inbox, Tally
 
 logger = logging.getLogger(__name__)
 
 LOOK_FOR_STALE_EVERY_S = 5.0
 EVENTS = ("presence", "telemetry")
 QUEUES_FOLDER = "replies"
+_DECODERS: dict[Channel, Callable[[bytes], Any]] = {
+    Channel.REPLY: decode_reply,
+    Channel.METRICS: decode_telemetry,
+    Channel.LOG: decode_log,
+}
+_parsed = functools.lru_cache(maxsize=8_192)(topics.parse)
 
 
 class FederationStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,15 +99,8 @@ class Session:
             else Dialect(researcher_id=self.researcher_id, instance=self.instance)
         )
         self.roster = Roster(announced=self.dialect.announced, max_nodes=settings.max_nodes)
-        self.inbox = Inbox(
-            self.tally,
-            dialect=self.dialect,
-            researcher_id=self.researcher_id,
-            instance=self.instance,
-            strict_identity=settings.identity_is_strict,
-            on_arrival=self._arrived,
-            on_tick=self._tick,
-        )
+        self._is_strict = settings.identity_is_strict
+        self.inbox = Inbox(self.tally, on_message=self._message, on_tick=self._tick)
         self.dispatcher = Dispatcher(self.tally, on_room=self.inbox.wake)
         self.replies = Replies(queue, tally=self.tally)
         self.connection = Connection(
@@ -107,7 +109,7 @@ class Session:
             subscriptions=self.dialect.subscriptions(),
             timeout_s=timeout_s,
             on_message=self.inbox.put,
-            on_link=self.inbox.put_link,
+            on_link=lambda link: self.inbox.post(lambda: self._link(up=link.up)),
             keeps_session=self.instance == MAIN_INSTANCE,
         )
         self.asker = Asker(
@@ -118,7 +120,7 @@ class Session:
             researcher_id=self.researcher_id,
             instance=self.instance,
             timeout_s=timeout_s,
-            on_ended=self.replies.ended,
+            on_untaken=self.replies.keep,
         )
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
@@ -262,7 +264,64 @@ class Session:
 
     # --- what arrives, on the inbox's thread -------------------------------------------------------------------------
 
-    def _arrived(self, message: Arrived, size_bytes: int) -> None:
+    def _message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001 - as `Inbox` hands it over
+        address = _parsed(topic)
+        try:
+            self._read(topic, address, payload, retained=retained)
+        except InvalidMessageError as error:
+            self.tally.count(f"unreadable messages ({address.channel.value})", f"{topic}: {error.reason}")
+            if address.channel is Channel.REPLY and address.node_id is not None:
+                self._unreadable(address.node_id, recover_envelope(payload).get("id"), error)
+
+    def _read(self, topic: str, address: Address, payload: bytes, *, retained: bool) -> None:
+        """Read a message, and hand it on if its sender is as its topic says. Raises InvalidMessageError."""
+        channel, size_bytes = address.channel, len(payload)
+        is_foreign = self.dialect.hears(topic)
+        if retained and (is_foreign or channel in (Channel.REPLY, Channel.METRICS, Channel.LOG)):
+            # Only presence is ever retained; anything else is a trap for later subscribers.
+            name = "" if is_foreign else f" ({channel.value})"
+            self.tally.count(f"retained messages refused{name}", topic)
+        elif is_foreign:
+            for message in self.dialect.read(topic, payload):
+                self._take(message, size_bytes)
+        elif channel is Channel.STATUS:
+            self._status(address, payload, retained=retained)
+        elif topic == self._marker_topic:
+            if payload == self._marker:
+                self.roster.settling.marker_back()
+        elif channel in _DECODERS:
+            telling = _DECODERS[channel](payload)
+            if self._is_from(address, telling):
+                self._take(telling, size_bytes)
+        else:
+            self.tally.count("messages on a foreign topic", topic)
+
+    def _is_from(self, address: Address, message: Any) -> bool:
+        """Tell whether a message is from whom its topic names, and for us; if not it is counted."""
+        if address.node_id is None and self._is_strict:
+            self.tally.count("messages without a sender in their topic", message.node_id)
+        elif address.node_id not in (None, message.node_id):
+            self.tally.count("messages naming another sender", f"{address.node_id} says to be {message.node_id}")
+        elif address.channel is Channel.REPLY and message.researcher_id != self.researcher_id:
+            self.tally.count("replies for another researcher", f"from {address.node_id}")
+        else:
+            return True
+        return False
+
+    def _status(self, address: Address, payload: bytes, *, retained: bool) -> None:
+        """Take the presence of a node, or that it was cleared at the broker."""
+        if address.node_id is not None and not payload:
+            self.roster.cleared(address.node_id)
+            if (event := self._clearing.get(address.node_id)) is not None:
+                event.set()
+            return
+        presence = decode_presence(payload)
+        if self._is_from(address, presence):
+            change = self.roster.presence(presence, retained=retained, now=Moment.now())
+            if change is not None:
+                self._changed(change)
+
+    def _take(self, message: Any, size_bytes: int) -> None:
         match message:
             case SampleBatch() | AddScalar():
                 self._telemetry(message, size_bytes)
@@ -280,26 +339,6 @@ class Session:
             case JobOutcome():
                 self.job_outcomes.arrived(message, taken=self.runs.outcome(message))
                 self._heard(NodeId(message.node_id), revives=True)
-            case Unreadable():
-                self._unreadable(message)
-            case _:
-                self._broker_news(message)
-
-    def _broker_news(self, news: PresenceNews | Cleared | Marker | Link) -> None:
-        match news:
-            case PresenceNews(presence, retained):
-                change = self.roster.presence(presence, retained=retained, now=Moment.now())
-                if change is not None:
-                    self._changed(change)
-            case Cleared(node_id):
-                self.roster.cleared(node_id)
-                if (event := self._clearing.get(node_id)) is not None:
-                    event.set()
-            case Marker(payload):
-                if payload == self._marker:
-                    self.roster.settling.marker_back()
-            case Link():
-                self._link(up=news.up)
 
     def _link(self, *, up: bool) -> None:
         """Find out anew which nodes are there, or note that none can be asked."""
@@ -309,7 +348,7 @@ class Session:
             self._marker = new_id().encode()
             self.connection.publish(self._marker_topic, self._marker)
             if self._greeting is not None:
-                self.pending.close(self._greeting, taken=True)
+                self.pending.close(self._greeting)
             self._greeting = self.asker.tell(self.asker.request(Ping), None)
             self.runs.may_have_missed(None)
         else:
@@ -327,8 +366,6 @@ class Session:
             case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply | JobsReply):
                 # These are never taken up later: what is missing is asked for anew.
                 self.tally.count("late answers about metrics and jobs", quiet=True)
-            case ReplyMatch.MATCHED if waiting is not None and waiting.kept:
-                self.replies.watch(waiting)
             case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
                 if isinstance(reply, Error):
@@ -342,12 +379,12 @@ class Session:
                 )
         self._heard(NodeId(reply.node_id), revives=True)
 
-    def _unreadable(self, reply: Unreadable) -> None:
+    def _unreadable(self, node_id: NodeId, request_id: object, error: InvalidMessageError) -> None:
         """Let a caller know that a reply of this node could not be read."""
-        waiting = self.pending.expects(reply.node_id, reply.request_id)
+        waiting = self.pending.expects(node_id, request_id) if isinstance(request_id, str) else None
         if waiting is not None:
-            code = ErrorCode.VERSION if reply.error.code == ErrorCode.VERSION.value else ErrorCode.FAILED
-            waiting.unreadable(reply.node_id, code, reply.error.reason)
+            code = ErrorCode.VERSION if error.code == ErrorCode.VERSION.value else ErrorCode.FAILED
+            waiting.unreadable(node_id, code, error.reason)
 
     def _telemetry(self, telemetry: SampleBatch | AddScalar, size_bytes: int) -> None:
         """Hand samples to consumers, runs and listeners."""

@@ -9,8 +9,7 @@ import pytest
 
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
-from fedmon.researcher.replies.queue import ReplyQueue
-from fedmon.researcher.requests import Requests
+from fedmon.researcher.requests import ReplyQueue, Requests
 
 NEEDED = inspect.Parameter.empty
 SIGNATURES: dict[Any, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Extent, MonitorReply
-from fedmon.researcher.samples.follower import (
+from fedmon.researcher.samples.resend import (
     GRACE_S,
     HOLD_BYTES,
     MAX_BOOTS,

@@ -13,8 +13,8 @@ from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.consumers import RENEW_EVERY_S
-from fedmon.researcher.samples.follower import TOO_OLD
 from fedmon.researcher.samples.record import Record, RecordPosition
+from fedmon.researcher.samples.resend import TOO_OLD
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.recording_node import CPU, RecordingNode

@@ -10,8 +10,8 @@ import pytest
 from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.researcher.samples.follower import MissingSamples
 from fedmon.researcher.samples.record import QUEUE_BYTES, RecordWriter
+from fedmon.researcher.samples.resend import MissingSamples
 from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024

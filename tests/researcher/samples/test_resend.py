@@ -11,8 +11,7 @@ from bench.echo_nodes import Message
 from fedmon.common.actor import BULK_BOUND
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.messages import Ping
-from fedmon.researcher.samples.follower import HOLD_BYTES, TOO_OLD
-from fedmon.researcher.samples.resend import NODES_AT_ONCE
+from fedmon.researcher.samples.resend import HOLD_BYTES, NODES_AT_ONCE, TOO_OLD
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker

@@ -16,8 +16,16 @@ from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Roster
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
-from fedmon.researcher.samples.follower import HOLD_BYTES, MissingSamples, Since, StreamFollower
-from fedmon.researcher.samples.resend import MAX_TRIES, NOT_KEPT, REPLY_WITHIN_S, Resend
+from fedmon.researcher.samples.resend import (
+    HOLD_BYTES,
+    MAX_TRIES,
+    NOT_KEPT,
+    REPLY_WITHIN_S,
+    MissingSamples,
+    Resend,
+    Since,
+    StreamFollower,
+)
 from fedmon.researcher.session.connection import Connection, Dialect
 
 NODE = NodeId("a")
@@ -75,7 +83,7 @@ class Bench:
             pending=self.pending,
             roster=Roster(),
             timeout_s=1.0,
-            on_ended=lambda _waiting, _replies: None,
+            on_untaken=lambda _reply: None,
         )
         self.resend = Resend(self.asker, self.pending, clock=lambda: self.now)
         self.follower = StreamFollower(
