@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.table import is_counter
-from fedmon.report.block import Block, Floats
+from fedmon.report.blocks import Block, Floats
 from fedmon.report.rates import Rates
 
 COUNT = 800

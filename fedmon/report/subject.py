@@ -10,9 +10,9 @@ import msgspec
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import RecordedStream
-from fedmon.report.block import Block
+from fedmon.report.blocks import Block
 from fedmon.report.findings.case import Case, Node, unix
-from fedmon.report.layout import natural
+from fedmon.report.selection import natural
 from fedmon.report.source import JOB, Host, Source
 from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
 

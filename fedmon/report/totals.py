@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import is_counter
-from fedmon.report.block import Block, Floats
+from fedmon.report.blocks import Block, Floats
 from fedmon.report.rates import PERF_CLOCK, is_by_perf_clock
 
 IDLE_BELOW: Mapping[str, float] = MappingProxyType(

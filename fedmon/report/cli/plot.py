@@ -12,10 +12,9 @@ import typer
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.log import escape_control
-from fedmon.report.cli.inputs import recordings, times
-from fedmon.report.cli.progress import progress_bar
+from fedmon.report.cli.inputs import progress_bar, recordings, times
 from fedmon.report.extra import report_extra
-from fedmon.report.layout import sound
+from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.plots import Group

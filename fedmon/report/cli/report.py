@@ -11,9 +11,8 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.report.cli.inputs import recordings, refuse_recording, times
-from fedmon.report.cli.progress import progress_bar
-from fedmon.report.layout import sound
+from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
+from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding

@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Sequence
 
 from fedmon.common.metrics.table import MISSING
+from fedmon.report.amounts import counted, duration, listed, moment
 from fedmon.report.document.model import Facts, shown
 from fedmon.report.document.nodes import node_table
 from fedmon.report.document.style import WORDS
 from fedmon.report.findings.case import Case
 from fedmon.report.findings.finding import Finding, Severity
 from fedmon.report.findings.run import exit_text
-from fedmon.report.wording import counted, duration, listed, moment
 
 _BAR = 24
 _BARS = {"cpu-efficiency": "CPU", "cpu-use": "CPU", "memory-peak": "Memory", "memory-use": "Memory", "gpu-use": "GPU",

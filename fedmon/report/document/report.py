@@ -15,6 +15,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
 from fedmon.common.metrics.metric import Metric
 from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, metric_of
+from fedmon.report.amounts import counted, duration, listed, moment, number
 from fedmon.report.document import about
 from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table, shown
 from fedmon.report.document.nodes import hardware_table, job_table, node_table
@@ -26,11 +27,10 @@ from fedmon.report.findings.completeness import main_stream
 from fedmon.report.findings.finding import Finding, Severity
 from fedmon.report.findings.run import cost_text
 from fedmon.report.findings.thresholds import ALL, Threshold
-from fedmon.report.layout import labelled, natural
+from fedmon.report.selection import labelled, natural
 from fedmon.report.source import JOB, Source
 from fedmon.report.subject import Subject, choose
 from fedmon.report.totals import SeriesTotal
-from fedmon.report.wording import counted, duration, listed, moment, number
 
 if TYPE_CHECKING:
     from fedmon.report.bins import Bins

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fedmon.report.amounts import counted, duration, listed, moment, percent
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.finding import Finding, Severity
 from fedmon.report.totals import StreamTotal
-from fedmon.report.wording import counted, duration, listed, moment, percent
 
 
 def main_stream(case: Case, node: Node) -> StreamTotal | None:

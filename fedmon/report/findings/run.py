@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from fedmon.report.amounts import counted, duration, listed, moment, number, percent, size
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case
 from fedmon.report.findings.finding import Finding, Severity
-from fedmon.report.wording import counted, duration, listed, moment, number, percent, size
 
 _UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
 _COST = "agent_cpu_seconds_total"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.report.bins import Binned, mean_over_time
-from fedmon.report.block import Floats
+from fedmon.report.blocks import Floats
 from fedmon.report.plots.figure import Join
 
 _APART = 0.75

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmon.report.block import Floats
+from fedmon.report.blocks import Floats
 from fedmon.report.plots.curve import Curve, coarser
 from fedmon.report.plots.figure import Quantity
 from fedmon.report.plots.layout import Line, Panel

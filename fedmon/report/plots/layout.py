@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from fedmon.report.layout import natural
 from fedmon.report.plots.curve import Curve, join
 from fedmon.report.plots.figure import Join
+from fedmon.report.selection import natural
 
 MOST_LINES = 7
 """Lines in a panel; of more the largest are shown, and the others as one."""

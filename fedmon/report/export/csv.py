@@ -1,19 +1,18 @@
-"""Rows as comma-separated values, as RFC 4180 has them.
-
-Whole numbers are written without a point or an exponent. A text that a spreadsheet would run as a formula gets an
-apostrophe in front of it (OWASP, "CSV injection").
-"""
+"""Rows as comma-separated values, as RFC 4180 has them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
+
+from fedmon.report.export import Table
 
 _FORMULA = "^[=+@\\t\\r\\-]"
 _SPECIAL = '[,"\\r\\n]'
@@ -102,3 +101,25 @@ def _texts(array: pa.Array) -> pa.Array:
         kinds = numbers.dictionary_encode()
         return kinds.dictionary.cast(pa.string()).take(kinds.indices)
     return numbers.cast(pa.string())
+
+
+@runtime_checkable
+class MadeAsText(Protocol):
+    """A table that makes its lines itself, where several processes share the work."""
+
+    def csv(self) -> Iterator[tuple[int, memoryview]]:
+        """Return lines, and how many rows they are."""
+        ...
+
+
+def write_csv(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
+    """Write a line of names and a line for each row; what is not known is empty."""
+    file.write(header(table.schema))
+    if isinstance(table, MadeAsText):
+        for rows, lines in table.csv():
+            file.write(lines)
+            on_rows(rows)
+        return
+    for batch in table.batches():
+        file.write(text([batch]))
+        on_rows(batch.num_rows)
