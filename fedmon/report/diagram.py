@@ -205,7 +205,7 @@ def drawn(
 ) -> bytes:
     """Return a drawing as one of `KINDS`; ``legend`` names the colours of boxes. Raises MissingExtraError."""
     with report_extra("a drawing"):
-        from fedmon.report.plots.library import plain_settings
+        from fedmon.report.charts.library import plain_settings
 
         with plain_settings(svg__fonttype="none", svg__hashsalt="diagram"):
             return _drawn(boxes, lines, title, legend, kind)
@@ -442,7 +442,7 @@ def _png(draw: Callable[[Any], None], **size: Any) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from fedmon.report.plots.library import plain_settings
+        from fedmon.report.charts.library import plain_settings
 
         with plain_settings():
             figure = Figure(dpi=130, **size)

@@ -174,10 +174,10 @@ def plot(
     from fedmon.report.extra import report_extra
 
     with report_extra("a plot"):
-        from fedmon.report import plots
+        from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
 
         subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
-        chosen = plots.figures(
-            plots.read_bins(subject), source, job=subject.job, metrics=metrics, per_node=per_node, combined=combined
-        )
-        return plots.write_plots(chosen, Path(folder), kind=kind, progress=progress)
+        wanted = None if metrics is None else tuple(metrics)
+        choice = Choice(metrics=wanted, per_node=per_node, combined=combined)
+        found = charts_of(read_bins(subject), source, job=subject.job, choice=choice)
+        return write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind, progress=progress)

@@ -150,12 +150,16 @@ class Totals:
 
 
 class Hole(NamedTuple):
-    """A time without samples: from Unix time ``after_t`` to ``until_t``, with so many numbers ``missing``."""
+    """A time without samples: from Unix time ``after_t`` to ``until_t``, with so many numbers ``missing``.
+
+    ``until_seq`` is the number of the sample after it.
+    """
 
     seconds: float
     after_t: float
     until_t: float
     missing: int
+    until_seq: int
 
 
 class ClockStep(NamedTuple):
@@ -226,7 +230,7 @@ class CoveredTime:
             return elapsed
         for at in np.flatnonzero(is_hole):
             after_t = float(block.t[at - 1]) if at else before_t
-            hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0)
+            hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0, block.seq + int(at))
             self.hole_count += 1
             self.hole_seconds += hole.seconds - self.typical_s
             (heapq.heappush if len(self._holes) < _MOST else heapq.heappushpop)(self._holes, hole)

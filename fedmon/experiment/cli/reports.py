@@ -307,8 +307,8 @@ def _text(section: Section) -> str:
 def _write_page(path: Path, found: RunReport, sections: list[Section], state: State) -> None:
     shown, titles = found.overview, [one.title for one in sections]
     with report_extra("a page"):
-        from fedmon.report.document.html import html
-        from fedmon.report.plots.library import own_process
+        from fedmon.report.charts.library import own_process
+        from fedmon.report.document.page import html
 
         with own_process(path.parent):
             curves = {"Values that plans reported": found.reported, "Values that conditions used": found.measured}

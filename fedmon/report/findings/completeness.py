@@ -25,10 +25,12 @@ def samples(case: Case) -> list[Finding]:
     amount = sum(totals.values())
     what = f"job {case.job}" if case.job is not None else "these nodes"
     if amount == 0:
+        # Of a run that ended well before its first sample there is nothing to worry about.
+        is_well = case.job is not None and case.document.get("exit_code") == 0
         return [
             Finding(
                 name="samples",
-                severity=Severity.PROBLEM,
+                severity=Severity.NOTE if is_well else Severity.PROBLEM,
                 title="No samples",
                 text=f"There is no sample of {what}, so nothing can be said about it.",
                 how="samples in the recording",

@@ -73,6 +73,8 @@ def volumes(case: Case) -> list[Finding]:
             continue
         into, out = (sum(pair[at] for pair in pairs) for at in (0, 1))
         figures[f"{name}_in_bytes"], figures[f"{name}_out_bytes"] = into, out
+        if name != "storage" and not into and not out:
+            continue  # such as a machine that spoke to itself alone
         together = _rate(case, name, of_job=of_job)
         rate = f" ({size_rate(together)} together)" if together is not None else ""
         parts.append(words.format(size(into), size(out)) + rate)

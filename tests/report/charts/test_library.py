@@ -10,11 +10,9 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from fedmon.report import plots
-from fedmon.report.plots.library import plain_settings
-from fedmon.report.source import Source
-from fedmon.report.subject import choose
-from tests.report.plots.recordings import recording, samples
+from fedmon.report.charts.draw import KINDS, drawn
+from fedmon.report.charts.library import plain_settings
+from tests.report.charts.recordings import made, recording, samples
 
 CPU = "host_cpu_busy_ratio"
 SETTINGS = "text.usetex: True\nfont.size: 30\naxes.facecolor: black\nbackend: none of them\nno.such.name: 1\n"
@@ -52,7 +50,7 @@ def test_plots_and_the_report_of_a_job_leave_nothing_behind_either(tmp_path: Pat
     job = fedmon(tmp_path, "job", *words, HOME=NOWHERE, TMPDIR=str(temporary))
 
     assert (job.returncode, job.stdout, job.stderr) == (0, "", "")
-    assert len(list((tmp_path / "run").glob("job-report-*.pdf"))) == 1
+    assert len(list((tmp_path / "run").glob("job-report-*.html"))) == 1
     assert [*temporary.iterdir(), *tmp_path.glob("*matplotlib*"), *(tmp_path / "run").glob(".*")] == []
 
 
@@ -66,14 +64,12 @@ def test_a_report_that_has_no_place_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_reader_change_no_drawing_and_are_kept(tmp_path: Path) -> None:
-    with Source([recording(tmp_path / "all.fmr", samples({CPU: [0.1, 0.2]}))]) as source:
-        (plot,) = plots.figures(plots.read_bins(choose(source)), source)
-        kinds = (plots.as_png, plots.as_svg, plots.as_pdf)
-        expected = [kind(plot) for kind in kinds]
+    found = made(tmp_path / "all.fmr", samples({CPU: [0.1, 0.2]}))
+    expected = [drawn(found.first[0], found, kind) for kind in KINDS]
 
-        with mpl.rc_context({"text.usetex": True, "font.size": 30, "axes.facecolor": "black", "svg.fonttype": "path"}):
-            assert expected == [kind(plot) for kind in kinds]
-            assert (mpl.rcParams["text.usetex"], mpl.rcParams["font.size"]) == (True, 30)
+    with mpl.rc_context({"text.usetex": True, "font.size": 30, "axes.facecolor": "black", "svg.fonttype": "path"}):
+        assert expected == [drawn(found.first[0], found, kind) for kind in KINDS]
+        assert (mpl.rcParams["text.usetex"], mpl.rcParams["font.size"]) == (True, 30)
 
 
 def test_nothing_is_put_back_where_nothing_was_changed() -> None:

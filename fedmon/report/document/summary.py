@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from fedmon.common.metrics.table import MISSING
 from fedmon.report.amounts import counted, duration, listed, moment
-from fedmon.report.document.model import Facts, shown
+from fedmon.report.document.model import WORDS, Bars, Facts, shown
 from fedmon.report.document.nodes import node_table
-from fedmon.report.document.style import WORDS
 from fedmon.report.findings.case import Case
 from fedmon.report.findings.finding import Finding, Severity
 from fedmon.report.findings.run import exit_text
@@ -115,15 +114,22 @@ def summary(case: Case, findings: Sequence[Finding], *, width: int = 80) -> str:
     return "\n".join(lines)
 
 
-def _bars(findings: Sequence[Finding], width: int) -> list[str]:
+def bars(findings: Sequence[Finding]) -> Bars:
     """Return a bar for each share of something that the job had, as far as it is known."""
-    lines: list[str] = []
-    for one in findings:
-        ratio = one.figures.get("ratio")
-        if one.name in _BARS and ratio is not None and width >= 40:
-            filled = round(_BAR * min(1.0, max(0.0, ratio)))
-            lines.append(f"{_BARS[one.name]:<12}[{'#' * filled}{'.' * (_BAR - filled)}] {ratio * 100:5.1f} %")
-    return ["", *sorted(lines)] if lines else []
+    rows = [
+        (_BARS[one.name], ratio, f"{ratio * 100:.1f} %")
+        for one in findings
+        if one.name in _BARS and (ratio := one.figures.get("ratio")) is not None
+    ]
+    return Bars(rows=tuple(sorted(rows)))
+
+
+def _bars(findings: Sequence[Finding], width: int) -> list[str]:
+    lines = []
+    for name, ratio, text in bars(findings).rows if width >= 40 else ():
+        filled = round(_BAR * min(1.0, max(0.0, ratio)))
+        lines.append(f"{name:<12}[{'#' * filled}{'.' * (_BAR - filled)}] {text:>7}")
+    return ["", *lines] if lines else []
 
 
 def _table(case: Case, width: int) -> list[str]:
