@@ -90,6 +90,7 @@ setup(
         "fedmon.demo": ["data/*"],
         "fedmon.node.collectors.energy": ["data/*"],
         "fedmon.node.perf": ["events.toml"],
+        "fedmon.report.document": ["*.css", "*.js", "vendor/*"],
     },
     install_requires=BASE,
     extras_require={

@@ -28,7 +28,7 @@ LONG = (
     "tests/docs/test_federated_examples.py", "tests/docs/test_experiments_guide.py", "tests/end_to_end/test_demo.py",
     "tests/contract/test_federation.py", "tests/architecture/test_journeys.py", "tests/docs/",
     "tests/experiment/types/", "tests/end_to_end/", "tests/node/job/", "tests/researcher/",
-    "tests/report/test_document.py", "tests/report/plots/", "tests/report/",
+    "tests/report/test_document.py", "tests/report/charts/", "tests/report/",
 )  # fmt: skip
 """Files that take long, the longest first: nobody is to begin one when all others are done."""
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedmon.report.document import write as write_report
-    from fedmon.report.frames import TidyTable, WideTable, frame
-    from fedmon.report.output import plot, save
+    from fedmon.report.frames import TidyTable, WideTable, frame, plot, save
     from fedmon.report.source import Source
 
 __all__ = ["Source", "TidyTable", "WideTable", "frame", "plot", "save", "write_report"]
@@ -30,8 +29,8 @@ _LAZY = {
     "TidyTable": ("fedmon.report.frames", "TidyTable"),
     "WideTable": ("fedmon.report.frames", "WideTable"),
     "frame": ("fedmon.report.frames", "frame"),
-    "plot": ("fedmon.report.output", "plot"),
-    "save": ("fedmon.report.output", "save"),
+    "plot": ("fedmon.report.frames", "plot"),
+    "save": ("fedmon.report.frames", "save"),
     "write_report": ("fedmon.report.document", "write"),
 }
 

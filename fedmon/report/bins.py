@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.table import is_counter
-from fedmon.report.block import Block, Floats
+from fedmon.report.blocks import Block, Floats
 from fedmon.report.rates import Rates
 
-COUNT = 800
-"""Steps in time: about as many as a plot has pixels."""
+COUNT = 480
+"""Steps in time: about as many as a chart has pixels where two stand side by side."""
 MOST_SERIES = 6000
 """Series that are kept at most, at 36 bytes a step."""
 _TOO_SOON = 0.25

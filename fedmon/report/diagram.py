@@ -1,4 +1,4 @@
-"""Boxes with lines between them, as PNG or SVG: lines lead downward, and pass between boxes, never behind one."""
+"""Drawings of a run: boxes with lines between them that lead downward, bars over time, and numbers over time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -197,7 +197,7 @@ def _swing(start: Point, end: Point) -> tuple[Point, Point, Point]:
     return (start[0], start[1] + bend), (end[0], end[1] - bend), end
 
 
-# --- drawing ----------------------------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------------------------
 
 
 def drawn(
@@ -205,7 +205,7 @@ def drawn(
 ) -> bytes:
     """Return a drawing as one of `KINDS`; ``legend`` names the colours of boxes. Raises MissingExtraError."""
     with report_extra("a drawing"):
-        from fedmon.report.plots.library import plain_settings
+        from fedmon.report.charts.library import plain_settings
 
         with plain_settings(svg__fonttype="none", svg__hashsalt="diagram"):
             return _drawn(boxes, lines, title, legend, kind)
@@ -332,3 +332,121 @@ def _handles(lines: Sequence[Line], legend: Mapping[str, str]) -> list[Any]:
         look: dict[str, Any] = {"linestyle": "--" if line.is_dashed else "-", "linewidth": 1.1}
         found.append(Line2D([], [], color=line.colour, label=kind, **look))
     return found
+
+
+# --- over time --------------------------------------------------------------------------------------------------------
+
+_BARS_WIDTH, _BAR_HEIGHT, _BARS_MARGIN = 9.0, 0.24, 0.95
+_NAME_LETTER = 0.075
+_LONGEST_NAME = 30
+_MAX_LINES = 10
+_AXIS = "time since the run began"
+
+
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
+    """A state with its colour, from when to when, in seconds since the beginning."""
+
+    start_s: float
+    end_s: float
+    state: str
+    colour: str
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of bars, from above to below, each with its name; ``length_s`` is where all of it ends."""
+
+    rows: tuple[tuple[str, tuple[Bar, ...]], ...]
+    length_s: float
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """A line with its name, and its points: seconds since the beginning, and a number."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]
+
+
+def timeline_png(timeline: Timeline) -> bytes:
+    """Return rows of bars as PNG. Raises MissingExtraError."""
+    names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name, _ in timeline.rows]
+    left = 0.3 + max(map(len, names), default=0) * _NAME_LETTER
+    bars_height = len(names) * _BAR_HEIGHT
+    height = bars_height + _BARS_MARGIN
+    unit, size = unit_of(timeline.length_s)
+    width = 1 - (left + 0.25) / _BARS_WIDTH
+    place = (left / _BARS_WIDTH, (_BARS_MARGIN - 0.1) / height, width, bars_height / height)
+
+    def draw(figure: Any) -> None:
+        from matplotlib.patches import Patch
+
+        axes = figure.add_axes(place)
+        colours: dict[str, str] = {}
+        for row, (_, bars) in enumerate(timeline.rows):
+            for bar in bars:
+                colours.setdefault(bar.state, bar.colour)
+                start, width = bar.start_s / size, (bar.end_s - bar.start_s) / size
+                axes.barh(row, width, left=start, height=0.72, color=bar.colour, edgecolor="#555555", linewidth=0.6)
+        axes.set_yticks(range(len(names)), names, fontsize=8.5, parse_math=False)
+        axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
+        axes.set_xlim(0, max(timeline.length_s, 1e-6) / size * 1.003)
+        axes.tick_params(axis="x", labelsize=8)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.set_xlabel(f"{_AXIS} ({unit})", fontsize=8.5)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        handles = [Patch(facecolor=colour, edgecolor="#555555", label=state) for state, colour in colours.items()]
+        if handles:
+            figure.legend(handles=handles, loc="lower center", ncols=len(handles), fontsize=8, frameon=False)
+
+    return _png(draw, figsize=(_BARS_WIDTH, height))
+
+
+def curves_png(title: str, curves: Sequence[Curve]) -> bytes:
+    """Return curves as PNG; of more than a few only these are named. Raises MissingExtraError."""
+    unit, size = unit_of(max((t for curve in curves for t, _ in curve.points), default=0.0))
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        for index, curve in enumerate(curves):
+            times, values = [t / size for t, _ in curve.points], [value for _, value in curve.points]
+            axes.plot(times, values, marker="o" if len(times) <= 40 else None, markersize=3.5, linewidth=1.3)
+            if index < _MAX_LINES:
+                axes.lines[-1].set_label(curve.label if not curve.label.startswith("_") else f" {curve.label}")
+        axes.set_title(title, fontsize=10, parse_math=False)
+        axes.set_xlabel(f"{_AXIS} ({unit})", fontsize=8.5)
+        axes.tick_params(labelsize=8)
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.margins(y=0.08)
+        axes.ticklabel_format(axis="y", useOffset=False)
+        more = f"{len(curves) - _MAX_LINES} more have no name here" if len(curves) > _MAX_LINES else None
+        legend = axes.legend(fontsize=7.5, title=more, title_fontsize=7.5, frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+
+    return _png(draw, figsize=(6.2, 3.1), layout="constrained")
+
+
+def unit_of(length_s: float) -> tuple[str, float]:
+    """Return the unit in which a time is best told, and how many seconds it has."""
+    if length_s < 1:
+        return "ms", 0.001
+    if length_s < 300:
+        return "s", 1.0
+    return ("min", 60.0) if length_s < 7200 else ("h", 3600.0)
+
+
+def _png(draw: Callable[[Any], None], **size: Any) -> bytes:
+    into = io.BytesIO()
+    with report_extra("a drawing"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        from fedmon.report.charts.library import plain_settings
+
+        with plain_settings():
+            figure = Figure(dpi=130, **size)
+            FigureCanvasAgg(figure)
+            draw(figure)
+            figure.savefig(into, format="png", metadata={"Software": None})
+    return into.getvalue()

@@ -1,20 +1,23 @@
-"""Recordings as tables: a wide one with a column for each series, and a tidy one with a row for each value.
-
-A row of the wide table is one host at one time. Hosts come in natural order of their names, the rows of each by time.
-"""
+"""Recordings as tables: a wide one with a column for each series, and a tidy one with a row for each value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedmon.report.export import write
 from fedmon.report.extra import report_extra
 from fedmon.report.selection import Plan, Selection, plan
 from fedmon.report.source import Source
+from fedmon.report.subject import choose
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+    from fedmon.report.rows import Portion
 
 
 class WideTable:
@@ -53,7 +56,7 @@ class WideTable:
     def schema(self) -> pa.Schema:
         """The columns, in order."""
         with report_extra("a table"):
-            from fedmon.report.record_batches import schema
+            from fedmon.report.rows import schema
         return schema(self.plan.layout, is_tidy=self.is_tidy)
 
     @property
@@ -64,25 +67,20 @@ class WideTable:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the rows, in order; a long table is read by several processes. Raises StorageError."""
-        with report_extra("a table"):
-            from fedmon.report.pieces import Form
-            from fedmon.report.reading import read_pieces
-        for piece in read_pieces(
-            self.source, self.plan, is_tidy=self.is_tidy, form=Form.BATCHES, processes=self._processes
-        ):
-            if isinstance(piece, list):
-                yield from piece
+        for piece in self._pieces(as_lines=False):
+            yield from piece.batches
 
     def csv(self) -> Iterator[tuple[int, memoryview]]:
         """Return the rows as lines of CSV, in order, with how many rows they are. Raises StorageError."""
+        for piece in self._pieces(as_lines=True):
+            yield piece.rows, piece.lines
+
+    def _pieces(self, *, as_lines: bool) -> Iterator[Portion]:
         with report_extra("a table"):
-            from fedmon.report.pieces import Form
-            from fedmon.report.reading import read_pieces
-        for piece in read_pieces(
-            self.source, self.plan, is_tidy=self.is_tidy, form=Form.CSV, processes=self._processes
-        ):
-            if not isinstance(piece, list):
-                yield piece.rows, piece.text
+            from fedmon.report.rows import Task, read_pieces
+        paths = [os.fsencode(path) for path in self.source.paths]
+        task = Task(paths=paths, layout=self.plan.layout, is_tidy=self.is_tidy, as_lines=as_lines)
+        return read_pieces(self.source, self.plan, task, self._processes)
 
 
 class TidyTable(WideTable):
@@ -114,5 +112,72 @@ def frame(
     kind = TidyTable if tidy else WideTable
     table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
     with report_extra("a data frame"):
-        from fedmon.report.data_frame import data_frame
+        from fedmon.report.export.tables import data_frame
     return data_frame(table)
+
+
+def save(
+    source: Source,
+    path: Path | str,
+    *,
+    format: str | None = None,  # noqa: A002 - what everybody calls it
+    metrics: Sequence[str] | None = None,
+    job: str | None = None,
+    rates: bool = True,
+    since_t: float | None = None,
+    until_t: float | None = None,
+    tidy: bool = False,
+    key: str | None = None,
+    replace: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> Path:
+    """Write what was recorded to a file and return its path; the ending of the file says the format.
+
+    See `WideTable` for what is selected, and `fedmon.report.export.write` for how it is written. In an HDF5 file the
+    table lies under ``wide_<key>`` or ``tidy_<key>``; the key is the job's where there is one. Raises NotFoundError,
+    InvalidInputError, ConflictError, StorageError and MissingExtraError.
+    """
+    kind = TidyTable if tidy else WideTable
+    table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
+    return write(table, path, format=format, key=key or key_of(source, job), replace=replace, progress=progress)
+
+
+def key_of(source: Source, job: str | None) -> str:
+    """Return under which key a table of a source is stored: that of its job, "all" where there is not one."""
+    if job is not None:
+        from fedmon.report.selection import find_job
+
+        return find_job(source, job)
+    return source.job_ids[0] if len(source.job_ids) == 1 else "all"
+
+
+def plot(
+    source: Source,
+    folder: Path | str,
+    *,
+    job: str | None = None,
+    nodes: Sequence[str] = (),
+    metrics: Sequence[str] | None = None,
+    since_t: float | None = None,
+    until_t: float | None = None,
+    per_node: bool = True,
+    combined: bool = True,
+    kind: str = "png",
+    progress: Callable[[float], object] | None = None,
+) -> list[Path]:
+    """Draw what was measured into a folder, a file for each figure; returns the files, in the order of reading.
+
+    ``job``, ``nodes`` (ids or names), ``metrics`` (names or globs) and Unix times choose a part. ``per_node`` and
+    ``combined`` say which of both kinds of plots are made, ``kind`` is png, svg or pdf. Raises NotFoundError for a job
+    or node that is not there, InvalidInputError for another kind, MissingExtraError without matplotlib, StorageError.
+    """
+    from fedmon.report.extra import report_extra
+
+    with report_extra("a plot"):
+        from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
+
+        subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
+        wanted = None if metrics is None else tuple(metrics)
+        choice = Choice(metrics=wanted, per_node=per_node, combined=combined)
+        found = charts_of(read_bins(subject), source, job=subject.job, choice=choice)
+        return write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind, progress=progress)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.series import metric_name
-from fedmon.report.block import Block, Floats
+from fedmon.report.blocks import Block, Floats
 
 PERF_CLOCK = "perf_counted_seconds_total"
 """The clock of perf, which tells its counts late: they are divided by this one's growth wherever it was recorded."""

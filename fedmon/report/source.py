@@ -14,8 +14,7 @@ from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recor
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
 from fedmon.common.store.seq_ranges import SeqRanges
-from fedmon.report.block import Block
-from fedmon.report.stream_blocks import Damage, Limits, read_blocks
+from fedmon.report.blocks import Block, Damage, Limits, read_blocks
 
 JOB = "job-"
 """A stream of a job is named after it."""

@@ -10,14 +10,12 @@ import msgspec
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import RecordedStream
-from fedmon.report.block import Block
-from fedmon.report.findings.case import Case, Node, unix
-from fedmon.report.layout import natural
+from fedmon.report.blocks import Block
+from fedmon.report.findings.case import COMMAND, Case, Node, unix
+from fedmon.report.selection import natural
 from fedmon.report.source import JOB, Host, Source
 from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
 
-COMMAND = "command"
-"""How a job was found that the tool itself started: nothing of it was there before."""
 _OF_THE_TOOL = ("job_energy_", "job_emissions_")
 """Counters that begin with the measuring, and not with the job's processes."""
 

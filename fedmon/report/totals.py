@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import is_counter
-from fedmon.report.block import Block, Floats
+from fedmon.report.blocks import Block, Floats
 from fedmon.report.rates import PERF_CLOCK, is_by_perf_clock
 
 IDLE_BELOW: Mapping[str, float] = MappingProxyType(
@@ -150,12 +150,16 @@ class Totals:
 
 
 class Hole(NamedTuple):
-    """A time without samples: from Unix time ``after_t`` to ``until_t``, with so many numbers ``missing``."""
+    """A time without samples: from Unix time ``after_t`` to ``until_t``, with so many numbers ``missing``.
+
+    ``until_seq`` is the number of the sample after it.
+    """
 
     seconds: float
     after_t: float
     until_t: float
     missing: int
+    until_seq: int
 
 
 class ClockStep(NamedTuple):
@@ -226,7 +230,7 @@ class CoveredTime:
             return elapsed
         for at in np.flatnonzero(is_hole):
             after_t = float(block.t[at - 1]) if at else before_t
-            hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0)
+            hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0, block.seq + int(at))
             self.hole_count += 1
             self.hole_seconds += hole.seconds - self.typical_s
             (heapq.heappush if len(self._holes) < _MOST else heapq.heappushpop)(self._holes, hole)

@@ -62,7 +62,7 @@ def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slur
     assert 80e6 <= run.last("job_memory_peak_bytes", "node1") <= 160e6, run.log()
     assert not run.lost
     assert is_whole(run.recording)
-    for name in (f"job-report-{job}.pdf", f"job-report-{job}.html"):
+    for name in (f"job-report-{job}.html",):
         assert (run.folder / name).stat().st_size > 10_000, run.log()
     assert list(run.folder.rglob("*.csv")), run.log()
     assert not processes_of(job)
@@ -146,7 +146,7 @@ def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_what_was_asked_
 
     # then
     folder = slurm.work / f"job-metrics-{job}"
-    last = f"job-report-{job}.pdf" if how == "scancel" else "all_metrics.csv"
+    last = f"job-report-{job}.html" if how == "scancel" else "all_metrics.csv"
     wait_until((folder / last).exists, timeout_s=80, what=last)
     run = Results(folder, job)
     assert run.job("node1")["reason"] == f"{'SIGTERM' if how == 'scancel' else how} came"

@@ -45,7 +45,7 @@ def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) ->
     assert is_whole(run.recording)
     assert run.job("node1")["job_id"] == job
     assert 0.9 <= run.cpu_s("node1") <= 2.4, run.log()
-    assert (run.folder / f"job-report-{job}.pdf").stat().st_size > 10_000, run.log()
+    assert (run.folder / f"job-report-{job}.html").stat().st_size > 10_000, run.log()
 
 
 def test_the_variables_of_pbs_alone_lead_to_the_processes_of_the_job(torque: Slurm) -> None:

@@ -22,9 +22,8 @@ METRICS = ("host_cpu_busy_ratio", "host_cpu_seconds_total", "host_cpu_count", "h
            "host_context_switches_total", "host_disk_*_bytes_total", "host_network_*_bytes_total",
            "host_pressure_seconds_total", "agent_cpu_seconds_total", "agent_memory_rss_bytes",
            "agent_collector_seconds")  # fmt: skip
-SHOWN = ("cpu_load_per_node", "cpu_load_all_nodes", "cpu_time_per_node", "memory_per_node", "load_all_nodes",
-         "disk_traffic_all_nodes", "network_traffic_per_node", "pressure_all_nodes", "agent_cpu_per_node",
-         "agent_collectors_per_node")  # fmt: skip
+SHOWN = ("cpu_load_per_node", "cpu_time_all_nodes", "memory_all_nodes", "disk_traffic_all_nodes",
+         "pressure_all_nodes", "load_all_nodes")  # fmt: skip
 LOAD = """
 import hashlib, pathlib, sys, threading, time
 end = time.monotonic() + float(sys.argv[1])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.views.perfmon import CPU, DERIVED, GROUPS, gpu_columns
-from fedmon.report.views.quantity import Computed, Counted, Growth, Quantity, Sum
+from fedmon.report.views.view_table import Computed, Counted, Growth, Quantity, Sum
 
 HEAD = "| JSON | table | made of |\n|---|---|---|\n"
 _ZONES = ("package-N", "core-N", "uncore-N", "dram-N")

@@ -62,5 +62,5 @@ def test_the_script_for_a_plain_shell_measures_a_command_and_keeps_its_exit_code
         (host,) = source.hosts
         (job,) = host.jobs.values()
     assert (job["exit_code"], job["method"], job["confidence"]) == (7, "command", "certain")
-    assert list((tmp_path / "run-1").glob("job-report-*.pdf"))
+    assert list((tmp_path / "run-1").glob("job-report-*.html"))
     assert list((tmp_path / "run-1").rglob("*.csv"))

@@ -8,9 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from fedmon.experiment.cli.reports import MAX_POINTS, recordings_in, reported_in, series_of, traces_in
-from fedmon.report.curves import Curve
-from fedmon.report.curves import drawn as draw_curves
-from fedmon.report.timeline import Bar, Timeline, drawn
+from fedmon.report.diagram import Bar, Curve, Timeline, curves_png, timeline_png
 from tests.report.tables import T0, recording, samples
 
 
@@ -41,10 +39,10 @@ def test_a_timeline_is_in_the_colours_of_the_states() -> None:
     bar = Bar(start_s=1.0, end_s=9000.0, state="STARTED", colour="#aee3ae")
     timeline = Timeline(rows=(("1 $one$", (bar,)), ("2", ())), length_s=9000.0)
 
-    image = Image.open(io.BytesIO(drawn(timeline))).convert("RGB")
+    image = Image.open(io.BytesIO(timeline_png(timeline))).convert("RGB")
 
     assert (0xAE, 0xE3, 0xAE) in {colour for _, colour in image.getcolors(1 << 24) or []}
-    assert drawn(Timeline(rows=(), length_s=0.0)).startswith(b"\x89PNG")
+    assert timeline_png(Timeline(rows=(), length_s=0.0)).startswith(b"\x89PNG")
 
 
 def test_what_plans_reported_is_drawn_as_lines_over_time(tmp_path: Path) -> None:
@@ -57,10 +55,10 @@ def test_what_plans_reported_is_drawn_as_lines_over_time(tmp_path: Path) -> None
     assert (first.node, second.node, first.last, first.low) == ("a", "b", 0.25, 0.25)
     assert first.points == ((T0 + 1, 1.0), (T0 + 2, 0.5), (T0 + 4, 0.25))
     curves = [Curve(label="_$a$", points=first.points)] * 12
-    assert draw_curves("$loss$", curves).startswith(b"\x89PNG")
+    assert curves_png("$loss$", curves).startswith(b"\x89PNG")
 
 
-def test_of_very_many_numbers_some_are_drawn() -> None:
+def test_of_very_many_numbers_some_are_timeline_png() -> None:
     (series,) = series_of({(1, "", "loss"): [(float(at), float(at)) for at in range(100_001)]})
 
     assert (series.count, series.last, len(series.points) <= MAX_POINTS) == (100_001, 100_000.0, True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedmon.report.bins import Bins, SeriesKey, mean_over_time
-from fedmon.report.block import Block
+from fedmon.report.blocks import Block
 
 GAUGE = SeriesKey("n1", "host", "host_load1")
 COUNTER = SeriesKey("n1", "host", 'host_disk_read_bytes_total{device="sda"}')

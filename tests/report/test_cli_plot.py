@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.cli import main
 from fedmon.common.metrics.series import series
-from tests.report.plots.recordings import recording, samples
+from tests.report.charts.recordings import recording, samples
 
 CPU = "host_cpu_busy_ratio"
 
@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> Path:
     folder = tmp_path / "job"
     folder.mkdir()
     batches = [
-        samples({CPU: [0.1, 0.2], series("host_disk_reads_total", device="sda"): [0, 5]}, node=node)
+        samples({CPU: [0.1, 0.2, 0.1], series("host_disk_reads_total", device="sda"): [0, 5, 15]}, node=node)
         for node in ("east", "north")
     ]
     return recording(folder / "all.fmr", *batches)
@@ -36,15 +36,17 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_everything_is_drawn_of_a_file_or_a_folder(
+def test_what_people_look_at_first_is_drawn_of_a_file_or_a_folder_and_all_of_it_if_asked(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert plot(store, "--output", tmp_path / "a") == 0
     assert plot(store.parent, "--output", tmp_path / "b") == 0
+    assert plot(store, "--output", tmp_path / "all", "--all") == 0
 
     expected = [f"{name}_{who}.png" for name in ("cpu_load", "disk_operations") for who in ("all_nodes", "per_node")]
-    assert names(tmp_path / "a") == names(tmp_path / "b") == expected
-    assert f"{tmp_path}/a/cpu_load_per_node.png  CPU load, per node" in capsys.readouterr().out
+    assert names(tmp_path / "a") == names(tmp_path / "b") == ["cpu_load_per_node.png", "disk_operations_all_nodes.png"]
+    assert names(tmp_path / "all") == expected
+    assert f"{tmp_path}/a/cpu_load_per_node.png  CPU load" in capsys.readouterr().out
 
 
 def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(
@@ -65,7 +67,7 @@ def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(
         ["disk_operations_per_node.png"],
         ["cpu_load_per_node.png"],
     ]
-    assert documents[0]["plots"][0]["title"] == "CPU load, Average over 2 nodes"
+    assert documents[0]["plots"][0]["title"] == "CPU load, average of 2 nodes"
 
 
 @pytest.mark.parametrize(

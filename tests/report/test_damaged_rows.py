@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.cli import main
 from fedmon.common.store.recording import Recording
-from tests.report.plots.recordings import recording, samples
+from tests.report.charts.recordings import recording, samples
 
 CPU = "host_cpu_busy_ratio"
 
@@ -29,7 +29,7 @@ CPU = "host_cpu_busy_ratio"
     ],
 )
 def test_what_is_whole_is_read_all_the_same(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = recording(tmp_path / "a.fmr", samples({CPU: [0.5] * 4}), samples({CPU: [0.5] * 4}, first=10))
+    path = recording(tmp_path / "a.fmr", samples({CPU: [0.5, 0.6] * 2}), samples({CPU: [0.5, 0.6] * 2}, first=10))
     with Recording(path) as store:
         store.describe("n1", 1, {"hostname": "n1"})
         store.mark("n1", 1, "host", 1_795_255_201.0, "something")

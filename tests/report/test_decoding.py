@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
-from fedmon.report.block import Block
+from fedmon.report.blocks import Block
 from fedmon.report.source import Source
 from tests.common.store.recordings import batch
 from tests.support.compaction import compact

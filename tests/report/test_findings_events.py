@@ -228,6 +228,21 @@ def test_no_sample_at_all_is_a_problem_and_nothing_is_made_up() -> None:
     assert {"samples", "absent-nodes", "ending"} == {one.name for one in findings}
 
 
+def test_a_run_that_ended_well_before_its_first_sample_opens_with_no_problem() -> None:
+    told = {"job_id": "1", "exit_code": 0, "ended": "2025-11-21T04:50:00+00:00", "method": "command"}
+    findings = find(case(node(document=told)))
+
+    assert [one.severity for one in findings if one.name == "samples"] == [N]
+    assert run.finder(case(node(job={}, document=told))) == [], "nothing was searched"
+
+
+def test_a_network_that_moved_nothing_is_not_worth_a_sentence() -> None:
+    zeros = {f'host_network_{way}_bytes_total{{interface="eth0"}}': 0.0 for way in ("receive", "transmit")}
+    disk = {f'host_disk_{way}_bytes_total{{device="sda"}}': 1e9 for way in ("read", "written")}
+
+    assert "network" not in only(traffic.volumes(case(node(host=zeros | disk)))).text
+
+
 def test_nodes_that_recorded_nothing_are_named() -> None:
     told = {"nodes": ["a.cluster", "b.cluster", "c.cluster"]}
     finding = only(completeness.absent_nodes(case(node("a", job={}, document=told), node("b", document=told))))

@@ -14,7 +14,7 @@ from fedmon.report.findings.cpu import cpu_use
 from fedmon.report.findings.traffic import storage_bytes
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
-from tests.report.plots.recordings import T0, recording, samples
+from tests.report.charts.recordings import T0, recording, samples
 
 JOULES = "job_energy_joules_total"
 COLUMNS = {

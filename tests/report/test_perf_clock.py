@@ -7,9 +7,12 @@ import html
 import re
 from pathlib import Path
 
-import pypdf
+import numpy as np
 import pytest
 
+from fedmon.report.charts import Choice, Group, charts_of, read_bins
+from fedmon.report.source import Source
+from fedmon.report.subject import choose
 from tests.report.tables import recording, samples
 from tests.support.shell_here import fedmon_here
 
@@ -52,25 +55,22 @@ def test_exported_rates_of_a_part_are_those_of_the_whole(store: Path, tmp_path: 
         assert [row[name] for row in csv.DictReader(lines)] == ["100"] * 3
 
 
-def test_a_plot_is_by_the_clock_of_perf(store: Path, tmp_path: Path) -> None:
-    done = fedmon_here("plot", str(store), "--group", "perf", "--format", "svg", "--output", str(tmp_path / "plots"))
+def test_a_chart_is_by_the_clock_of_perf(store: Path) -> None:
+    with Source([store]) as source:
+        bins = read_bins(choose(source))
+        (found,) = charts_of(bins, source, choice=Choice(groups=frozenset([Group.PERF]))).first
+
+    assert {line.label: set(line.values[np.isfinite(line.values)].round(6)) for line in found.lines} == {
+        "machine": {5000},
+        "job": {100},
+    }
+
+
+def test_the_page_tells_the_events_of_the_job_and_of_the_machine_apart(store: Path, tmp_path: Path) -> None:
+    done = fedmon_here("report", str(store), "-o", str(tmp_path / "page.html"))
 
     assert done.returncode == 0, done.stderr
-    (picture,) = (tmp_path / "plots").glob("perf_events*.svg")
-    said = " ".join(re.sub("<[^>]*>", " ", picture.read_text()).split())
-    assert "machine: mean 5000 events/s, max 5000 events/s" in said
-    assert said.endswith("job 100 100")
-
-
-def test_page_and_pdf_tell_the_events_of_the_job_and_of_the_machine_apart(store: Path, tmp_path: Path) -> None:
-    files = [tmp_path / "page.html", tmp_path / "page.pdf"]
-    done = fedmon_here("report", str(store), "-o", str(files[0]), "--pdf", str(files[1]))
-
-    assert done.returncode == 0, done.stderr
-    page = html.unescape(files[0].read_text())
+    page = html.unescape((tmp_path / "page.html").read_text())
     rows = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr>.*?</tr>", page)]
     found = {row[0]: row[1:] for row in rows if row and row[0].startswith("perf_events_total")}
     assert found == {SWITCHES: ["5000/s", "-", "-", "20.0", "k"], OF_JOB: ["100/s", "-", "-", "400"]}
-    pdf = "".join(each.extract_text() for each in pypdf.PdfReader(files[1]).pages)
-    assert f"{SWITCHES} 5000/s - - 20.0 k\n" in pdf
-    assert f"{OF_JOB} 100/s - - 400\n" in pdf

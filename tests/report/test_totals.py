@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from fedmon.report.block import Block
+from fedmon.report.blocks import Block
 from fedmon.report.totals import StreamTotal, Totals
 
 NAN = float("nan")

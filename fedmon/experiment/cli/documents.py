@@ -108,7 +108,7 @@ def graph(
         )
     name, picture = _pictured(what)
     with report_extra("a drawing"):
-        from fedmon.report.plots.library import own_process
+        from fedmon.report.charts.library import own_process
 
         with own_process(Path()):
             content = content_of(picture, kind)

@@ -307,8 +307,8 @@ def _text(section: Section) -> str:
 def _write_page(path: Path, found: RunReport, sections: list[Section], state: State) -> None:
     shown, titles = found.overview, [one.title for one in sections]
     with report_extra("a page"):
-        from fedmon.report.document.html import html
-        from fedmon.report.plots.library import own_process
+        from fedmon.report.charts.library import own_process
+        from fedmon.report.document.page import html
 
         with own_process(path.parent):
             curves = {"Values that plans reported": found.reported, "Values that conditions used": found.measured}
@@ -341,7 +341,7 @@ def _picture(title: str, meaning: str, png: bytes) -> Section:
 
 def _curves(shown: Overview, series: Sequence[Series]) -> list[Picture]:
     """Return a drawing for each name with several values: a line for each node, or for each resource."""
-    from fedmon.report.curves import Curve, drawn
+    from fedmon.report.diagram import Curve, curves_png
 
     names = {each.guid: f"{each.guid} {each.name or each.rtype}" for each in shown.resources}
     lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -351,14 +351,14 @@ def _curves(shown: Overview, series: Sequence[Series]) -> list[Picture]:
     pictures = []
     for name, of_name in list(lines.items())[:MAX_CURVES]:
         if any(len(points) > 1 for points in of_name.values()):
-            png = drawn(name, [Curve(label=label, points=tuple(sorted(of_name[label]))) for label in sorted(of_name)])
-            pictures.append(Picture(title=f"{name} over time", png=partial(bytes, png)))
+            curves = [Curve(label=label, points=tuple(sorted(of_name[label]))) for label in sorted(of_name)]
+            pictures.append(Picture(title=f"{name} over time", png=partial(bytes, curves_png(name, curves))))
     return pictures
 
 
 def _timeline(shown: Overview) -> bytes:
     """Return the states of resources as bars over time."""
-    from fedmon.report.timeline import Bar, Timeline, drawn
+    from fedmon.report.diagram import Bar, Timeline, timeline_png
 
     rows = []
     for each in shown.resources:
@@ -370,4 +370,4 @@ def _timeline(shown: Overview) -> bytes:
             if state not in (ResourceState.NEW, ResourceState.RELEASED) and end > t
         )
         rows.append((f"{each.guid} {each.name or each.rtype}", bars))
-    return drawn(Timeline(rows=tuple(rows), length_s=shown.until - shown.began))
+    return timeline_png(Timeline(rows=tuple(rows), length_s=shown.until - shown.began))

@@ -186,7 +186,7 @@ def _remove_left_behind(folder: JobFolder) -> None:
 def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool) -> list[Path]:
     """Write the files that are made of a merged recording; returns them.
 
-    JSON files come in any case, ``exports`` are names of formats, ``report`` is for plots, page and PDF. A step that
+    JSON files come in any case, ``exports`` are names of formats, ``report`` is for plots and the page. A step that
     fails is logged and stops no other; the recording stays as it is, and all of this can be repeated. In a folder that
     several jobs share, files have the job's key in their names.
     """
@@ -199,7 +199,7 @@ def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool) -> l
             for name in dict.fromkeys(exports):
                 steps.run(f"the export to {name}", lambda name=name: steps.export(source, name))  # type: ignore[misc]
             if report:
-                from fedmon.report.plots.library import own_process
+                from fedmon.report.charts.library import own_process
 
                 with own_process(folder.path):
                     steps.run("plots", lambda: steps.plots(source))
@@ -263,19 +263,19 @@ class _Steps:
             yield export.write(table, path, format=name, key=self._folder.key, replace=True)
 
     def plots(self, source: Source) -> Iterable[Path]:
-        """Draw all metrics."""
-        from fedmon.report import plots
+        """Draw what people look at first."""
+        from fedmon.report import charts
 
         place = self._folder.plots / self._folder.key if self._is_shared else self._folder.plots
         for each in (self._folder.plots, place):
             self._folder.make_folder(each)
-        return plots.write(source, place, job=self._job(source))
+        return charts.write(source, place, job=self._job(source))
 
     def report(self, source: Source) -> Iterable[Path]:
-        """Write the report, as a page and as a PDF."""
+        """Write the report as a page."""
         from fedmon.report.document import write
 
-        return write(source, html=self._folder.report_html, pdf=self._folder.report_pdf, job=self._job(source))
+        return write(source, html=self._folder.report_html, job=self._job(source))
 
     def _job(self, source: Source) -> str | None:
         """Return the job's key if there is anything of it; a run that found no job measured the host alone."""

@@ -231,7 +231,7 @@ class _Help(argparse.HelpFormatter):
 
 def _add_outputs(parser: _Parser) -> None:
     add = parser.options.add_argument
-    add("-r", "--gen_report", action="store_true", help="Write a report, as PDF and HTML.")
+    add("-r", "--gen_report", action="store_true", help="Write a report, as a page of HTML.")
     add("-e", "--export", nargs="+", action="extend", metavar="FORMAT ...", default=[],
         help="Write tables: csv hdf5 parquet pickle feather orc.")  # fmt: skip
 

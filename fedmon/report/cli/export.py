@@ -13,15 +13,14 @@ import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
-from fedmon.report.cli.inputs import recordings, refuse_recording, times
-from fedmon.report.cli.progress import progress_bar
+from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
 from fedmon.report.export import FORMATS, Written, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
-from fedmon.report.layout import sound
+from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
+    from fedmon.report.export import Table
     from fedmon.report.source import Source
-    from fedmon.report.table import Table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 STDOUT = Path("-")
@@ -75,8 +74,7 @@ def export(
         raise InvalidInputError("--view has its own columns: leave --tidy, --no-rates, --metric, --since, --until away")
     since_t, until_t = times(since, until)
     with report_extra("an export"):
-        from fedmon.report.frames import TidyTable, WideTable
-        from fedmon.report.output import key_of
+        from fedmon.report.frames import TidyTable, WideTable, key_of
         from fedmon.report.source import Source, dropped_meanwhile
 
         files = recordings(recording)

@@ -12,13 +12,12 @@ import typer
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.log import escape_control
-from fedmon.report.cli.inputs import recordings, times
-from fedmon.report.cli.progress import progress_bar
+from fedmon.report.cli.inputs import progress_bar, recordings, times
 from fedmon.report.extra import report_extra
-from fedmon.report.layout import sound
+from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
-    from fedmon.report.plots import Group
+    from fedmon.report.charts import Group
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _READING = 0.2
@@ -51,38 +50,40 @@ def plot(
     until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
     per_node: Annotated[bool, typer.Option("--per-node", help="Only plots with a line for each node.")] = False,
     combined: Annotated[bool, typer.Option("--combined", help="Only plots of all nodes together.")] = False,
-    zeros: Annotated[bool, typer.Option("--zeros", help="Errors and the like also where there were none.")] = False,
+    zeros: Annotated[bool, typer.Option("--zeros", help="Also of what never changed, such as errors.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every chart, not only the 12 to look at first.")] = False,
     kind: Annotated[FigureFormat, typer.Option("--format", "-f", help="The kind of the files.")] = FigureFormat.PNG,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Draw what was measured: a file for each figure, per node and for all nodes together."""
+    """Draw what was measured: a file for each chart; the 12 to look at first, unless you choose."""
     since_t, until_t = times(since, until)
     with report_extra("a plot"):
-        from fedmon.report import plots
-        from fedmon.report.plots.library import own_process
+        from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
+        from fedmon.report.charts.library import own_process
         from fedmon.report.source import Source
         from fedmon.report.subject import choose
 
         groups = _groups(group)
+        choice = Choice(
+            groups=None if groups is None else frozenset(groups),
+            metrics=tuple(metric) if metric else None,
+            per_node=per_node or not combined,
+            combined=combined or not per_node,
+            zeros=zeros,
+        )
         with Source(recordings(recording)) as source, progress_bar("Drawing", wanted=not json) as progress:
             subject = choose(source, job=job, nodes=tuple(node or ()), since_t=since_t, until_t=until_t)
-            bins = plots.read_bins(subject, progress=lambda share: progress(share * _READING))
-            chosen = plots.figures(
-                bins,
-                source,
-                job=subject.job,
-                groups=groups,
-                metrics=metric,
-                per_node=per_node or not combined,
-                combined=combined or not per_node,
-                zeros=zeros,
-            )
+            bins = read_bins(subject, progress=lambda share: progress(share * _READING))
+            found = charts_of(bins, source, job=subject.job, choice=choice)
+            is_chosen = everything or zeros or groups or metric or per_node or combined
+            chosen = (*found.first, *found.rest) if is_chosen else found.first
             if not chosen:
                 raise NotFoundError(_why_nothing(has_values=bool(bins.keys()), combined=combined))
             with own_process(output):
-                written = plots.write_plots(
-                    chosen, output, kind=kind.value, progress=lambda share: progress(_READING + share * (1 - _READING))
-                )
+                written = write_charts(
+                    found, chosen, output, kind=kind.value,
+                    progress=lambda share: progress(_READING + share * (1 - _READING)),
+                )  # fmt: skip
     if bins.left_out:
         sys.stderr.write(f"fedmon: {len(bins.left_out)} series are not drawn: there are too many in one recording\n")
     if json:
@@ -98,7 +99,7 @@ def plot(
 
 def _groups(names: list[str] | None) -> list[Group] | None:
     """Return the groups that are meant. Raises NotFoundError."""
-    from fedmon.report.plots import Group
+    from fedmon.report.charts import Group
 
     if names is None:
         return None

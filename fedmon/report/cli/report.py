@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from pathlib import Path
@@ -11,9 +12,8 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.report.cli.inputs import recordings, refuse_recording, times
-from fedmon.report.cli.progress import progress_bar
-from fedmon.report.layout import sound
+from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
+from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding
@@ -60,11 +60,10 @@ def report(
             _refuse(path, paths)
         with progress_bar("Reading and drawing" if output or pdf else "Reading") as progress:
             if output is not None or pdf is not None:
-                from fedmon.report.plots.library import own_process
+                from fedmon.report.charts.library import own_process
+                from fedmon.report.document.report import write_subject
 
-                with own_process((output or pdf or Path()).parent):
-                    from fedmon.report.document.report import write_subject
-
+                with own_process(pdf.parent) if pdf is not None else contextlib.nullcontext():
                     case, findings, written = write_subject(subject, html=output, pdf=pdf, progress=progress)
             else:
                 from fedmon.report.findings import find
@@ -79,7 +78,7 @@ def _show(case: Case, findings: list[Finding], written: list[Path], *, as_json: 
         sys.stdout.write(msgspec.json.encode(_document(case, findings, written)).decode() + "\n")
         return
     from fedmon.common.log import escape_control
-    from fedmon.report.document.about import summary
+    from fedmon.report.document.summary import summary
 
     width = min(_WIDEST, shutil.get_terminal_size((80, 24)).columns)
     shown = escape_control(summary(case, findings, width=width), keep="\n")

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from fedmon.report.findings.finding import Finding
+from fedmon.report.findings.finding import Finding, Severity
+
+if TYPE_CHECKING:
+    from fedmon.report.charts.chart import Chart, Charts
+
+WORDS: Mapping[Severity, str] = MappingProxyType(
+    {
+        Severity.PROBLEM: "Problem",
+        Severity.WARNING: "Look at",
+        Severity.NOTE: "Note",
+        Severity.GOOD: "Good",
+        Severity.UNKNOWN: "Unknown",
+    }
+)
 
 LONGEST = 400
 """So many letters of one name or reason are shown: one of megabytes must not become the report."""
@@ -51,15 +65,29 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     png: Callable[[], bytes]
 
 
-Part: TypeAlias = Paragraph | Facts | Findings | Table | Picture
+class Bars(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of what there was: a name, the share, and both in words."""
+
+    rows: tuple[tuple[str, float, str], ...]
+
+
+class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+    """Some charts out of all; those with a title are folded under it."""
+
+    of: Charts
+    charts: tuple[Chart, ...]
+    title: str = ""
+
+
+Part: TypeAlias = Paragraph | Facts | Findings | Table | Picture | Bars | Drawn
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts under a heading; ``breaks`` begins a new page where there are pages."""
+    """Parts under a heading; a folded one is in the page alone."""
 
     title: str
     parts: tuple[Part, ...]
-    breaks: bool = False
+    is_folded: bool = False
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,11 +97,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     subtitle: str
     header: str
     sections: tuple[Section, ...]
-
-    @property
-    def pictures(self) -> int:
-        """How many drawings there are."""
-        return sum(isinstance(part, Picture) for section in self.sections for part in section.parts)
 
     def texts(self) -> Iterator[str]:
         """Return every text that is shown."""
@@ -96,7 +119,9 @@ def _texts(part: Part) -> Iterator[str]:
         case Table():
             yield part.title
             yield from (text for row in (part.headers, *part.rows) for text in row)
-        case Picture():
+        case Bars():
+            yield from (text for name, _, words in part.rows for text in (name, words))
+        case Picture() | Drawn():
             yield part.title
 
 

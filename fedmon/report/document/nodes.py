@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedmon.common.metrics.table import MISSING
+from fedmon.report.amounts import duration, moment, number, percent, size
 from fedmon.report.document.model import Table, shown
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.completeness import gap_share, main_stream
@@ -16,7 +17,6 @@ from fedmon.report.findings.memory import memory_use
 from fedmon.report.findings.traffic import network_bytes, storage_bytes
 from fedmon.report.findings.waiting import mode_share
 from fedmon.report.source import JOB
-from fedmon.report.wording import duration, moment, number, percent, size
 
 _MOST_ROWS = 200
 

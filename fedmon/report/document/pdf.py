@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from fpdf import FPDF, Align, XPos, YPos
-from fpdf.enums import MethodReturnValue
+from fpdf import FPDF, Align, FontFace, XPos, YPos
 
+from fedmon.report.charts.draw import drawn
 from fedmon.report.document.model import (
     LONGEST_TEXT,
+    WORDS,
+    Bars,
     Document,
+    Drawn,
     Facts,
     Findings,
     Paragraph,
     Part,
-    Picture,
     Section,
     Table,
     shown,
 )
-from fedmon.report.document.style import COLOURS, WORDS
-from fedmon.report.findings.finding import Finding
+from fedmon.report.findings.finding import Finding, Severity
 
-_SIZE = 7.5
-_LINE_MM = 3.6
-_PAD_MM = 1.2
 _LOOKED_AT = 60
 """Rows that decide how wide columns are: measuring thousands takes longer than drawing them."""
-
+_COLOURS = {
+    Severity.PROBLEM: "#b3261e",
+    Severity.WARNING: "#9a5b00",
+    Severity.NOTE: "#2f5d8a",
+    Severity.GOOD: "#2e6b3a",
+    Severity.UNKNOWN: "#5f6368",
+}
+"""Dark enough for white text on them (contrast 4.5 and more), and told apart by the word, not by the colour alone."""
 STYLES = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf", "I": "DejaVuSans-Oblique.ttf"}
 _LAST_RESORT = "LastResortHE-Regular.ttf"
 
@@ -45,7 +50,8 @@ _INK, _SOFT, _RULE = 29, 95, 205
 _MARK_MM = 18.0
 _PAGES = "\u200b\u200b"
 """Stands for how many pages there are; `shown` lets no such letters through, so nobody's text is taken for it."""
-_PICTURE_GAP_MM = 2.0
+_CHART_IN, _CHART_DPI = (3.5, 1.75), 200
+"""Two of them stand side by side."""
 
 
 class Page(FPDF):
@@ -125,10 +131,8 @@ class Page(FPDF):
         return text
 
 
-def write_pdf(
-    document: Document, path: Path, *, on_picture: Callable[[], object] = lambda: None, beside: Path | None = None
-) -> None:
-    """Write the report; ``on_picture`` is called after each drawing, ``beside`` is where fonts lie meanwhile."""
+def write_pdf(document: Document, path: Path, *, beside: Path | None = None) -> None:
+    """Write the report without what is folded in the page; ``beside`` is where fonts lie meanwhile."""
     letters = {letter for text in document.texts() for letter in shown(text, LONGEST_TEXT)}
     with tempfile.TemporaryDirectory(prefix=".fedmon-", dir=beside) as folder:
         page = Page(document.header, letters, Path(folder))
@@ -140,25 +144,20 @@ def write_pdf(
         page.write_text(document.subtitle, size=9, grey=_SOFT)
         page.ln(2)
         for section in document.sections:
-            _section(page, section, on_picture)
+            if not section.is_folded:
+                _section(page, section)
         page.output(str(path))
 
 
-def _section(page: Page, section: Section, on_picture: Callable[[], object]) -> None:
-    first = section.parts[0] if section.parts else None
-    if first is None:
-        return
-    if section.breaks and page.get_y() > page.t_margin + 1:
-        page.add_page()
-    page.need(75 if isinstance(first, Picture) else 30)
+def _section(page: Page, section: Section) -> None:
+    first = section.parts[0]
+    page.need(_chart_mm(page) + 10 if isinstance(first, Drawn) else 35)
     page.start_section(page.safe(section.title))
     page.ln(2)
     page.write_text(section.title, size=12, style="B")
     page.ln(1)
     for part in section.parts:
         _part(page, part)
-        if isinstance(part, Picture):
-            on_picture()
     page.ln(2)
 
 
@@ -171,18 +170,15 @@ def _part(page: Page, part: Part) -> None:
             page.ln(1.5)
         case Facts():
             _facts(page, part)
+        case Bars():
+            _bars(page, part)
         case Findings():
             for finding in part.findings:
-                _finding(page, finding, part.details)
+                _finding(page, finding)
         case Table():
-            if part.title:
-                page.need(20)
-                page.ln(1)
-                page.write_text(part.title, size=9, style="B")
-            draw_table(page, part)
-            page.ln(2)
-        case Picture():
-            _picture(page, part)
+            _table(page, part)
+        case Drawn() if not part.title:
+            _charts(page, part)
 
 
 def _facts(page: Page, facts: Facts) -> None:
@@ -203,16 +199,30 @@ def _facts(page: Page, facts: Facts) -> None:
     page.ln(1)
 
 
-def _finding(page: Page, finding: Finding, details: bool) -> None:  # noqa: FBT001 - one of two ways
+def _bars(page: Page, bars: Bars) -> None:
+    """Draw a bar for each share, with its name before and its words behind it."""
+    for name, ratio, words in bars.rows:
+        page.need(6)
+        top, left, width = page.get_y(), page.l_margin + 26.0, 70.0
+        page.write_text(name, size=8.5, grey=_SOFT, width=26.0)
+        page.set_fill_color(225)
+        page.rect(left, top + 0.5, width, 3, style="F")
+        page.set_fill_color("#2f5d8a")
+        page.rect(left, top + 0.5, max(0.2, width * min(1.0, max(0.0, ratio))), 3, style="F")
+        page.set_xy(left + width + 2, top)
+        page.write_text(words, size=8.5)
+        page.set_xy(page.l_margin, top + 5)
+    page.ln(1)
+
+
+def _finding(page: Page, finding: Finding) -> None:
     left, width = page.l_margin + _MARK_MM + 3, page.epw - _MARK_MM - 3
     text = f"{finding.title}. {finding.text}"
-    how = f"How: {finding.how}." if details and finding.how else ""
     height = page.height_of(text, width)
     height += page.height_of(finding.advice, width, size=8.5, style="I") if finding.advice else 0
-    height += page.height_of(how, width, size=7.5) if how else 0
     page.need(height + 2)
     top = page.get_y()
-    page.set_fill_color(COLOURS[finding.severity])
+    page.set_fill_color(_COLOURS[finding.severity])
     page.rect(page.l_margin, top, _MARK_MM, 4.6, style="F", round_corners=True, corner_radius=1)
     page.set_xy(page.l_margin, top + 0.1)
     page.set_text_color(255)
@@ -222,35 +232,67 @@ def _finding(page: Page, finding: Finding, details: bool) -> None:  # noqa: FBT0
     page.write_text(text, width=width)
     if finding.advice:
         page.write_text(finding.advice, size=8.5, style="I", width=width)
-    if how:
-        page.write_text(how, size=7.5, grey=_SOFT, width=width)
     page.set_xy(page.l_margin, max(page.get_y(), top + 5) + 1)
     page.set_draw_color(_RULE)
     page.line(page.l_margin, page.get_y() - 0.5, page.w - page.r_margin, page.get_y() - 0.5)
     page.ln(0.7)
 
 
-def _picture(page: Page, picture: Picture) -> None:
-    drawing = picture.png()
-    wide, high = _pixels(drawing)
-    whole = page.h - page.t_margin - page.b_margin
-    # A little smaller, and four of them fit on a page instead of three.
-    quarter = whole / 4 - _PICTURE_GAP_MM
-    height = page.epw * high / wide
-    height = quarter if quarter < height < 1.25 * quarter else min(height, whole)
-    width = height * wide / high
-    page.need(height)
-    top = page.get_y()
-    page.image(io.BytesIO(drawing), x=page.l_margin, w=width, h=height,
-               alt_text=shown(picture.title))  # fmt: skip
-    page.set_xy(page.l_margin, top + height)
-    if page.left_mm > _PICTURE_GAP_MM:
-        page.ln(_PICTURE_GAP_MM)
+def _chart_mm(page: Page) -> float:
+    return float(page.epw / 2 * _CHART_IN[1] / _CHART_IN[0])
 
 
-def _pixels(png: bytes) -> tuple[int, int]:
-    """Return width and height. Source: PNG specification, 11.2.1, the first chunk is IHDR and begins with both."""
-    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+def _charts(page: Page, part: Drawn) -> None:
+    """Draw charts, two side by side."""
+    width, height = page.epw / 2, _chart_mm(page)
+    for at in range(0, len(part.charts), 2):
+        page.need(height + 1)
+        top = page.get_y()
+        for column, chart in enumerate(part.charts[at : at + 2]):
+            png = drawn(chart, part.of, "png", size_in=_CHART_IN, dpi=_CHART_DPI)
+            page.image(io.BytesIO(png), x=page.l_margin + column * width, y=top, w=width, h=height,
+                       alt_text=shown(chart.title))  # fmt: skip
+        page.set_xy(page.l_margin, top + height + 1)
+
+
+def _table(page: Page, table: Table) -> None:
+    """Draw a table with its headers again on each page."""
+    if table.title:
+        page.need(30)
+        page.ln(1)
+        page.write_text(table.title, size=9, style="B")
+    page.need(22)
+    page.set_font(FONT, size=7.5)
+    page.set_draw_color(_RULE)
+    page.set_fill_color(255)
+    align = tuple(Align.R if at in table.numeric else Align.L for at in range(len(table.headers)))
+    style = FontFace(emphasis="BOLD", fill_color=(240, 243, 246))
+    with page.table(
+        [[page.safe(cell) for cell in row] for row in (table.headers, *table.rows)],
+        borders_layout="HORIZONTAL_LINES", col_widths=_widths(page, table), headings_style=style, line_height=3.6,
+        padding=(0.7, 1.2), text_align=align, align="LEFT", width=page.epw,
+    ):  # fmt: skip
+        pass
+    page.ln(2)
+
+
+def _widths(page: Page, table: Table) -> list[float]:
+    """Give each column what it needs, and no more than a fair share to the widest ones."""
+    wanted: list[float] = []
+    for at, header in enumerate(table.headers):
+        words = max((page.get_string_width(page.safe(word)) for word in header.split()), default=0.0) * 1.1
+        cells = [page.get_string_width(page.safe(row[at])) for row in table.rows[:_LOOKED_AT]]
+        wanted.append(max([words, *cells]) + 3.0)
+    spare = page.epw - sum(wanted)
+    if spare >= 0:
+        return [width + spare / len(wanted) for width in wanted]
+    limit = page.epw
+    for taken, width in enumerate(sorted(wanted)):
+        fair = (page.epw - sum(sorted(wanted)[:taken])) / (len(wanted) - taken)
+        if width > fair:
+            limit = fair
+            break
+    return [min(width, limit) for width in wanted]
 
 
 def font_folder() -> Path:
@@ -279,87 +321,3 @@ def write_placeholders(letters: Iterable[int], path: Path) -> bool:
         subsetter.subset(font)
         font.save(path)
     return True
-
-
-def draw_table(page: Page, table: Table) -> None:
-    """Draw a table below what is there, over as many pages as it takes."""
-    if not table.headers:
-        return
-    widths = _widths(page, table)
-    header = _lines(page, table.headers, widths, style="B")
-    first = _height(_lines(page, table.rows[0], widths)) if table.rows else 0.0
-    _row(page, table, header, widths, is_header=True, least_mm=_height(header) + first)
-    for cells in table.rows:
-        lines = _lines(page, cells, widths)
-        if page.left_mm < _height(lines):
-            page.add_page()
-            _row(page, table, header, widths, is_header=True, least_mm=0)
-        _row(page, table, lines, widths, is_header=False, least_mm=0)
-
-
-def _widths(page: Page, table: Table) -> list[float]:
-    """Share the width of the page: each column gets what it needs, and the widest ones give."""
-    wanted: list[float] = []
-    for at, header in enumerate(table.headers):
-        page.set_font("report", style="B", size=_SIZE)
-        head = [page.get_string_width(page.safe(word)) for word in header.split() or [""]]
-        page.set_font("report", size=_SIZE)
-        cells = [page.get_string_width(page.safe(row[at])) for row in table.rows[:_LOOKED_AT]]
-        wanted.append(max([*head, *cells]) + 2 * _PAD_MM + 0.6)
-    spare = page.epw - sum(wanted)
-    if spare >= 0:
-        # Room that is left over goes to the texts, so that figures stay beside their names.
-        texts = [at for at in range(len(wanted)) if at not in table.numeric] or list(range(len(wanted)))
-        share = min(spare / len(texts), 12.0)
-        return [width + (share if at in texts else 0) for at, width in enumerate(wanted)]
-    limit = _limit(wanted, page.epw)
-    return [min(width, limit) for width in wanted]
-
-
-def _limit(wanted: Sequence[float], whole: float) -> float:
-    """Return the width to which the widest columns are cut so that all of them fit."""
-    left, columns = whole, len(wanted)
-    for width in sorted(wanted):
-        if width > left / columns:
-            return left / columns
-        left, columns = left - width, columns - 1
-    return whole
-
-
-def _lines(page: Page, cells: Sequence[str], widths: Sequence[float], *, style: str = "") -> list[list[str]]:
-    page.set_font("report", style=style, size=_SIZE)
-    found: list[list[str]] = []
-    margin, page.c_margin = page.c_margin, 0.0
-    for text, width in zip(cells, widths, strict=True):
-        lines = page.multi_cell(width - 2 * _PAD_MM, _LINE_MM, page.safe(text), align=Align.L, padding=0, dry_run=True,
-                                output=MethodReturnValue.LINES)  # fmt: skip
-        found.append([str(line) for line in lines])  # type: ignore[union-attr] # lines are asked for
-    page.c_margin = margin
-    return found
-
-
-def _height(lines: Sequence[Sequence[str]]) -> float:
-    return max(map(len, lines)) * _LINE_MM + 1.4
-
-
-def _row(
-    page: Page, table: Table, lines: list[list[str]], widths: Sequence[float], *, is_header: bool, least_mm: float
-) -> None:
-    height = _height(lines)
-    page.need(max(height, least_mm))
-    top, left = page.get_y(), page.l_margin
-    page.set_font("report", style="B" if is_header else "", size=_SIZE)
-    if is_header:
-        page.set_fill_color(240, 243, 246)
-        page.rect(left, top, sum(widths), height, style="F")
-    margin, page.c_margin = page.c_margin, 0.0
-    for at, (cell, width) in enumerate(zip(lines, widths, strict=True)):
-        for number, text in enumerate(cell):
-            page.set_xy(left + _PAD_MM, top + 0.7 + number * _LINE_MM)
-            # The lines fit, so each is one cell; breaking them again would cost as much as the first time.
-            page.cell(width - 2 * _PAD_MM, _LINE_MM, text, align=Align.R if at in table.numeric else Align.L)
-        left += width
-    page.c_margin = margin
-    page.set_draw_color(205)
-    page.line(page.l_margin, top + height, page.l_margin + sum(widths), top + height)
-    page.set_xy(page.l_margin, top + height)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,9 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
 from fedmon.common.metrics.metric import Metric
 from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, metric_of
-from fedmon.report.document import about
-from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table, shown
+from fedmon.report.amounts import counted, duration, listed, moment, number
+from fedmon.report.document import summary
+from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, Table, shown
 from fedmon.report.document.nodes import hardware_table, job_table, node_table
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
@@ -26,21 +26,23 @@ from fedmon.report.findings.completeness import main_stream
 from fedmon.report.findings.finding import Finding, Severity
 from fedmon.report.findings.run import cost_text
 from fedmon.report.findings.thresholds import ALL, Threshold
-from fedmon.report.layout import labelled, natural
+from fedmon.report.selection import labelled, natural
 from fedmon.report.source import JOB, Source
 from fedmon.report.subject import Subject, choose
 from fedmon.report.totals import SeriesTotal
-from fedmon.report.wording import counted, duration, listed, moment, number
 
 if TYPE_CHECKING:
-    from fedmon.report.bins import Bins
+    from fedmon.report.charts import Chart, Charts
 
-_TITLES = {"job": "The job over time", "user": "What the program reported, over time", "gpu": "GPUs over time",
-           "cpu": "CPUs over time", "infiniband": "InfiniBand over time", "numa": "NUMA over time",
-           "agent": "The tool itself over time"}  # fmt: skip
-
-_READING = 0.5
-"""The share of the work that reading is, for the progress; drawing is the rest."""
+_GROUPS = {"job": "The job", "user": "What the program reported", "gpu": "GPUs", "cpu": "CPUs",
+           "infiniband": "InfiniBand", "numa": "NUMA", "agent": "The tool itself"}  # fmt: skip
+_READING = 0.8
+"""The share of the work that reading is, for the progress; writing is the rest."""
+_ON_PAGE_1 = 2
+MOST_SERIES = 400
+_OTHER_TABLE = ("user_value", "user_step")
+_MOST_ROWS = 60
+_LIBRARIES = ("fpdf2", "matplotlib", "numpy")
 
 
 def write(
@@ -76,134 +78,100 @@ def write_subject(
     """Write the report of what was chosen; returns also what it says. Raises as `write`."""
     with report_extra("a report"):
         from fedmon.report.bins import Bins
-        from fedmon.report.plots import is_shown
-        from fedmon.report.plots.library import seldom_collected
+        from fedmon.report.charts import charts_of, is_shown
 
     files = [path for path in (html, pdf) if path is not None]
     for path in files:
         target_of(path)  # before an hour of reading, not after it
-    steps = Steps(progress or (lambda _share: None))
+    tell = progress or (lambda _share: None)
     bins = Bins(subject.span, wanted=is_shown)
-    case = subject.read([bins], steps.part(_READING))
+    case = subject.read([bins], lambda share: tell(_READING * share))
     findings = find(case)
-    drawn = pictures(bins, subject.source, subject.job)
-    document = build(case, findings, drawn, made_t=time.time())
-    written: list[Path] = []
-    on_picture = steps.counted(1 - _READING, document.pictures * len(files))
-    with seldom_collected():
-        if html is not None:
-            written.append(_write_html(document, html, on_picture))
-        if pdf is not None:
-            written.append(_write_pdf(document, pdf, on_picture))
-    steps.done()
-    return case, findings, written
+    charts = charts_of(bins, subject.source, job=subject.job, gaps=missing(case))
+    document = build(case, findings, charts, made_t=time.time())
+    if html is not None:
+        from fedmon.report.document.page import html as page_of
+
+        with replacing(html) as new, new.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(page_of(document))
+    if pdf is not None:
+        with report_extra("a PDF"):
+            from fedmon.report.document.pdf import write_pdf
+
+        with replacing(pdf) as new:
+            # Where there is place for a file there is for its fonts; a pipe has no folder for ours.
+            write_pdf(document, new, beside=pdf.parent if pdf.is_file() or not pdf.exists() else None)
+    tell(1.0)
+    return case, findings, files
 
 
-def _write_html(document: Document, path: Path, on_picture: Callable[[], object]) -> Path:
-    from fedmon.report.document.html import html
-
-    with replacing(path) as new, new.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(html(document, on_picture=on_picture))
-    return path
-
-
-def _write_pdf(document: Document, path: Path, on_picture: Callable[[], object]) -> Path:
-    with report_extra("a PDF"):
-        from fedmon.report.document.pdf import write_pdf
-
-    with replacing(path) as new:
-        # Where there is place for a file there is for its fonts; a pipe has no folder for ours.
-        beside = path.parent if path.is_file() or not path.exists() else None
-        write_pdf(document, new, on_picture=on_picture, beside=beside)
-    return path
-
-
-class Steps:
-    """Tells ``progress`` the share of all work, from 0 to 1, as its parts go on."""
-
-    def __init__(self, progress: Callable[[float], object]) -> None:
-        self._progress, self._before = progress, 0.0
-
-    def part(self, share: float) -> Callable[[float], None]:
-        """Begin a part that is this share of the work; call the result with how much of the part is done."""
-        before, self._before = self._before, self._before + share
-        return lambda done: self._tell(before + share * done)
-
-    def counted(self, share: float, amount: int) -> Callable[[], None]:
-        """Begin a part of so many equal steps; call the result after each."""
-        tell, taken = self.part(share), 0
-
-        def step() -> None:
-            nonlocal taken
-            taken += 1
-            tell(taken / max(amount, taken))
-
-        return step
-
-    def done(self) -> None:
-        """Tell that everything is done."""
-        self._tell(1.0)
-
-    def _tell(self, share: float) -> None:
-        self._progress(min(1.0, share))
-
-
-MOST_SERIES = 400
-_OTHER_TABLE = ("user_value", "user_step")
-
-_MOST_ROWS = 60
-_LIBRARIES = ("fpdf2", "matplotlib", "numpy")
-
-
-def build(
-    case: Case, findings: Sequence[Finding], pictures: Iterable[tuple[str, Sequence[Picture]]], *, made_t: float
-) -> Document:
-    """Return the document; ``pictures`` are groups of drawings, each with its heading. Empty sections fall out.
-
-    ``made_t`` is the Unix time that the report shows as its own.
-    """
+def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None, *, made_t: float) -> Document:
+    """Return the document. Empty sections fall out; ``made_t`` is the Unix time that the report shows as its own."""
+    first = charts.first if charts is not None else ()
     sections = [
-        Section(title="What happened", parts=_first_page(case, findings)),
+        Section(title="What happened", parts=tuple(_first_page(case, findings, charts))),
+        Section(title="Over time", parts=tuple(_drawn(charts, first[_ON_PAGE_1:])) if charts is not None else ()),
         Section(title="Nodes", parts=(node_table(case),) if case.nodes else ()),
-        *_jobs(case),
-        *_program(case),
+        Section(title="Jobs", parts=_filled(job_table(case)) if case.job is None and case.jobs else ()),
+        Section(title="What the program reported", parts=_filled(user_table(case))),
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
-        *_pictures(pictures),
+        Section(title="More charts", parts=tuple(_more(charts)) if charts is not None else (), is_folded=True),
         *_values(case),
-        Section(title="How it was measured", parts=tuple(method(case, findings))),
-        Section(title="Versions", parts=(versions(case),)),
+        Section(title="How it was measured", parts=(*method(case, findings), versions(case)), is_folded=True),
     ]
     return Document(
-        title=about.title(case),
-        subtitle=about.subtitle(case),
-        header=about.header(case, made_t=made_t),
+        title=summary.title(case),
+        subtitle=summary.subtitle(case),
+        header=summary.header(case, made_t=made_t),
         sections=tuple(section for section in sections if section.parts),
     )
 
 
-def _first_page(case: Case, findings: Sequence[Finding]) -> tuple[Part, ...]:
+def missing(case: Case) -> list[tuple[float, float, str]]:
+    """Return when samples of each node are missing, in Unix time, with the reason as far as it is known."""
+    found = []
+    for node in case.nodes:
+        stream = main_stream(case, node)
+        for hole in stream.holes if stream is not None else ():
+            reasons = {lost.reason for lost in node.lost if lost.first_seq < hole.until_seq
+                       and lost.last_seq >= hole.until_seq - hole.missing}  # fmt: skip
+            why = f": {listed(sorted(reasons))}" if reasons and hole.missing else ""
+            where = f"{node.name}: " if len(case.nodes) > 1 else ""
+            found.append((hole.after_t, hole.until_t, f"{where}no samples for {duration(hole.seconds)}{why}"))
+    return found
+
+
+def _filled(table: Table) -> tuple[Table, ...]:
+    return (table,) if table.rows else ()
+
+
+def _drawn(charts: Charts, chosen: Sequence[Chart]) -> list[Part]:
+    return [Drawn(of=charts, charts=tuple(chosen))] if chosen else []
+
+
+def _more(charts: Charts) -> list[Part]:
+    """Return the charts that are not shown first, by what they are about, and name those that never changed."""
+    groups: dict[str, list[Chart]] = {}
+    for chart in charts.rest:
+        groups.setdefault(chart.group.value, []).append(chart)
+    parts: list[Part] = [
+        Drawn(of=charts, charts=tuple(found), title=_GROUPS.get(group, group.capitalize()))
+        for group, found in groups.items()
+    ]
+    if charts.constant:
+        text = f"Constant all the time, so without a chart: {'; '.join(charts.constant)}."
+        parts.append(Paragraph(text=shown(text, 1500), quiet=True))
+    return parts
+
+
+def _first_page(case: Case, findings: Sequence[Finding], charts: Charts | None) -> list[Part]:
     known = tuple(one for one in findings if one.severity is not Severity.UNKNOWN)
     unknown = tuple(one for one in findings if one.severity is Severity.UNKNOWN)
-    parts: list[Part] = [about.about(case), Findings(findings=known)]
-    if unknown:
-        parts.append(Findings(findings=unknown))
-    return tuple(parts)
-
-
-def _jobs(case: Case) -> list[Section]:
-    if case.job is not None or not case.jobs:
-        return []
-    table = job_table(case)
-    return [Section(title="Jobs", parts=(table,))] if table.rows else []
-
-
-def _program(case: Case) -> list[Section]:
-    table = user_table(case)
-    return [Section(title="What the program reported", parts=(table,))] if table.rows else []
-
-
-def _pictures(groups: Iterable[tuple[str, Sequence[Picture]]]) -> list[Section]:
-    return [Section(title=title, parts=tuple(drawings)) for title, drawings in groups if drawings]
+    shares = summary.bars(findings)
+    parts: list[Part] = [summary.about(case), *([shares] if shares.rows else [])]
+    if charts is not None:
+        parts += _drawn(charts, charts.first[:_ON_PAGE_1])
+    return [*parts, *(Findings(findings=each) for each in (known, unknown) if each)]
 
 
 def _values(case: Case) -> list[Section]:
@@ -216,7 +184,8 @@ def _values(case: Case) -> list[Section]:
     )
     if left_out:
         text += f" {left_out} more series are in the recording; 'fedmon export' writes all of them."
-    return [Section(title="Everything in figures", parts=(Paragraph(text=text, quiet=True), table))]
+    parts = (Paragraph(text=text, quiet=True), table)
+    return [Section(title="Everything in figures", parts=parts, is_folded=True)]
 
 
 def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
@@ -426,35 +395,29 @@ def _counts(name: str) -> bool:
 
 
 def user_table(case: Case) -> Table:
-    """Return one row for each value that a program reported, and node."""
-    rows: list[tuple[str, ...]] = []
+    """Return one row for each node and value that a program reported, the jobs of one training together."""
+    found: dict[tuple[str, str], list[tuple[SeriesTotal, SeriesTotal | None]]] = {}
     for node in case.nodes:
+        steps = {(labels.get("name"), labels.get("job")): total for labels, total in node.all("user_step")}
         for labels, total in node.all("user_value"):
-            step = node.one("user_step", name=labels.get("name", ""))
-            rows.append(
-                (
-                    shown(labels.get("name"), 60),
-                    shown(node.name, 60),
-                    str(total.values),
-                    number(total.first, 4),
-                    number(total.last, 4),
-                    number(total.low, 4),
-                    number(total.high, 4),
-                    number(step.last) if step is not None else MISSING,
-                    f"{moment(total.first_t)}, {duration(total.last_t - total.first_t)}",
-                )
+            step = steps.get((labels.get("name"), labels.get("job")))
+            found.setdefault((labels.get("name", ""), node.name), []).append((total, step))
+    rows = []
+    for (name, where), totals in found.items():
+        first, last = min(totals, key=lambda one: one[0].first_t)[0], max(totals, key=lambda one: one[0].last_t)
+        step = last[1]
+        rows.append(
+            (
+                shown(name, 60),
+                shown(where, 60),
+                str(sum(total.values for total, _ in totals)),
+                number(first.first, 4),
+                number(last[0].last, 4),
+                number(min(total.low for total, _ in totals), 4),
+                number(max(total.high for total, _ in totals), 4),
+                number(step.last) if step is not None else MISSING,
+                f"{moment(first.first_t)}, {duration(last[0].last_t - first.first_t)}",
             )
+        )
     headers = ("Name", "Node", "Values", "First", "Last", "Lowest", "Highest", "Last step", "From, for")
     return Table(headers=headers, rows=tuple(rows[:MOST_SERIES]), numeric=frozenset(range(2, 8)))
-
-
-def pictures(bins: Bins, source: Source, job: str | None) -> list[tuple[str, list[Picture]]]:
-    """Return the drawings of everything that was measured, each group under its heading; drawn when asked for."""
-    from fedmon.report import plots
-
-    groups: dict[str, list[Picture]] = {}
-    for plot in plots.figures(bins, source, job=job):
-        groups.setdefault(plot.group.value, []).append(
-            Picture(title=plot.title, png=functools.cache(functools.partial(plots.as_png, plot)))
-        )
-    return [(_TITLES.get(group, f"{group.capitalize()} over time"), drawn) for group, drawn in groups.items()]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import msgspec
 
@@ -13,9 +13,38 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, storage_errors, target_of
 from fedmon.report.export.patient_file import PatientFile
 from fedmon.report.extra import report_extra
-from fedmon.report.table import Table
 
-__all__ = ["FORMATS", "Format", "Written", "format_of", "write", "write_counted", "write_text"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FORMATS", "Format", "Table", "Written", "format_of", "write", "write_counted", "write_text"]
+
+
+class Table(Protocol):
+    """Rows that can be gone through, more than once, and what each column is.
+
+    ``name`` is a word for file names and keys, such as ``wide``. ``rows`` is how many there will be at most; it serves
+    to show progress. Every batch has the columns of ``schema``.
+    """
+
+    @property
+    def name(self) -> str:
+        """A short word of letters, digits and underscores."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, in order."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """How many rows there will be at most."""
+        ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the rows, in order. Raises StorageError when a recording cannot be read."""
+        ...
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,15 +72,15 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FORMATS: Mapping[str, Format] = {
-    "csv": Format(suffixes=(".csv",), writer="csv_file:write_csv", is_text=True),
-    "parquet": Format(suffixes=(".parquet", ".pq"), writer="arrow_files:write_parquet"),
-    "feather": Format(suffixes=(".feather", ".arrow"), writer="arrow_files:write_feather"),
-    "orc": Format(suffixes=(".orc",), writer="arrow_files:write_orc"),
+    "csv": Format(suffixes=(".csv",), writer="csv:write_csv", is_text=True),
+    "parquet": Format(suffixes=(".parquet", ".pq"), writer="tables:write_parquet"),
+    "feather": Format(suffixes=(".feather", ".arrow"), writer="tables:write_feather"),
+    "orc": Format(suffixes=(".orc",), writer="tables:write_orc"),
     "hdf5": Format(suffixes=(".h5", ".hdf5", ".hdf"), writer="hdf5:write_hdf5", is_appended=True),
-    "pickle": Format(suffixes=(".pkl", ".pickle"), writer="pickled:write_pickle"),
-    "json-lines": Format(suffixes=(".jsonl", ".ndjson"), writer="json_lines:write_json_lines", is_text=True),
-    "openmetrics": Format(suffixes=(".om", ".prom"), writer="openmetrics:write_openmetrics", is_text=True),
-    "influx": Format(suffixes=(".line", ".lp"), writer="influx:write_influx", is_text=True),
+    "pickle": Format(suffixes=(".pkl", ".pickle"), writer="tables:write_pickle"),
+    "json-lines": Format(suffixes=(".jsonl", ".ndjson"), writer="tables:write_json_lines", is_text=True),
+    "openmetrics": Format(suffixes=(".om", ".prom"), writer="text_series:write_openmetrics", is_text=True),
+    "influx": Format(suffixes=(".line", ".lp"), writer="text_series:write_influx", is_text=True),
 }
 
 

@@ -15,6 +15,8 @@ from fedmon.report.source import JOB, Host
 from fedmon.report.totals import SeriesTotal, StreamTotal
 
 Labels = Mapping[str, str]
+COMMAND = "command"
+"""How a job was found that the tool itself started: nothing of it was there before."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fedmon.report.amounts import listed, moment, number
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.finding import Finding, Severity
-from fedmon.report.wording import listed, moment, number
 
 
 def clocks_apart(case: Case) -> list[Finding]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fedmon.report.amounts import counted, duration, listed, moment, percent
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.finding import Finding, Severity
 from fedmon.report.totals import StreamTotal
-from fedmon.report.wording import counted, duration, listed, moment, percent
 
 
 def main_stream(case: Case, node: Node) -> StreamTotal | None:
@@ -25,10 +25,12 @@ def samples(case: Case) -> list[Finding]:
     amount = sum(totals.values())
     what = f"job {case.job}" if case.job is not None else "these nodes"
     if amount == 0:
+        # Of a run that ended well before its first sample there is nothing to worry about.
+        is_well = case.job is not None and case.document.get("exit_code") == 0
         return [
             Finding(
                 name="samples",
-                severity=Severity.PROBLEM,
+                severity=Severity.NOTE if is_well else Severity.PROBLEM,
                 title="No samples",
                 text=f"There is no sample of {what}, so nothing can be said about it.",
                 how="samples in the recording",

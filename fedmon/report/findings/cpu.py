@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedmon.report.amounts import counted, duration, listed, number, percent
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node, unix
 from fedmon.report.findings.finding import Finding, Severity, unknown
 from fedmon.report.findings.waiting import pressure_shares
-from fedmon.report.wording import counted, duration, listed, number, percent
 
 _USER, _SYSTEM = "job_cpu_user_seconds_total", "job_cpu_system_seconds_total"
 BUSY = "host_cpu_busy_ratio"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedmon.report.amounts import energy as amount_of
+from fedmon.report.amounts import listed, mass, number, percent
 from fedmon.report.findings.case import Case, Node, summed
 from fedmon.report.findings.finding import Finding, Severity, unknown
 from fedmon.report.totals import SeriesTotal
-from fedmon.report.wording import energy as amount_of
-from fedmon.report.wording import listed, mass, number, percent
 
 JOB_JOULES, NODE_JOULES = "job_energy_joules_total", "node_energy_joules_total"
 JOB_GRAMS, NODE_GRAMS = "job_emissions_grams_total", "node_emissions_grams_total"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fedmon.report.amounts import counted, listed, percent, size
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.finding import Finding, Severity, unknown
-from fedmon.report.wording import counted, listed, percent, size
 
 USE = "gpu_utilization_ratio"
 _OF_JOB = ("job_gpu_processes", "job_gpu_memory_bytes", "job_gpu_sm_ratio")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from fedmon.report.amounts import counted, duration, listed, percent, size, size_rate
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.finding import Finding, Severity, unknown
-from fedmon.report.wording import counted, duration, listed, percent, size, size_rate
 
 _PEAK, _RSS = "job_memory_peak_bytes", "job_memory_rss_bytes"
 _LIMIT, _TOTAL, _AVAILABLE = "job_memory_limit_bytes", "host_memory_total_bytes", "host_memory_available_bytes"

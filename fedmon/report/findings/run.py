@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from fedmon.report.amounts import counted, duration, listed, moment, number, percent, size
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case
+from fedmon.report.findings.case import COMMAND, Case
 from fedmon.report.findings.finding import Finding, Severity
-from fedmon.report.wording import counted, duration, listed, moment, number, percent, size
 
 _UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
 _COST = "agent_cpu_seconds_total"
@@ -93,7 +93,7 @@ def finder(case: Case) -> list[Finding]:
         return []
     methods = {str(node.document["method"]): str(node.document.get("confidence") or "")
                for node in case.nodes if node.document.get("method")}  # fmt: skip
-    if not methods:
+    if not methods or set(methods) == {COMMAND}:  # then nothing was searched
         return []
     unsure = [method for method, confidence in methods.items() if confidence.lower() in _UNSURE]
     told = listed([f"{method} (confidence: {confidence})" if confidence else method

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fedmon.report.amounts import duration, listed, number, percent
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.cpu import BUSY, cpu_use
 from fedmon.report.findings.finding import Finding, Severity, unknown
-from fedmon.report.wording import duration, listed, number, percent
 
 _QUOTA = "job_cpu_throttled_seconds_total"
 _FREQUENCY = "host_cpu_frequency_hertz"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fedmon.report.amounts import listed, percent, size, size_rate
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node, summed
 from fedmon.report.findings.finding import Finding, Severity, unknown
-from fedmon.report.wording import listed, percent, size, size_rate
 
 NETWORK = _RECEIVED, _SENT = "host_network_receive_bytes_total", "host_network_transmit_bytes_total"
 FABRIC = ("infiniband_receive_bytes_total", "infiniband_transmit_bytes_total")
@@ -73,6 +73,8 @@ def volumes(case: Case) -> list[Finding]:
             continue
         into, out = (sum(pair[at] for pair in pairs) for at in (0, 1))
         figures[f"{name}_in_bytes"], figures[f"{name}_out_bytes"] = into, out
+        if name != "storage" and not into and not out:
+            continue  # such as a machine that spoke to itself alone
         together = _rate(case, name, of_job=of_job)
         rate = f" ({size_rate(together)} together)" if together is not None else ""
         parts.append(words.format(size(into), size(out)) + rate)

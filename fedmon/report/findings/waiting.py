@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fedmon.report.amounts import listed, percent
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Node
 from fedmon.report.findings.finding import Finding, Severity, unknown
-from fedmon.report.wording import listed, percent
 
 _SECONDS = "host_cpu_seconds_total"
 _RESOURCES = {"cpu": "a CPU", "memory": "memory", "io": "storage"}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fedmon.report.export import Table
 from fedmon.report.source import Source
-from fedmon.report.table import Table
 from fedmon.report.views import nebula, perfmon
 
 __all__ = ["VIEWS", "nebula", "perfmon"]

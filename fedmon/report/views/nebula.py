@@ -10,12 +10,23 @@ import numpy as np
 from fedmon.common.metrics import nebula_tags as tags
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name, series, split_series
-from fedmon.report.block import Block, Floats
+from fedmon.report.blocks import Block, Floats
+from fedmon.report.export import Table
 from fedmon.report.source import Source
-from fedmon.report.table import Table
-from fedmon.report.views.quantity import Computed, Counted, Growth, Quantity, Sum
-from fedmon.report.views.survey import Place, survey
-from fedmon.report.views.view_table import VIEW, Column, Names, Section, ViewTable, measured
+from fedmon.report.views.places import Place, survey
+from fedmon.report.views.view_table import (
+    VIEW,
+    Column,
+    Computed,
+    Counted,
+    Growth,
+    Names,
+    Quantity,
+    Section,
+    Sum,
+    ViewTable,
+    measured,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +132,7 @@ def _used(size: Floats, free: Floats, available: Floats) -> Floats:
 
 
 class UserTable:
-    """A Table (see `fedmon.report.table`) with a row for each moment at which a program reported something."""
+    """A Table (see `fedmon.report.frames`) with a row for each moment at which a program reported something."""
 
     def __init__(self, name: str, source: Source) -> None:
         self.name = name

@@ -20,12 +20,23 @@ from numpy.typing import NDArray
 
 from fedmon.common.files import replacing, storage_errors
 from fedmon.common.metrics.series import metric_name, series, split_series
-from fedmon.report.column_spool import ColumnSpool
+from fedmon.report.export import Table
+from fedmon.report.export.column_spool import ColumnSpool
 from fedmon.report.source import Source
-from fedmon.report.table import Table
-from fedmon.report.views.quantity import Computed, Counted, Growth, Quantity, Sum
-from fedmon.report.views.survey import Place, survey
-from fedmon.report.views.view_table import Column, Names, Section, ViewTable, measured, read
+from fedmon.report.views.places import Place, survey
+from fedmon.report.views.view_table import (
+    Column,
+    Computed,
+    Counted,
+    Growth,
+    Names,
+    Quantity,
+    Section,
+    Sum,
+    ViewTable,
+    measured,
+    read,
+)
 
 SECONDS, EXACT = "time_stamps", "timestamps"
 """Whole seconds, as perfmon wrote them, and the exact time in Unix seconds under the key that its manual names."""

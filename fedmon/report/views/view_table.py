@@ -1,21 +1,201 @@
-"""A table in the words of another tool: its columns, computed from recordings while they are read."""
+"""Tables in the words of another tool: how each column follows from our metrics, and the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
 
-from fedmon.report.block import Floats
+from fedmon.common.metrics.series import metric_name
+from fedmon.report.blocks import Block, Floats
+from fedmon.report.rates import Rates
 from fedmon.report.source import Source
-from fedmon.report.views.instants import Instants
-from fedmon.report.views.quantity import Quantity
-from fedmon.report.views.survey import Place
+from fedmon.report.views.places import Instants, Moment, Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+Reader = Callable[[Instants], Floats]
+
+
+class Uses(msgspec.Struct, frozen=True, kw_only=True):
+    """The series of the machine and of the job that a quantity needs."""
+
+    host: frozenset[str] = frozenset()
+    job: frozenset[str] = frozenset()
+
+
+class Quantity(Protocol):
+    """A number that another tool reports."""
+
+    def uses(self, place: Place) -> Uses | None:
+        """Return which series it needs of those that a place has; None where it cannot be told."""
+        ...
+
+    def reader(self, place: Place) -> Reader:
+        """Return what computes it for one place, from all instants in order; NaN is a value that is not known."""
+        ...
+
+
+class Sum(msgspec.Struct, frozen=True, kw_only=True):
+    """The sum of some series, times a factor; unknown when one of them is."""
+
+    series: tuple[str, ...]
+    times: float = 1.0
+    is_of_job: bool = False
+
+    def uses(self, place: Place) -> Uses | None:
+        """Need all of them."""
+        return _all(self.series, place, is_of_job=self.is_of_job)
+
+    def reader(self, place: Place) -> Reader:  # noqa: ARG002
+        """Return the sum."""
+
+        def read(at: Instants) -> Floats:
+            values = [at.of_job(name) if self.is_of_job else at.of_host(name) for name in self.series]
+            total: Floats = np.sum(values, axis=0) * self.times
+            return total
+
+        return read
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """A counter of the machine, all of its instances together or one series, that never falls.
+
+    It begins with the sum of what the instances show, or with 0 where ``from_zero``, and grows by what each of them
+    grew from one reading to the next: one that restarts or comes later adds nothing at that moment, one that is gone
+    keeps what it added. The sum is unknown while an instance that is still there was not read.
+    """
+
+    metric: str
+    times: float = 1.0
+    from_zero: bool = False
+
+    def uses(self, place: Place) -> Uses | None:
+        """Need every instance there is."""
+        names = frozenset(name for name in place.of_host if self.metric in (name, metric_name(name)))
+        return Uses(host=names) if names else None
+
+    def reader(self, place: Place) -> Reader:
+        """Return the sum over the instances."""
+        uses = self.uses(place)
+        names = sorted(uses.host if uses else ())
+        parts = [_Instance(name, place.of_host[name], from_zero=self.from_zero) for name in names]
+
+        def read(at: Instants) -> Floats:
+            values = np.stack([part.read(at) for part in parts])
+            is_there = np.stack([part.is_there for part in parts]).any(axis=0)
+            return np.where(is_there, values.sum(axis=0), np.nan) * self.times
+
+        return read
+
+
+class Computed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a function makes of some series of the machine and of the job, in this order; NaN where one is unknown."""
+
+    compute: Callable[..., Floats]
+    host: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
+
+    def uses(self, place: Place) -> Uses | None:
+        """Need all of them."""
+        if not set(self.host) <= place.of_host.keys() or not set(self.job) <= place.of_job.keys():
+            return None
+        return Uses(host=frozenset(self.host), job=frozenset(self.job))
+
+    def reader(self, place: Place) -> Reader:  # noqa: ARG002
+        """Return what the function makes of them."""
+
+        def read(at: Instants) -> Floats:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                values = self.compute(*map(at.of_host, self.host), *map(at.of_job, self.job))
+            return np.where(np.isfinite(values), values, np.nan)
+
+        return read
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """How much counters grew since the reading before, together; with ``clock`` only where that counter grew too.
+
+    ``per_second`` divides by the growth of ``clock``, or by the time that passed.
+    """
+
+    series: tuple[str, ...]
+    clock: str | None = None
+    times: float = 1.0
+    per_second: bool = False
+    is_of_job: bool = False
+
+    def uses(self, place: Place) -> Uses | None:
+        """Need all of them, and the clock."""
+        wanted = self.series if self.clock is None else (*self.series, self.clock)
+        return _all(wanted, place, is_of_job=self.is_of_job)
+
+    def reader(self, place: Place) -> Reader:  # noqa: ARG002
+        """Return the growth."""
+        rates = Rates()
+
+        def read(at: Instants) -> Floats:
+            columns = at.job if self.is_of_job else at.host
+            names = self.series if self.clock is None else (*self.series, self.clock)
+            if any(name not in columns for name in names):
+                return np.full(len(at.t), np.nan)
+            block = Block(at.node_id, at.boot, "", 0, at.t, at.mono, columns)
+            found = {name: rates.of(block, name) for name in names}
+            if self.clock is None:
+                rows = [found[name].per_second if self.per_second else found[name].increase for name in self.series]
+                total: Floats = np.sum(rows, axis=0) * self.times
+                return total
+            clock = found[self.clock].increase
+            grown = np.sum([found[name].increase for name in self.series], axis=0)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return np.where(clock > 0, (grown / clock if self.per_second else grown) * self.times, np.nan)
+
+        return read
+
+
+class _Instance:
+    """One instance of a counter, followed over restarts."""
+
+    def __init__(self, series: str, end: Moment, *, from_zero: bool) -> None:
+        self._series, self._end, self._from_zero = series, end, from_zero
+        self._last: float | None = None
+        self._total = 0.0
+        self._is_first = True
+        self.is_there = np.zeros(0, dtype=bool)
+
+    def read(self, at: Instants) -> Floats:
+        """Return what it counted; NaN where it was missed, 0 before it came, and its last where it is gone."""
+        raw = at.of_host(self._series)
+        self.is_there = ~np.isnan(raw)
+        known = np.flatnonzero(self.is_there)
+        total = np.full(len(raw), np.nan)
+        if self._last is None:
+            total[: known[0] if len(known) else len(raw)] = 0.0
+        if len(known):
+            readings = raw[known]
+            if self._last is None:
+                # What is there from the begin counts as it is, what comes later from then on.
+                begins = self._is_first and known[0] == 0 and not self._from_zero
+                self._last, self._total = float(readings[0]), float(readings[0]) if begins else 0.0
+            grown = np.diff(readings, prepend=self._last)
+            total[known] = self._total + np.cumsum(np.where(grown > 0, grown, 0.0))
+            self._last, self._total = float(readings[-1]), float(total[known[-1]])
+        self._is_first = self._is_first and not len(raw)
+        is_gone = (at.mono > self._end[1]) if at.boot == self._end[0] else np.full(len(raw), at.boot > self._end[0])
+        total[np.isnan(total) & is_gone] = self._total
+        return total
+
+
+def _all(names: Collection[str], place: Place, *, is_of_job: bool) -> Uses | None:
+    known = place.of_job if is_of_job else place.of_host
+    if any(name not in known for name in names):
+        return None
+    return Uses(job=frozenset(names)) if is_of_job else Uses(host=frozenset(names))
+
 
 VIEW = "fedmon.view"
 """The key of a schema's metadata which says that columns are not called after series."""
@@ -55,7 +235,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ViewTable:
-    """A Table (see `fedmon.report.table`) of sections, one after the other; within one, rows are by time."""
+    """A Table (see `fedmon.report.frames`) of sections, one after the other; within one, rows are by time."""
 
     def __init__(self, name: str, names: Names, source: Source, sections: Sequence[Section]) -> None:
         self.name = name

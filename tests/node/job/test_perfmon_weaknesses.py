@@ -36,7 +36,7 @@ PORTS, GPUS, GPU_JOBS = "tests/node/test_collectors_infiniband.py", "tests/node/
 MACHINE, SAMPLER, VIEW = "tests/node/test_collectors_trees.py", "tests/node/measure/test_sampler.py", (
     "tests/report/aliases/test_perfmon_view.py"
 )  # fmt: skip
-REPORT, PLOTS = "tests/report/test_document.py", "tests/report/plots/test_defects.py"
+REPORT, PLOTS = "tests/report/test_document.py", "tests/report/charts/test_charts.py"
 TOOL, FILES = "tests/node/job/test_tool_watch.py", "tests/report/export/test_files.py"
 MERGE, HOSTS, LAYOUT = (f"tests/node/job/test_{part}.py" for part in ("merge", "hosts", "layout"))
 
@@ -173,11 +173,11 @@ INDEX: dict[int, tuple[str, ...]] = {
         f"{PLOTS}::test_all_nodes_are_joined_by_time_and_not_by_row_defect_39",
     ),
     40: (
-        f"{PLOTS}::test_titles_hold_numbers_and_do_not_grow_defect_40",
+        f"{PLOTS}::test_titles_name_what_is_joined_and_do_not_grow_defect_40",
         f"{REPORT}::test_perfmon_defect_40_no_title_is_filled_in_wrongly",
     ),
     41: (
-        f"{PLOTS}::test_absent_metrics_leave_no_empty_plot_defect_41",
+        f"{PLOTS}::test_absent_and_constant_metrics_leave_no_empty_chart_defect_41",
         f"{REPORT}::test_perfmon_defect_41_there_is_no_blank_page_for_what_was_not_measured",
     ),
     42: (f"{HERE}::test_weakness_42_43_options_and_keys_are_what_the_page_says",),

@@ -21,9 +21,8 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series
 from fedmon.common.metrics.table import METRICS, Kind
 from fedmon.report import TidyTable, WideTable
-from fedmon.report.export.influx import write_influx
-from fedmon.report.export.json_lines import write_json_lines
-from fedmon.report.export.openmetrics import write_openmetrics
+from fedmon.report.export.tables import write_json_lines
+from fedmon.report.export.text_series import write_influx, write_openmetrics
 from fedmon.report.source import Source
 from fedmon.report.views import perfmon
 from tests.report.aliases.recorded import T0, RecordedHost

@@ -1,0 +1,372 @@
+"""Neighbouring samples of one stream as arrays: decoded from the rows of recordings, joined, each sample once."""
+
+from __future__ import annotations
+
+import logging
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmon.common.store.recording_file import LARGEST, Key
+from fedmon.common.store.recording_format import VERBATIM, checked, directory, inflated, restored
+from fedmon.common.store.recording_reader import RecordingRows, SampleRow
+from fedmon.common.store.seq_ranges import SeqRanges
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class Block(NamedTuple):
+    """Samples ``seq`` to ``last_seq`` of one stream of one boot of one node, in order.
+
+    ``t`` is Unix time and ``mono`` monotonic time in seconds. ``columns`` maps a series to one value a sample; NaN is
+    a value that is not there. All arrays are of the same length and are not changed.
+    """
+
+    node_id: str
+    boot: int
+    stream: str
+    seq: int
+    t: Floats
+    mono: Floats
+    columns: Mapping[str, Floats]
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last sample."""
+        return self.seq + len(self.t) - 1
+
+    def part(self, first_seq: int, last_seq: int) -> Block:
+        """Return the samples from ``first_seq`` to ``last_seq``, both included."""
+        low, high = max(0, first_seq - self.seq), max(0, last_seq - self.seq + 1)
+        if low == 0 and high >= len(self.t):
+            return self
+        columns = {name: values[low:high] for name, values in self.columns.items()}
+        return self._replace(seq=self.seq + low, t=self.t[low:high], mono=self.mono[low:high], columns=columns)
+
+
+logger = logging.getLogger(__name__)
+
+_EXACT = 2**53
+"""Up to it every whole number has a floating point number."""
+_WHOLE = 2**62
+
+Chooser = Callable[[str], bool]
+
+
+class Decoded(NamedTuple):
+    """Samples from ``first_seq`` on: a row of ``values`` for each of ``names``; NaN is a value that is not there."""
+
+    first_seq: int
+    names: tuple[str, ...]
+    t: Floats
+    mono: Floats
+    values: Floats
+
+
+class Decoder:
+    """Decodes rows that follow each other, those of one shape at once; ``damaged`` counts samples left out.
+
+    ``wanted`` says which series are decoded; None is all. A row is left out, and said in the log, when something of
+    what is wanted of it cannot be decoded.
+    """
+
+    def __init__(self, wanted: Chooser | None = None, *, what: str = "a stream") -> None:
+        self.damaged = 0
+        self._wanted, self._what = wanted, what
+        self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
+        self._shape: _Shape | None = None
+
+    def add(self, row: SampleRow) -> Decoded | None:
+        """Take a row; returns what was taken before when this one does not go with it."""
+        length = row.last_seq - row.first_seq + 1
+        shape = self._shape
+        ready: Decoded | None = None
+        try:
+            names, entries, _, start = directory(row.body)
+            chosen, places = self._chosen(names)
+            if shape is None or not shape.goes_on(row.first_seq, length, chosen):
+                ready = self.take()
+                shape = _Shape(row.first_seq, length, chosen)
+            shape.add(row.body, entries, start, places)
+        except (
+            zlib.error,
+            struct.error,
+            msgspec.DecodeError,
+            ValueError,
+            TypeError,
+            LookupError,
+            ArithmeticError,
+        ) as error:
+            logger.warning(
+                "left out: samples %d to %d of %s are damaged: %s", row.first_seq, row.last_seq, self._what, error
+            )
+            self.damaged += length
+            return ready
+        self._shape = shape
+        return ready
+
+    def take(self) -> Decoded | None:
+        """Return what was taken and not returned yet; None when that is nothing."""
+        shape, self._shape = self._shape, None
+        return shape.decoded() if shape is not None else None
+
+    @property
+    def samples(self) -> int:
+        """How many samples were taken and not returned yet."""
+        return 0 if self._shape is None else self._shape.rows * self._shape.length
+
+    @property
+    def values(self) -> int:
+        """How many values were taken and not returned yet."""
+        return 0 if self._shape is None else self.samples * (2 + len(self._shape.names))
+
+    def _chosen(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
+        """Return the wanted names, and for each column of the row the place of what is decoded, -1 for nothing."""
+        found = self._places.get(names)
+        if found is None:
+            chosen = tuple(name for name in names if self._wanted is None or self._wanted(name))
+            numbers = {name: number for number, name in enumerate(chosen, start=2)}
+            found = self._places[names] = (chosen, [0, 1, *(numbers.get(name, -1) for name in names)])
+        return found
+
+
+class _Shape:
+    """Rows of one length with the same series: numbers of all of them, and where each column of numbers belongs."""
+
+    def __init__(self, first_seq: int, length: int, names: tuple[str, ...]) -> None:
+        self.first_seq, self.length, self.names = first_seq, length, names
+        self.rows = 0
+        self._numbers = bytearray()
+        self._packed = struct.Struct(f"{length}q").pack  # twice as fast as array and numpy are with a list
+        self._at: list[tuple[int, int, int, int]] = []
+        self._single: list[tuple[int, int, Any]] = []
+        self._written: list[Any] = []
+
+    def goes_on(self, first_seq: int, length: int, names: tuple[str, ...]) -> bool:
+        """Tell whether a row follows the last one and has the same shape."""
+        is_next = first_seq == self.first_seq + self.rows * self.length
+        return is_next and length == self.length and (names is self.names or names == self.names)
+
+    def add(self, body: bytes, entries: Sequence[Any], start: int, places: Sequence[int]) -> None:
+        """Take the columns of a row. Raises what tells of damage, and then has taken nothing."""
+        before = len(self._numbers), len(self._at), len(self._single)
+        try:
+            for place, entry in zip(places, entries, strict=True):
+                if type(entry) is int:
+                    if place >= 0:
+                        self._add(place, msgspec.json.decode(inflated(body[start : start + entry])))
+                    start += entry
+                elif place >= 0:
+                    self._add(place, entry)
+        except BaseException:
+            del self._numbers[before[0] :], self._at[before[1] :], self._single[before[2] :]
+            del self._written[before[1] :]
+            raise
+        self.rows += 1
+
+    def _add(self, place: int, column: Any) -> None:
+        decimals, numbers, unit = checked(column, self.length)
+        if numbers is None:
+            return
+        if type(numbers) is list and decimals != VERBATIM and type(unit) is int and 0 < unit < _EXACT:
+            try:
+                self._numbers += self._packed(*numbers)
+            except struct.error:  # there are nulls in it, or numbers beyond 64 bits
+                self._single.append((place, self.rows, _sparse(numbers, decimals, unit, self.length)))
+            else:
+                self._at.append((place, self.rows, decimals, unit))
+                self._written.append(column)
+            return
+        if type(numbers) is int and type(unit) is int:
+            whole = numbers * unit
+            self._single.append((place, self.rows, whole / 10**decimals if decimals > 0 else float(whole)))
+            return
+        self._single.append((place, self.rows, _floats(restored(column, self.length))))
+
+    def decoded(self) -> Decoded | None:
+        """Return what was taken; None when that is nothing."""
+        if not self.rows:
+            return None
+        values = np.full((len(self.names) + 2, self.rows, self.length), np.nan)
+        if self._at:
+            place, row, decimals, unit = np.array(self._at, dtype=np.int64).T
+            values[place, row] = self._scaled(decimals, unit)
+        for at, number, single in self._single:
+            values[at, number] = single
+        flat = values.reshape(len(values), -1)
+        return Decoded(self.first_seq, self.names, flat[0], flat[1], flat[2:])
+
+    def _scaled(self, decimals: NDArray[np.int64], unit: NDArray[np.int64]) -> Floats:
+        numbers = np.frombuffer(self._numbers, dtype=np.int64).reshape(-1, self.length)
+        steepest = np.maximum(numbers.max(axis=1).astype(float), -numbers.min(axis=1).astype(float))
+        whole = np.cumsum(numbers, axis=1)
+        largest = np.maximum(whole.max(axis=1).astype(float), -whole.min(axis=1).astype(float)) * unit
+        fits = (steepest * self.length < _WHOLE) & (largest < np.where(decimals > 0, _EXACT, _WHOLE))
+        if (unit != 1).any():
+            whole *= unit[:, None]
+        scaled: Floats = whole.astype(np.float64)
+        if decimals.any():
+            scaled /= (10.0**decimals)[:, None]
+        for number in np.flatnonzero(~fits):
+            scaled[number] = _floats(restored(self._written[number], self.length))
+        return scaled
+
+
+def _sparse(numbers: list[Any], decimals: int, unit: int, length: int) -> Floats:
+    """Return the values of a column with nulls."""
+    known = _known(numbers)
+    steps = numbers[known] if isinstance(known, slice) else [numbers[place] for place in known]
+    # Every partial sum is exact when the sum of what is added is.
+    if not all(type(step) is int for step in steps) or sum(map(abs, steps)) * unit >= _EXACT:
+        return _floats(restored([decimals, numbers, unit], length))
+    found = np.full(length, np.nan)
+    if steps:
+        found[known] = np.cumsum(_floats(steps)) * unit / 10.0**decimals
+    return found
+
+
+def _known(numbers: list[Any]) -> slice | list[int]:
+    """Return where a column has values; most columns with nulls are those read at every so many ticks."""
+    first = next((place for place, number in enumerate(numbers) if number is not None), 0)
+    step = next(
+        (at for at, number in enumerate(numbers[first + 1 :], start=1) if number is not None), len(numbers) or 1
+    )
+    regular = slice(first, None, step)
+    there = numbers[regular]
+    if None not in there and len(there) == len(numbers) - numbers.count(None):
+        return regular
+    return [place for place, number in enumerate(numbers) if number is not None]
+
+
+def _floats(values: Sequence[Any]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+BLOCK_SAMPLES = 8_192
+BLOCK_VALUES = 2**20
+"""A block takes 8 MiB at most, or one row of the recording."""
+_WINDOW_SAMPLES = 65_536
+"""Of several recordings so many samples are compared at once."""
+
+
+class Limits(NamedTuple):
+    """What is read; all of it belongs to it, ``until_t`` too."""
+
+    first_seq: int = 0
+    last_seq: int = LARGEST
+    since_t: float = -math.inf
+    until_t: float = math.inf
+    series: Chooser | None = None
+
+
+class Damage:
+    """Counts the samples that could not be read."""
+
+    samples = 0
+
+
+def read_blocks(recordings: Sequence[RecordingRows], key: Key, limits: Limits, damage: Damage) -> Iterator[Block]:
+    """Return samples in order, each once. Raises StorageError."""
+    if len(recordings) == 1:
+        yield from _read(recordings[0], key, limits, damage)
+        return
+    reaches = [reach for recording in recordings for reach in recording.reaches(key)]
+    last = min(limits.last_seq, max((reach.last_seq for reach in reaches), default=-1))
+    first = max(limits.first_seq, min((reach.first_seq for reach in reaches), default=0))
+    while first <= last:
+        window = limits._replace(first_seq=first, last_seq=min(last, first + _WINDOW_SAMPLES - 1))
+        yield from _once([_read(recording, key, window, damage) for recording in recordings])
+        first = window.last_seq + 1
+
+
+def _once(parts: Sequence[Iterator[Block]]) -> list[Block]:
+    seen = SeqRanges()
+    found: list[Block] = []
+    for part in parts:
+        for block in part:
+            found += [block.part(low, high) for low, high in seen.absent(block.seq, block.last_seq)]
+            seen.add(block.seq, block.last_seq)
+    return sorted(found, key=lambda block: block.seq)
+
+
+def _read(recording: RecordingRows, key: Key, limits: Limits, damage: Damage) -> Iterator[Block]:
+    node_id, stream, _ = key
+    decoder = Decoder(limits.series, what=f"stream {stream} of node {node_id}")
+    since_t = None if limits.since_t == -math.inf else limits.since_t
+    until_t = None if limits.until_t == math.inf else limits.until_t
+    position = limits.first_seq
+    waiting: list[Decoded] = []
+    samples = values = 0
+
+    def taken() -> Iterator[Block]:
+        nonlocal position
+        for block in _joined(key, waiting):
+            # A row may begin before what is wanted, or before what was read when rows were merged meanwhile.
+            if block.last_seq >= position and block.seq <= limits.last_seq:
+                part = block.part(position, min(block.last_seq, limits.last_seq))
+                position = part.last_seq + 1
+                yield from _timed(part, limits)
+        waiting.clear()
+
+    for row in recording.rows(
+        key, first_seq=limits.first_seq, last_seq=limits.last_seq, since_t=since_t, until_t=until_t
+    ):
+        ready = decoder.add(row)
+        if ready is not None:
+            waiting.append(ready)
+            samples += len(ready.t)
+            values += ready.values.size
+        if decoder.values + values >= BLOCK_VALUES or decoder.samples + samples >= BLOCK_SAMPLES:
+            waiting += filter(None, [decoder.take()])
+            yield from taken()
+            samples = values = 0
+    waiting += filter(None, [decoder.take()])
+    yield from taken()
+    damage.samples += decoder.damaged
+
+
+def _joined(key: Key, parts: Sequence[Decoded]) -> Iterator[Block]:
+    """Return blocks of what follows each other without a gap."""
+    run: list[Decoded] = []
+    for part in parts:
+        if run and part.first_seq != run[-1].first_seq + len(run[-1].t):
+            yield _block(key, run)
+            run = []
+        run.append(part)
+    if run:
+        yield _block(key, run)
+
+
+def _block(key: Key, run: Sequence[Decoded]) -> Block:
+    node_id, stream, boot = key
+    first = run[0]
+    if len(run) == 1:
+        t, mono, columns = first.t, first.mono, dict(zip(first.names, first.values, strict=True))
+    else:
+        t, mono = np.concatenate([one.t for one in run]), np.concatenate([one.mono for one in run])
+        names = list(dict.fromkeys(name for one in run for name in one.names))
+        places = {name: number for number, name in enumerate(names)}
+        values = np.full((len(names), len(t)), np.nan)
+        at = 0
+        for one in run:
+            values[[places[name] for name in one.names], at : at + len(one.t)] = one.values
+            at += len(one.t)
+        columns = dict(zip(names, values, strict=True))
+    return Block(node_id, boot, stream, first.first_seq, t, mono, columns)
+
+
+def _timed(block: Block, limits: Limits) -> Iterator[Block]:
+    """Return the parts of a block between two times; several where the clock was set in between."""
+    inside = (block.t >= limits.since_t) & (block.t <= limits.until_t)
+    if inside.all():
+        yield block
+        return
+    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
+    for low, high in edges.reshape(-1, 2).tolist():
+        yield block.part(block.seq + low, block.seq + high - 1)

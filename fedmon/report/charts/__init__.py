@@ -1,0 +1,97 @@
+"""Charts of what was measured: as data for pages, and drawn as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedmon.common.errors import StorageError
+from fedmon.report.bins import Bins
+from fedmon.report.charts.catalogue import Group, is_shown
+from fedmon.report.charts.chart import Chart, Charts, Choice, charts, is_of
+from fedmon.report.charts.library import seldom_collected
+from fedmon.report.rates import PERF_CLOCK
+from fedmon.report.source import Source
+from fedmon.report.subject import Subject, choose
+
+__all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_bins", "write", "write_charts"]
+
+
+def read_bins(subject: Subject, *, progress: Callable[[float], object] | None = None) -> Bins:
+    """Read what charts need of a subject, in one pass; ``progress`` is told the share that is done."""
+    bins = Bins(subject.span, wanted=is_shown)
+    for number, host in enumerate(subject.hosts):
+        for block in subject.source.blocks(
+            node_id=host.node_id,
+            series=lambda name: is_shown(name) or name == PERF_CLOCK,
+            since_t=subject.since_t,
+            until_t=subject.until_t,
+        ):
+            if is_of(block.stream, subject.job):
+                bins.add(block)
+        if progress is not None:
+            progress((number + 1) / len(subject.hosts))
+    return bins
+
+
+def charts_of(
+    bins: Bins,
+    source: Source,
+    *,
+    job: str | None = None,
+    gaps: Sequence[tuple[float, float, str]] = (),
+    choice: Choice | None = None,
+) -> Charts:
+    """Return the charts of what was read; see `fedmon.report.charts.chart.charts`."""
+    names = {host.node_id: host.name for host in source.hosts}
+    several = len(names) > 1
+    marks = [
+        (mark.t, f"{names.get(mark.node_id, mark.node_id)}: {mark.text}" if several else mark.text)
+        for mark in source.marks()
+    ]
+    return charts(bins, names, job=job, marks=marks, gaps=gaps, choice=choice)
+
+
+def write(
+    source: Source,
+    folder: Path,
+    *,
+    job: str | None = None,
+    kind: str = "png",
+    progress: Callable[[float], object] | None = None,
+) -> list[Path]:
+    """Write the charts that people look at first as files of one kind (png, svg, pdf), in the order of reading.
+
+    Raises NotFoundError for a job that is not there, InvalidInputError for another kind, StorageError when a file
+    cannot be written.
+    """
+    subject = choose(source, job=job)
+    found = charts_of(read_bins(subject), source, job=subject.job)
+    return write_charts(found, found.first, folder, kind=kind, progress=progress)
+
+
+def write_charts(
+    found: Charts,
+    chosen: Sequence[Chart],
+    folder: Path,
+    *,
+    kind: str = "png",
+    progress: Callable[[float], object] | None = None,
+) -> list[Path]:
+    """Write some charts into a folder, which is made; see `write`."""
+    from fedmon.report.charts.draw import KINDS, drawn
+
+    written = []
+    try:
+        if kind in KINDS:
+            folder.mkdir(parents=True, exist_ok=True)
+        with seldom_collected():
+            for number, chart in enumerate(chosen):
+                path = folder / f"{chart.name}.{kind}"
+                path.write_bytes(drawn(chart, found, kind))
+                written.append(path)
+                if progress is not None:
+                    progress((number + 1) / len(chosen))
+    except OSError as error:
+        raise StorageError(f"cannot write plots to {folder}: {error.strerror or error}") from error
+    return written

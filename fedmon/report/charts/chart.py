@@ -1,0 +1,465 @@
+"""Charts as data: lines on one grid of time for all of them, whoever draws them."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmon.common.metrics.series import metric_name, split_series
+from fedmon.report.amounts import duration
+from fedmon.report.bins import Binned, Bins, SeriesKey, mean_over_time
+from fedmon.report.blocks import Floats
+from fedmon.report.charts.catalogue import (
+    DEVICES,
+    FIRST_OF_JOB,
+    FIRST_OF_NODES,
+    ONE_LINE_A_NODE,
+    SCENARIO_FINISHED,
+    USER_STEP,
+    USER_VALUE,
+    Figure,
+    Group,
+    Join,
+    figures,
+)
+from fedmon.report.charts.units import Quantity, Scale, scale_of
+from fedmon.report.selection import natural
+from fedmon.report.source import JOB
+
+MOST_LINES = 7
+"""Lines of a chart; of more the largest are shown, and the others as one."""
+MOST_EACH = 24
+"""Charts that one figure makes at most, such as one for each value that a program reports."""
+MOST_SHOWN = 12
+"""Charts that are shown first; the others are folded."""
+MOST_REPORTED = 4
+"""Charts of what programs reported that are shown first."""
+BY_STEP = ", by step"
+FEW_SHOWN = 6
+"""Of fewer charts that people look at first, others are shown beside them."""
+_ALIKE = 1e-3
+"""Values that differ by less of their size are one: a line of them says nothing."""
+_EDGE = 0.025
+"""The part of a sum at its begin and end in which not all nodes have told yet, or any more."""
+_SELDOM = 3.0
+"""Series that are read so many times less often than others tell how often."""
+_SPOKEN = {"gpu": "GPU", "cpu": "CPU", "node": "node", "mig": "instance", "link": "link", "port": "port"}
+
+
+class Line(NamedTuple):
+    """One line: a value for each moment of its chart, NaN where nothing is known; the band is None where it is thin."""
+
+    label: str
+    values: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    mean: float = 0.0
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """One chart. ``x`` are the moments in Unix time, or steps as the program counts where ``is_over_steps``.
+
+    ``name`` is the begin of a file name. ``is_combined`` where each line is of all nodes together. ``is_rest`` of a
+    chart that is folded unless somebody asks for it.
+    """
+
+    name: str
+    title: str
+    group: Group
+    quantity: Quantity
+    x: Floats
+    lines: tuple[Line, ...]
+    limits: tuple[tuple[str, float], ...] = ()
+    is_stack: bool = False
+    is_combined: bool = False
+    is_over_steps: bool = False
+
+    @property
+    def scale(self) -> Scale:
+        """The unit in which most of its values are short numbers."""
+        tops = [float(np.nanpercentile(np.abs(line.values), 98)) for line in self.lines]
+        return scale_of(self.quantity, sum(tops) if self.is_stack else max(tops))
+
+    @property
+    def has_values(self) -> bool:
+        """Tell whether there is anything but zeros."""
+        return any(bool(np.nan_to_num(line.values).any()) for line in self.lines)
+
+    @property
+    def is_constant(self) -> bool:
+        """Tell whether no line changes, so that a picture says nothing."""
+        for line in self.lines:
+            low = np.nanmin(line.values if line.low is None else line.low)
+            high = np.nanmax(line.values if line.high is None else line.high)
+            if high - low > _ALIKE * max(abs(low), abs(high)):
+                return False
+        return True
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which charts are wanted: ``metrics`` are names or globs, of which a chart shows at least one."""
+
+    groups: frozenset[Group] | None = None
+    metrics: tuple[str, ...] | None = None
+    per_node: bool = True
+    combined: bool = True
+    zeros: bool = False
+
+
+class Charts(msgspec.Struct, frozen=True, kw_only=True):
+    """The charts of a subject: those to look at first, and the others; ``constant`` are titles of what never changed.
+
+    ``span`` is the time that all charts over time show, ``marks`` are what happened and ``gaps`` what is missing, in
+    Unix time and words.
+    """
+
+    span: tuple[float, float]
+    first: tuple[Chart, ...]
+    rest: tuple[Chart, ...]
+    constant: tuple[str, ...] = ()
+    marks: tuple[tuple[float, str], ...] = ()
+    gaps: tuple[tuple[float, float, str], ...] = ()
+
+
+class _Part(NamedTuple):
+    """One series of a figure, in words."""
+
+    key: SeriesKey
+    node: str
+    name: str
+    device: str
+
+
+def is_of(stream: str, job: str | None) -> bool:
+    """Tell whether a stream has to do with a job: its own, and what is measured beside it; all have with None."""
+    return job is None or not stream.startswith(JOB) or stream == f"{JOB}{job}"
+
+
+def charts(
+    bins: Bins,
+    nodes: Mapping[str, str],
+    *,
+    job: str | None = None,
+    marks: Iterable[tuple[float, str]] = (),
+    gaps: Iterable[tuple[float, float, str]] = (),
+    choice: Choice | None = None,
+) -> Charts:
+    """Return the charts of what was measured; ``nodes`` maps ids to names. None of constant values, unless asked for.
+
+    Of several nodes each figure has a chart of all of them together, and one for each of its lines with a line a node.
+    """
+    maker = _Maker(bins, nodes, job, choice or Choice())
+    made = maker.charts()
+    kept = tuple(_first(made, job, several=maker.several))
+    names = {chart.name for chart in kept}
+    inside = sorted({mark for mark in (*marks, *maker.finished()) if bins.start <= mark[0] <= bins.end})
+    return Charts(
+        span=(bins.start, bins.end),
+        first=kept,
+        rest=tuple(chart for chart in made if chart.name not in names),
+        constant=tuple(maker.constant),
+        marks=tuple(inside),
+        gaps=tuple(sorted(gaps)),
+    )
+
+
+def _first(made: Sequence[Chart], job: str | None, *, several: bool) -> Sequence[Chart]:
+    """Return the charts to look at first: what programs reported, then what matters for a job, or for nodes."""
+    over_steps = [chart for chart in made if chart.is_over_steps]
+    titles = {chart.title for chart in over_steps}
+    over_time = [chart for chart in made if chart.group is Group.USER and not chart.is_combined
+                 and not {chart.title, chart.title + BY_STEP} & titles]  # fmt: skip
+    found = {(_figure_of(chart), chart.is_combined): chart for chart in made}
+    order = FIRST_OF_JOB if job is not None else FIRST_OF_NODES
+    wanted = [(name, several and name not in ONE_LINE_A_NODE) for name in order]
+    chosen = [*[*over_steps, *over_time][:MOST_REPORTED], *(found[key] for key in wanted if key in found)]
+    names = {_figure_of(chart) for chart in chosen}
+    others = [chart for chart in made if _figure_of(chart) not in names
+              and chart.is_combined == several and chart.group not in (Group.USER, Group.AGENT)]  # fmt: skip
+    return [*chosen, *others[: max(0, FEW_SHOWN - len(chosen))]][:MOST_SHOWN] or made[:FEW_SHOWN]
+
+
+def _figure_of(chart: Chart) -> str:
+    return chart.name.removesuffix("_per_node").removesuffix("_all_nodes")
+
+
+class _Maker:
+    def __init__(self, bins: Bins, nodes: Mapping[str, str], job: str | None, choice: Choice) -> None:
+        self._bins, self._nodes, self._choice = bins, nodes, choice
+        self.constant: list[str] = []
+        self._parts: dict[str, list[tuple[SeriesKey, dict[str, str]]]] = {}
+        streams: dict[str, set[bool]] = {}
+        for key in bins.keys():  # noqa: SIM118 - a method of ours
+            if is_of(key.stream, job):
+                name, labels = split_series(key.series)
+                self._parts.setdefault(name, []).append((key, labels))
+                streams.setdefault(name, set()).add(key.stream.startswith(JOB))
+        keys = [key for parts in self._parts.values() for key, _ in parts]
+        self.several = len({key.node_id for key in keys}) > 1
+        self._jobs = {key.stream for key in keys if key.stream.startswith(JOB)}
+        self._of_both = {name for name, kinds in streams.items() if len(kinds) > 1}
+        self._names: set[str] = set()
+        self.x = self._grid(keys)
+
+    def _grid(self, keys: Sequence[SeriesKey]) -> Floats:
+        """Return the moments of all charts: as far apart as samples are, but no more than a picture can show."""
+        span = max(self._bins.end - self._bins.start, 1e-3)
+        pairs = (
+            np.diff(t) for key in keys if not key.series.startswith("user_") and len(t := self._bins.of(key).t) > 1
+        )
+        usual = min((float(np.quantile(apart, 0.1, method="lower")) for apart in pairs), default=span)
+        if usual <= self._bins.width_s:
+            steps, first = np.arange(self._bins.count, dtype=np.float64), self._bins.start + self._bins.width_s / 2
+            return np.asarray(first + self._bins.width_s * steps, dtype=np.float64)
+        steps = np.arange(int(span / usual + 0.5) + 1, dtype=np.float64)
+        return np.asarray(self._bins.start + usual * steps, dtype=np.float64)
+
+    def charts(self) -> list[Chart]:
+        made: list[Chart] = []
+        for figure in figures(self._parts):
+            if self._choice.groups is not None and figure.group not in self._choice.groups:
+                continue
+            if self._choice.metrics is not None and not any(
+                fnmatch.fnmatchcase(name, metric_name(glob)) for name in figure.lines for glob in self._choice.metrics
+            ):
+                continue
+            for chart in self._of(figure):
+                # Who asks for it gets a line that never changes, too, but none of zeros.
+                is_asked = self._choice.groups is not None or self._choice.metrics is not None
+                if not self._choice.zeros and (not chart.has_values if is_asked else chart.is_constant):
+                    if chart.title not in self.constant:
+                        self.constant.append(chart.title)
+                else:
+                    made.append(chart)
+        return made
+
+    def finished(self) -> list[tuple[float, str]]:
+        """Return when scenarios ended."""
+        return [
+            (float(t), f"{self._nodes.get(key.node_id, key.node_id)}: {labels.get('scenario', '')} finished")
+            for key, labels in self._parts.get(SCENARIO_FINISHED, ())
+            for t in self._bins.of(key).t
+        ]
+
+    def _of(self, figure: Figure) -> list[Chart]:
+        by_each: dict[str, list[_Part]] = {}
+        for metric in figure.lines:
+            for part, labels in self._labelled(figure, metric):
+                by_each.setdefault(labels.get(figure.each, ""), []).append(part)
+        made: list[Chart] = []
+        for each, parts in list(by_each.items())[:MOST_EACH]:
+            name = self._unique(f"{figure.name}_{each}") if figure.each else figure.name
+            title = f"{figure.title}: {each}" if figure.each else figure.title
+            if metric_name(parts[0].key.series) == USER_VALUE and (chart := self._over_steps(name, title, parts)):
+                made.append(chart)
+            made += self._over_time(figure, name, title, parts)
+        return made
+
+    def _over_time(self, figure: Figure, name: str, title: str, parts: Sequence[_Part]) -> list[Chart]:
+        lines = {part: self._line(figure, part) for part in parts}
+        names = list(dict.fromkeys(part.name for part in parts))
+        nodes = sorted({part.node for part in parts}, key=natural)
+        limits = self._limits(figure, lines.values())
+        title += self._seldom(parts)
+
+        def chart(suffix: str, title: str, found: Sequence[Line], *, combined: bool = False) -> Chart:
+            return Chart(name=f"{name}{suffix}", title=title, group=figure.group, quantity=figure.quantity, x=self.x,
+                         lines=tuple(_few(found, is_stack=figure.is_stack)), limits=limits,
+                         is_stack=figure.is_stack and len(found) > 1, is_combined=combined)  # fmt: skip
+
+        def of(node: str, line: str) -> Line:
+            return joined(
+                line, [lines[part] for part in parts if (part.node, part.name) == (node, line)], figure.within
+            )
+
+        if not self.several:
+            if len(names) == 1:
+                found = [lines[part]._replace(label=part.device or part.name or figure.title)
+                         for part in sorted(parts, key=lambda part: natural(part.device))]  # fmt: skip
+            else:
+                found = [of(nodes[0], line) for line in names]
+            return [chart("_per_node", title, found)] if self._choice.per_node else []
+        made = []
+        if self._choice.combined:
+            over = [joined(line or figure.title, [of(node, line) for node in nodes if any(
+                (part.node, part.name) == (node, line) for part in parts)], figure.over) for line in names]  # fmt: skip
+            words = f"{figure.over.value} of {len(nodes)} nodes" if len(nodes) > 1 else nodes[0]
+            made.append(chart("_all_nodes", f"{title}, {words}", over, combined=True))
+        if self._choice.per_node:
+            for line in names:
+                told = [of(node, line)._replace(label=node) for node in nodes
+                        if any((part.node, part.name) == (node, line) for part in parts)]  # fmt: skip
+                is_only = len(names) == 1
+                one = chart("_per_node" if is_only else f"_{_file_name(line)}_per_node",
+                            title if is_only else f"{title}: {line}", told)  # fmt: skip
+                made.append(msgspec.structs.replace(one, is_stack=False))
+        return made
+
+    def _seldom(self, parts: Sequence[_Part]) -> str:
+        """Say how often these series were read where that is clearly less often than others."""
+        times = [t for part in parts if len(t := self._bins.of(part.key).t) > 1]
+        every_s = max((float(np.median(np.diff(t))) for t in times), default=0.0)
+        step_s = float(self.x[1] - self.x[0]) if len(self.x) > 1 else every_s
+        is_event = any(part.key.series.startswith("user_") for part in parts)
+        return f", read every {duration(every_s)}" if every_s > _SELDOM * step_s and not is_event else ""
+
+    def _labelled(self, figure: Figure, metric: str) -> list[tuple[_Part, dict[str, str]]]:
+        found = []
+        chosen = [one for one in self._parts.get(metric, ()) if not set(figure.without) & set(one[1].values())]
+        alike = {name for _, labels in chosen for name in labels
+                 if len({other.get(name) for _, other in chosen}) == 1}  # fmt: skip
+        for key, labels in chosen:
+            is_of_job = key.stream.startswith(JOB)
+            kept = [figure.lines.get(metric) or figure.limits.get(metric, "")]
+            kept += [_kind(value) if name == "zone" else value for name, value in labels.items()
+                     if name not in DEVICES and name != figure.each and name not in alike]  # fmt: skip
+            if is_of_job and len(self._jobs) > 1:
+                kept.append(f"job {key.stream.removeprefix(JOB)}")
+            elif metric in self._of_both:
+                kept.append("job" if is_of_job else "machine")
+            device = [f"{_SPOKEN[name]} {value}" if name in _SPOKEN and value.isdigit() else value
+                      for name, value in labels.items() if name in DEVICES and name not in alike]  # fmt: skip
+            node = self._nodes.get(key.node_id, key.node_id)
+            found.append((_Part(key, node, " ".join(filter(None, kept)), " ".join(device)), labels))
+        return found
+
+    def _line(self, figure: Figure, part: _Part) -> Line:
+        return on_grid(self._bins.of(part.key), self.x, part.name, is_event=figure.is_event)
+
+    def _limits(self, figure: Figure, lines: Iterable[Line]) -> tuple[tuple[str, float], ...]:
+        """Return the limits that say something: one value for all nodes together, and not far above all lines."""
+        peak = max((float(np.nanmax(line.values)) for line in lines if len(line.values)), default=0.0)
+        found: dict[str, float] = {}
+        for metric in figure.limits:
+            for part, _ in self._labelled(figure, metric):
+                value = self._bins.of(part.key).mean
+                if len(value) and not self.several:
+                    found.setdefault(part.name or figure.limits[metric], float(value[-1]))
+        return tuple((name, value) for name, value in found.items() if 0 < value <= 4 * peak)
+
+    def _over_steps(self, name: str, title: str, parts: Sequence[_Part]) -> Chart | None:
+        """Return what programs reported by their own steps: a line a node, and the mean of several."""
+        steps = {(key.node_id, key.stream, key.series.removeprefix(USER_STEP)): key
+                 for key, _ in self._parts.get(USER_STEP, ())}  # fmt: skip
+        points: dict[str, dict[float, float]] = {}
+        for part in parts:
+            key = steps.get((part.key.node_id, part.key.stream, part.key.series.removeprefix(USER_VALUE)))
+            if key is None:
+                continue
+            value, step = self._bins.of(part.key), self._bins.of(key)
+            _, at, at_step = np.intersect1d(value.steps, step.steps, assume_unique=True, return_indices=True)
+            pairs = dict(zip(step.mean[at_step].tolist(), value.mean[at].tolist(), strict=True))
+            mine = points.setdefault(part.node, {})
+            if mine.keys() & pairs.keys():  # another training, which counts from the begin again
+                mine = points.setdefault(f"{part.node} {part.device}".rstrip() + f" ({len(points)})", {})
+            mine |= pairs
+        x = np.array(sorted({at for pairs in points.values() for at in pairs}))
+        if len(x) < 2:
+            return None
+        lines = [
+            Line(node, values := np.array([pairs.get(at, np.nan) for at in x.tolist()]), mean=float(np.nanmean(values)))
+            for node, pairs in sorted(points.items(), key=lambda one: natural(one[0]))
+        ]
+        if len(lines) > 1:
+            lines.append(joined("mean", lines, Join.AVERAGE)._replace(low=None, high=None))
+        return Chart(name=f"{name}_by_step", title=f"{title}{BY_STEP}", group=Group.USER, quantity=Quantity.NUMBER, x=x,
+                     lines=tuple(lines), is_over_steps=True)  # fmt: skip
+
+    def _unique(self, text: str) -> str:
+        """Return a name that no other chart has, as names that differ may look alike in a file's."""
+        name = found = _file_name(text)
+        number = 2
+        while found.lower() in self._names:
+            number, found = number + 1, f"{name}_{number}"
+        self._names.add(found.lower())
+        return found
+
+
+def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:
+    """Return a series on a grid of time: the nearest value, or what lies between two neighbours, never across a gap."""
+    none = np.full(len(x), np.nan)
+    if not len(binned.t):
+        return Line(label, none)
+    order = np.argsort(binned.t, kind="stable")
+    t, mean, low, high = (array[order] for array in (binned.t, binned.mean, binned.low, binned.high))
+    gaps = np.zeros(max(0, len(t) - 1), dtype=bool) if is_event else binned.gaps()
+    half = (x[1] - x[0]) / 2 if len(x) > 1 else 0.5
+    after = np.searchsorted(t, x)
+    left, right = np.clip(after - 1, 0, len(t) - 1), np.clip(after, 0, len(t) - 1)
+    nearest = np.where(np.abs(x - t[left]) <= np.abs(t[right] - x), left, right)
+    is_near = np.abs(x - t[nearest]) <= half * 1.001
+    inside = (after > 0) & (after < len(t))
+    inside[inside] &= ~gaps[after[inside] - 1]
+    rows = []
+    for values in (mean, low, high):
+        row = np.where(inside, np.interp(x, t, values), np.nan)
+        row[is_near] = values[nearest[is_near]]
+        rows.append(row)
+    average = mean_over_time(binned.t, binned.mean, binned.counts, gaps)
+    is_thin = not binned.is_dense
+    return Line(label, rows[0], None if is_thin else rows[1], None if is_thin else rows[2], average)
+
+
+def joined(label: str, lines: Sequence[Line], how: Join) -> Line:
+    """Return one line for several. A sum is not known while one of them has a gap; a mean is that of the others."""
+    if len(lines) == 1:
+        return lines[0]._replace(label=label)
+    values = np.stack([line.values for line in lines])
+    is_there = ~np.isnan(values)
+    known: NDArray[np.bool_] = np.any(is_there, axis=0)
+    line = np.full(values.shape[1], np.nan)
+    low = high = None
+    if how is Join.TOTAL:
+        all_places, edge = np.flatnonzero(known), max(1, int(_EDGE * len(line)))
+        for row in is_there:
+            places = np.flatnonzero(row)
+            if len(places):
+                # Long before its first and after its last value a node has no part in the sum.
+                first = places[0] if places[0] - all_places[0] > edge else all_places[0]
+                last = places[-1] if all_places[-1] - places[-1] > edge else all_places[-1]
+                known[first : last + 1] &= row[first : last + 1]
+        line[known] = np.nansum(values[:, known], axis=0)
+    elif how is Join.HIGHEST:
+        line[known] = np.nanmax(values[:, known], axis=0)
+    else:
+        line[known] = np.nanmean(values[:, known], axis=0)
+        low, high = np.full_like(line, np.nan), np.full_like(line, np.nan)
+        low[known] = np.nanmin(values[:, known], axis=0)
+        high[known] = np.nanmax(values[:, known], axis=0)
+    return Line(label, line, low, high, float(np.nanmean(line)) if known.any() else 0.0)
+
+
+def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
+    """Leave out lines of nothing but zeros, draw equal ones once, and show those beyond the largest as one."""
+    there = [line for line in lines if np.isfinite(line.values).any()]
+    kept = [line for line in there if np.nanmax(np.abs(line.values)) > 0] or there[:1] or list(lines[:1])
+    if not is_stack:
+        equal: dict[bytes, list[Line]] = {}
+        for line in kept:
+            equal.setdefault(line.values.tobytes(), []).append(line)
+        kept = [same[0]._replace(label=" = ".join(line.label for line in same)) for same in equal.values()]
+    if len(kept) <= MOST_LINES:
+        return kept
+    shown = sorted(sorted(range(len(kept)), key=lambda at: -abs(kept[at].mean))[: MOST_LINES - 1])
+    others = [line for at, line in enumerate(kept) if at not in shown]
+    word, how = ("", Join.TOTAL) if is_stack else (", average", Join.AVERAGE)
+    return [*(kept[at] for at in shown), joined(f"{len(others)} others{word}", others, how)]
+
+
+def _kind(zone: str) -> str:
+    """Return what a RAPL zone measures: ``package-1-core`` is a core."""
+    words = [word for word in zone.split("-") if not word.isdigit()]
+    return words[-1] if words else zone
+
+
+def _file_name(text: str) -> str:
+    """Return a text as a part of a file name: only letters, digits, dash, dot and underscore."""
+    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in ".-") else "_" for letter in text)
+    while "__" in kept:
+        kept = kept.replace("__", "_")
+    return kept.strip("._-")[:60] or "unnamed"

@@ -1,0 +1,224 @@
+"""Charts as matplotlib draws them: its objects only, nothing global, so that any thread may draw its own."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import io
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.report.amounts import number
+from fedmon.report.charts.chart import Chart, Charts, Line
+from fedmon.report.charts.library import plain_settings
+from fedmon.report.charts.units import Quantity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777")
+"""Okabe and Ito's palette without its yellow, which is hard to see on white. Source: Color Universal Design, 2008."""
+KINDS = ("png", "svg", "pdf")
+DPI = 130
+SIZE_IN = (7.1, 2.6)
+"""18 cm: the width of the text of an A4 page, so that fonts have their size there."""
+_SHORT_S = 300.0
+"""Charts up to this length are shown in seconds since their begin."""
+_FLOATING = (Quantity.CELSIUS, Quantity.HERTZ, Quantity.NUMBER)
+"""Quantities whose axis need not begin at 0."""
+_LONGEST, _MOST_MARKS = 32, 8
+_SMALL_PT, _TITLE_PT = 7.0, 9.0
+
+
+def drawn(chart: Chart, charts: Charts, kind: str, *, size_in: tuple[float, float] = SIZE_IN, dpi: int = DPI) -> bytes:
+    """Return a chart as one of KINDS, the same each time. Raises InvalidInputError for another kind."""
+    if kind not in KINDS:
+        raise InvalidInputError(f"no plots of the kind {kind!r}; one of: {', '.join(KINDS)}")
+    into = io.BytesIO()
+    # How text is written, and ids that do not change, are global settings of matplotlib.
+    settings = {"svg__fonttype": "none", "svg__hashsalt": chart.name} if kind == "svg" else {}
+    metadata: Mapping[str, Mapping[str, Any]] = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Title": literal(chart.title, 200)},
+    }
+    with plain_settings(**settings):
+        figure(chart, charts, size_in=size_in).savefig(into, format=kind, dpi=dpi, metadata=metadata[kind])
+    return into.getvalue()
+
+
+def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_IN) -> Figure:
+    """Return the figure of a chart; all figures of one size have equal axes."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=size_in)
+    width, height = size_in
+    rows = -(-(len(chart.lines) + len(chart.limits)) // _columns(width)) if _needs_legend(chart) else 0
+    bottom, top = 0.42 + 0.16 * rows, 0.28
+    axes: Any = made.add_axes((0.62 / width, bottom / height, 1 - 0.74 / width, 1 - (bottom + top) / height))
+    scale = chart.scale
+    origin = 0.0 if chart.is_over_steps else charts.span[0]
+    x = chart.x - origin
+    _lines(axes, chart, x, scale.factor)
+    for label, value in chart.limits:
+        axes.axhline(value * scale.factor, color="#444444", linestyle=(0, (1, 1)), linewidth=1.0, label=_legend(label))
+    _value_axis(axes, chart, scale.factor)
+    if chart.is_over_steps:
+        axes.set_xlabel("step, as the program counts", size=_SMALL_PT, labelpad=2)
+    else:
+        _time_axis(axes, charts)
+        _happened(axes, charts)
+    unit = f" ({scale.unit})" if scale.unit else ""
+    is_small = width < SIZE_IN[0] / 1.5
+    made.text(0.1 / width, 1 - 0.06 / height, literal(f"{chart.title}{unit}", int(width * (16 if is_small else 13))),
+              size=_TITLE_PT - is_small, va="top", weight="bold", parse_math=False)  # fmt: skip
+    axes.tick_params(labelsize=_SMALL_PT, length=2.5, width=0.6, pad=2)
+    axes.grid(visible=True, axis="y", color="#e0e0e0", linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if rows:
+        legend = made.legend(*axes.get_legend_handles_labels(), loc="lower left", ncols=_columns(width), frameon=False,
+                             fontsize=_SMALL_PT, bbox_to_anchor=(0.5 / width, 0), handlelength=1.2, borderpad=0.1,
+                             labelspacing=0.2, columnspacing=1.2)  # fmt: skip
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return made
+
+
+def _columns(width_in: float) -> int:
+    return max(2, int(width_in // 0.85))
+
+
+def _needs_legend(chart: Chart) -> bool:
+    return len(chart.lines) + len(chart.limits) > 1
+
+
+def _lines(axes: Any, chart: Chart, x: Any, factor: float) -> None:
+    if chart.is_stack:
+        values = np.stack([np.nan_to_num(line.values) for line in chart.lines]) * factor
+        is_there = np.stack([~np.isnan(line.values) for line in chart.lines]).any(axis=0)
+        below = np.zeros(len(x))
+        for at, (line, row) in enumerate(zip(chart.lines, values, strict=True)):
+            axes.fill_between(x, below, below + row, where=is_there, facecolor=COLOURS[at % len(COLOURS)], alpha=0.75,
+                              linewidth=0, label=_legend(line.label))  # fmt: skip
+            below = below + row
+        return
+    for at, line in enumerate(chart.lines):
+        colour, values = COLOURS[at % len(COLOURS)], line.values * factor
+        few = np.isfinite(values).sum() <= 30
+        axes.plot(x, values, color=colour, linewidth=1.0, label=_legend(line.label), marker="o" if few else None,
+                  markersize=2.4)  # fmt: skip
+        if line.low is not None and line.high is not None and len(chart.lines) <= 2:
+            axes.fill_between(x, line.low * factor, line.high * factor, facecolor=colour, alpha=0.2, linewidth=0)
+        lonely = _lonely(values)
+        if len(lonely) and not few:
+            axes.plot(x[lonely], values[lonely], color=colour, linestyle="", marker="o", markersize=2.4)
+
+
+def _lonely(values: Any) -> Any:
+    """Return points that no line shows."""
+    there = np.concatenate([[False], np.isfinite(values), [False]])
+    return np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])
+
+
+def top_of(lines: Sequence[Line], *, is_stack: bool) -> float:
+    """Return the highest value that is drawn."""
+    if is_stack:
+        return float(np.max(np.sum([np.nan_to_num(line.values) for line in lines], axis=0)))
+    return float(np.nanmax([np.nanmax(line.values if line.high is None else line.high) for line in lines]))
+
+
+def _value_axis(axes: Any, chart: Chart, factor: float) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    lows = [float(np.nanmin(line.values if line.low is None else line.low)) for line in chart.lines]
+    low = 0.0 if chart.is_stack else min(lows) * factor
+    high = max([top_of(chart.lines, is_stack=chart.is_stack), *(value for _, value in chart.limits)]) * factor
+    if not math.isfinite(high - low):
+        low, high = -1e300, 1e300
+    begin = 0.0 if low >= 0 and chart.quantity not in _FLOATING else low
+    margin = 0.06 * (high - begin) or 0.1 * abs(high) or 1.0
+    axes.set_ylim(0.0 if begin == 0.0 and low >= 0 else begin - margin, high + margin)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+
+
+def _time_axis(axes: Any, charts: Charts) -> None:
+    """Show seconds since the begin, or the time of day in UTC where it took longer."""
+    import matplotlib.dates
+    from matplotlib.ticker import FuncFormatter
+
+    dates: Any = matplotlib.dates  # it has no types
+    begin, end = charts.span
+    length = max(end - begin, 1e-3)
+    axes.set_xlim(-0.01 * length, 1.01 * length)
+    first = datetime.datetime.fromtimestamp(begin, datetime.UTC)
+    if length <= _SHORT_S:
+        axes.set_xlabel(f"seconds since {first:%Y-%m-%d %H:%M:%S} UTC", size=_SMALL_PT, labelpad=2)
+        return
+    locator = dates.AutoDateLocator(tz=datetime.UTC, minticks=4, maxticks=9)
+    last = datetime.datetime.fromtimestamp(end, datetime.UTC)
+    days = locator.tick_values(first, last)
+    at = [day for day in days if dates.date2num(first) <= day <= dates.date2num(last)]
+    words = dates.ConciseDateFormatter(locator, tz=datetime.UTC).format_ticks(at)
+    axes.set_xticks([(day - dates.date2num(first)) * 86_400 for day in at], words)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda _value, place: words[place] if place is not None else ""))
+    days_of = f"{first:%Y-%m-%d}" if first.date() == last.date() else f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
+    axes.set_xlabel(f"{days_of}, UTC", size=_SMALL_PT, labelpad=2)
+
+
+def _happened(axes: Any, charts: Charts) -> None:
+    """Hatch what is missing, and draw a thin line for each event."""
+    begin = charts.span[0]
+    for since, until, _ in charts.gaps:
+        axes.axvspan(since - begin, until - begin, facecolor="none", edgecolor="#bbbbbb", hatch="////", linewidth=0)
+    across = axes.get_xaxis_transform()
+    for at, (t, text) in enumerate(charts.marks):
+        axes.axvline(t - begin, color="#888888", linewidth=0.6, zorder=1.5)
+        if at < _MOST_MARKS:
+            axes.text(t - begin, 0.98, literal(text, 26), transform=across, rotation=90, size=6, va="top", ha="left",
+                      color="#555555", parse_math=False, clip_on=True)  # fmt: skip
+
+
+def _legend(label: str) -> str:
+    """Return a label that the legend shows: one with a leading underscore would be left out."""
+    text = literal(label, _LONGEST)
+    return f" {text}" if text.startswith("_") or not text else text
+
+
+def literal(text: str, most: int = _LONGEST) -> str:
+    """Return a text of at most ``most`` characters that can be drawn as it is.
+
+    Characters that are invisible, break the line or are not in the font are shown by their code; of a long text begin
+    and end remain.
+    """
+    ends = text if len(text) <= 16 * most else text[: 8 * most] + text[-8 * most :]
+    shown = "".join(map(_shown, ends))
+    if len(shown) <= most:
+        return shown
+    tail = (most - 1) // 2
+    return f"{shown[: most - 1 - tail]}…{shown[len(shown) - tail :]}"
+
+
+def _shown(character: str) -> str:
+    if character == " ":
+        return character
+    code = ord(character)
+    is_drawn = unicodedata.category(character)[0] not in "CZ" and not unicodedata.combining(character)
+    if is_drawn and (code < 0x7F or code in _glyphs()):
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode() if code > 0x1F else repr(character)[1:-1]
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    from matplotlib.font_manager import findfont
+    from matplotlib.ft2font import FT2Font
+
+    font: Any = FT2Font(findfont("DejaVu Sans"))
+    return frozenset(font.get_charmap())

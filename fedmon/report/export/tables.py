@@ -1,0 +1,145 @@
+"""Tables as Parquet, Feather, ORC, JSON lines and pickled data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from fedmon.report.export import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_GROUP_VALUES = 4 * 2**20
+"""So many values lie together in a file, 32 MB before they are compressed."""
+_LEVEL = 1
+
+OnRows = Callable[[int], None]
+
+
+def write_parquet(table: Table, file: BinaryIO, *, on_rows: OnRows = lambda _: None) -> None:
+    """Write Parquet, compressed by zstd."""
+    schema = table.schema
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    with pa.parquet.ParquetWriter(
+        file, schema, compression="zstd", compression_level=_LEVEL, use_dictionary=texts or False
+    ) as writer:
+        for group in _groups(table, on_rows):
+            writer.write_table(group, row_group_size=max(1, len(group)))
+
+
+def write_feather(table: Table, file: BinaryIO, *, on_rows: OnRows = lambda _: None) -> None:
+    """Write Feather version 2, which is Arrow's file format, compressed by zstd."""
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL))
+    with pa.ipc.new_file(file, table.schema, options=options) as writer:
+        for group in _groups(table, on_rows):
+            writer.write_table(group.combine_chunks())
+
+
+def write_orc(table: Table, file: BinaryIO, *, on_rows: OnRows = lambda _: None) -> None:
+    """Write ORC, compressed by zstd; a name of a column cannot have a NUL there, and has %00 instead."""
+    with pa.orc.ORCWriter(file, compression="zstd", file_version="0.12") as writer:
+        written = 0
+        for group in _groups(table, on_rows):
+            writer.write(group.rename_columns([name.replace("\0", "%00") for name in group.schema.names]))
+            written += len(group)
+        if not written:
+            writer.write(table.schema.empty_table())
+
+
+def _groups(table: Table, on_rows: OnRows) -> Iterator[pa.Table]:
+    """Return the rows in tables of a size at which columns compress well."""
+    schema = table.schema
+    most = max(1, _GROUP_VALUES // max(1, len(schema)))
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in table.batches():
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= most:
+            yield pa.Table.from_batches(waiting, schema=schema)
+            on_rows(rows)
+            waiting, rows = [], 0
+    if rows:
+        yield pa.Table.from_batches(waiting, schema=schema)
+        on_rows(rows)
+
+
+_ROWS = 4096
+
+
+def write_json_lines(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
+    """Write a table, wide or tidy; ``on_rows`` is told how many rows were written since the last call."""
+    encoder = msgspec.json.Encoder()
+    names = table.schema.names
+    for batch in table.batches():
+        for first in range(0, batch.num_rows, _ROWS):
+            part = batch.slice(first, _ROWS)
+            columns = [_plain(column) for column in part.columns]
+            rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            file.write(encoder.encode_lines(rows))
+            on_rows(part.num_rows)
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    """Return values that JSON has; numbers that are none become null when they are encoded."""
+    import pyarrow.compute as pc
+
+    if pa.types.is_timestamp(column.type):
+        column = pc.strftime(column.cast(pa.timestamp("us", tz="UTC")), format="%Y-%m-%dT%H:%M:%SZ")
+    elif pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def write_pickle(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
+    """Write a data frame, which lies in memory whole while it is written."""
+    data_frame(table, on_rows=on_rows).to_pickle(file, compression=None)
+
+
+def data_frame(table: Table, *, on_rows: Callable[[int], None] = lambda _: None) -> pd.DataFrame:
+    """Return all rows of a table; missing numbers are NaN. Raises StorageError.
+
+    Numbers go where pandas keeps them as they come, so that they are never in memory twice.
+    """
+    import pandas as pd
+
+    schema = table.schema
+    count = next((at for at, field in enumerate(schema) if pa.types.is_floating(field.type)), len(schema))
+    heads = schema.names[:count]
+    if not all(field.type == pa.float64() for field in list(schema)[count:]):
+        raise TypeError("columns that are no numbers stand in front of those that are")
+    numbers = np.empty((len(schema) - count, table.rows))
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in table.batches():
+        end = rows + batch.num_rows
+        for place in range(len(numbers)):
+            numbers[place, rows:end] = batch.column(count + place).to_numpy(zero_copy_only=False)
+        # A part of a batch holds on to the memory of all of it, unless it is copied.
+        waiting.append(batch.select(heads).take(pa.array(np.arange(batch.num_rows))))
+        rows = end
+        on_rows(batch.num_rows)
+    made: pd.DataFrame = pa.Table.from_batches(waiting, schema=pa.schema(list(schema)[:count])).to_pandas()
+    whole = pd.DataFrame(_shortened(numbers, rows).T, columns=schema.names[count:], index=made.index, copy=False)
+    for place, name in enumerate(heads):  # to put two frames beside each other copies both
+        whole.insert(place, name, made[name])
+    return whole
+
+
+def _shortened(numbers: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Return the begin of each row, moved together in place: a pickle of rows with gaps between them is a copy."""
+    flat = numbers.reshape(-1)
+    if length < numbers.shape[1]:
+        for place in range(len(numbers)):
+            flat[place * length : (place + 1) * length] = numbers[place, :length]
+    return flat[: len(numbers) * length].reshape(len(numbers), length)

@@ -1,0 +1,355 @@
+"""Formats of time series as text: OpenMetrics 1.0 and the line protocol of InfluxDB."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+import numpy as np
+
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.series import series, split_series
+from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit
+from fedmon.report.export import Table
+from fedmon.report.export.column_spool import ColumnSpool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_TIDY = frozenset({"metric", "labels", "value"})
+_OTHER = re.compile(r"[^a-zA-Z0-9]+")
+_PER_SECOND = "_per_second"
+_VIEW = b"fedmon.view"
+"""The key of a schema's metadata where columns have names in words, whatever these look like."""
+
+
+class Number(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of numbers: at ``index``, of one ``metric`` with ``labels``; ``row`` is its entry in the metric table.
+
+    ``is_rate`` says that the column is how fast a counter of the table grows. ``is_series`` is False of a column that
+    has a name in words, as views have them.
+    """
+
+    index: int
+    name: str
+    metric: str
+    labels: tuple[tuple[str, str], ...] = ()
+    row: Metric | None = None
+    is_rate: bool = False
+    is_series: bool = True
+
+
+class RowRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows ``first`` up to, not including, ``end`` of a batch, which have the same ``words``."""
+
+    first: int
+    end: int
+    words: tuple[tuple[str, str], ...]
+
+
+class MeasuredColumns:
+    """What the columns of a schema are. Raises InvalidInputError for a table that is no table of series."""
+
+    def __init__(self, schema: pa.Schema, *, format: str) -> None:  # noqa: A002 - what everybody calls it
+        import pyarrow as pa
+
+        if set(schema.names) >= _TIDY:
+            raise InvalidInputError(f"{format} is made of the wide table, which has a column for each series")
+        times = [number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type)]
+        if not times:
+            raise InvalidInputError(f"{format} needs a column with the time")
+        self.time = times[0]
+        self.words = [number for number, field in enumerate(schema) if pa.types.is_string(field.type)]
+        self._names = [_OTHER.sub("_", schema.names[number]).strip("_").lower() for number in self.words]
+        is_view = _VIEW in (schema.metadata or {})
+        self.numbers = [
+            _number(number, schema.names[number], is_view=is_view)
+            for number, field in enumerate(schema)
+            if pa.types.is_floating(field.type)
+        ]
+
+    def runs(self, batch: pa.RecordBatch) -> Iterator[RowRun]:
+        """Return the rows of a batch by what their words are, in order; words that are absent or empty are left out."""
+        rows = batch.num_rows
+        columns = [_changes(batch.column(number)) for number in self.words]
+        starts = sorted({0}.union(*columns)) if rows else []
+        for first, end in zip(starts, [*starts[1:], rows], strict=True):
+            said = ((name, batch.column(at)[first].as_py()) for name, at in zip(self._names, self.words, strict=True))
+            yield RowRun(first=first, end=end, words=tuple((name, word) for name, word in said if word))
+
+
+def _changes(words: pa.Array) -> set[int]:
+    """Return the rows whose word is another than that of the row before."""
+    encoded = words.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+    return {int(row) + 1 for row in (encoded[1:] != encoded[:-1]).nonzero()[0]}
+
+
+def _number(index: int, name: str, *, is_view: bool) -> Number:
+    try:
+        metric, labels = split_series("" if is_view else name)
+    except ValueError:
+        plain = _OTHER.sub("_", name).strip("_").lower()
+        metric = plain if plain[:1].isalpha() else f"value_{plain}"
+        return Number(index=index, name=name, metric=metric, is_series=False)
+    row = METRICS.get(metric)
+    is_rate = row is None and metric.endswith(_PER_SECOND) and f"{metric.removesuffix(_PER_SECOND)}_total" in METRICS
+    if is_rate:
+        row = METRICS[f"{metric.removesuffix(_PER_SECOND)}_total"]
+    return Number(index=index, name=name, metric=metric, labels=tuple(labels.items()), row=row, is_rate=is_rate)
+
+
+logger = logging.getLogger(__name__)
+
+_EXACT = 1_000_000
+_AT_ONCE = 65_536
+"""So many lines are made at once."""
+_SUFFIXES = {"counter": "_total", "info": "_info"}
+_UNITLESS = (Unit.COUNT, Unit.NONE)
+Words = tuple[tuple[str, str], ...]
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """One family: its name without suffix, type, unit (empty for none) and help."""
+
+    name: str
+    type: str
+    unit: str
+    help: str
+
+    @property
+    def sample(self) -> str:
+        """The name of its samples."""
+        return self.name + _SUFFIXES.get(self.type, "")
+
+
+def write_openmetrics(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
+    """Write a wide table or a view; ``on_rows`` is told how many rows were read since the last call.
+
+    Numbers wait in a file of no name beside ``file``, so memory stays small. Where the clock was set back, samples that
+    would go back in time are left out, which the standard demands; how many is logged. Raises InvalidInputError.
+    """
+    columns = MeasuredColumns(table.schema, format="OpenMetrics text")
+    families = families_of(columns.numbers)
+    with ColumnSpool[tuple[int, Words]](_folder(file)) as spool:
+        order = _fill(spool, table, columns, on_rows)
+        left_out = 0
+        for family, members in families.items():
+            written = False
+            for number in members:
+                for words in order:
+                    for text, dropped in _series(spool, columns.time, family, number, words):
+                        if not written:
+                            file.write(_head(family))
+                            written = True
+                        file.write(text)
+                        left_out += dropped
+    file.write(b"# EOF\n")
+    if left_out:
+        logger.warning("%d samples are left out of OpenMetrics text: the clock was set back before them", left_out)
+
+
+def families_of(numbers: list[Number]) -> Mapping[Family, list[Number]]:
+    """Group columns by family, in the order of the columns; no two families claim a name of samples."""
+    found: dict[str, tuple[Family, list[Number]]] = {}
+    taken: dict[str, Family] = {}
+    for number in numbers:
+        family = _family(number)
+        while any(taken.get(name, family) != family for name in (family.name, family.sample)) or (
+            not number.is_series and family.name in found
+        ):
+            family = msgspec.structs.replace(family, name=f"{family.name}_other", unit="")
+        taken |= dict.fromkeys((family.name, family.sample), family)
+        found.setdefault(family.name, (family, []))[1].append(number)
+    return dict(found.values())
+
+
+def _family(number: Number) -> Family:
+    row, name = number.row, number.metric
+    if not number.is_series:
+        return Family(name=name, type="unknown", unit="", help=number.name)
+    if row is None:
+        is_counter = name.endswith("_total")
+        return Family(name=name.removesuffix("_total"), type="counter" if is_counter else "unknown", unit="", help="")
+    if number.is_rate:
+        unit = f"{row.unit.value}_per_second"
+        help_ = f"Growth a second of {row.name}."
+        return Family(name=name, type="gauge", unit=unit if name.endswith(f"_{unit}") else "", help=help_)
+    plain = name.removesuffix(_SUFFIXES.get(row.kind.value, ""))
+    unit = "" if row.unit in _UNITLESS or row.kind is Kind.INFO else row.unit.value
+    return Family(name=plain, type=row.kind.value, unit=unit if plain.endswith(f"_{unit}") else "", help=row.help)
+
+
+def _fill(
+    spool: ColumnSpool[tuple[int, Words]], table: Table, columns: MeasuredColumns, on_rows: Callable[[int], None]
+) -> list[Words]:
+    """Put numbers and times aside by what the words of their rows are; return these in order."""
+    order: dict[Words, None] = {}
+    for batch in table.batches():
+        times = _microseconds(batch.column(columns.time))
+        values = {number.index: _floats(batch.column(number.index)) for number in columns.numbers}
+        for run in columns.runs(batch):
+            order[run.words] = None
+            spool.add((columns.time, run.words), times[run.first : run.end])
+            for index, column in values.items():
+                spool.add((index, run.words), column[run.first : run.end])
+        spool.settle()
+        on_rows(batch.num_rows)
+    return list(order)
+
+
+def _series(
+    spool: ColumnSpool[tuple[int, Words]], time: int, family: Family, number: Number, words: Words
+) -> Iterator[tuple[memoryview, int]]:
+    """Return the lines of one series piece by piece, each with how many samples were left out of it."""
+    own = {name for name, _ in number.labels}
+    # A label of the series goes before a word for the run that is called the same.
+    labels = {(f"run_{name}" if name in own else name): word for name, word in words} | dict(number.labels)
+    prefix = series(family.sample, **labels) if labels else family.sample
+    latest = np.iinfo(np.int64).min
+    pieces = zip(spool.read((time, words), np.int64), spool.read((number.index, words), np.float64), strict=True)
+    for times, values in pieces:
+        known = np.isfinite(values)
+        moments, readings = times[known], values[known]
+        if not len(moments):
+            continue
+        before = np.maximum.accumulate(np.concatenate([[latest], moments[:-1]]))
+        forward = moments > before
+        latest = max(latest, int(moments.max()))
+        readings, moments, left_out = readings[forward], moments[forward], int((~forward).sum())
+        for first in range(0, len(moments), _AT_ONCE):
+            end = first + _AT_ONCE
+            yield _lines(prefix, readings[first:end], moments[first:end]), left_out
+            left_out = 0
+
+
+def _lines(prefix: str, values: np.ndarray, moments: np.ndarray) -> memoryview:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    seconds = pa.array(moments // _EXACT).cast(pa.string())
+    fraction = pc.utf8_lpad(pa.array(moments % _EXACT).cast(pa.string()), 6, "0")
+    ends = pc.binary_join_element_wise(pc.binary_join_element_wise(seconds, fraction, "."), "\n", "")
+    lines = pc.binary_join_element_wise(pa.scalar(prefix), pa.array(values).cast(pa.string()), ends, " ")
+    return text_of(lines)
+
+
+def text_of(lines: pa.Array) -> memoryview:
+    """Return the text of all strings of an array, one after the other, without copying it."""
+    offsets = np.frombuffer(lines.buffers()[1], dtype=np.int32)[lines.offset : lines.offset + len(lines) + 1]
+    return memoryview(lines.buffers()[2])[offsets[0] : offsets[-1]]
+
+
+def _head(family: Family) -> bytes:
+    text = f"# TYPE {family.name} {family.type}\n"
+    if family.unit:
+        text += f"# UNIT {family.name} {family.unit}\n"
+    if family.help:
+        escaped = family.help.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        text += f"# HELP {family.name} {escaped}\n"
+    return text.encode()
+
+
+def _microseconds(times: pa.Array) -> np.ndarray:
+    import pyarrow as pa
+
+    found: np.ndarray = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _floats(column: pa.Array) -> np.ndarray:
+    """Return numbers; NaN is a value that is not known."""
+    import pyarrow as pa
+
+    found: np.ndarray = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _folder(file: BinaryIO) -> Path:
+    """Return the folder of a file, also of one that has no name yet, for what waits beside it."""
+    try:
+        folder = Path(f"/proc/self/fd/{file.fileno()}").readlink().parent
+    except OSError:
+        return Path(tempfile.gettempdir())
+    # What is no file, such as a pipe or a terminal, has no folder for ours.
+    return folder if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else Path(tempfile.gettempdir())
+
+
+# A line ends at a line feed and the protocol has no way to write one, nor a backslash before a comma.
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\\]|%(?=[0-9a-fA-F]{2})")
+_SPECIAL = re.compile(r"([,= ])")
+_NAME_SPECIAL = re.compile(r"([, ])")
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def write_influx(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
+    """Write a wide table or a view; ``on_rows`` is told how many rows were written since the last call.
+
+    Control characters and backslashes in names and labels are written as in web addresses, %0A for a line feed; a
+    value that is not known has no field. Raises InvalidInputError.
+    """
+    columns = MeasuredColumns(table.schema, format="Influx line protocol")
+    points: dict[Key, list[Number]] = {}
+    for number in columns.numbers:
+        measurement = number.metric.partition("_")[0] if number.is_series else table.name
+        points.setdefault((measurement, number.labels), []).append(number)
+    for batch in table.batches():
+        for run in columns.runs(batch):
+            part = batch.slice(run.first, run.end - run.first)
+            ends = _ends(part.column(columns.time))
+            for (measurement, labels), numbers in points.items():
+                own = {name for name, _ in labels}
+                words = [(f"run_{name}" if name in own else name, word) for name, word in run.words]
+                _write(file, _prefix(measurement, [*words, *labels]), part, numbers, ends)
+        on_rows(batch.num_rows)
+
+
+def escaped(text: str, *, is_measurement: bool = False) -> str:
+    """Return a name or the value of a tag as the protocol writes it."""
+    plain = _UNWRITABLE.sub(lambda match: f"%{ord(match[0]):02X}", text)
+    return (_NAME_SPECIAL if is_measurement else _SPECIAL).sub(r"\\\1", plain)
+
+
+def _prefix(measurement: str, tags: Iterable[tuple[str, str]]) -> str:
+    pairs = "".join(f",{escaped(name)}={escaped(word)}" for name, word in tags if word)
+    return f"{escaped(measurement, is_measurement=True)}{pairs}"
+
+
+def _write(file: BinaryIO, prefix: str, part: pa.RecordBatch, numbers: list[Number], ends: pa.Array) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # When nulls are skipped, pyarrow 26 loses rows that have nothing else, so a field without a value is empty text.
+    fields = [_field(number, part.column(number.index)) for number in numbers]
+    joined = pc.binary_join_element_wise(*fields, pa.scalar(""), pa.scalar(""))
+    known = pc.greater(pc.binary_length(joined), 0)
+    joined, ends = pc.utf8_slice_codeunits(joined.filter(known), 1), ends.filter(known)
+    if len(joined):
+        file.write(text_of(pc.binary_join_element_wise(pa.scalar(prefix), joined, ends, " ")))
+
+
+def _field(number: Number, column: pa.Array) -> pa.Array:
+    """Return ",name=value" for each row, and an empty text where there is no value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = column.cast(pa.float64())
+    name = escaped(number.metric if number.is_series else number.name)
+    text = pc.binary_join_element_wise(pa.scalar(f",{name}"), values.cast(pa.string()), "=")
+    return pc.if_else(pc.fill_null(pc.is_finite(values), fill_value=False), text, pa.scalar(""))
+
+
+def _ends(times: pa.Array) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    nanoseconds = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).cast(pa.string())
+    return pc.binary_join_element_wise(nanoseconds, pa.scalar("000\n"), "")

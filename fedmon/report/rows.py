@@ -1,0 +1,574 @@
+"""The rows of a planned table as Arrow record batches or CSV: read here when it is short, else by several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, BinaryIO, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.metrics.series import metric_name
+from fedmon.common.metrics.table import METRICS, Kind
+from fedmon.common.store.recording_file import Key
+from fedmon.common.store.recording_reader import RecordingRows, SampleRow
+from fedmon.report.blocks import Block, Damage, Decoder, Floats, Limits, read_blocks
+from fedmon.report.export import csv
+from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
+from fedmon.report.selection import Column, Layout, Plan, Span, is_counter
+from fedmon.report.source import Source
+
+
+class SpanRows(NamedTuple):
+    """Rows of one node by time: Unix time of each, and a row of ``values`` for each column; NaN is no value."""
+
+    t: Floats
+    values: Floats
+
+
+class SpanReader:
+    """Reads spans of recordings into the columns of a layout; for one thread.
+
+    It keeps nothing from span to span: a rate at the begin of one is found by reading back to the value before.
+    Raises StorageError.
+    """
+
+    def __init__(self, recordings: Sequence[RecordingRows], layout: Layout) -> None:
+        self._recordings = recordings
+        self._width = len(layout.columns)
+        self._values: dict[str, dict[str, int]] = {}
+        self._rates: dict[str, dict[str, int]] = {}
+        for number, column in enumerate(layout.columns):
+            self._place(column, number)
+        self._damage = Damage()
+
+    @property
+    def damaged(self) -> int:
+        """How many samples were left out so far because they are damaged; at the edge of two spans they count twice."""
+        return self._damage.samples
+
+    def read(self, span: Span) -> SpanRows:
+        """Return the rows of a span."""
+        parts: list[tuple[Block, NDArray[np.bool_], dict[int, Floats]]] = []
+        for key, runs in span.runs:
+            recordings = [recording for recording in self._recordings if recording.holds(key)]
+            for block, columns in self._columns(recordings, key, runs):
+                inside = (block.t >= span.since_t) & (block.t < span.until_t)
+                if inside.any():
+                    parts.append((block, inside, columns))
+        return self._merged(parts)
+
+    def _place(self, column: Column, number: int) -> None:
+        places = self._rates if column.is_rate else self._values
+        places.setdefault(column.stream, {})[column.series] = number
+
+    def _columns(
+        self, recordings: Sequence[RecordingRows], key: Key, runs: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[Block, dict[int, Floats]]]:
+        """Return the blocks of runs, and by place the columns that they fill."""
+        stream = key[1]
+        values, rates = self._values.get(stream, {}), self._rates.get(stream, {})
+        wanted = values.keys() | rates.keys() | ({PERF_CLOCK} if any(map(is_by_perf_clock, rates)) else set())
+        growth = Rates()
+        end = -1
+        for first, last in runs:
+            limits = Limits(first_seq=first, last_seq=last, series=wanted.__contains__)
+            for block in read_blocks(recordings, key, limits, self._damage):
+                if rates and block.seq != end + 1:
+                    _begin(growth, recordings, key, block, [name for name in rates if name in block.columns], end)
+                end = block.last_seq
+                columns = {values[name]: column for name, column in block.columns.items() if name in values}
+                columns |= {
+                    place: growth.of(block, name).per_second for name, place in rates.items() if name in block.columns
+                }
+                yield block, columns
+
+    def _merged(self, parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]]) -> SpanRows:
+        if not parts:
+            return SpanRows(np.empty(0), np.empty((self._width, 0)))
+        places, t, is_shared = _rows(parts)
+        values = np.full((self._width, len(t)), np.nan)
+        begin = 0
+        for _, inside, columns in parts:
+            length = int(np.count_nonzero(inside))
+            rows = places[begin : begin + length]
+            begin += length
+            # Writing to a slice is a copy of memory; writing to places one by one takes ten times as long.
+            is_slice = rows[-1] - rows[0] + 1 == length and bool((np.diff(rows) == 1).all())
+            target = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
+            for place, column in columns.items():
+                chosen = column if length == len(column) else column[inside]
+                if is_slice and not is_shared:
+                    values[place, target] = chosen
+                else:
+                    known = ~np.isnan(chosen)
+                    values[place, rows[known]] = chosen[known]
+        return SpanRows(t, values)
+
+
+def _rows(
+    parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]],
+) -> tuple[NDArray[np.intp], Floats, bool]:
+    """Return the number of the row of each sample, the time of each row, and whether samples of one stream share one.
+
+    Samples of one boot share a row when they have both clocks in common, unless they say different things.
+    """
+    t = np.concatenate([block.t[inside] for block, inside, _ in parts])
+    mono = np.concatenate([block.mono[inside] for block, inside, _ in parts])
+    if len(parts) == 1 and bool((np.diff(t) > 0).all()):
+        return np.arange(len(t)), t, False
+    boot = np.concatenate([np.full(np.count_nonzero(inside), block.boot) for block, inside, _ in parts])
+    order = np.lexsort((mono, boot, t))
+    new = np.ones(len(t), dtype=bool)
+    new[1:] = (np.diff(t[order]) != 0) | (np.diff(mono[order]) != 0) | (np.diff(boot[order]) != 0)
+    is_shared = _keep_apart(parts, order, new)
+    places = np.empty(len(t), dtype=np.intp)
+    places[order] = np.cumsum(new) - 1
+    return places, t[order][new], is_shared
+
+
+def _keep_apart(
+    parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]],
+    order: NDArray[np.intp],
+    new: NDArray[np.bool_],
+) -> bool:
+    """Begin a row where a sample has another value for a column that one of the same instant filled.
+
+    Tells whether a stream has several samples of one instant at all.
+    """
+    part = np.concatenate([np.full(np.count_nonzero(inside), at) for at, (_, inside, _) in enumerate(parts)])
+    streams = {at: (block.stream, block.boot) for at, (block, _, _) in enumerate(parts)}
+    within = np.concatenate([np.flatnonzero(inside) for _, inside, _ in parts])
+    # Only samples of one stream can say different things of one instant: other streams fill other columns.
+    names = list(dict.fromkeys(streams.values()))
+    stream = np.array([names.index(streams[at]) for at in range(len(parts))])[part[order]]
+    group = np.cumsum(new)
+    by_stream = np.lexsort((stream, group))
+    same = (np.diff(group[by_stream]) == 0) & (np.diff(stream[by_stream]) == 0)
+    for number in np.unique(group[by_stream[1:][same]]).tolist():
+        filled: set[int] = set()
+        for at in np.flatnonzero(group == number).tolist():
+            _, _, columns = parts[part[order[at]]]
+            says = {place for place, column in columns.items() if not math.isnan(column[within[order[at]]])}
+            if filled & says:
+                new[at] = True
+                filled = set()
+            filled |= says
+    return bool(same.any())
+
+
+def _begin(
+    growth: Rates, recordings: Sequence[RecordingRows], key: Key, block: Block, names: Sequence[str], read_to: int
+) -> None:
+    """Tell what counters were read as before a block, as far back as that is; up to ``read_to`` is known already."""
+    wanted = {name for name in names if not np.isnan(block.columns[name]).all()}
+    position = block.seq
+    while wanted and position > read_to + 1:
+        rows = [row for one in recordings if (row := one.before(key, position)) is not None]
+        if not rows:
+            return
+        row = max(rows, key=lambda row: min(row.last_seq, position - 1))
+        if min(row.last_seq, position - 1) <= read_to:
+            return
+        wanted -= _found(growth, block, row, position, wanted)
+        position = row.first_seq
+
+
+def _found(growth: Rates, block: Block, row: SampleRow, position: int, wanted: set[str]) -> set[str]:
+    """Look for the last values of counters in the part of a row before a sample; returns which were found."""
+    decoder = Decoder(lambda name: name in wanted or name == PERF_CLOCK)
+    decoder.add(row)
+    decoded = decoder.take()
+    found: set[str] = set()
+    if decoded is None:
+        return found
+    length = position - row.first_seq
+    columns = dict(zip(decoded.names, decoded.values, strict=True))
+    for name in wanted & columns.keys():
+        values, times = columns[name], clock_of(name, columns, decoded.mono)
+        known = np.flatnonzero(~(np.isnan(values[:length]) | np.isnan(times[:length])))
+        if len(known):
+            growth.begin(block, name, float(times[known[-1]]), float(values[known[-1]]))
+            found.add(name)
+    return found
+
+
+TIME = pa.timestamp("us", tz="UTC")
+_TIDY_ROWS = 65_536
+_EARLIEST_S, _LATEST_S = -62_135_596_800.0, 253_402_300_799.0
+"""Years 1 to 9999: other times have no date in most libraries."""
+
+
+def schema(layout: Layout, *, is_tidy: bool) -> pa.Schema:
+    """Return the columns of a table; values are floating point numbers, whatever was recorded."""
+    fields = [("host", pa.string()), ("time", TIME), *((label, pa.string()) for label in layout.labels)]
+    if is_tidy:
+        fields += [(name, pa.string()) for name in ("stream", "metric", "labels", "unit", "kind")]
+        fields += [("value", pa.float64()), *([("rate", pa.float64())] if layout.rates else [])]
+    else:
+        fields += [(column.name, pa.float64()) for column in layout.columns]
+    return pa.schema(fields)
+
+
+def batches(layout: Layout, span: Span, rows: SpanRows, *, is_tidy: bool) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a span."""
+    if is_tidy:
+        yield from _tidy(layout, span, rows)
+    elif len(rows.t):
+        arrays = _heads(layout, span, rows.t)
+        arrays += [pa.array(values, from_pandas=True) for values in rows.values]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema(layout, is_tidy=False))
+
+
+def _tidy(layout: Layout, span: Span, rows: SpanRows) -> Iterator[pa.RecordBatch]:
+    values = [number for number, column in enumerate(layout.columns) if not column.is_rate]
+    if not values:
+        return
+    rates = {(column.stream, column.series): number for number, column in enumerate(layout.columns) if column.is_rate}
+    of_rate = [rates.get((layout.columns[at].stream, layout.columns[at].series), -1) for at in values]
+    texts = [_texts(layout.columns[at]) for at in values]
+    made = schema(layout, is_tidy=True)
+    step = max(1, _TIDY_ROWS // len(values))
+    for first in range(0, len(rows.t), step):
+        table = rows.values[values, first : first + step].T
+        row, at = np.nonzero(~np.isnan(table))
+        arrays = _heads(layout, span, rows.t[first : first + step][row])
+        arrays += [_repeated([text[number] for text in texts], at) for number in range(5)]
+        arrays.append(pa.array(table[row, at]))
+        if layout.rates:
+            grown = np.full((len(values) + 1, table.shape[0]), np.nan)
+            for number, place in enumerate(of_rate):
+                if place >= 0:
+                    grown[number] = rows.values[place, first : first + step]
+            arrays.append(pa.array(grown[at, row], from_pandas=True))
+        if len(row):
+            yield pa.RecordBatch.from_arrays(arrays, schema=made)
+
+
+def _texts(column: Column) -> tuple[str, str | None, str | None, str | None, str | None]:
+    """Return stream, metric, labels, unit and kind of a column."""
+    metric = METRICS.get(metric_name(column.series))
+    kind = metric.kind if metric is not None else Kind.COUNTER if is_counter(column.series) else None
+    name, _, labels = column.name.partition("{")
+    return (
+        column.stream,
+        name,
+        labels.removesuffix("}") or None,
+        metric.unit.value if metric is not None else None,
+        kind.value if kind is not None else None,
+    )
+
+
+def _heads(layout: Layout, span: Span, t: Floats) -> list[pa.Array]:
+    owner = layout.owners[span.node_id]
+    same = np.zeros(len(t), dtype=np.intp)
+    arrays = [_repeated([owner.host], same), _times(t)]
+    for label in layout.labels:
+        places = same if label != "job" else _outside(owner.job_times, t)
+        arrays.append(_repeated([owner.labels.get(label), None], places))
+    return arrays
+
+
+def _outside(times: Sequence[tuple[float, float]], t: Floats) -> NDArray[np.intp]:
+    """Return 0 for each time that lies in one of these, and 1 for all others."""
+    found = np.ones(len(t), dtype=np.intp)
+    for low, high in times:
+        found[(t >= low) & (t <= high)] = 0
+    return found
+
+
+def _repeated(texts: Sequence[str | None], places: NDArray[np.intp]) -> pa.Array:
+    return pa.array(texts, pa.string()).take(pa.array(places))
+
+
+def _times(t: Floats) -> pa.Array:
+    """Return times in microseconds; one that no calendar has is null."""
+    with np.errstate(invalid="ignore"):
+        has_date = (t >= _EARLIEST_S) & (t <= _LATEST_S)
+    moments = np.rint(np.where(has_date, t, 0.0) * 1e6).astype(np.int64)
+    return pa.array(moments, pa.int64(), mask=None if has_date.all() else ~has_date).cast(TIME)
+
+
+logger = logging.getLogger(__name__)
+
+LONG_VALUES = 4_000_000
+"""From so many on it pays to start processes: each takes a third of a second to begin."""
+MOST_READERS = 3
+"""Each takes about 100 MB."""
+_LENGTH = 8
+_AHEAD = 2
+_PIPE_BYTES = 2**20
+_START = """
+import sys
+sys.path[:] = {path!r}
+from fedmon.report.rows import main
+main()
+"""
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # nothing here multiplies matrices, and threads that wait to do so take time
+    # Memory given back after each span is cleared by the kernel when it is taken again: a fifth of all the time.
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MIMALLOC_PURGE_DELAY": "-1",
+}
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reading process is told first; ``paths`` as the system has them, which need not be text."""
+
+    paths: list[bytes]
+    layout: Layout
+    is_tidy: bool
+    as_lines: bool
+
+
+class Portion(NamedTuple):
+    """Some rows: record batches, or lines of CSV."""
+
+    rows: int
+    batches: Sequence[pa.RecordBatch] = ()
+    lines: memoryview = memoryview(b"")
+
+
+class Reader:
+    """Makes the pieces of a table; for one thread. Raises StorageError."""
+
+    def __init__(self, task: Task, recordings: Sequence[RecordingRows]) -> None:
+        self._task = task
+        self._reader = SpanReader(recordings, task.layout)
+
+    @property
+    def damaged(self) -> int:
+        """How many samples were left out so far."""
+        return self._reader.damaged
+
+    def read(self, span: Span) -> Portion:
+        """Return the rows of a span."""
+        made = list(batches(self._task.layout, span, self._reader.read(span), is_tidy=self._task.is_tidy))
+        rows = sum(batch.num_rows for batch in made)
+        return Portion(rows, lines=csv.text(made)) if self._task.as_lines else Portion(rows, made)
+
+
+def readers(plan: Plan) -> int:
+    """Return how many processes should read: none for what is short, else as many as there are CPUs, within reason."""
+    if plan.rows * len(plan.layout.columns) < LONG_VALUES or len(plan.spans) < 2:
+        return 0
+    cpus = len(os.sched_getaffinity(0))
+    return min(MOST_READERS, cpus) if cpus > 1 else 0
+
+
+def read_pieces(source: Source, plan: Plan, task: Task, processes: int | None = None) -> Iterator[Portion]:
+    """Return the pieces of a table, in order, read by so many processes more; None is as many as pay.
+
+    Raises StorageError.
+    """
+    count = readers(plan) if processes is None else min(processes, len(plan.spans))
+    if count and sys.executable:
+        yield from _by_processes(source, plan, task, count)
+        return
+    reader = Reader(task, source.rows)
+    for span in plan.spans:
+        yield reader.read(span)
+    source.count_damaged(reader.damaged)
+
+
+def _by_processes(source: Source, plan: Plan, task: Task, count: int) -> Iterator[Portion]:
+    workers: list[_Worker] = []
+    here: Reader | None = None
+    try:
+        workers = [_Worker(task) for _ in range(count)]
+        for number, span in enumerate(plan.spans[: _AHEAD * len(workers)]):
+            workers[number % len(workers)].ask(span)
+        for number, span in enumerate(plan.spans):
+            worker = workers[number % len(workers)]
+            piece = worker.answer()
+            if piece is None:
+                if here is None:
+                    logger.warning("a process that read for this one ended early: reading goes on in one process")
+                    here = Reader(task, source.rows)
+                piece = here.read(span)
+            if number + _AHEAD * len(workers) < len(plan.spans):
+                worker.ask(plan.spans[number + _AHEAD * len(workers)])
+            yield piece
+        source.count_damaged(sum(worker.damaged for worker in workers) + (here.damaged if here is not None else 0))
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Worker:
+    """One reading process; answers come in the order of asking."""
+
+    def __init__(self, task: Task) -> None:
+        self.damaged = 0
+        self._as_lines = task.as_lines
+        self._schema = schema(task.layout, is_tidy=task.is_tidy)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START.format(path=sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=os.environ | _ENVIRONMENT,
+        )
+        if self._process.stdout is not None:
+            with contextlib.suppress(OSError):  # a small pipe is only slower
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._send(msgspec.json.encode(task))
+
+    def ask(self, span: Span) -> None:
+        """Ask for a span; short enough never to wait for the process."""
+        self._send(msgspec.json.encode(span))
+
+    def answer(self) -> Portion | None:
+        """Return the next piece; None when the process is gone. Raises StorageError."""
+        head = self._receive()
+        if head is None:
+            return None
+        answer = msgspec.json.decode(memoryview(head), type=Answer)
+        parts: list[pa.Buffer] = []
+        while len(parts) < answer.parts:
+            part = self._receive()
+            if part is None:
+                return None
+            parts.append(part)
+        for line in answer.logged:
+            logger.warning("%s", line)
+        self.damaged = answer.damaged
+        if answer.error is not None:
+            raise StorageError(answer.error)
+        if self._as_lines:
+            return Portion(answer.rows, lines=memoryview(parts[0]) if parts else memoryview(b""))
+        return Portion(answer.rows, [pa.ipc.read_record_batch(part, self._schema) for part in parts])
+
+    def stop(self) -> None:
+        """End the process; safe to call twice."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _send(self, message: bytes) -> None:
+        try:
+            stream = self._process.stdin
+            if stream is not None:
+                view = memoryview(len(message).to_bytes(_LENGTH, "big") + message)
+                while view:
+                    view = view[stream.write(view) :]
+        except OSError as error:
+            logger.debug("a reading process does not listen: %s", error)
+
+    def _receive(self) -> pa.Buffer | None:
+        stream = self._process.stdout
+        head = _exactly(stream, _LENGTH) if stream is not None else None
+        if stream is None or head is None:
+            return None
+        return _exactly(stream, int.from_bytes(head.to_pybytes(), "big"))
+
+
+def _exactly(stream: IO[bytes], length: int) -> pa.Buffer | None:
+    """Return so many bytes; None when the stream ends before."""
+    # Memory of Arrow's is used again without being cleared, which for large pieces is half of the work.
+    content = pa.allocate_buffer(length)
+    view = memoryview(content)
+    filled = 0
+    while filled < length:
+        read = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # of an unbuffered pipe
+        if not read:
+            return None
+        filled += read
+    return content
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes before a piece: its rows and parts, samples left out so far, what was logged, an error if any."""
+
+    rows: int = 0
+    parts: int = 0
+    damaged: int = 0
+    logged: list[str] = []
+    error: str | None = None
+
+
+class _Logged(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def receive(stream: BinaryIO) -> bytes | None:
+    """Return the next message; None when there will be none."""
+    head = stream.read(_LENGTH)
+    if len(head) < _LENGTH:
+        return None
+    length = int.from_bytes(head, "big")
+    message = stream.read(length)
+    return message if len(message) == length else None
+
+
+def send(stream: BinaryIO, message: bytes | memoryview) -> None:
+    """Send one message. Raises OSError when nobody reads it."""
+    view = memoryview(message)
+    stream.write(view.nbytes.to_bytes(_LENGTH, "big"))
+    stream.write(view)
+    stream.flush()
+
+
+def serve(source: BinaryIO, target: BinaryIO) -> None:
+    """Answer until there is nothing more to read; this is what a process does that reads spans for another.
+
+    Messages have their length in front of them, in eight bytes. The first is a Task, then come spans. The answer to
+    each is an Answer and the parts of the piece: its lines, or each of its batches.
+    """
+    first = receive(source)
+    if first is None:
+        return
+    logged = _Logged()
+    logger = logging.getLogger("fedmon")
+    logger.addHandler(logged)
+    logger.propagate = False
+    task = msgspec.json.decode(first, type=Task)
+    reader = Reader(task, [RecordingRows(Path(os.fsdecode(path))) for path in task.paths])
+    while (asked := receive(source)) is not None:
+        piece, error = Portion(0), None
+        try:
+            piece = reader.read(msgspec.json.decode(asked, type=Span))
+        except FedmonError as found:
+            error = str(found)
+        parts = [piece.lines] if task.as_lines else [memoryview(batch.serialize()) for batch in piece.batches]
+        answer = Answer(rows=piece.rows, parts=len(parts), damaged=reader.damaged, logged=logged.lines, error=error)
+        send(target, msgspec.json.encode(answer))
+        logged.lines = []
+        for part in parts:
+            send(target, part)
+
+
+def main() -> None:
+    """Serve on stdin and stdout; whatever else is printed goes to stderr."""
+    # Ctrl-C reaches all processes of a terminal; the one that asked decides what becomes of this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    target = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    pa.set_cpu_count(1)
+    # What is decoded is lists of numbers, which have no cycles, and a look for cycles goes through all of them.
+    gc.disable()
+    try:
+        serve(sys.stdin.buffer, target)
+    except BrokenPipeError:
+        os._exit(0)  # whoever asked is gone: nobody wants what is still buffered

@@ -1,0 +1,246 @@
+"""Which machines and jobs recordings hold, and what both showed at the same instants, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from fedmon.common.errors import NotFoundError
+from fedmon.common.metrics.series import metric_name
+from fedmon.report.blocks import Block, Floats
+from fedmon.report.selection import natural
+from fedmon.report.source import JOB, Host, Source
+
+Chooser = Callable[[str], bool]
+
+
+class Instants(NamedTuple):
+    """Neighbouring samples of one boot of one node; ``host`` and ``job`` map series to arrays of equal length.
+
+    ``t`` is Unix and ``mono`` monotonic time in seconds. A series that one of the streams does not have is absent.
+    """
+
+    node_id: str
+    boot: int
+    t: Floats
+    mono: Floats
+    host: Mapping[str, Floats]
+    job: Mapping[str, Floats]
+
+    def of_host(self, series: str) -> Floats:
+        """Return a series of the machine, NaN throughout where there is none."""
+        return self.host[series] if series in self.host else np.full(len(self.t), np.nan)
+
+    def of_job(self, series: str) -> Floats:
+        """Return a series of the job, NaN throughout where there is none."""
+        return self.job[series] if series in self.job else np.full(len(self.t), np.nan)
+
+
+def side_by_side(host: Iterator[Block], job: Iterator[Block]) -> Iterator[Instants]:
+    """Join two streams of one node, each in order; samples of one tick have the same boot and monotonic time."""
+    streams = (_Stream(host), _Stream(job))
+    while True:
+        ends = [end for stream in streams if (end := stream.end) is not None]
+        if not ends:
+            return
+        limit = min(ends)
+        parts = [stream.take(limit) for stream in streams]
+        boot = limit[0]
+        node_id, known = next((part.node_id, part) for part in parts if part is not None)
+        if parts[0] is not None and parts[1] is not None and not np.array_equal(parts[0].mono, parts[1].mono):
+            yield _joined(node_id, boot, parts[0], parts[1])
+        else:
+            columns = [{} if part is None else part.columns for part in parts]
+            yield Instants(node_id, boot, known.t, known.mono, columns[0], columns[1])
+
+
+class _Stream:
+    """One stream, of which the samples up to some instant can be taken."""
+
+    def __init__(self, blocks: Iterator[Block]) -> None:
+        self._blocks = blocks
+        self.block: Block | None = None
+        self._next()
+
+    @property
+    def end(self) -> tuple[int, float] | None:
+        """The moment of the last sample that waits; None when all were taken."""
+        return None if self.block is None else (self.block.boot, float(self.block.mono[-1]))
+
+    def take(self, limit: tuple[int, float]) -> Block | None:
+        block = self.block
+        if block is None or block.boot != limit[0]:
+            return None
+        count = int(np.searchsorted(block.mono, limit[1], side="right"))
+        if not count:
+            return None
+        if count == len(block.mono):
+            self._next()
+        else:
+            self.block = block.part(block.seq + count, block.last_seq)
+        return block.part(block.seq, block.seq + count - 1)
+
+    def _next(self) -> None:
+        self.block = next((block for block in self._blocks if len(block.t)), None)
+
+
+def _joined(node_id: str, boot: int, host: Block, job: Block) -> Instants:
+    mono = np.union1d(host.mono, job.mono)
+    at_host, at_job = np.searchsorted(mono, host.mono), np.searchsorted(mono, job.mono)
+    t = np.empty(len(mono))
+    t[at_job], t[at_host] = job.t, host.t
+
+    def spread(columns: Mapping[str, Floats], at: np.ndarray[tuple[int], np.dtype[np.intp]]) -> dict[str, Floats]:
+        found = {}
+        for name, values in columns.items():
+            found[name] = np.full(len(mono), np.nan)
+            found[name][at] = values
+        return found
+
+    return Instants(node_id, boot, t, mono, spread(host.columns, at_host), spread(job.columns, at_job))
+
+
+HOST_STREAM = "host"
+
+Moment = tuple[int, float]
+"""Boot and monotonic time."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """One job on one machine, or a machine on which there is no job.
+
+    ``of_host`` and ``of_job`` map each series that has a value to the moment of its last one. ``spans`` are the first
+    and last monotonic time of the job in each boot; empty where everything of the machine belongs to it. ``rows`` is
+    how many instants there are at most, ``interval_s`` the usual distance of two; None with fewer than two.
+    """
+
+    host: Host
+    job: str | None
+    of_host: Mapping[str, Moment]
+    of_job: Mapping[str, Moment]
+    spans: Mapping[int, tuple[float, float]]
+    since_t: float | None
+    until_t: float | None
+    rows: int
+    interval_s: float | None
+
+    def instants(self, source: Source, host: Collection[str], job: Collection[str]) -> Iterator[Instants]:
+        """Return the instants of this place in order, with these series of the machine and of the job."""
+        of_host = source.blocks(
+            node_id=self.host.node_id,
+            stream=HOST_STREAM,
+            series=frozenset(host).__contains__,
+            since_t=self.since_t,
+            until_t=self.until_t,
+        )
+        of_job: Iterator[Block] = iter(())
+        if self.job is not None and self.spans:
+            of_job = source.blocks(node_id=self.host.node_id, stream=JOB + self.job, series=frozenset(job).__contains__)
+            of_host = self._within(of_host)
+        return side_by_side(of_host, of_job)
+
+    def _within(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """Leave out what the machine did before and after the job."""
+        for block in blocks:
+            if block.boot in self.spans:
+                first, last = np.searchsorted(block.mono, self.spans[block.boot][0]), np.searchsorted(
+                    block.mono, self.spans[block.boot][1], side="right"
+                )  # fmt: skip
+                if first < last:
+                    yield block.part(block.seq + int(first), block.seq + int(last) - 1)
+
+
+def survey(source: Source, job: str | None, *, metrics: Callable[[str], bool]) -> list[Place]:
+    """Return every place of one job, or of all, by job and host; ``metrics`` says which metrics matter.
+
+    ``job`` is what its scheduler or its stream calls it. Raises NotFoundError when there is nothing of that job.
+    """
+    key = job if job is None else _key(source, job)
+    places = [place for host in source.hosts for place in _places(source, host, key, metrics)]
+    if job is not None and not places:
+        known = ", ".join(source.job_ids) or "none"
+        raise NotFoundError(f"there is no job {job!r} in {', '.join(map(str, source.paths))}; there are: {known}")
+    return sorted(places, key=lambda place: (natural(place.job or ""), natural(place.host.name)))
+
+
+def _key(source: Source, job: str) -> str:
+    """Return what a job's stream is called."""
+    known = {key: each for host in source.hosts for key, each in host.jobs.items()}
+    if job in source.job_ids or job in known:
+        return job
+    return next((key for key, each in known.items() if str(each.get("job_id")) == job), job)
+
+
+def _places(source: Source, host: Host, job: str | None, metrics: Callable[[str], bool]) -> Iterator[Place]:
+    streams = {one.stream for one in source.streams if one.node_id == host.node_id}
+    jobs: list[str | None] = [*sorted({one.removeprefix(JOB) for one in streams if one.startswith(JOB)} | {*host.jobs})]
+    chosen = [one for one in jobs if job in (None, one)] or ([None] if job is None else [])
+    for one in chosen:
+        of_job = _Seen(source, host.node_id, f"{JOB}{one}", metrics) if f"{JOB}{one}" in streams else None
+        low_t, high_t = (of_job.low_t, of_job.high_t) if of_job else (None, None)
+        of_host = _Seen(source, host.node_id, HOST_STREAM, metrics, since_t=low_t, until_t=high_t)
+        timed = of_job or of_host
+        yield Place(
+            host=host,
+            job=one,
+            of_host=of_host.last,
+            of_job=of_job.last if of_job else {},
+            spans=of_job.spans if of_job else {},
+            since_t=low_t,
+            until_t=high_t,
+            rows=max(of_host.samples, of_job.samples if of_job else 0),
+            interval_s=timed.interval_s,
+        )
+
+
+class _Seen:
+    """What one stream of one node has, found out by reading it once."""
+
+    def __init__(
+        self,
+        source: Source,
+        node_id: str,
+        stream: str,
+        metrics: Callable[[str], bool],
+        *,
+        since_t: float | None = None,
+        until_t: float | None = None,
+    ) -> None:
+        self.last: dict[str, Moment] = {}
+        self.spans: dict[int, tuple[float, float]] = {}
+        self.low_t: float | None = None
+        self.high_t: float | None = None
+        self.samples = 0
+        self._distances: list[float] = []
+        names: dict[str, bool] = {}
+
+        def wanted(series: str) -> bool:
+            if series not in names:
+                names[series] = metrics(metric_name(series))
+            return names[series]
+
+        for block in source.blocks(node_id=node_id, stream=stream, series=wanted, since_t=since_t, until_t=until_t):
+            if len(block.t):
+                self._add(block)
+
+    @property
+    def interval_s(self) -> float | None:
+        """The usual distance of two samples in seconds."""
+        return round(float(np.median(self._distances)), 3) if self._distances else None
+
+    def _add(self, block: Block) -> None:
+        self.samples += len(block.t)
+        first = self.spans.get(block.boot, (float(block.mono[0]), 0.0))[0]
+        self.spans[block.boot] = first, float(block.mono[-1])
+        low, high = float(block.t.min()), float(block.t.max())
+        self.low_t = low if self.low_t is None else min(low, self.low_t)
+        self.high_t = high if self.high_t is None else max(high, self.high_t)
+        if len(block.mono) > 1:
+            self._distances.append(float(np.median(np.diff(block.mono))))
+        for name, values in block.columns.items():
+            known = np.flatnonzero(~np.isnan(values))
+            if len(known):
+                self.last[name] = block.boot, float(block.mono[known[-1]])

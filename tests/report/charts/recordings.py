@@ -1,0 +1,65 @@
+"""Small recordings for charts, and the charts that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmon.common.metrics.sample import Batch
+from fedmon.common.store.recording import Recording
+from fedmon.report.charts import Chart, Charts, Choice, charts_of, read_bins
+from fedmon.report.source import Source
+from fedmon.report.subject import choose
+
+T0 = 1_795_255_200.0
+"""2026-11-21 10:00:00 UTC."""
+Columns = Mapping[str, Sequence[float | None]]
+
+
+def samples(columns: Columns, *, node: str = "n1", stream: str = "host", late_s: float = 0.0, step_s: float = 1.0,
+            first: int = 0) -> Batch:  # fmt: skip
+    """Make samples that begin ``first`` steps after T0, by a clock that is late."""
+    count = len(next(iter(columns.values())))
+    mono = [(first + number) * step_s for number in range(count)]
+    t = [T0 + moment + late_s for moment in mono]
+    return Batch(
+        node_id=node,
+        boot=1,
+        stream=stream,
+        seq=first,
+        t=t,
+        mono=mono,
+        columns={key: list(column) for key, column in columns.items()},
+    )
+
+
+def recording(path: Path, *batches: Batch) -> Path:
+    with Recording(path) as store:
+        store.append(batches)
+    return path
+
+
+def made(path: Path, *batches: Batch, **choice: Any) -> Charts:
+    """The charts of samples."""
+    with Source([recording(path, *batches)]) as source:
+        subject = choose(source)
+        return charts_of(read_bins(subject), source, job=subject.job, choice=Choice(**choice))
+
+
+def named(charts: Charts) -> dict[str, Chart]:
+    return {chart.name: chart for chart in (*charts.first, *charts.rest)}
+
+
+def chart(path: Path, name: str, *batches: Batch, **choice: Any) -> Chart:
+    return named(made(path, *batches, **choice))[name]
+
+
+def points(chart: Chart, label: str) -> dict[float, float]:
+    """The values of one line by seconds since T0, or by step, as far as there are any."""
+    (line,) = (line for line in chart.lines if line.label == label)
+    x = chart.x - (0.0 if chart.is_over_steps else T0)
+    known = np.flatnonzero(np.isfinite(line.values))
+    return {round(float(x[at]), 3): round(float(line.values[at]), 6) for at in known}

@@ -1,0 +1,320 @@
+"""The numbers behind charts are what was measured: by time, in the right unit, with gaps where nothing is known."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmon import report
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.series import series
+from fedmon.common.store.recording import Recording
+from fedmon.report import charts
+from fedmon.report.charts.draw import drawn, figure, literal
+from fedmon.report.charts.units import Quantity, scale_of
+from fedmon.report.source import Source
+from fedmon.report.subject import choose
+from tests.report.charts.recordings import T0, chart, made, named, points, recording, samples
+
+MIB = 1024.0**2
+CPU = "host_cpu_busy_ratio"
+READ, WRITTEN = (series(f"host_disk_{what}_bytes_total", device="sda") for what in ("read", "written"))
+HOSTILE = (
+    "", " ", "$", "$$", "$x$", "$\\frac{1}{0}$", "\\", "\\alpha", "_", "_hidden", "__", "^", "{", "}", "{}", "a_b^c",
+    "%", "%s%n", "#", "&amp;", "<b>", "</svg>", "<script>alert(1)</script>", '"', "'", "`id`", "$(id)", "; rm -rf /",
+    "a\nb", "\r\n", "\t", "\x00", "\x1b[31m", "\u202egnp", "\u200b", "é", "中文", "🎉", "../../etc/passwd", "x" * 5000,
+)  # fmt: skip
+
+
+def test_a_gauge_is_its_values_and_a_counter_its_growth_in_a_unit_that_people_read(tmp_path: Path) -> None:
+    read = [0, 2 * MIB, 4 * MIB, 9 * MIB]
+    found = named(made(tmp_path / "a", samples({CPU: [0.1, 0.2, 0.6, 0.6], READ: read, WRITTEN: [0] * 4})))
+
+    cpu, disk = found["cpu_load_per_node"], found["disk_traffic_per_node"]
+    assert points(cpu, "busy") == {0: 0.1, 1: 0.2, 2: 0.6, 3: 0.6}
+    assert (cpu.scale.unit, cpu.scale.factor) == ("%", 100.0)
+    assert list(points(disk, "read")) == [1, 2, 3]
+    assert disk.scale.unit == "MiB/s"
+    assert [line.label for line in disk.lines] == ["read"], "a line of zeros only fills the legend"
+
+
+def test_parts_of_a_whole_are_stacked(tmp_path: Path) -> None:
+    modes = {series("host_cpu_seconds_total", mode=mode): [0.0, share, 3 * share]
+             for mode, share in (("user", 0.5), ("system", 0.25), ("idle", 3.0), ("nice", 0.0))}  # fmt: skip
+
+    found = chart(tmp_path / "a", "cpu_time_per_node", samples(modes | {"host_cpu_count": [4.0] * 3}))
+
+    assert found.is_stack
+    assert [line.label for line in found.lines] == ["user", "system"]
+    assert points(found, "user") == {1: 0.5, 2: 1.0}
+    assert found.limits == (("CPUs", 4.0),)
+
+
+def test_a_host_without_a_metric_shifts_nothing_defect_38(tmp_path: Path) -> None:
+    one = samples({CPU: [0.1, 0.2], "host_load1": [5, 6]}, node="n1")
+
+    found = named(made(tmp_path / "a", one, samples({CPU: [0.3, 0.4]}, node="n2")))
+
+    assert points(found["cpu_load_per_node"], "n2") == {0: 0.3, 1: 0.4}
+    assert points(found["load_per_node"], "n1") == {0: 5, 1: 6}
+
+
+def test_the_x_axis_is_time_and_no_category_defect_39(tmp_path: Path) -> None:
+    found = chart(tmp_path / "a", "cpu_load_per_node", samples({CPU: [0.1, 0.2]}), samples({CPU: [0.3]}, first=10))
+
+    told = points(found, "busy")
+    assert (told[0], told[1], told[10]) == (0.1, 0.2, 0.3)
+    assert found.x[0] == T0
+
+
+def test_all_nodes_are_joined_by_time_and_not_by_row_defect_39(tmp_path: Path) -> None:
+    one = samples({"host_threads": [10, 11, 10, 10]}, node="n1")
+    two = samples({"host_threads": [100] * 4}, node="n2", first=20)
+
+    found = chart(tmp_path / "a", "threads_all_nodes", one, two)
+
+    assert points(found, "Threads") == {0: 10, 1: 11, 2: 10, 3: 10, 20: 100, 21: 100, 22: 100, 23: 100}
+
+
+def test_titles_name_what_is_joined_and_do_not_grow_defect_40(tmp_path: Path) -> None:
+    batches = [samples({"host_threads": [10, 30]}, node=node) for node in ("n1", "n2")]
+
+    titles = [named(made(tmp_path / str(at), *batches))["threads_all_nodes"].title for at in range(2)]
+
+    assert titles == ["Threads, total of 2 nodes"] * 2
+
+
+def test_absent_and_constant_metrics_leave_no_empty_chart_defect_41(tmp_path: Path) -> None:
+    batch = samples({CPU: [0.1, 0.2], "job_cpus_busy": [None, None], "host_threads": [7, 7], "host_load1": [0, 0]})
+    path = recording(tmp_path / "a", batch)
+
+    with Source([path]) as source:
+        written = charts.write(source, tmp_path / "plots")
+
+    found = made(tmp_path / "b", batch)
+    assert [one.name for one in written] == ["cpu_load_per_node.png"]
+    assert sorted(one.name for one in (tmp_path / "plots").iterdir()) == ["cpu_load_per_node.png"]
+    assert sorted(found.constant) == ["Load: threads that run or wait", "Threads"]
+    assert len(named(made(tmp_path / "c", batch, zeros=True))) == 3
+
+
+def test_nodes_are_joined_by_time_although_their_clocks_differ_and_one_began_later(tmp_path: Path) -> None:
+    one = samples({READ: [number * 100 * MIB for number in range(10)]}, node="n1", step_s=10)
+    two = samples({READ: [number * 300 * MIB for number in range(5)]}, node="n2", step_s=10, first=5, late_s=2.0)
+
+    found = chart(tmp_path / "a", "disk_traffic_all_nodes", one, two, zeros=True)
+
+    told = {round(at, -1): value / MIB for at, value in points(found, "read").items()}
+    assert {at: told[at] for at in (20, 40, 70, 90)} == {20: 10, 40: 10, 70: 40, 90: 40}
+
+
+def test_an_average_is_that_of_the_nodes_and_its_band_reaches_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
+    batches = [samples({CPU: [level] * 5 + [level / 2]}, node=f"n{at}") for at, level in enumerate((0.1, 0.2, 0.6))]
+
+    found = chart(tmp_path / "a", "cpu_load_all_nodes", *batches)
+
+    (line,) = found.lines
+    assert line.low is not None
+    assert line.high is not None
+    assert (line.values[0], line.low[0], line.high[0]) == (pytest.approx(0.3), pytest.approx(0.1), pytest.approx(0.6))
+    assert found.title == "CPU load, average of 3 nodes"
+
+
+def test_a_total_is_not_known_while_a_node_is_silent(tmp_path: Path) -> None:
+    whole = samples({READ: [number * MIB for number in range(30)]}, node="n1")
+    parts = [samples({READ: [float(first + number) * MIB for number in range(8)]}, node="n2", first=first)
+             for first in (0, 22)]  # fmt: skip
+
+    found = chart(tmp_path / "a", "disk_traffic_all_nodes", whole, *parts, zeros=True)
+
+    known = points(found, "read")
+    assert not any(9 <= at <= 20 for at in known)
+    assert set(known.values()) == {2 * MIB}
+
+
+def test_of_many_lines_the_largest_are_shown_and_the_others_as_one(tmp_path: Path) -> None:
+    cores = {series("host_cpu_core_busy_ratio", cpu=str(cpu)): [cpu / 100, cpu / 50] for cpu in range(64)}
+
+    found = chart(tmp_path / "a", "cpu_cores_per_node", samples(cores))
+
+    assert [line.label for line in found.lines] == [*(f"CPU {cpu}" for cpu in range(58, 64)), "57 others, average"]
+    assert points(found, "57 others, average")[0] == pytest.approx(np.mean(np.arange(1, 58)) / 100)
+
+
+def test_nodes_that_show_the_same_are_one_line_with_both_names(tmp_path: Path) -> None:
+    batches = [samples({CPU: [0.1, 0.5]}, node=node) for node in ("a", "b")]
+
+    assert [line.label for line in chart(tmp_path / "a", "cpu_load_per_node", *batches).lines] == ["a = b"]
+
+
+def test_a_limit_is_drawn_with_what_it_limits_unless_it_is_far_away(tmp_path: Path) -> None:
+    near = {"job_memory_rss_bytes": [MIB, 2 * MIB], "job_memory_limit_bytes": [3 * MIB] * 2}
+    far = near | {"job_memory_limit_bytes": [2.0**62] * 2}
+
+    assert chart(tmp_path / "a", "job_memory_per_node", samples(near, stream="job-1")).limits == (("limit", 3 * MIB),)
+    assert chart(tmp_path / "b", "job_memory_per_node", samples(far, stream="job-1")).limits == ()
+
+
+def test_rapl_zones_are_added_up_by_what_they_measure(tmp_path: Path) -> None:
+    zones = {"package-0": 10.0, "package-1": 20.0, "package-0-core": 5.0, "package-1-core": 6.0, "package-0-dram": 2.0}
+    columns = {series("rapl_energy_joules_total", zone=zone): [0, watts, 3 * watts] for zone, watts in zones.items()}
+
+    found = chart(tmp_path / "a", "rapl_power_per_node", samples(columns))
+
+    assert {line.label: line.values[1] for line in found.lines} == {"package": 30, "core": 11, "dram": 2}
+
+
+def test_what_a_job_and_its_machine_both_have_is_not_added_up(tmp_path: Path) -> None:
+    one = {"perf_starts_total": [0, 1, 2, 5]}
+
+    found = named(made(tmp_path / "a", samples(one), samples(one, stream="job-7")))
+
+    (starts,) = (each for name, each in found.items() if name.startswith("perf_starts"))
+    assert [line.label for line in starts.lines] == ["machine = job"]
+
+
+def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_round_is_a_job(tmp_path: Path) -> None:
+    def told(node: str, at: int, loss: float) -> tuple[str, int, dict[str, list[float | None]]]:
+        labels = {"name": "loss", "job": f"round-{at}-{node}"}
+        return node, 30 * at, {series("user_value", **labels): [loss], series("user_step", **labels): [float(at)]}
+
+    rounds = [told(node, at, 2.0 / (at + scale)) for at in range(4) for node, scale in (("a", 1), ("b", 2))]
+    batches = [samples(columns, node=node, stream="user", first=first) for node, first, columns in rounds]
+
+    found = made(tmp_path / "a", *batches).first[0]
+
+    assert (found.name, found.title) == ("reported_loss_by_step", "Reported: loss, by step")
+    assert [line.label for line in found.lines] == ["a", "b", "mean"]
+    assert points(found, "a") == {0: 2, 1: 1, 2: 0.666667, 3: 0.5}
+    assert points(found, "mean")[3] == pytest.approx(0.45)
+
+
+def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path) -> None:
+    path = recording(tmp_path / "a", samples({CPU: [0.5, 0.6]}), samples({CPU: [0.5, 0.6]}, first=20))
+    with Recording(path) as store:
+        store.mark("n1", 1, "host", T0 + 4, "round 2 of $x$")
+    with Source([path]) as source:
+        subject = choose(source)
+        found = charts.charts_of(charts.read_bins(subject), source, gaps=[(T0 + 1, T0 + 20, "an outage")])
+        drawn_figure = figure(found.first[0], found)
+
+    assert found.marks == ((T0 + 4, "round 2 of $x$"),)
+    assert found.gaps == ((T0 + 1, T0 + 20, "an outage"),)
+    assert "round 2 of $x$" in [text.get_text() for text in drawn_figure.axes[0].texts]
+    assert [patch.get_hatch() for patch in drawn_figure.axes[0].patches] == ["////"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.5],
+        [0.0, 0.0, 0.0],
+        [0.25] * 50,
+        [-1.0, -2.0],
+        [0.1] * 20 + [1e300] + [0.1] * 20,
+        [-1e300, 1e300],
+        [5e-324, 1e-300],
+        [None, 0.5, None, 0.5, None, None, 0.6, None],
+    ],
+    ids=["one", "zeros", "constant", "negative", "outlier", "huge", "tiny", "holes"],
+)
+def test_odd_values_are_drawn_without_a_warning(values: list[float | None], tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = made(tmp_path / "a", samples({CPU: values, "host_load1": values, "user_thing": values}), zeros=True)
+        for each in named(found).values():
+            assert drawn(each, found, "png").startswith(b"\x89PNG")
+
+    assert set(named(found)) == {"cpu_load_per_node", "load_per_node", "other_user_thing_per_node"}
+
+
+def test_no_sample_is_no_chart(tmp_path: Path) -> None:
+    assert named(made(tmp_path / "a")) == {}
+
+
+def test_40_hostile_names_are_drawn_as_they_are_and_lead_to_harmless_files(tmp_path: Path) -> None:
+    assert len(HOSTILE) == 40
+    texts: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for first in range(0, 40, 7):
+            disks = {series("host_disk_busy_seconds_total", device=f"{name}{at}"): [0.0, 0.5, 0.6 + at / 100]
+                     for at, name in enumerate(HOSTILE[first : first + 7])}  # fmt: skip
+            found = made(tmp_path / f"{first}", samples(disks))
+            (busy,) = found.first
+            assert b"<script>" not in drawn(busy, found, "svg")
+            legend = figure(busy, found).legends[0].get_texts()
+            assert not any(text.get_parse_math() for text in legend)
+            texts += [text.get_text() for text in legend]
+    assert {"$x$4", "a_b^c1"} <= set(texts)
+    assert not any("\n" in text for text in texts)
+
+    values = {series("user_value", name=name or "x"): [1.0, 2.0] for name in (*HOSTILE[:20], "a/b", "a b", "../evil")}
+    found = made(tmp_path / "values", samples(values, stream="user"))
+    allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    assert all(set(name) <= allowed for name in named(found))
+    assert len(named(found)) == len(found.first) + len(found.rest) > 20
+
+
+def test_plots_are_files_named_after_the_chart_and_who_is_in_it(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "a",
+        *(samples({CPU: [0.1, at], "host_load1": [1, 2]}, node=node) for node, at in (("a", 1), ("b", 2))),
+    )
+
+    with Source([path]) as source:
+        written = report.plot(source, tmp_path / "plots", metrics=["host_cpu_*"])
+        part = report.plot(source, tmp_path / "part", nodes=["b"], metrics=["host_cpu_*"], kind="svg")
+        with pytest.raises(InvalidInputError, match="gif"):
+            report.plot(source, tmp_path / "none", kind="gif")
+
+    assert sorted(one.name for one in written) == ["cpu_load_all_nodes.png", "cpu_load_per_node.png"]
+    assert part == [tmp_path / "part/cpu_load_per_node.svg"]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_day_of_many_nodes_is_small_and_the_same_every_time(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    batches = [samples({CPU: rng.random(4000).tolist()}, node=f"n{number}") for number in range(7)]
+    found = made(tmp_path / "a", *batches)
+    (load,) = (each for each in found.first if each.name == "cpu_load_per_node")
+
+    svg, again, pdf = (drawn(load, found, kind) for kind in ("svg", "svg", "pdf"))
+
+    assert svg == again
+    assert b">CPU load (%)</text>" in svg
+    assert len(svg) < 250_000
+    assert pdf.startswith(b"%PDF")
+    assert len(load.x) <= 480
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "unit", "shown"),
+    [
+        (Quantity.BYTES, 3 * 1024**3, "GiB", 3),
+        (Quantity.BYTE_RATE, 1_572_864, "MiB/s", 1.5),
+        (Quantity.SHARE, 0.345, "%", 34.5),
+        (Quantity.WATTS, 12_500.0, "kW", 12.5),
+        (Quantity.WATTS, 0.02, "mW", 20),
+        (Quantity.HERTZ, 2.4e9, "GHz", 2.4),
+        (Quantity.SECONDS, 0.0015, "ms", 1.5),
+        (Quantity.SECONDS, 7200.0, "h", 2),
+        (Quantity.GRAM_RATE, 0.01, "g/h", 36),
+        (Quantity.BYTES, 0.0, "B", 0),
+    ],
+)
+def test_values_are_in_units_that_people_read(quantity: Quantity, value: float, unit: str, shown: float) -> None:
+    scale = scale_of(quantity, value)
+
+    assert scale.unit == unit
+    assert value * scale.factor == pytest.approx(shown)
+
+
+def test_names_are_drawn_as_they_are_and_what_cannot_be_drawn_by_its_code() -> None:
+    assert literal("a$b_{c}\\d é µ") == "a$b_{c}\\d é µ"
+    assert literal("a\nb\tc\x1b[31m\u200b中") == r"a\nb\tc\x1b[31m\u200b\u4e2d"
+    assert literal("\ud800") == r"\ud800"
+    assert literal("begin" + "x" * 1000 + "end", 10) == "begin…xend"
