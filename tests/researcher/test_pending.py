@@ -89,7 +89,7 @@ def test_a_reply_of_another_kind_is_stale() -> None:
 def test_a_reply_after_the_caller_left_is_late_and_one_to_nothing_is_unknown() -> None:
     pending = Pending("session")
     waiting, request = waiting_in(pending)
-    pending.close(waiting)
+    pending.close(waiting, taken=True)
 
     late = pending.match(pong(request))
     unknown = pending.match(pong(request, id="never-asked"))
@@ -107,7 +107,7 @@ def test_who_answered_before_the_caller_left_is_repeated_not_late_afterwards() -
     waiting, request = waiting_in(pending)
     pending.match(pong(request))
 
-    answers = pending.close(waiting)
+    answers = pending.close(waiting, taken=True)
 
     assert list(answers) == [A]
     assert pending.match(pong(request))[0] is ReplyMatch.REPEATED
@@ -118,7 +118,7 @@ def test_only_the_last_requests_are_remembered() -> None:
     pending = Pending("session", remembered=2)
     made = [waiting_in(pending) for _ in range(3)]
     for waiting, _ in made:
-        pending.close(waiting)
+        pending.close(waiting, taken=True)
 
     verdicts = [pending.match(pong(request))[0] for _, request in made]
 
@@ -171,4 +171,5 @@ def test_a_reply_that_cannot_be_read_answers_for_its_node_only_when_no_other_cam
 
     assert missing == {A, B}
     assert pending.expects(B, request.id) is waiting
+    assert [reply.node_id for reply in waiting.answered_since(0)] == ["a"]
     assert {node_id: answer.reply.success for node_id, answer in waiting.unreadable_only().items()} == {B: False}

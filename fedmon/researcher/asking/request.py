@@ -70,7 +70,7 @@ def checked_timeout(timeout_s: float, *, name: str = "timeout_s") -> float:
 class Asker:
     """Sends requests to nodes and waits for their replies. Safe from any thread; each call waits in its own.
 
-    ``timeout_s`` is the timeout of calls that name none; ``on_untaken`` gets replies of interrupted calls.
+    ``timeout_s`` is the timeout of calls that name none; ``on_ended`` gets the replies of each request at its end.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Asker:
         researcher_id: str,
         instance: str,
         timeout_s: float,
-        on_untaken: Callable[[Reply], None],
+        on_ended: Callable[[PendingRequest, list[Reply]], None],
     ) -> None:
         self.connection, self.dialect, self.pending, self.roster = connection, dialect, pending, roster
         self.researcher_id, self.instance, self.timeout_s = researcher_id, instance, timeout_s
         self._sending = threading.Lock()
-        self._on_untaken = on_untaken
+        self._on_ended = on_ended
 
     def circumstances(self) -> Circumstances:
         """Return the state of connection and roster, which explains an empty result."""
@@ -173,13 +173,13 @@ class Asker:
         payloads = self.dialect.encode(request)
         waiting = PendingRequest(request, kept=True)
         self.pending.open(waiting)
+        taken = False
         try:
             asked = _Round(self, waiting, payloads, nodes, timeout_s).run()
-        except BaseException:
-            for answer in self.pending.close(waiting).values():
-                self._on_untaken(answer.reply)
-            raise
-        answers = self.pending.close(waiting)
+            taken = True
+        finally:
+            answers = self.pending.close(waiting, taken=taken)
+            self._on_ended(waiting, [answer.reply for answer in answers.values()])
         if not answers and self.connection.flapping and not isinstance(request, STATE_CHANGING):
             raise self.connection.lost_error()
         answers |= waiting.unreadable_only()

@@ -206,7 +206,7 @@ class Messaging:
             self._told.append(waiting)
             forgotten, self._told = self._told[:-MAX_TOLD], self._told[-MAX_TOLD:]
         for one in forgotten:
-            session.pending.close(one)
+            session.pending.close(one, taken=True)
 
     def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
         if self.handler is not None:
@@ -283,7 +283,7 @@ class OutstandingRequests:
         # Closed before it is sent: every answer to it is late, and goes to the queue.
         waiting = PendingRequest(request, kept=True)
         asker.pending.open(waiting)
-        asker.pending.close(waiting)
+        asker.pending.close(waiting, taken=False)
         sent.ended = not asker.send(request, sent.payloads, nodes)
         return not sent.ended
 

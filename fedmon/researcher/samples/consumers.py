@@ -221,7 +221,7 @@ class Consumers:
         self._renew_at = now + every_s
         told, self._told = self._told, []
         for waiting in told:
-            self._pending.close(waiting)
+            self._pending.close(waiting, taken=True)
         for_all = [wish for wish in self._wishes if wish.nodes is None]
         if for_all:
             self._tell("start", None, for_all)

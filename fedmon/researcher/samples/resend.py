@@ -810,7 +810,7 @@ class Resend:
     def _forget(self, node_id: NodeId) -> None:
         asked = self._open.pop(node_id, None)
         if asked is not None:
-            self._pending.close(asked.waiting)
+            self._pending.close(asked.waiting, taken=True)
 
 
 def _left_out(first: int, end: int, batches: Iterable[Batch]) -> list[tuple[int, int]]:

@@ -83,7 +83,7 @@ class Bench:
             pending=self.pending,
             roster=Roster(),
             timeout_s=1.0,
-            on_untaken=lambda _reply: None,
+            on_ended=lambda _waiting, _replies: None,
         )
         self.resend = Resend(self.asker, self.pending, clock=lambda: self.now)
         self.follower = StreamFollower(
