@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
-from fedmon.node.collectors.energy.meter import JobEnergyCollector, rounded_down
+from fedmon.node.collectors.energy.meter import EnergyCollector, rounded_down
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
 
 JOULES, KILOWATT_HOURS = "job_energy_joules_total", "job_energy_kilowatt_hours_total"
@@ -50,11 +50,11 @@ class Machine:
         self.raw_uj = (self.raw_uj + drawn_uj) % RANGE_UJ
         self.tree.shows("intel-rapl:0", self.raw_uj)
 
-    def watch(self, *names: str) -> list[JobEnergyCollector]:
-        return [JobEnergyCollector(self.meter, name) for name in names]
+    def watch(self, *names: str) -> list[EnergyCollector]:
+        return [EnergyCollector(self.meter, name) for name in names]
 
 
-def joules_at(mono: float, *collectors: JobEnergyCollector) -> list[float | None]:
+def joules_at(mono: float, *collectors: EnergyCollector) -> list[float | None]:
     return [collector.collect(at(mono)).values[JOULES] for collector in collectors]
 
 
@@ -76,7 +76,7 @@ def test_the_machines_own_cpu_time_is_read_where_nobody_gives_it(tmp_path: Path)
     tree, jobs = EnergyTree(tmp_path), {"a": 0.0}
     tree.zone("intel-rapl:0", "package-0", 0)
     meter = EnergyMeter(tree.roots, EnergySettings(), job_cpu=lambda: jobs)
-    collector = JobEnergyCollector(meter, "a")
+    collector = EnergyCollector(meter, "a")
     tree.busy(10.0)
     collector.collect(at(0))
 

@@ -229,11 +229,9 @@ def test_a_missing_perf_says_what_to_install(replay: Replay) -> None:
 def session(replay: Replay, *, interval_s: float = 0.1, patience_s: float = 20.0) -> PerfSession:
     source = replay.source("cycles", interval_s=interval_s)
     return PerfSession(
-        perf=str(replay.perf),
+        source,
         prepare=lambda stopping: source.plan(PerfScope.HOST, whole_machine=True, stopping=stopping),
         target=PerfTarget,
-        interval_s=interval_s,
-        paranoia="",
         name="test-perf",
         backoff=Backoff(0.05, longest_s=0.1),
         patience_s=patience_s,

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.metrics.sample import USER_STREAM, user_stream
+from fedmon.common.metrics.sample import USER_STREAM, Sample, user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.node.collectors.base import Collector
-from fedmon.node.collectors.energy.meter import JobEnergyCollector
 from fedmon.node.measure.publisher import HOST_STREAM, Publisher, UserValues
 from fedmon.node.measure.recorder import BUFFERED, DROPPED_FULL, HOLD_S, RECORDED, Recorder
 from fedmon.node.measure.sampler import Sampler
@@ -21,7 +20,8 @@ from fedmon.node.registers.jobs import JobWatches, WatchedJob
 logger = logging.getLogger(__name__)
 
 _JOB = "job-"
-_METERS_KEPT = 256
+_JOB_ENERGY = "job_energy_joules_total"
+_ENERGIES_KEPT = 256
 _LATE_SHARE = 0.1
 """The largest share of a job's duration that its last energy reading may lack."""
 
@@ -70,7 +70,7 @@ class Pipeline:
         self.sampler = Sampler(
             {},
             interval_s=settings.metrics.interval_s,
-            on_sample=self.publisher.publish,
+            on_sample=self._take,
             cost_budget_ratio=settings.metrics.cost_budget_ratio,
         )
         self.jobs = JobWatches(roots_of(settings), self._add_job_stream, self._remove_job_stream, on_end=on_job_end)
@@ -83,7 +83,7 @@ class Pipeline:
             perf_after_s=perf_after_s,
         )
         self.sampler.add_stream(HOST_STREAM, self._instruments.host())
-        self._job_meters: dict[str, JobEnergyCollector] = {}
+        self._job_energy: dict[str, tuple[float, float]] = {}
         self._is_started = False
 
     @property
@@ -127,10 +127,8 @@ class Pipeline:
 
     def job_energy(self, job_id: str, wall_s: float | None) -> float | None:
         """Return the joules of a job of this duration until now; None if unknown, or last read long before its end."""
-        meter = self._job_meters.pop(f"{_JOB}{job_id}", None)
-        if meter is None or meter.joules is None or wall_s is None:
-            return None
-        return meter.joules if time.time() - meter.read_at <= _LATE_SHARE * wall_s else None
+        joules, read_at = self._job_energy.pop(f"{_JOB}{job_id}", (None, 0.0))
+        return joules if wall_s is not None and time.time() - read_at <= _LATE_SHARE * wall_s else None
 
     def start(self) -> None:
         """Begin to measure, unless the owner switched metrics off."""
@@ -180,16 +178,18 @@ class Pipeline:
         counts = self.sampler.counts() | self.publisher.counts()
         return counts if self.recorder is None else counts | self.recorder.counts()
 
+    def _take(self, stream: str, sample: Sample) -> None:
+        if (joules := sample.values.get(_JOB_ENERGY)) is not None:
+            self._job_energy[stream] = joules, sample.t
+        self.publisher.publish(stream, sample)
+
     def _add_job_stream(self, stream: str, collectors: Sequence[Collector]) -> None:
         job_id = stream.removeprefix(_JOB)
         others = self._instruments.job(job_id, cgroup=self.jobs.cgroup(job_id))
-        for meter in others:
-            if isinstance(meter, JobEnergyCollector):
-                self._job_meters[stream] = meter
         self.sampler.add_stream(stream, [*collectors, *others])
 
     def _remove_job_stream(self, stream: str) -> None:
-        while len(self._job_meters) > _METERS_KEPT:
-            self._job_meters.pop(next(iter(self._job_meters)))
+        while len(self._job_energy) > _ENERGIES_KEPT:
+            self._job_energy.pop(next(iter(self._job_energy)))
         self.sampler.remove_stream(stream)
         self.publisher.flush(stream)

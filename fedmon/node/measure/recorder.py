@@ -129,10 +129,9 @@ class Recorder:
     def extent(self, stream: str, boot: int | None) -> Extent | None:
         """Return the extent of a stream, of one boot or of the newest; None if nothing is kept."""
         with self._lock:
-            found = _joined(self._stored, (batch for batch in self._buffer.batches() if batch.stream == stream))
-        if boot is None:
-            boot = max((number for name, number in found if name == stream), default=0)
-        return found.get((stream, boot))
+            found = _joined(self._stored, self._buffer.batches()).values()
+        mine = [extent for extent in found if extent.stream == stream and boot in (None, extent.boot)]
+        return max(mine, key=lambda extent: extent.boot, default=None)
 
     def samples(
         self, stream: str, boot: int, first_seq: int, last_seq: int, *, wanted: Callable[[str], bool]

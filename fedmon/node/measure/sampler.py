@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
-import msgspec
-
 from fedmon.common.actor import Actor
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.common.metrics.series import series
@@ -64,9 +62,8 @@ class Sampler:
         self._lock = threading.Lock()
         self._actor = Actor("fedmon-sampler")
         self._is_started = self._is_stopped = False
-        self._grid: TickGrid | None = None
-        self._number = 0
-        self._last_due = -math.inf
+        self._paced_s: float | None = None
+        self._due = self._last_due = -math.inf
         self.overruns = self._missed = 0
         self._collect_s: float | None = None
 
@@ -224,7 +221,7 @@ class Sampler:
             if stuck is None or self._is_stopped:
                 return
             stuck.is_left = True
-            left, self._actor, self._grid = self._actor, Actor("fedmon-sampler"), None
+            left, self._actor, self._paced_s = self._actor, Actor("fedmon-sampler"), None
         logger.error("collector %s does not return, and the others go on without it", stuck.name)
         self._actor.post(self._arrange)
         self._actor.start()
@@ -234,20 +231,21 @@ class Sampler:
 
     def _arrange(self) -> None:
         """Have the next tick taken at its time, on a new grid if the interval has changed."""
-        if self._grid is None or self._grid.interval_s != self.interval_s:
-            start = max(time.monotonic(), self._last_due + self.interval_s)
-            self._grid, self._number = TickGrid(start=start, interval_s=self.interval_s), 0
-        grid, number = self._grid, self._number
-        self._actor.at(grid.due(number), lambda: self._tick(grid, number))
+        if self._paced_s != self.interval_s:
+            self._paced_s = self.interval_s
+            self._due = max(time.monotonic(), self._last_due + self._paced_s)
+        due, paced_s = self._due, self._paced_s
+        self._actor.at(due, lambda: self._tick(due, paced_s))
 
-    def _tick(self, grid: TickGrid, number: int) -> None:
-        if grid is not self._grid or number != self._number:
+    def _tick(self, due: float, paced_s: float) -> None:
+        actor = self._actor
+        if due != self._due:
             return  # the interval has changed meanwhile
-        self._take(self._actor)
-        if grid is not self._grid:
+        self._take(actor)
+        if actor is not self._actor:
             return  # another thread goes on
-        self._last_due = grid.due(number)
-        self._number, missed = grid.after(number, time.monotonic())
+        self._last_due = due
+        self._due, missed = next_tick(due, paced_s, time.monotonic())
         self.overruns += missed > 0
         self._missed += missed
         self._arrange()
@@ -270,22 +268,14 @@ def _checked(interval_s: float) -> float:
     return interval_s
 
 
-class TickGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """The instants ``start + n * interval_s`` on the monotonic clock, ``n`` from 0, so that ticks cannot drift."""
+def next_tick(due: float, interval_s: float, now: float) -> tuple[float, int]:
+    """Return when the first tick after that of ``due`` is that is not over, and how many are skipped before it.
 
-    start: float
-    interval_s: float
-
-    def due(self, number: int) -> float:
-        """Return the instant of one tick."""
-        return self.start + number * self.interval_s
-
-    def after(self, number: int, now: float) -> tuple[int, int]:
-        """Return the tick that follows tick ``number`` at ``now``, and how many ticks are skipped before it."""
-        due = max(number + 1, math.ceil((now - self.start) / self.interval_s))
-        if self.due(due) < now:  # the division rounded down
-            due += 1
-        return due, due - number - 1
+    Ticks are whole intervals apart, so that they cannot drift.
+    """
+    steps = max(1, math.ceil((now - due) / interval_s))
+    steps += due + steps * interval_s < now  # the division rounded down
+    return due + steps * interval_s, steps - 1
 
 
 class SamplingCost:

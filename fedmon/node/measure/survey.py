@@ -72,18 +72,15 @@ class Instruments:
         sections = ("energy", "perf", "plugins")
         return metrics != settings.metrics or any(getattr(before, name) != getattr(settings, name) for name in sections)
 
-    @property
-    def roots(self) -> Roots:
-        """The folders of this machine's files, or of a simulated machine's."""
-        return roots_of(self._settings)
-
     def host(self) -> list[Collector]:
         """Return the collectors of the machine as a whole."""
         # GPUs first: the collectors that follow use their energy and processes.
         collectors: list[Collector] = [*nvml_collectors(self._gpus())]
-        collectors += host_collectors(roots=self.roots, per_core=self._settings.metrics.per_core, counts=self._counts)
+        collectors += host_collectors(
+            roots=roots_of(self._settings), per_core=self._settings.metrics.per_core, counts=self._counts
+        )
         self._meter = EnergyMeter(
-            self.roots,
+            roots_of(self._settings),
             self._settings.energy,
             job_cpu=self._job_cpu,
             gpu_energy=self._gpus().gpu_energy,
@@ -99,7 +96,7 @@ class Instruments:
             from fedmon.node.collectors.plugins import plugin_collectors
 
             names, tables = self._settings.metrics.plugins, self._settings.plugins
-            collectors += plugin_collectors(names, roots=self.roots, settings=tables)
+            collectors += plugin_collectors(names, roots=roots_of(self._settings), settings=tables)
         collectors.append(CollectorTimes(self._times))
         return collectors
 
@@ -123,7 +120,7 @@ class Instruments:
         if self._hardware is None:
             from fedmon.node.collectors.hardware import hardware
 
-            self._hardware = hardware(self.roots, gpus=())
+            self._hardware = hardware(roots_of(self._settings), gpus=())
         gpus = self._gpus().hardware()
         factor = self._meter.factor() if self._meter is not None else {}
         return {**self._hardware, "gpus": gpus, "emission_factor": factor or None}
@@ -131,15 +128,17 @@ class Instruments:
     def _gpus(self) -> NvmlSession:
         if self._nvml is None:
             # A simulated machine has neither the GPUs nor the events of this one.
-            self._nvml = NvmlSession(None, absent=NO_GPU_IN_A_TREE) if self.roots.simulated else open_session()
+            self._nvml = (
+                NvmlSession(None, absent=NO_GPU_IN_A_TREE) if roots_of(self._settings).simulated else open_session()
+            )
         return self._nvml
 
     def _perf_source(self) -> PerfSource | None:
-        if self.roots.simulated or not self._settings.perf.enabled:
+        if roots_of(self._settings).simulated or not self._settings.perf.enabled:
             return None
         from fedmon.node.perf.source import PerfSource
 
-        return PerfSource(self._settings.perf, roots=self.roots, begin_after_s=self._perf_after_s)
+        return PerfSource(self._settings.perf, roots=roots_of(self._settings), begin_after_s=self._perf_after_s)
 
 
 def roots_of(settings: NodeSettings) -> Roots:
@@ -183,12 +182,13 @@ def survey(settings: NodeSettings) -> Survey:
     from fedmon.common.metrics.table import METRICS
 
     instruments = Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
+    is_simulated = roots_of(settings).simulated
     with contextlib.ExitStack() as ending:
         collectors = [one for one in instruments.host() if not isinstance(one, CollectorTimes)]
         for collector in collectors:
             ending.callback(getattr(collector, "close", lambda: None))
         groups = [_group(collector, METRICS) for collector in collectors]
-        if instruments.roots.simulated:
+        if is_simulated:
             groups.append(_without_perf(_NO_PERF_IN_A_TREE, METRICS))
         elif not settings.perf.enabled:
             groups.append(_without_perf(_PERF_IS_OFF, METRICS))
@@ -197,7 +197,7 @@ def survey(settings: NodeSettings) -> Survey:
         groups.sort(
             key=lambda group: min((order.get(each.name, len(order)) for each in group.metrics), default=len(order))
         )
-        return Survey(simulated=instruments.roots.simulated, groups=groups, hardware=instruments.hardware())
+        return Survey(simulated=is_simulated, groups=groups, hardware=instruments.hardware())
 
 
 def by_source(findings: Iterable[MetricFinding]) -> Iterable[tuple[str, list[MetricFinding]]]:

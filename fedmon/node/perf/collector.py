@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import IO, cast
 
 from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline
@@ -59,21 +60,18 @@ class PerfProcess:
     def __init__(self, command: list[str], *, patience_s: float = 2.0) -> None:
         self._patience_s = patience_s
         self._rest = b""
-        self._lines, writes = os.pipe()
         # Perf's messages are kept in memory; an unread pipe could block it.
         self._said = os.fdopen(os.memfd_create("fedmon-perf"), "w+b")
         try:
             with unblocked_signals():
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=writes, stderr=self._said, env=PLAIN
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._said, env=PLAIN, bufsize=0
                 )
         except BaseException:
-            os.close(self._lines)
             self._said.close()
             raise
-        finally:
-            os.close(writes)
-        self.pid = self._process.pid
+        self.pid, self._output = self._process.pid, cast("IO[bytes]", self._process.stdout)
+        self._lines = self._output.fileno()
 
     def run(self, take: Callable[[str | None], object], wake: int, *, silence_s: float) -> str | None:
         """Hand each line to ``take``, and None after a burst of lines, until perf has closed its output.
@@ -110,8 +108,7 @@ class PerfProcess:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        os.close(self._lines)
-        with self._said:
+        with self._output, self._said:
             size = self._said.seek(0, os.SEEK_END)
             self._said.seek(max(0, size - _SAID_BYTES))
             said = self._said.read().decode(errors="replace")
@@ -125,7 +122,7 @@ class PerfProcess:
 class PerfSession:
     """Counts a plan for a target on a thread, until it is stopped.
 
-    ``prepare`` is called once on the thread, ``begin_after_s`` after the start, and gives the plan; None if its
+    ``prepare`` is called once on the thread, ``source.begin_after_s`` after the start, and gives the plan; None if its
     argument said that it is time to stop. ``target`` is called there before each start of perf; None waits for the next
     ``attach_again``. ``start``, ``attach_again``, ``end_interval`` and ``stop`` belong to one thread; attributes may be
     read from any.
@@ -133,19 +130,15 @@ class PerfSession:
 
     def __init__(
         self,
+        source: PerfSource,
         *,
-        perf: str,
         prepare: Callable[[Callable[[], bool]], Plan | None],
         target: Callable[[], PerfTarget | None],
-        interval_s: float,
-        paranoia: str,
         name: str,
         backoff: Backoff | None = None,
         patience_s: float = 2.0,
-        begin_after_s: float = 0.0,
     ) -> None:
-        self._begin_after_s = begin_after_s
-        self._perf, self._interval_s, self._paranoia = perf, interval_s, paranoia
+        self._source, self._interval_s = source, source.settings.interval_s
         self._prepare, self._target = prepare, target
         self._backoff, self._patience_s = backoff or Backoff(1.0, longest_s=60.0), patience_s
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -202,7 +195,7 @@ class PerfSession:
             self._wake = -1
 
     def _run(self) -> None:
-        self._pause(self._begin_after_s)
+        self._pause(self._source.begin_after_s)
         plan = None if self._stopping else self._prepare(lambda: self._stopping)
         if plan is None:
             return
@@ -231,11 +224,11 @@ class PerfSession:
 
     def _count(self, target: PerfTarget, plan: Plan, totals: Totals) -> str | None:
         """Run perf once; return why it ended, or None if that was intended."""
-        command = count(self._perf, plan.groups, target, interval_s=self._interval_s)
+        command = count(self._source.perf, plan.groups, target, interval_s=self._interval_s)
         try:
             process = PerfProcess(command, patience_s=self._patience_s)
         except OSError as error:
-            return start_problem(self._perf, error)
+            return start_problem(self._source.perf, error)
         self.pid = process.pid
         self.starts += 1
         totals.begin()
@@ -252,7 +245,7 @@ class PerfSession:
             # All of them ended, or one did before perf found it: list the living ones again.
             self._pause(_VANISHED_S if self.attached_at is None else 0.0)
             return None
-        return exit_reason(said, status, self._paranoia)
+        return exit_reason(said, status, self._source.paranoia)
 
     def _take(self, line: str | None, totals: Totals) -> None:
         if line is None:
@@ -350,18 +343,10 @@ class PerfCollector:
 
     def __init__(self, source: PerfSource, *, thread: str = "fedmon-perf") -> None:
         self._source = source
-        self._started = False
+        self._started = self._is_ending = False
         self._reported: tuple[Plan | None, str | None] = (None, None)
         self._given: tuple[str, ...] = (COUNTED_SECONDS,)
-        self._session = PerfSession(
-            perf=source.perf,
-            prepare=self._prepare,
-            target=self._target,
-            interval_s=source.settings.interval_s,
-            paranoia=source.paranoia,
-            name=thread,
-            begin_after_s=source.begin_after_s,
-        )
+        self._session = PerfSession(source, prepare=self._prepare, target=self._target, name=thread)
 
     def collect(self, now: Instant) -> Reading:
         """Return totals, and series derived from the intervals since the previous call.
@@ -371,6 +356,8 @@ class PerfCollector:
         self._look(now)
         self._start()
         session = self._session
+        if self._is_ending:
+            session.end(_LAST_INTERVAL_S)
         plan, totals = session.plan, session.totals
         if plan is None or totals is None:
             return Reading({})
@@ -405,8 +392,9 @@ class PerfCollector:
         return self._session.planned.wait(timeout_s)
 
     def ending(self) -> None:
-        """Have the present interval counted: the next reading is the last."""
-        self._session.end(_LAST_INTERVAL_S)
+        """Have the present interval counted: the next reading is the last, and waits for it."""
+        self._is_ending = True
+        self._session.end(0.0)  # all perfs end at the same time
 
     def close(self) -> None:
         """End perf and its thread."""

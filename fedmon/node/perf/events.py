@@ -263,14 +263,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     derived: Mapping[str, tuple[Derived, ...]]
     missing: Mapping[str, str]
 
-    def by_printed_name(self) -> dict[str, tuple[Event, str]]:
-        """Map the name under which perf prints an event to the event and its series."""
-        return {
-            event.printed(group.name): (event, event.series(group.name))
-            for group in self.groups
-            for event in group.events
-        }
-
     def capabilities(self) -> dict[str, str | None]:
         """Map each metric, or one series of it, to None if it is measured, else to the reason."""
         report: dict[str, str | None] = dict(self.missing)

@@ -103,7 +103,11 @@ class Totals:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._known = plan.by_printed_name()
+        self._known = {
+            event.printed(group.name): (event, event.series(group.name))
+            for group in plan.groups
+            for event in group.events
+        }
         self._lock = threading.Lock()
         self._ended_s = 0.0
         self._interval: defaultdict[str, list[Count]] = defaultdict(list)

@@ -421,23 +421,6 @@ class EnergyCollector:
             self._meter.forget(self._job_id)
 
 
-class JobEnergyCollector(EnergyCollector):
-    """Reports a job's joules; ``joules`` is the newest value, None before the first, and ``read_at`` its Unix time."""
-
-    def __init__(self, meter: EnergyMeter, job_id: str) -> None:
-        super().__init__(meter, job_id)
-        self.joules: float | None = None
-        self.read_at = 0.0
-
-    def collect(self, now: Instant) -> Reading:
-        """Read the meter."""
-        reading = super().collect(now)
-        for value in reading.values.values():
-            if value is not None:
-                self.joules, self.read_at = value, now.t
-        return reading
-
-
 def rounded_down(numerator: int, denominator: int, bits: int) -> float:
     """Return a quotient rounded down to 2**-bits; such numbers add up without error, never to more than the whole."""
     return ((numerator << bits) // denominator) / (1 << bits)
@@ -451,4 +434,4 @@ def energy_collectors(meter: EnergyMeter) -> list[Collector]:
 
 def job_energy_collectors(meter: EnergyMeter, job_id: str) -> list[Collector]:
     """Return the collectors of one job's share, for the stream of that job."""
-    return [JobEnergyCollector(meter, job_id), EnergyCollector(meter, job_id, emissions=True)]
+    return [EnergyCollector(meter, job_id), EnergyCollector(meter, job_id, emissions=True)]
