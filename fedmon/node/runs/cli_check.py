@@ -8,7 +8,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -18,13 +18,9 @@ from fedmon.common.log import escape_control
 from fedmon.common.plan_source import PlanSource, load_source
 from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire.runs import JobState, RunLimits
-from fedmon.node.runs.order import Ending, GivenDataset, Limits, Logged, Reported
-from fedmon.node.runs.trial import Trial
+from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits, Logged, Reported
 from fedmon.plan import parcels
 from fedmon.plan.parcels import read_object
-
-if TYPE_CHECKING:
-    from fedmon.node.runs.trial import Trial
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 
@@ -74,7 +70,7 @@ def check(
 ) -> None:
     """Run a plan here as a node would, and show what it reports, logs and returns; what it prints goes to stderr."""
     from fedmon.node.runs.sandbox.interpreter import look_at
-    from fedmon.node.runs.trial import Trial, strongest_level
+    from fedmon.node.runs.trial import strongest_level, tried
 
     source = load_source(file)
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
@@ -83,16 +79,15 @@ def check(
     if sandbox:
         level, reasons = strongest_level(interpreter)
         why = "; ".join(f"{level}: {reason}" for level, reason in reasons.items())
-    trial = Trial(
-        source=source.source,
+    order = JobOrder(
         name=source.name,
         interpreter=interpreter,
         # What a node gives whose owner changed nothing.
         limits=msgspec.convert({name: getattr(usual, f"max_{name}") for name in RunLimits.__struct_fields__}, Limits),
         level=level,
+        minimum=level,
         dataset=None if dataset is None else dataset_at(dataset),
         arguments=arguments_of(args or []),
-        inputs=content,
         inputs_format=inputs_format,
     )
     line = _silent if json else _line
@@ -104,12 +99,12 @@ def check(
         events.append(event)
         line(_as_line(event))
 
-    ending, result = trial.run(on_event)
-    document = _document(source, trial, why, events, ending, result)
+    ending, result = tried(order, source.source, content, on_event=on_event)
+    document = _document(source, order, why, events, ending, result)
     if json:
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
     else:
-        for text in _summary(ending, document["result"], trial.limits):
+        for text in _summary(ending, document["result"], order.limits):
             line(text)
     raise typer.Exit(0 if document["ok"] else 1)
 
@@ -152,7 +147,7 @@ def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> I
 
 
 def _document(
-    source: PlanSource, trial: Trial, why: str, events: list[Reported | Logged], ending: Ending, result: bytes
+    source: PlanSource, order: JobOrder, why: str, events: list[Reported | Logged], ending: Ending, result: bytes
 ) -> dict[str, Any]:
     from fedmon.plan.frame_reader import listing
 
@@ -167,14 +162,14 @@ def _document(
         "name": source.name,
         "sha256": source.sha256,
         "size_bytes": len(source.source),
-        "sandbox": trial.level,
+        "sandbox": order.level,
         "sandbox_reason": why,
         "state": ending.state,
         "reason": ending.reason,
         "exit_code": ending.exit_code,
         "problem": ending.problem,
         "usage": ending.usage,
-        "limits": trial.limits,
+        "limits": order.limits,
         "scalars": [event for event in events if isinstance(event, Reported)],
         "logs": [event for event in events if isinstance(event, Logged)],
         "result": found,

@@ -123,7 +123,7 @@ class Keeper:
             return _not_started(
                 f"this machine confines plans by {order.level}, and the owner demands {order.minimum} ([runs] sandbox)"
             )
-        asked = signals.asked()  # also by whom asked before there was anybody to signal
+        asked = signals.asked() or signals.asked_by_file()
         if asked is not None:
             return Ending(state=asked.state, reason=asked.reason, ended=time.time())
         limits = order.limits

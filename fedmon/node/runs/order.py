@@ -73,20 +73,20 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     ``level`` is how it is confined: the strongest that the daemon found at its start. ``minimum`` is the weakest that
     the owner allows; a keeper starts nothing below it. Both are null only when somebody tries a plan of their own
-    without a sandbox.
+    without a sandbox; see trial.py, which fills in what has a default.
     """
 
-    job_id: str
-    node_id: str
-    folder: str
-    sha256: str
+    job_id: str = ""
+    node_id: str = "here"
+    folder: str = ""
+    sha256: str = ""
     name: str
     interpreter: Interpreter
-    runtime: str
+    runtime: str = ""
     limits: Limits
     level: Level | None
     minimum: Level | None
-    trace_bytes: int
+    trace_bytes: int = 1_048_576
     dataset: GivenDataset | None = None
     arguments: dict[str, Any] = {}
     inputs_format: Literal["json", "npz"] | None = None

@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -319,44 +318,39 @@ def size_of(folder: Path) -> int:
 class Signals:
     """Turns signals into readiness of ``descriptor``; belongs to the main thread.
 
-    A job is to end when one of SIGTERM, SIGHUP and SIGINT came, or when there is a file ``stop.json``.
+    A job is to end when one of SIGTERM, SIGHUP and SIGINT came; ``stop.json`` says why.
     """
 
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
-        self.descriptor, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._came: int | None = None
-        self._is_new = True
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # being called is what writes into the pipe
-        for number in _ENDS:
-            signal.signal(number, self._end)
+        self.descriptor, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *_ENDS):
+            signal.signal(number, lambda *_: None)  # being called is what writes its number into the pipe
         # The daemon waits for these with them blocked, and who it starts inherits that.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *_ENDS))
 
-    def clear(self) -> None:
-        """Read what woke us up."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self.descriptor, 4096):
-                pass
-
     def asked(self) -> Verdict | None:
         """Return why the job is to end, if that was asked since the last call."""
-        if not self._is_new:
-            return None
-        self._is_new = False
-        stop = self._folder.stop_asked()
-        if stop is not None:
-            return Verdict(stop.state, stop.reason)
-        if self._came is None:
-            return None
-        name = _signal_name(self._came)
-        return Verdict(
-            JobState.LOST, f"what watches over the job was ended by {name}, as when the machine or its service stops"
+        came = set[int]()
+        with contextlib.suppress(BlockingIOError):
+            while numbers := os.read(self.descriptor, 4096):
+                came |= set(numbers)
+        ends = [number for number in _ENDS if number in came]
+        return (
+            self.asked_by_file()
+            or Verdict(
+                JobState.LOST,
+                f"what watches over the job was ended by {ends[0].name}, as when the machine or its service stops",
+            )
+            if ends
+            else None
         )
 
-    def _end(self, number: int, _frame: FrameType | None) -> None:
-        self._came, self._is_new = number, True
+    def asked_by_file(self) -> Verdict | None:
+        """Return why the job is to end; also before there was anybody to signal."""
+        stop = self._folder.stop_asked()
+        return None if stop is None else Verdict(stop.state, stop.reason)
 
 
 class Supervision:
@@ -501,7 +495,6 @@ class Supervision:
         return descendants(os.getpid())
 
     def _hear_signals(self) -> None:
-        self._signals.clear()
         asked = self._signals.asked()
         if asked is not None:
             self._end(asked, is_gentle=True)

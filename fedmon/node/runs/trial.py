@@ -9,7 +9,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal
 
 import msgspec
 
@@ -21,7 +20,6 @@ from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.order import (
     LEVELS,
     Ending,
-    GivenDataset,
     Interpreter,
     JobOrder,
     Limits,
@@ -33,9 +31,8 @@ from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.plan import runtime
 
 _LOOK_S = 0.5  # how soon what no poke told is seen
-_TRACE_BYTES = 1 << 20
 _PIECE_BYTES = 32_768
-_SELF_TEST = Path(bubblewrap.__file__).with_name("self_test.py")
+SELF_TEST = Path(bubblewrap.__file__).with_name("self_test.py")
 _LIMITS = Limits(cpu_s=10, wall_s=20, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20)
 LACKS: dict[Level, str] = {
     "landlock": (
@@ -55,72 +52,43 @@ LACKS: dict[Level, str] = {
 """What a weaker level lacks, for owners."""
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What is tried: the exact bytes of a plan, and what it gets; ``level`` None tries it without a sandbox."""
+def tried(
+    order: JobOrder,
+    source: bytes,
+    inputs: bytes = b"",
+    *,
+    on_event: Callable[[Reported | Logged], None] = lambda _: None,
+    on_print: Callable[[str], object] = sys.stderr.write,
+) -> tuple[Ending, bytes]:
+    """Run the exact bytes of a plan to its end; return how that was, and the bytes of its result.
 
-    source: bytes
-    name: str
-    interpreter: Interpreter
-    limits: Limits
-    level: Level | None = None
-    dataset: GivenDataset | None = None
-    arguments: dict[str, Any] = {}
-    inputs: bytes = b""
-    inputs_format: Literal["json", "npz"] | None = None
-    devices: list[str] = []
-
-    def run(
-        self,
-        on_event: Callable[[Reported | Logged], None] = lambda _: None,
-        on_print: Callable[[str], object] = sys.stderr.write,
-    ) -> tuple[Ending, bytes]:
-        """Run the plan to its end; return how that was, and the bytes of its result.
-
-        Interrupted, it ends all of the plan's processes first. Raises StorageError, ConflictError and LauncherError.
-        """
-        news = threading.Event()
-        with (
-            tempfile.TemporaryDirectory(prefix="fedmon-plan-", ignore_cleanup_errors=True) as base,
-            contextlib.ExitStack() as stack,
-        ):
-            folder = JobFolder(Path(base, "job"))
-            order = JobOrder(
-                job_id=new_id(),
-                node_id="here",
-                folder=str(folder.path),
-                sha256="",
-                name=self.name,
-                interpreter=self.interpreter,
-                runtime=str(Path(base, "runtime")),
-                limits=self.limits,
-                minimum=self.level,
-                level=self.level,
-                trace_bytes=_TRACE_BYTES,
-                dataset=self.dataset,
-                arguments=self.arguments,
-                inputs_format=self.inputs_format,
-                devices=self.devices,
-            )
-            runtime.lay_out(Path(order.runtime))
-            launcher = Launcher(on_poke=lambda _: news.set())
-            launcher.start()
-            stack.callback(launcher.stop)
-            given = [sealed("plan", self.source)]
-            stack.callback(os.close, given[0])
-            if self.inputs_format is not None:
-                given.append(sealed("inputs", self.inputs))
-                stack.callback(os.close, given[1])
-            launcher.launch(order, *given)
-            try:
-                ending = _followed(folder, news, on_event, on_print)
-            except BaseException:
-                folder.stop(JobState.STOPPED, "interrupted")
-                _followed(folder, news, lambda _: None, lambda _: None)
-                raise
-            result = folder.result.read_bytes() if ending.result_format is not None else b""
-            with contextlib.suppress(FedmonError):  # what is left is removed with the rest
-                folder.remove()
-        return ending, result
+    Interrupted, it ends all of the plan's processes first. Raises StorageError, ConflictError and LauncherError.
+    """
+    news = threading.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="fedmon-plan-", ignore_cleanup_errors=True) as base,
+        contextlib.ExitStack() as stack,
+    ):
+        folder, plans = JobFolder(Path(base, "job")), Path(base, "runtime")
+        order = msgspec.structs.replace(order, job_id=new_id(), folder=str(folder.path), runtime=str(plans))
+        runtime.lay_out(plans)
+        launcher = Launcher(on_poke=lambda _: news.set())
+        stack.callback(launcher.stop)
+        launcher.start()
+        given = [sealed("plan", source), *([] if order.inputs_format is None else [sealed("inputs", inputs)])]
+        for descriptor in given:
+            stack.callback(os.close, descriptor)
+        launcher.launch(order, *given)
+        try:
+            ending = _followed(folder, news, on_event, on_print)
+        except BaseException:
+            folder.stop(JobState.STOPPED, "interrupted")
+            _followed(folder, news, lambda _: None, lambda _: None)
+            raise
+        result = folder.result.read_bytes() if ending.result_format is not None else b""
+        with contextlib.suppress(FedmonError):  # what is left is removed with the rest
+            folder.remove()
+    return ending, result
 
 
 def _followed(
@@ -182,17 +150,17 @@ def problem_with(level: Level, interpreter: Interpreter, devices: Collection[str
     with tempfile.NamedTemporaryFile("w", prefix="fedmon-secret-") as secret:
         secret.write("secret")
         secret.flush()
-        trial = Trial(
-            source=_SELF_TEST.read_bytes(),
+        order = JobOrder(
             name="self-test",
             interpreter=interpreter,
             limits=_LIMITS,
             level=level,
+            minimum=level,
             arguments={"level": level, "secret": secret.name, "outside": os.getpid()},
             devices=list(devices),
         )
         try:
-            ending, result = trial.run(on_print=lambda _: None)
+            ending, result = tried(order, SELF_TEST.read_bytes(), on_print=lambda _: None)
         except (FedmonError, OSError) as error:
             return f"it could not be tried: {error}"
     if ending.state is not JobState.SUCCEEDED:

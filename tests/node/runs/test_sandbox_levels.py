@@ -14,11 +14,11 @@ import pytest
 import fedmon
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.wire.runs import JobState, Level
-from fedmon.node.runs.order import Limits
-from fedmon.node.runs.sandbox import bubblewrap, landlock, self_test
+from fedmon.node.runs.order import JobOrder, Limits
+from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.trial import Trial, problem_with, strongest_level
+from fedmon.node.runs.trial import SELF_TEST, problem_with, strongest_level, tried
 from tests.support.requirements import require
 
 
@@ -48,16 +48,16 @@ def test_a_level_that_confines_nothing_does_not_pass(level: Level, problem: str,
     require(landlock.abi(), "this kernel has no Landlock")
     secret = tmp_path / "secret"
     secret.write_text("secret")
-    trial = Trial(
-        source=Path(self_test.__file__).read_bytes(),
+    order = JobOrder(
         name="self-test",
         interpreter=look_at(None),
         limits=Limits(cpu_s=10, wall_s=20, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20),
         level="limits",
+        minimum="limits",
         arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
     )
 
-    ending, result = trial.run()
+    ending, result = tried(order, SELF_TEST.read_bytes())
 
     assert ending.state is JobState.SUCCEEDED, ending
     assert problem in msgspec.json.decode(result)["problem"]

@@ -114,7 +114,7 @@ def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes
         # Debian chooses between builds of one library, such as BLAS, by links in /etc/alternatives.
         found += [each for each in ("/etc/alternatives", "/etc/ld.so.cache") if Path(each).exists()]
     folders = [each for each in found if Path(each).is_dir() and not Path(each).is_symlink()]
-    return sorted({each for each in found if not _is_inside(each, folders)})
+    return sorted({each for each in found if not _is_below(each, set(folders) - {each})})
 
 
 _SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/nix/store", "/opt")
@@ -157,7 +157,3 @@ def _loader(executable: str) -> str | None:
 
 def _is_below(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(root + "/") for root in roots)
-
-
-def _is_inside(path: str, folders: Iterable[str]) -> bool:
-    return any(path.startswith(folder + "/") for folder in folders)
