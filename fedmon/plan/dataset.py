@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from fedmon.common.errors import InvalidInputError
 
 TYPE_CHECKING = False
@@ -75,15 +73,19 @@ class PlanDataset:
         A column with anything but numbers and gaps, or truths alone, holds texts as they stand in the file. The whole
         table is read into memory. Raises InvalidInputError as `rows` does.
         """
+        import numpy as np
+
         columns = self._converted(_numbers)
         missing = {name for name, column in columns.items() if column is None}
-        texts = self._converted(_texts, missing) if missing else {}
+        texts = self._converted(lambda cells: np.array(cells, dtype=np.str_), missing) if missing else {}
         return {name: _truths(texts[name]) if column is None else column for name, column in columns.items()}
 
     def _converted(
         self, convert: Callable[[Sequence[str]], Array | None], wanted: set[str] | None = None
     ) -> dict[str, Any]:
         """Return the wanted columns (default: all), and None for each that is not of this kind."""
+        from itertools import islice
+
         import numpy as np
 
         table = self._table()
@@ -147,6 +149,7 @@ def column_names(header: list[str]) -> list[str]:
 def _width(sample: str, delimiter: str) -> tuple[int, bool]:
     """Return into how many cells the first row falls, and whether all others do so too."""
     import csv
+    from itertools import islice
 
     try:
         rows = filter(None, csv.reader(sample.splitlines(keepends=True), delimiter=delimiter))
@@ -154,12 +157,6 @@ def _width(sample: str, delimiter: str) -> tuple[int, bool]:
     except csv.Error:
         return 0, False
     return (widths[0], len(set(widths)) == 1) if widths else (0, True)
-
-
-def _texts(cells: Sequence[str]) -> Array:
-    import numpy as np
-
-    return np.array(cells, dtype=np.str_)
 
 
 def _truths(column: Array) -> Array:

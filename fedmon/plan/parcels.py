@@ -9,10 +9,6 @@ Sources: APPNOTE.TXT 6.3.10 of PKWARE, sections 4.3 to 4.5; numpy.lib.format, ve
 
 from __future__ import annotations
 
-import struct
-import zlib
-from math import prod
-
 from fedmon.plan.values import (
     LARGEST,
     MAX_ARRAYS,
@@ -52,9 +48,9 @@ if TYPE_CHECKING:
 DOCUMENT = "document.json"
 _ALIGNMENT = 64
 MAX_DOCUMENT_BYTES = 16 * 2**20
-_LOCAL, _CENTRAL = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L")
-_ZIP64, _ZIP64_CENTRAL = struct.Struct("<2H2Q"), struct.Struct("<2H3Q")
-_END64, _LOCATOR, _END = struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL"), struct.Struct("<4s4H2LH")
+_CENTRAL, _CENTRAL_BYTES = "<4s6H3L5H2L", 46
+_ZIP64, _ZIP64_BYTES = "<2H3Q", 28
+_END64, _END64_BYTES, _TAIL_BYTES = "<4sQ2H2L4Q", 56, 98
 _VERSION, _ZIP64_ID, _PADDING_ID, _FULL = 45, 1, 0xFEDA, 0xFFFFFFFF
 _DATE = (1 << 5) | 1  # 1 January 1980, the first that a zip file can say: equal values make equal bytes
 _NUMPY = b"\x93NUMPY\x01\x00"
@@ -113,6 +109,8 @@ def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
     values, arrays = contents(parcel_format, view)
     if not arrays:
         return values
+    from math import prod
+
     try:
         import numpy as np
     except ImportError as error:
@@ -180,10 +178,9 @@ def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, An
         raise InvalidValuesError(f"{len(data)} bytes of JSON, more than {MAX_DOCUMENT_BYTES}")
     try:
         text = bytes(data).decode()
-        brackets = ""
-        if text.count("[") + text.count("{") > max_depth:
-            # Outside of texts, each bracket is a container; they are counted before there is memory for them.
-            brackets = re.sub(r'[^]["{}]+|"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL)
+        # Outside of texts, each bracket is a container; they are counted before there is memory for them.
+        may_be = text.count("[") + text.count("{") > max_depth
+        brackets = re.sub(r'[^]["{}]+|"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL) if may_be else ""
         if brackets.count("[") + brackets.count("{") > MAX_CONTAINERS:
             raise InvalidValuesError(f"JSON with more than {MAX_CONTAINERS} lists and objects")
         if max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0) > max_depth:
@@ -238,6 +235,8 @@ def _check_place(values: dict[str, Any], place: Any, seen: set[tuple[str | int, 
 
 
 def _check_sum(data: memoryview, crc: int) -> None:
+    import zlib
+
     if zlib.crc32(data) != crc:
         raise InvalidValuesError("an archive with a file of another checksum than it says")
 
@@ -259,6 +258,8 @@ def _check_elements(array: PlacedArray, view: memoryview) -> None:
 
 def _archive(files: Sequence[Sequence[Piece]]) -> list[Piece]:
     """Return an archive of these files, each in pieces; the memory of the contents is used where it lies."""
+    import zlib
+
     members = []
     for pieces in files:
         crc = 0
@@ -271,17 +272,18 @@ def _archive(files: Sequence[Sequence[Piece]]) -> list[Piece]:
 
 def _files(view: memoryview) -> list[tuple[int, int, int]]:
     """Return where the data of each file of an archive begin, their size and checksum; reads all else."""
+    from struct import error, unpack_from
+
     members: list[tuple[int, int]] = []
     try:
-        tail = _END64.size + _LOCATOR.size + _END.size
-        *_, count, _, position = _END64.unpack_from(view, len(view) - tail)
+        *_, count, _, position = unpack_from(_END64, view, len(view) - _TAIL_BYTES)
         for number in range(min(count, MAX_ARRAYS + 1)):
-            crc = _CENTRAL.unpack_from(view, position)[7]
-            position += _CENTRAL.size + len(_name(number))
-            members.append((_ZIP64_CENTRAL.unpack_from(view, position)[2], crc))
-            position += _ZIP64_CENTRAL.size
+            crc = unpack_from(_CENTRAL, view, position)[7]
+            position += _CENTRAL_BYTES + len(_name(number))
+            members.append((unpack_from(_ZIP64, view, position)[2], crc))
+            position += _ZIP64_BYTES
         heads, starts, directory = _layout(members)
-    except (struct.error, OverflowError):
+    except (error, OverflowError):
         heads, starts, directory = [], [], b""
     if members and heads:
         parts = [(start - len(head), head) for head, start in zip(heads, starts, strict=True)]
@@ -297,25 +299,25 @@ def _name(number: int) -> bytes:
 
 def _layout(members: Sequence[tuple[int, int]]) -> tuple[list[bytes], list[int], bytes]:
     """Return what stands before each file, given size and checksum, where its data begin, and what follows the last."""
+    from struct import pack as packed
+
     heads, starts, entries, offset = [], [], bytearray(), 0
     for number, (size, crc) in enumerate(members):
         name = _name(number)
-        extra = _ZIP64.pack(_ZIP64_ID, 16, size, size)
-        padding = -(offset + _LOCAL.size + len(name) + len(extra) + 4) % _ALIGNMENT
-        extra += struct.pack("<2H", _PADDING_ID, padding) + bytes(padding)
-        fixed = _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, _DATE, crc, _FULL, _FULL, len(name), len(extra))
-        heads.append(fixed + name + extra)
-        extra = _ZIP64_CENTRAL.pack(_ZIP64_ID, 24, size, size, offset)
-        entries += _CENTRAL.pack(
-            b"PK\1\2", _VERSION, _VERSION, 0, 0, 0, _DATE, crc, _FULL, _FULL, len(name), len(extra), 0, 0, 0, 0, _FULL
-        )
-        entries += name + extra
+        about = (_DATE, crc, _FULL, _FULL, len(name))
+        extra = packed("<2H2Q", _ZIP64_ID, 16, size, size)
+        padding = -(offset + 30 + len(name) + len(extra) + 4) % _ALIGNMENT  # 30 and 4 are what both below begin with
+        extra += packed("<2H", _PADDING_ID, padding) + bytes(padding)
+        heads.append(packed("<4s5H3L2H", b"PK\3\4", _VERSION, 0, 0, 0, *about, len(extra)) + name + extra)
+        extra = packed(_ZIP64, _ZIP64_ID, 24, size, size, offset)
+        fixed = (b"PK\1\2", _VERSION, _VERSION, 0, 0, 0, *about, len(extra), 0, 0, 0, 0, _FULL)
+        entries += packed(_CENTRAL, *fixed) + name + extra
         starts.append(offset + len(heads[-1]))
         offset = starts[-1] + size
     count = len(members)
-    end64 = _END64.pack(b"PK\6\6", _END64.size - 12, _VERSION, _VERSION, 0, 0, count, count, len(entries), offset)
-    locator = _LOCATOR.pack(b"PK\6\7", 0, offset + len(entries), 1)
-    return heads, starts, bytes(entries) + end64 + locator + _END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, _FULL, _FULL, 0)
+    end = packed(_END64, b"PK\6\6", _END64_BYTES - 12, _VERSION, _VERSION, 0, 0, count, count, len(entries), offset)
+    end += packed("<4sLQL", b"PK\6\7", 0, offset + len(entries), 1)
+    return heads, starts, bytes(entries) + end + packed("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, _FULL, _FULL, 0)
 
 
 def _npy(array: npt.NDArray[Any]) -> list[Piece]:
@@ -341,6 +343,7 @@ def array_header(descr: str, shape: tuple[int, ...], *, is_fortran: bool = False
 def _placed(place: list[str | int], data: memoryview, start: int) -> PlacedArray:
     """Read the header of a ``.npy`` file, of which nothing but what `array_header` writes is understood."""
     import re
+    from math import prod
 
     found = re.match(_HEADER, bytes(data[:_MAX_HEADER]), re.DOTALL)
     if found is not None:

@@ -125,7 +125,6 @@ class _Rules:
     strict = True
     object_hook = object_pairs_hook = None
     parse_float, parse_int, parse_constant = float, int, float
-    memo: dict[str, str] = {}  # noqa: RUF012 - Python's scanner fills and clears it
 
 
 def _read_all(descriptor: int) -> bytes:
