@@ -22,8 +22,6 @@ from fedmon.common.errors import (
     FedmonError,
     InvalidInputError,
     NotFoundError,
-    SettingsError,
-    StorageError,
 )
 from fedmon.common.ids import chosen
 from fedmon.common.settings import NodeSettings, PolicySettings
@@ -32,12 +30,12 @@ from fedmon.common.wire.messages import PlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.publisher import PER_S, UserValues
 from fedmon.node.registers.dataset_source import DatasetShape
-from fedmon.node.registers.datasets import DatasetRecord
+from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.registers.plan_source import diff, read_plan_file, visible, visible_text
 from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.policy import Policy
+from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder
 from fedmon.node.runs.order import Logged
 from fedmon.node.runs.register import JobRecord, JobRegister, stop_jobs_of
@@ -73,21 +71,6 @@ class RunningNode:
     live: Callable[[], Document]
     measuring: Pipeline
     runs: Runs
-
-
-class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the owner says of a dataset; None is not said."""
-
-    path: str | None = None
-    name: str | None = None
-    data_type: str | None = None
-    tags: tuple[str, ...] | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields that are said."""
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
 class FoundJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -179,42 +162,48 @@ class OwnerCommands:
             "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
         }
 
-    def settings_write(self, *, text: str, made_from_sha256: str, change: dict[str, Any], by: str = "") -> Document:
-        """Replace node.toml by ``text``, and obey it from now on; ``change`` says for the audit what was asked for.
+    def policy_change(self, *, verb: Literal["allow", "deny"], wish: PolicyWish, by: str = "") -> Document:
+        """Allow or deny in node.toml, and obey that from now on.
 
-        Raises ConflictError if the file is not the one that the text was made from, and SettingsError, with the old
-        text back in place, if the new one is refused.
+        A dataset may be named by the beginning of its id. Raises ConflictError, and SettingsError for rules that the
+        settings refuse.
         """
-        path = self._folder.settings_file
-        try:
-            before = path.read_bytes()
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        if hashlib.sha256(before).hexdigest() != made_from_sha256:
-            raise ConflictError(f"{path} was changed by somebody else at the same time: try again")
-        audit = self.registers.audit
+        path, audit, names = self._folder.settings_file, self.registers.audit, dict[str, bool]()
+        for each in wish.datasets:
+            try:
+                found = self.registers.datasets.get(each)
+                names[each if each == found.name else found.dataset_id] = True
+            except (NotFoundError, InvalidInputError):
+                names[each] = False
+        wish = msgspec.structs.replace(wish, datasets=tuple(names))
+        without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
+        made = (allow if verb == "allow" else deny)(load_node(self._folder.path, without_policy).policy, wish)
+        text = with_policy(path.read_text(encoding="utf-8"), made.policy)
+        change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
         audit.record_durably("policy-change", change=change, by=by)
         self._folder.write_private(path, text.encode())
-        without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
-        try:
-            self._settings = load_node(self._folder.path, self._environ)
-            written = load_node(self._folder.path, without_policy).policy
-        except SettingsError:
-            self._folder.write_private(path, before)
-            audit.record_durably("policy-change-undone", change=change, by=by)
-            raise
+        self._settings = load_node(self._folder.path, self._environ)
         if self._running is not None:
             self._running.follow(self._settings)
         effective = self._settings.policy
         policy = Policy(effective, self._settings.id)
+        overridden = [
+            f"{_POLICY_VARIABLE}{name}".upper()
+            for name in PolicySettings.__struct_fields__
+            if getattr(made.policy, name) != getattr(effective, name)
+        ]
         return {
             "policy": msgspec.to_builtins(effective),
             "rules": list(policy.describe()),
             "obeys_nobody": policy.obeys_nobody,
-            "overridden_by": [
-                f"{_POLICY_VARIABLE}{name}".upper()
-                for name in PolicySettings.__struct_fields__
-                if getattr(written, name) != getattr(effective, name)
+            "overridden_by": overridden,
+            "notes": [
+                *made.notes,
+                *(f"there is no dataset {name!r} here yet; the rule waits for it" for name in names if not names[name]),
+                *(
+                    f"the environment variable {each} overrides what was written: unset it where the node is started"
+                    for each in overridden
+                ),
             ],
         }
 
@@ -250,7 +239,7 @@ class OwnerCommands:
                     f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'nobody'} by that name: "
                     f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
                 )
-            record = self.registers.datasets.edit(old.dataset_id, **changes.given(), measured=measured)
+            record = self.registers.datasets.edit(old.dataset_id, changes, measured=measured)
             self._audit_dataset("dataset-edit", record, by, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 

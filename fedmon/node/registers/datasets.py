@@ -72,6 +72,21 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the owner says of a dataset; None is not said."""
+
+    path: str | None = None
+    name: str | None = None
+    data_type: str | None = None
+    tags: tuple[str, ...] | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that are said."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+
+
 class DatasetRegister:
     """Datasets by name and id; belongs to the thread of its database.
 
@@ -100,76 +115,47 @@ class DatasetRegister:
         tags are the same as, part of, or more than those of another dataset: a search could not tell them apart.
         """
         now = utc_now()
-        location = _resolved(path)
-        record = _checked(
-            DatasetRecord(
-                dataset_id=f"{ID_PREFIX}{uuid.uuid4()}",
-                name=name,
-                data_type=data_type,
-                tags=tuple(tags),
-                description=description,
-                path=str(location),
-                dataset_parameters=dict(parameters) if parameters is not None else None,
-                created=now,
-                modified=now,
-            )
+        record = DatasetRecord(
+            dataset_id=f"{ID_PREFIX}{uuid.uuid4()}",
+            name=name,
+            data_type=data_type,
+            tags=tuple(tags),
+            description=description,
+            path=str(path),
+            dataset_parameters=dict(parameters) if parameters is not None else None,
+            created=now,
+            modified=now,
         )
-        self._refuse_conflict(record)
-        record = _with_shape(record, measured or measure(location, record.data_type))
-        with self._database.transaction():
-            self._refuse_conflict(record)
-            self._insert(record)
-        return record
+        return self._keep(record, measured, is_moved=True)
 
-    def edit(
-        self,
-        name_or_id: str,
-        *,
-        name: str | None = None,
-        tags: Sequence[str] | None = None,
-        description: str | None = None,
-        path: Path | str | None = None,
-        data_type: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        measured: DatasetShape | None = None,
-    ) -> DatasetRecord:
+    def edit(self, reference: str, changes: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
         """Change what is given and check all of it again; a changed path or type is read anew.
 
         Raises NotFoundError, and what `add` raises; nothing is changed then.
         """
+        given = changes.given()
+        if "parameters" in given:
+            given["dataset_parameters"] = given.pop("parameters")
+        record = msgspec.structs.replace(self.get(reference), **given, modified=utc_now())
+        return self._keep(record, measured, is_moved=not given.keys().isdisjoint({"path", "data_type"}))
+
+    def _keep(self, record: DatasetRecord, measured: DatasetShape | None, *, is_moved: bool) -> DatasetRecord:
+        if is_moved:
+            record = msgspec.structs.replace(record, path=str(_resolved(record.path)))
+        record = _checked(record)
+        self._refuse_conflict(record)
+        if is_moved:
+            found = measured or measure(Path(record.path), record.data_type)
+            record = msgspec.structs.replace(record, shape=found.shape, dtypes=found.dtypes)
         with self._database.transaction():
-            old = self.get(name_or_id)
-            location = Path(old.path) if path is None else _resolved(path)
-            given: dict[str, Any] = {
-                "name": name,
-                "data_type": data_type,
-                "tags": None if tags is None else tuple(tags),
-                "description": description,
-                "dataset_parameters": None if parameters is None else dict(parameters),
-            }
-            record = _checked(
-                msgspec.structs.replace(
-                    old,
-                    **{field: value for field, value in given.items() if value is not None},
-                    path=str(location),
-                    modified=utc_now(),
-                )
-            )
-            self._refuse_conflict(record)
-            if path is not None or data_type is not None:
-                record = _with_shape(record, measured or measure(location, record.data_type))
-            columns = _columns(record)
-            self._database.execute(
-                f"UPDATE datasets SET {', '.join(f'{column} = ?' for column in columns)} WHERE dataset_id = ?",  # noqa: S608
-                (*columns.values(), record.dataset_id),
-            )
+            self._replace(record.dataset_id, record)
         return record
 
-    def remove(self, name_or_id: str) -> DatasetRecord:
+    def remove(self, reference: str) -> DatasetRecord:
         """Offer a dataset no longer; its files are not touched. Raises NotFoundError."""
         with self._database.transaction():
-            record = self.get(name_or_id)
-            self._database.execute("DELETE FROM datasets WHERE dataset_id = ?", (record.dataset_id,))
+            record = self.get(reference)
+            self._replace(record.dataset_id, None)
         return record
 
     def redo(self, line: Mapping[str, Any]) -> None:
@@ -177,11 +163,10 @@ class DatasetRegister:
 
         Raises StorageError for a line that does not hold the whole record, as those of earlier releases.
         """
-        if line["event"] != "dataset-remove" and "record" not in line:
+        is_there = line["event"] != "dataset-remove"
+        if is_there and "record" not in line:
             raise StorageError("the audit does not hold all of it: add it again")
-        self._database.execute("DELETE FROM datasets WHERE dataset_id = ?", (line["dataset_id"],))
-        if line["event"] != "dataset-remove":
-            self._insert(msgspec.convert(line["record"], DatasetRecord))
+        self._replace(line["dataset_id"], msgspec.convert(line["record"], DatasetRecord) if is_there else None)
 
     def all(self) -> list[DatasetRecord]:
         """Return every dataset, in the order of their names; reads them only after something has changed."""
@@ -210,12 +195,15 @@ class DatasetRegister:
         wanted = set(tags)
         return [record for record in self.all() if wanted <= set(record.tags)]
 
-    def _insert(self, record: DatasetRecord) -> None:
-        columns = _columns(record)
-        self._database.execute(
-            f"INSERT INTO datasets ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",  # noqa: S608
-            tuple(columns.values()),
-        )
+    def _replace(self, dataset_id: str, record: DatasetRecord | None) -> None:
+        """Put a record in the place of what is there under this id; inside a transaction."""
+        self._database.execute("DELETE FROM datasets WHERE dataset_id = ?", (dataset_id,))
+        if record is not None:
+            columns = _columns(record)
+            self._database.execute(
+                f"INSERT INTO datasets ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",  # noqa: S608
+                tuple(columns.values()),
+            )
 
     def _refuse_conflict(self, record: DatasetRecord) -> None:
         tags = set(record.tags)
@@ -239,10 +227,6 @@ def _resolved(path: Path | str) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidInputError(f"the path {str(path)!r} cannot be used: {error}") from error
     return location
-
-
-def _with_shape(record: DatasetRecord, found: DatasetShape) -> DatasetRecord:
-    return msgspec.structs.replace(record, shape=found.shape, dtypes=found.dtypes)
 
 
 def _columns(record: DatasetRecord) -> dict[str, object]:

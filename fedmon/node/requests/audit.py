@@ -71,7 +71,7 @@ class Audit:
             self._file = _opened(self.path)
             self._size = os.fstat(self._file).st_size
             torn = self._put_torn_aside()
-            end = find_end(self.folder)
+            end, broken = find_end(self.folder)
         except OSError as error:
             raise self._storage_error(error) from error
         self._n, self._previous = end.n, end.hash
@@ -79,9 +79,9 @@ class Audit:
         with self._lock:
             if torn is not None:
                 self._write("audit-torn-line", torn)
-            if end.broken is not None:
-                self._write("audit-broken", end.broken)
-            if torn is not None or end.broken is not None:
+            if broken is not None:
+                self._write("audit-broken", broken)
+            if torn is not None or broken is not None:
                 self._sync()
 
     def __enter__(self) -> Self:
@@ -263,17 +263,6 @@ class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
-class ChainEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the chain goes on; ``broken`` holds the facts when it is not the chain that was synced to the disk.
-
-    Then ``n`` and ``hash`` are those that were synced, so that every later `verify` finds the break.
-    """
-
-    n: int = 0
-    hash: str = FIRST_PREVIOUS
-    broken: dict[str, int] | None = None
-
-
 class BadLine(msgspec.Struct, frozen=True, kw_only=True):
     """The first place where an audit is not what was written: line ``line`` of ``file``, where ``n`` was to come."""
 
@@ -353,20 +342,24 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
             yield rest + ending
 
 
-def find_end(folder: Path) -> ChainEnd:
-    """Learn from the last lines of an audit, and from the note of its last sync, where the chain goes on."""
+def find_end(folder: Path) -> tuple[ChainHead, dict[str, int] | None]:
+    """Learn from the last lines of an audit, and from the note of its last sync, where the chain goes on.
+
+    If it is not the chain that was synced to the disk, the facts of that come too, and what was synced is the end, so
+    that every later `verify` finds the break.
+    """
     head = read_head(folder) or ChainHead(n=0, hash=FIRST_PREVIOUS)
     last: AuditLine | None = None
     for line in filter(None, map(read_line, _all_backwards(folder))):
         last = last or line
         if line.n == head.n and line.hash != head.hash:
-            return ChainEnd(n=last.n, hash=head.hash, broken={"written_anew": head.n})
+            return ChainHead(n=last.n, hash=head.hash), {"written_anew": head.n}
         if line.n <= head.n or head.n == 0:
             break
-    end = ChainEnd(n=last.n, hash=last.hash) if last is not None else ChainEnd()
+    end = ChainHead(n=0, hash=FIRST_PREVIOUS) if last is None else ChainHead(n=last.n, hash=last.hash)
     if head.n > end.n:
-        return ChainEnd(n=head.n, hash=head.hash, broken={"first_missing": end.n + 1, "last_missing": head.n})
-    return end
+        return head, {"first_missing": end.n + 1, "last_missing": head.n}
+    return end, None
 
 
 def facts_since(folder: Path, behind: tuple[int, str], events: frozenset[str]) -> tuple[list[dict[str, Any]], bool]:

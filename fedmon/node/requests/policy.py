@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import msgspec
 
@@ -213,6 +214,41 @@ def deny(policy: PolicySettings, wish: PolicyWish) -> PolicyChange:
         job_output=policy.job_output and not wish.job_output,
     )
     return PolicyChange(policy=changed, notes=tuple(notes))
+
+
+def with_policy(text: str, policy: PolicySettings) -> str:
+    """Return the text of a settings file with these rules; nothing else changes, comments included."""
+    import tomlkit  # only what changes rules needs it
+
+    document = tomlkit.parse(text)
+    section: Any = document.setdefault("policy", tomlkit.table())
+    for name, default in msgspec.to_builtins(PolicySettings()).items():
+        value = msgspec.to_builtins(getattr(policy, name))
+        if name in section or value != default:
+            _put(section, name, value)
+    return tomlkit.dumps(document)
+
+
+def _put(section: Any, name: str, value: Any) -> None:
+    """Set a key; of lists and tables take out and add single names, so that a comment beside one that stays is kept."""
+    import tomlkit
+
+    present = section.get(name)
+    if isinstance(value, dict):
+        if present is None:
+            is_inline = isinstance(section, tomlkit.items.InlineTable)
+            section[name] = tomlkit.inline_table() if is_inline else tomlkit.table()
+        for key in [key for key in section[name] if key not in value]:
+            del section[name][key]
+        for key, names in value.items():
+            _put(section[name], key, names)
+    elif isinstance(present, list):
+        for known in [known for known in present if known not in value]:
+            present.remove(known)
+        for wanted in [wanted for wanted in value if wanted not in present]:
+            present.append(wanted)
+    elif present != value:
+        section[name] = value
 
 
 def _with(present: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:

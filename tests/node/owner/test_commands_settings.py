@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from fedmon.common.settings.broker import DEFAULT_URL
 from fedmon.common.settings.keys import keys_of
 from fedmon.common.settings.sources import load_node
 from fedmon.node.owner.cli.node import new_settings
-from fedmon.node.owner.cli.policy import with_policy
-from fedmon.node.requests.policy import PolicyWish, allow, deny
+from fedmon.node.requests.policy import PolicyWish, allow, deny, with_policy
 from tests.node.owner.owner_desks import desk_of, done, events, made_folder, running_node
 
 RULES = PolicySettings
@@ -153,21 +151,11 @@ def test_changed_rules_leave_every_comment_and_other_key(text: str) -> None:
     assert [each for each in comments if each in changed] == [each for each in comments if each in text]
 
 
-def _write(folder: Path, text: str) -> dict[str, object]:
-    return {
-        "text": text,
-        "made_from_sha256": hashlib.sha256((folder / "node.toml").read_bytes()).hexdigest(),
-        "change": {"verb": "allow"},
-    }
-
-
 def test_a_written_rule_holds_at_once_and_is_in_the_audit(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     followed: list[NodeSettings] = []
     with desk_of(folder, running=running_node(follow=followed.append)) as desk:
-        text = with_policy((folder / "node.toml").read_text(), PolicySettings(researchers=("a",)))
-
-        result = done(desk, "settings-write", **_write(folder, text))
+        result = done(desk, "policy-change", verb="allow", wish={"researchers": ["a"]})
 
     assert (result["overridden_by"], result["obeys_nobody"]) == ([], False)
     assert [settings.policy.researchers for settings in followed] == [("a",)]
@@ -175,33 +163,20 @@ def test_a_written_rule_holds_at_once_and_is_in_the_audit(tmp_path: Path) -> Non
     assert (folder / "node.toml").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_text_made_from_an_older_file_is_refused(tmp_path: Path) -> None:
-    folder = made_folder(tmp_path / "n")
-    change = _write(folder, "[node]\nid = 'other'\n")
-    (folder / "node.toml").write_text("[node]\nid = 'edited'\n")
-
-    with desk_of(folder) as desk, pytest.raises(ConflictError, match="somebody else"):
-        done(desk, "settings-write", **change)
-
-    assert (folder / "node.toml").read_text() == "[node]\nid = 'edited'\n"
-
-
-def test_a_text_that_is_no_settings_file_is_undone(tmp_path: Path) -> None:
+def test_a_rule_that_the_settings_refuse_is_never_written(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     before = (folder / "node.toml").read_bytes()
 
-    with desk_of(folder) as desk, pytest.raises(SettingsError, match="colour"):
-        done(desk, "settings-write", **_write(folder, "[node]\nid = 'a'\ncolour = 1\n"))
+    with desk_of(folder) as desk, pytest.raises(SettingsError, match="a b"):
+        done(desk, "policy-change", verb="allow", wish={"researchers": ["a b"]})
 
     assert before == (folder / "node.toml").read_bytes()
-    assert events(folder) == ["policy-change", "policy-change-undone"]
+    assert events(folder) == []
 
 
 def test_a_variable_that_overrides_what_was_written_is_named(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     with desk_of(folder, {"FEDMON_POLICY_RESEARCHERS": "z"}) as desk:
-        text = with_policy((folder / "node.toml").read_text(), PolicySettings(researchers=("a",)))
-
-        result = done(desk, "settings-write", **_write(folder, text))
+        result = done(desk, "policy-change", verb="allow", wish={"researchers": ["a"]})
 
     assert (result["overridden_by"], list(result["policy"]["researchers"])) == (["FEDMON_POLICY_RESEARCHERS"], ["z"])

@@ -12,7 +12,7 @@ import pytest
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.node.registers.database import Database
 from fedmon.node.registers.dataset_source import DatasetShape, measure
-from fedmon.node.registers.datasets import DATA_TYPES, DatasetRecord, DatasetRegister
+from fedmon.node.registers.datasets import DATA_TYPES, DatasetFields, DatasetRecord, DatasetRegister
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_path_through_a_link_is_kept_as_where_it_led_when_it_was_added(
     # when the link leads elsewhere, and something else of the dataset is changed
     link.unlink()
     link.symlink_to("/etc/passwd")
-    register.edit(added.dataset_id, description="newer")
+    register.edit(added.dataset_id, DatasetFields(description="newer"))
 
     # then the dataset is where it was
     assert register.get(added.dataset_id).path == str(table.resolve())
@@ -237,7 +237,7 @@ def test_an_edit_changes_what_is_given_and_nothing_else(register: DatasetRegiste
     before = _add(register, table, description="old", parameters={"a": 1})
     table.write_text("x\n1\n")
 
-    after = register.edit("patients", description="new", tags=["mri", "2026"])
+    after = register.edit("patients", DatasetFields(description="new", tags=("mri", "2026")))
 
     assert (after.description, after.tags) == ("new", ("mri", "2026"))
     assert (after.shape, after.dataset_parameters, after.created) == (before.shape, {"a": 1}, before.created)
@@ -249,8 +249,8 @@ def test_an_edited_path_is_read_anew(register: DatasetRegister, table: Path, ima
     _add(register, table)
     table.write_text("x\n1\n")
 
-    tabular = register.edit("patients", path=table)
-    folder = register.edit("patients", path=images, data_type="images")
+    tabular = register.edit("patients", DatasetFields(path=str(table)))
+    folder = register.edit("patients", DatasetFields(path=str(images), data_type="images"))
 
     assert (tabular.shape, tabular.dtypes) == ([1, 1], {"x": "int64"})
     assert (folder.shape, folder.dtypes) == ([3], None)
@@ -270,10 +270,10 @@ def test_an_edit_is_checked_like_an_addition_and_changes_nothing_when_refused(
         ({"data_type": "images"}, InvalidInputError),
     ):
         with pytest.raises(error):
-            register.edit("second", **fields)
+            register.edit("second", DatasetFields(**fields))
 
     assert register.all() == [first, second]
-    assert register.edit("second", tags=["heart"]).tags == ("heart",)
+    assert register.edit("second", DatasetFields(tags=("heart",))).tags == ("heart",)
 
 
 def test_a_removed_dataset_is_gone_and_its_file_stays(register: DatasetRegister, table: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_removed_dataset_is_gone_and_its_file_stays(register: DatasetRegister,
     removed = register.remove(record.dataset_id)
 
     assert (removed, register.all(), table.exists()) == (record, [], True)
-    for act in (register.get, register.remove, register.edit):
+    for act in (register.get, register.remove, lambda reference: register.edit(reference, DatasetFields(name="x"))):
         with pytest.raises(NotFoundError, match="no dataset 'patients' here; see: fedmon node dataset list"):
             act("patients")
 

@@ -282,7 +282,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
     yield "node", f"{document['node_id']}, {running}"
     connection = f", connected to {live['host']} for {ago(live['since'])}" if live and live["connected"] else ""
     yield "broker", f"{document['broker']}{connection}"
-    yield "policy", "\n".join(document["rules"])
+    yield "policy", "\n".join(document["rules"][document["obeys_nobody"] :])
     yield "plans", ", ".join(f"{number} {name}" for name, number in document["plans"].items())
     yield "runs", _runs(document["runs"], live)
     yield "datasets", document["datasets"]

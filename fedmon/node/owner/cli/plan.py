@@ -13,7 +13,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
 from fedmon.common.text import plural, table
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.screen import ago, fields, minutes, seconds, width
+from fedmon.node.owner.cli.screen import ago, fields, seconds, width
 from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, group, login, verb
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
@@ -176,8 +176,6 @@ def allow(
     yes: Yes = False,
 ) -> None:
     """Obey a researcher that was refused; takes effect at once."""
-    from fedmon.node.requests.policy import PolicyWish
-
     refused = {each["researcher_id"]: each for each in shell.call("requests")["researchers"]}
     if not refused:
         raise NotFoundError("no researcher was refused here; allow one by name: fedmon node policy allow RESEARCHER")
@@ -187,7 +185,7 @@ def allow(
     )
     shown = f"{name} was refused {refused[name]['times']} times, last {ago(refused[name]['last'])} ago."
     shell.confirm(shown, "Obey this researcher from now on?", is_exact=reference == name, what=name, yes=yes)
-    change_policy(shell, "allow", PolicyWish(researchers=[name]))
+    change_policy(shell, "allow", researchers=[name])
 
 
 def _named(plan: str | None, shell: Shell) -> str:
@@ -225,7 +223,7 @@ def _table(plans: Sequence[Mapping[str, Any]]) -> str:
             plan["status"],
             plan["type"],
             plan["researcher_id"] or "-",
-            minutes(plan["created"]),
+            f"{ago(plan['created'])} ago",
         ]
         for plan in plans
     ]
