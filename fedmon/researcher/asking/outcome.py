@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from fedmon.common.ids import JOB_PREFIX, NodeId
+from fedmon.common.log import escape_control
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
 from fedmon.researcher.asking.match import Answers
-from fedmon.researcher.asking.tables import ByNode, Row, html_table, local_time
+from fedmon.researcher.asking.tables import Row, frame, html_table, local_time, rich_rows, text_table
 from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
+V = TypeVar("V")
 
 SHORT_ABOVE, SHOWN = 50, 20
 """With more nodes than the first, only so many of those that are not online are shown."""
@@ -69,6 +71,52 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         link = "connected" if self.connected else "NOT connected"
         error = f"; last error: {self.last_error}" if self.last_error else ""
         return f"{link} to the broker at {self.broker} as {self.researcher_id} ({self.instance}); {roster}{error}"
+
+
+class ByNode(Mapping[NodeId, V], Generic[V]):
+    """A read-only mapping by node id, sorted, that shows itself as a table: as text, by rich, and in a notebook."""
+
+    def __init__(self, values: Mapping[NodeId, V]) -> None:
+        self._by_node = {node_id: values[node_id] for node_id in sorted(values)}
+
+    def __getitem__(self, node_id: str) -> V:
+        return self._by_node[NodeId(node_id)]
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._by_node)
+
+    def __len__(self) -> int:
+        return len(self._by_node)
+
+    def rows(self) -> list[Row]:
+        """Return flat rows, a mapping of columns to values each."""
+        raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """Return `rows` as a pandas DataFrame. Raises NoDataframeError where pandas is not installed."""
+        return frame(self.rows(), instead="rows()")
+
+    def summary(self) -> str:
+        """Return the whole as one line."""
+        raise NotImplementedError
+
+    def text_rows(self) -> list[Row]:
+        """Return the rows for a terminal."""
+        return self.rows()
+
+    def notes(self) -> list[str]:
+        """Return the lines below the table."""
+        return [self.summary()]
+
+    def __str__(self) -> str:
+        rows = self.text_rows() if self else []
+        return "\n".join([*([text_table(rows)] if rows else []), *map(escape_control, self.notes())])
+
+    def __rich__(self) -> Any:
+        return rich_rows(self.text_rows() if self else [], notes=self.notes())
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows(), caption=self.summary())
 
 
 class Outcomes(ByNode[Outcome[R]], Generic[R]):

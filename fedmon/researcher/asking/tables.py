@@ -5,17 +5,14 @@ from __future__ import annotations
 import html
 import importlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from fedmon.common.errors import FedmonError
-from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.text import rich_table, table
 from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
-
-V = TypeVar("V")
 
 Row = dict[str, Any]
 SHOWN_DIGEST = 12
@@ -43,52 +40,6 @@ def frame(rows: Sequence[Any], *, instead: str) -> Any:
             f"data frames need pandas, which is not installed: `pip install pandas`, or use {instead}"
         ) from None
     return pandas.DataFrame(rows)
-
-
-class ByNode(Mapping[NodeId, V], Generic[V]):
-    """A read-only mapping by node id, sorted, that shows itself as a table: as text, by rich, and in a notebook."""
-
-    def __init__(self, values: Mapping[NodeId, V]) -> None:
-        self._by_node = {node_id: values[node_id] for node_id in sorted(values)}
-
-    def __getitem__(self, node_id: str) -> V:
-        return self._by_node[NodeId(node_id)]
-
-    def __iter__(self) -> Iterator[NodeId]:
-        return iter(self._by_node)
-
-    def __len__(self) -> int:
-        return len(self._by_node)
-
-    def rows(self) -> list[Row]:
-        """Return flat rows, a mapping of columns to values each."""
-        raise NotImplementedError
-
-    def to_frame(self) -> Any:
-        """Return `rows` as a pandas DataFrame. Raises NoDataframeError where pandas is not installed."""
-        return frame(self.rows(), instead="rows()")
-
-    def summary(self) -> str:
-        """Return the whole as one line."""
-        raise NotImplementedError
-
-    def text_rows(self) -> list[Row]:
-        """Return the rows for a terminal."""
-        return self.rows()
-
-    def notes(self) -> list[str]:
-        """Return the lines below the table."""
-        return [self.summary()]
-
-    def __str__(self) -> str:
-        rows = self.text_rows() if self else []
-        return "\n".join([*([text_table(rows)] if rows else []), *map(escape_control, self.notes())])
-
-    def __rich__(self) -> Any:
-        return rich_rows(self.text_rows() if self else [], notes=self.notes())
-
-    def _repr_html_(self) -> str:
-        return html_table(self.rows(), caption=self.summary())
 
 
 def text_table(rows: Sequence[Row]) -> str:

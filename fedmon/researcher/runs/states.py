@@ -12,8 +12,8 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.wire.runs import JobReport, JobsReply, JobState, RunReply, StopReply, Usage
-from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
-from fedmon.researcher.asking.tables import ByNode, Row, local_time
+from fedmon.researcher.asking.outcome import ByNode, Outcome, Outcomes, OutcomeStatus
+from fedmon.researcher.asking.tables import Row, local_time
 
 REFUSED, UNANSWERED = "refused", "unanswered"
 _SHOWN = (

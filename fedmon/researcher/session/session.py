@@ -27,6 +27,7 @@ from fedmon.common.wire.runs import JobOutcome, JobsReply, RunScalars
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
+from fedmon.researcher.asking.outcome import Circumstances
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.replies.queue import MAX_KEPT, Replies
@@ -52,19 +53,13 @@ _DECODERS: dict[Channel, Callable[[bytes], Any]] = {
 _parsed = functools.lru_cache(maxsize=8_192)(topics.parse)
 
 
-class FederationStatus(msgspec.Struct, frozen=True, kw_only=True):
+class FederationStatus(Circumstances, frozen=True, kw_only=True):
     """The state of a researcher's process; ``counters`` counts dropped, refused and odd messages by kind."""
 
-    broker: str
-    connected: bool
-    settled: bool
-    researcher_id: str
-    instance: str
     nodes: int
     kept_replies: int
     backlog: int
     counters: dict[str, int]
-    last_error: str
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,16 +179,11 @@ class Session:
             "nodes beyond max_nodes": self.roster.beyond,
         }
         return FederationStatus(
-            broker=self.connection.place,
-            connected=self.connection.is_connected,
-            settled=self.roster.settled.is_set(),
-            researcher_id=self.researcher_id,
-            instance=self.instance,
             nodes=len(self.roster),
             kept_replies=len(self.replies),
             backlog=self.inbox.backlog,
             counters=self.tally.as_dict() | {kind: number for kind, number in dropped.items() if number},
-            last_error=self.connection.problem,
+            **msgspec.structs.asdict(self.asker.circumstances()),
         )
 
     def forget(self, node_id: NodeId, *, timeout_s: float) -> Forgotten:
