@@ -105,7 +105,9 @@ def kept_researcher_id(folder: Path) -> str:
     try:
         if not path.exists():
             _keep(path, new_party_id("researcher"))
-        return checked_id(path.read_text(errors="replace").strip(), what=f"the id in {path}")
+        return checked_id(path.read_text().strip(), what=f"the id in {path}")
+    except UnicodeDecodeError:
+        raise StorageError(f"the id in {path} is not readable: remove that file to be given a new id") from None
     except (OSError, StorageError) as error:
         raise StorageError(
             f"cannot keep the researcher id in {folder}: {error}; make the folder writable, or set "

@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (250, 3, 139),
     "broker": (2057, 11, 1142),
-    "common": (8714, 52, 4976),
+    "common": (8716, 52, 4977),
     "compat": (3036, 17, 1989),
     "demo": (821, 5, 561),
     "doctor": (466, 2, 314),
     "experiment": (11941, 48, 7896),
-    "node": (27748, 125, 17688),
+    "node": (27541, 125, 17567),
     "plan": (1629, 10, 1091),
     "report": (11472, 59, 7011),
-    "researcher": (9842, 44, 6402),
+    "researcher": (9904, 44, 6456),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30
