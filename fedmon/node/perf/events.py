@@ -195,15 +195,13 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """The groups of one micro-architecture.
 
     ``counters`` is the number of general counters of one hardware thread; ``counters_alone`` if its core runs no second
-    thread. ``missing`` maps a series that it cannot give to its topic and the reason. ``source`` names the documents.
+    thread. ``missing`` maps a series that it cannot give to its topic and the reason.
     """
 
-    name: str
     counters: int
     counters_alone: int
     groups: tuple[Group, ...]
     missing: Mapping[str, tuple[str, str]]
-    source: str
 
 
 @functools.cache
@@ -221,12 +219,10 @@ def architecture(name: str) -> Architecture | None:
         return None
     missing = row.get("missing", {})
     return Architecture(
-        name=name,
         counters=row["counters"],
         counters_alone=row["counters_alone"],
         groups=tuple(_group(table()["groups"][group]) for group in row["groups"]),
         missing={key: (topic, why) for topic, of_topic in missing.items() for key, why in of_topic.items()},
-        source=row["source"],
     )
 
 
