@@ -32,11 +32,11 @@ import msgspec
 
 from bench.line import print_line
 from bench.outage import Order, holes, wait
-from fedmon.broker.ports import ProbeAnswer, probe
 from fedmon.common.errors import FedmonError
 from fedmon.node.owner.control import ControlClient
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.handle import RunHandle
+from tests.support.brokers import takes_messages
 from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
 from tests.support.ports import free_port
 
@@ -114,7 +114,7 @@ class Cluster(abc.ABC):
         def ready() -> bool:
             if self._children[member].poll() is not None:
                 sys.exit(f"{self.name} {member} did not start:\n{(self.folder / f'{member}.out').read_text()[-3000:]}")
-            return probe("127.0.0.1", self.ports[member], timeout_s=5.0) is ProbeAnswer.ACCEPTED
+            return takes_messages(self.ports[member])
 
         wait(ready, READY_S, f"member {member} of {self.name} being ready")
 

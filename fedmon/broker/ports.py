@@ -1,21 +1,14 @@
-"""Addresses of brokers: free to listen on, reachable from here, answered by an MQTT broker."""
+"""Addresses of brokers: free to listen on, reachable from here, taken."""
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import ipaddress
-import secrets
 import socket
-import ssl
-import struct
 from typing import Any
 
 from fedmon.broker.errors import BrokerStartError, PortInUseError
-
-_CONNACK = 0x20
-_DISCONNECT = b"\xe0\x00"
 
 
 def free_ports(host: str, count: int) -> list[int]:
@@ -84,41 +77,10 @@ def _address(host: str, port: int) -> tuple[socket.AddressFamily, socket.SocketK
     return min(found, key=lambda entry: entry[0] != socket.AF_INET)
 
 
-class ProbeAnswer(enum.Enum):
-    """What came back from a port; a broker that refuses us is a broker."""
-
-    ACCEPTED = "accepted"
-    REFUSED = "refused by the broker"
-    FOREIGN = "not an MQTT broker"
-    SILENT = "nobody answers"
-
-
-def probe(host: str, port: int, *, timeout_s: float, tls: bool = False) -> ProbeAnswer:
-    """Connect, send an MQTT 3.1.1 CONNECT without a user, and read the CONNACK.
-
-    With ``tls`` the certificate is not checked, as nothing secret is sent. Source: MQTT 3.1.1, sections 3.1 and 3.2.
-    """
-    client_id = f"probe-{secrets.token_hex(6)}".encode()
-    clean_session, keepalive_s = 0x02, 10
-    body = b"\x00\x04MQTT\x04" + struct.pack(">BHH", clean_session, keepalive_s, len(client_id)) + client_id
+def is_open(host: str, port: int, *, timeout_s: float) -> bool:
+    """Tell whether connections to a port are accepted."""
     try:
-        with contextlib.ExitStack() as stack:
-            connection = stack.enter_context(socket.create_connection((host, port), timeout=timeout_s))
-            if tls:
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-                connection = stack.enter_context(context.wrap_socket(connection))
-            connection.sendall(bytes([0x10, len(body)]) + body)
-            answer = b""
-            while len(answer) < 4 and (part := connection.recv(4 - len(answer))):
-                answer += part
-            if len(answer) < 4 or answer[0] != _CONNACK or answer[1] != 2:
-                return ProbeAnswer.FOREIGN if answer else ProbeAnswer.SILENT
-            if answer[3]:
-                return ProbeAnswer.REFUSED
-            connection.sendall(_DISCONNECT)
-            return ProbeAnswer.ACCEPTED
-    except ssl.SSLError:
-        return ProbeAnswer.FOREIGN
+        socket.create_connection((host, port), timeout=timeout_s).close()
     except OSError:
-        return ProbeAnswer.SILENT
+        return False
+    return True

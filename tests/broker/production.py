@@ -14,7 +14,7 @@ import psutil
 from fedmon.broker.configuration import FIRST_PORT, production_files, write_production
 from fedmon.broker.engine import MosquittoEngine
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.ports import ProbeAnswer, probe
+from fedmon.broker.ports import is_open
 from fedmon.broker.users import Role, Users
 from fedmon.common.clock import Deadline
 from tests.broker.certificates import make_broker_certificate, make_client_authority
@@ -89,7 +89,7 @@ class Production:
                 **owner,  # type: ignore[call-overload]  # the three of them as keywords
             )
         deadline = Deadline(10.0)
-        while probe("127.0.0.1", self.observer_port, timeout_s=1.0) is not ProbeAnswer.ACCEPTED:
+        while not is_open("127.0.0.1", self.observer_port, timeout_s=1.0):
             assert self._process.poll() is None, self.log()
             assert not deadline.passed(), self.log()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmon.common.settings.broker import BrokerHost, BrokerOptions, BrokerSettings, broker_from_url, read_secret
+from fedmon.common.settings.broker import BrokerHost, BrokerSettings, broker_from_url, read_secret
 from fedmon.common.settings.values import (
     EnergySettings,
     MetricsSettings,
@@ -17,7 +17,6 @@ from fedmon.common.settings.values import (
 
 __all__ = [
     "BrokerHost",
-    "BrokerOptions",
     "BrokerSettings",
     "EnergySettings",
     "MetricsSettings",

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict, Unpack
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -88,21 +88,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return read_secret(self.password_file, what="password file") if self.password_file else None
 
 
-class BrokerOptions(TypedDict, total=False):
-    """What ``broker_from_url`` takes beside the URL; see BrokerSettings."""
-
-    ca_file: Path | None
-    cert_file: Path | None
-    key_file: Path | None
-    username: str | None
-    password_file: Path | None
-    keepalive_s: int
-    mqtt_version: Literal["3.1.1", "5"]
-    connect_timeout_s: float
-
-
-def broker_from_url(url: str, **options: Unpack[BrokerOptions]) -> BrokerSettings:
-    """Read a broker URL such as ``mqtt://localhost`` or ``mqtts://me@a.org:8883,b.org``.
+def broker_from_url(url: str, **options: Any) -> BrokerSettings:
+    """Read a broker URL such as ``mqtt://localhost`` or ``mqtts://me@a.org:8883,b.org``; options are other fields.
 
     Raises SettingsError, which never repeats the URL's user part, so that a password in it stays unseen.
     """
