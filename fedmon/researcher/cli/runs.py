@@ -101,7 +101,7 @@ def run(
             limits={name: value for name, value in limits.items() if value is not None},
         )
         if detach:
-            emit(_document(handle, {}, {}), text=f"{handle}\n{_how_to_go_on(handle)}", as_json=json)
+            emit(_document(handle, {}, {}), text=handle, more=_how_to_go_on(handle), as_json=json)
             raise typer.Exit(exit_code(handle.started, named=True) if handle.started is not None else 0)
         _finish(handle, wait=wait, output=output, as_json=json)
 
@@ -135,8 +135,8 @@ def jobs(
             handle.wait(timeout)
         results, failed = handle.results(), handle.failures()
         written = save(results, output) if output else []
-        text = f"{handle}\n{_results_text(results, written)}".rstrip()
-        emit(_document(handle, results, failed), text=text, as_json=json)
+        more = _results_text(results, written)
+        emit(_document(handle, results, failed), text=handle, more=more, as_json=json)
         if failed and handle.is_over:
             raise typer.Exit(1)
 

@@ -105,14 +105,19 @@ def each(words: list[str] | None) -> list[str] | None:
     return [part for word in words or () for part in word.split(",") if part] or None
 
 
-def emit(document: Any, *, text: object, as_json: bool) -> None:
-    """Print a JSON document on one line, or what people read: on a terminal in colours where it has some."""
-    if not as_json and hasattr(text, "__rich__") and sys.stdout.isatty():
+def emit(document: Any, *, text: object, more: str = "", as_json: bool) -> None:
+    """Print a JSON document on one line, or what people read, with ``more`` below: a table in colours on a terminal."""
+    if as_json:
+        sys.stdout.write(f"{msgspec.json.encode(document, enc_hook=str).decode()}\n")
+        return
+    if hasattr(text, "__rich__") and sys.stdout.isatty():
         from rich.console import Console
 
         Console(highlight=False).print(text)
-        return
-    sys.stdout.write(f"{msgspec.json.encode(document, enc_hook=str).decode() if as_json else text}\n")
+    else:
+        sys.stdout.write(f"{text}\n")
+    if more:
+        sys.stdout.write(f"{more}\n")
 
 
 def emit_line(value: Any, *, text: str, as_json: bool) -> None:

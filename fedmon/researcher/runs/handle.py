@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import io
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -376,7 +376,12 @@ class Results:
                 self._known[node_id] = values
 
         new = [node_id for node_id in parcels if node_id not in self._known]
-        _each(open_one, new, fetched=any(parcel is not None and parcel.url for parcel in parcels.values()))
+        pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fedmon-results")
+        try:
+            list(pool.map(open_one, new))
+        finally:
+            # Ctrl-C does not wait for downloads.
+            pool.shutdown(wait=False, cancel_futures=True)
         known = {node_id: self._known[node_id] for node_id in parcels}
         return (
             {node_id: values for node_id, values in known.items() if not isinstance(values, str)},
@@ -442,17 +447,3 @@ def trusted_urls(repository: RepositorySettings) -> list[str]:
     split = urlsplit(repository.url)
     path = split.path.rstrip("/").removesuffix("/upload")
     return [*repository.allowed_urls, f"{split.scheme}://{split.netloc}{path}/"]
-
-
-def _each(work: Callable[[NodeId], None], nodes: Iterable[NodeId], *, fetched: bool) -> None:
-    """Do it for each; a few at a time if files are fetched, and Ctrl-C does not wait for them."""
-    if not fetched:
-        for node_id in nodes:
-            work(node_id)
-        return
-    pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fedmon-results")
-    try:
-        for done in [pool.submit(work, node_id) for node_id in nodes]:
-            done.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

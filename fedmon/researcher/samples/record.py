@@ -39,7 +39,6 @@ MANY_STREAMS = 200
 LONG_LINGER_S, MANY_AT_ONCE_BYTES = 5.0, QUEUE_BYTES // 2
 """The same with more streams than that: each has a row in each transaction, and longer rows cost less."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-OPEN_WITHIN_S = 600.0
 STOP_WITHIN_S = 30.0
 
 
@@ -235,19 +234,22 @@ class RecordWriter:
         self._queue: deque[_Entry] = deque()
         self._queued_bytes = 0
         self._was_full = self._stopping = False
-        self._opened = threading.Event()
-        self._found: list[RecordedStream] = []
-        self._failure: BaseException | None = None
+        self._recording: Recording
         self._thread = threading.Thread(target=self._run, name="fedmon-record", daemon=True)
 
     def open(self) -> list[RecordedStream]:
         """Open the store, which is made if it is missing, and return what it holds. Raises StorageError."""
+        self._recording = Recording(self.path)
+        try:
+            found = self._recording.extents()
+            self.size_bytes = self._recording.size_bytes()
+        except BaseException:
+            self._recording.close()
+            raise
+        for stream in sorted(found, key=lambda stream: stream.boot):
+            self.positions[stream.node_id, stream.stream] = (stream.boot, stream.last_seq, stream.last_t)
         self._thread.start()
-        if not self._opened.wait(OPEN_WITHIN_S):
-            raise StorageError(f"cannot open {self.path}: it took longer than {OPEN_WITHIN_S:.0f} s")
-        if self._failure is not None:
-            raise self._failure
-        return self._found
+        return found
 
     def stop(self) -> bool:
         """Write the queue, and end; tells whether everything was written."""
@@ -291,43 +293,31 @@ class RecordWriter:
 
     def _run(self) -> None:
         try:
-            recording = Recording(self.path)
-            self._found = recording.extents()
-            self.size_bytes = recording.size_bytes()
-            for stream in sorted(self._found, key=lambda stream: stream.boot):
-                self.positions[stream.node_id, stream.stream] = (stream.boot, stream.last_seq, stream.last_t)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-            self._failure = error
-            return
-        finally:
-            self._opened.set()
-        try:
-            self._serve(recording)
+            self._serve()
         except BaseException as error:
             self.error = self.last_error = f"the writer ended: {type(error).__name__}: {error}"
             raise
-
-    def _serve(self, recording: Recording) -> None:
-        retry, damaged = Backoff(FIRST_RETRY_S, longest_s=LONGEST_RETRY_S), False
-        try:
-            while self._queue or not self._stopping:
-                try:
-                    if damaged:
-                        # Closed first: the last one to close a file removes its log, by name.
-                        recording.close()
-                        recording, damaged = Recording(self.path), False
-                    self._wait(recording)
-                    self._write(recording)
-                    retry.reset()
-                except StorageError as error:
-                    self._failed(error)
-                    damaged = damaged or tells_of_damage(error)
-                    if self._stopping:
-                        break
-                    with self._changed:
-                        self._changed.wait_for(lambda: self._stopping, retry.next_s())
         finally:
-            recording.close()
+            self._recording.close()
+
+    def _serve(self) -> None:
+        retry, damaged = Backoff(FIRST_RETRY_S, longest_s=LONGEST_RETRY_S), False
+        while self._queue or not self._stopping:
+            try:
+                if damaged:
+                    # Closed first: the last one to close a file removes its log, by name.
+                    self._recording.close()
+                    self._recording, damaged = Recording(self.path), False
+                self._wait()
+                self._write()
+                retry.reset()
+            except StorageError as error:
+                self._failed(error)
+                damaged = damaged or tells_of_damage(error)
+                if self._stopping:
+                    break
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, retry.next_s())
 
     def _failed(self, error: StorageError) -> None:
         if not self.error:
@@ -340,16 +330,16 @@ class RecordWriter:
         has_many = len(self.positions) > MANY_STREAMS
         return (LONG_LINGER_S, MANY_AT_ONCE_BYTES) if has_many else (LINGER_S, AT_ONCE_BYTES)
 
-    def _wait(self, recording: Recording) -> None:
+    def _wait(self) -> None:
         """Gather entries for one transaction; meanwhile rows are merged, as long as few entries wait.
 
         Raises StorageError when merging finds the store damaged.
         """
         deadline = Deadline(self._linger[0])
         try:
-            while self._is_calm(deadline) and recording.maintain():
+            while self._is_calm(deadline) and self._recording.maintain():
                 pass
-            self.size_bytes = recording.size_bytes()
+            self.size_bytes = self._recording.size_bytes()
         except StorageError as error:
             if tells_of_damage(error):
                 raise
@@ -365,7 +355,7 @@ class RecordWriter:
         with self._changed:
             return not self._stopping and self._queued_bytes < CALM_BYTES and not (self._queue and deadline.passed())
 
-    def _write(self, recording: Recording) -> None:
+    def _write(self) -> None:
         """Write what waits now; later entries are for the next turn, so that rows are merged in between."""
         left = len(self._queue)
         while left > 0:
@@ -373,25 +363,25 @@ class RecordWriter:
             left -= len(entries)
             samples = [entry for entry in entries if isinstance(entry, _Samples)]
             if samples:
-                self._store(recording, samples)
+                self._store(samples)
             losses = [entry for entry in entries if isinstance(entry, _Lost)]
             if losses:
-                recording.set_all_lost(
+                self._recording.set_all_lost(
                     ((lost.want.node_id, lost.want.stream, lost.want.boot), lost.want.first_seq, lost.want.last_seq,
                      lost.reason)
                     for lost in losses
                 )  # fmt: skip
             for entry in entries:
                 if isinstance(entry, _Description):
-                    recording.describe(entry.node_id, entry.boot, entry.document)
+                    self._recording.describe(entry.node_id, entry.boot, entry.document)
             self._done(entries)
-        self.size_bytes = recording.size_bytes()
+        self.size_bytes = self._recording.size_bytes()
         if self.error:
             logger.warning("store %s is written again", self.path)
             self.error = ""
 
-    def _store(self, recording: Recording, samples: Sequence[_Samples]) -> None:
-        stored = recording.append(entry.batch for entry in samples)
+    def _store(self, samples: Sequence[_Samples]) -> None:
+        stored = self._recording.append(entry.batch for entry in samples)
         self.stored += stored
         self.late += sum(len(entry.batch.t) for entry in samples if entry.late)
         self.repeated += sum(len(entry.batch.t) for entry in samples) - stored

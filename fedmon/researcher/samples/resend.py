@@ -346,7 +346,7 @@ class StreamFollower:
         if not self._accepts(stream, batch, size_bytes):
             account.exists(batch.last_seq + 1)
         else:
-            new = account.arrived(batch.seq, batch.last_seq + 1)
+            new = account.arrived(batch.seq, batch.seq + len(batch.t))
             self.repeated += len(batch.t) - sum(end - first for first, end, _ in new)
             for first, end, late in new:
                 self._take(stream, batch, first, end, size_bytes, late=late)
