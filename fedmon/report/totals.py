@@ -22,6 +22,10 @@ IDLE_BELOW: Mapping[str, float] = MappingProxyType(
 )
 """Below so much a device counts as idle: a driver's and a monitor's own activity stay under 5 %."""
 
+SPREAD = frozenset({"job_cpus_busy"})
+"""Metrics of which not only the mean matters, but for how long they lay at which value."""
+_MOST_LEVELS = 128
+
 _AT_ONCE = 500_000
 """So many values are looked at together: 4 MB, which fits a cache and bounds the memory."""
 _FIELDS = (
@@ -46,7 +50,8 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     holes included, by perf's own clock for its counts, but for what it lost at ``resets``; None of what is no counter,
     and of a single reading.
     ``low_share`` is the share of the time in which the value lay below the limit under which its metric counts as idle
-    (IDLE_BELOW); None of others.
+    (IDLE_BELOW); None of others. ``levels`` are values with the share of the time that they held, in order, of some
+    metrics (SPREAD).
     """
 
     series: str
@@ -65,6 +70,16 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     resets: int = 0
     low_share: float | None = None
     grown_s: float = 0.0
+    levels: tuple[tuple[float, float], ...] = ()
+
+    def quantile(self, share: float) -> float | None:
+        """Return the value below which it lay for so much of the time; None where that is not known."""
+        before = 0.0
+        for value, held in self.levels:
+            before += held
+            if before >= share:
+                return value
+        return self.levels[-1][0] if self.levels else None
 
     @property
     def per_second(self) -> float | None:
@@ -260,6 +275,7 @@ class RunningTotals:
         self._is_counter = self._is_by_perf = np.zeros(0, dtype=bool)
         self._idle_below = np.zeros(0)
         self._of: dict[str, Floats] = {name: np.zeros(0) for name in _FIELDS}
+        self._levels: dict[int, _Levels] = {}
         self._last_names: tuple[str, ...] = ()
         self._last_places: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
@@ -300,6 +316,7 @@ class RunningTotals:
                     "increase": one["increase"] if self._is_counter[at] and one["grown_s"] > 0 else None,
                     "grown_s": one["grown_s"],
                     "resets": int(one["resets"]),
+                    "levels": self._levels[at].result() if at in self._levels else (),
                     "low_share": one["idle_s"] / one["weight"] if self._idle_below[at] > 0 else None,
                 },
             )
@@ -313,6 +330,8 @@ class RunningTotals:
             return self._last_places
         new = [name for name in names if name not in self._places]
         for name in new:
+            if metric_name(name) in SPREAD:
+                self._levels[len(self._places)] = _Levels()
             self._places[name] = len(self._places)
         if new:
             for field, array in self._of.items():
@@ -343,6 +362,9 @@ class RunningTotals:
             rows = np.flatnonzero(idle)
             below = values[rows] < idle[rows, None]
             of["idle_s"][at[rows]] += below[:, 0] * first_weights[rows] + below[:, 1:] @ weights
+        for row, place in enumerate(at.tolist()):
+            if place in self._levels:
+                self._levels[place].add(values[row], np.concatenate([first_weights[row : row + 1], weights]))
         fresh = at[of["count"][at] == 0]
         of["first"][fresh], of["first_t"][fresh] = values[of["count"][at] == 0, 0], t[0]
         of["count"][at] += values.shape[1]
@@ -376,6 +398,37 @@ class RunningTotals:
         since = np.where(was_read[rows], of["moment"][places], np.where(by_perf, perf[0], mono[0]))
         of["moment"][places] = np.where(by_perf, perf[-1], mono[-1])
         of["grown_s"][places] += of["moment"][places] - since
+
+
+class _Levels:
+    """For how long a series lay at which values: all of few values, and the means of equal parts of many."""
+
+    def __init__(self) -> None:
+        self._values, self._weights = np.zeros(0), np.zeros(0)
+
+    def add(self, values: Floats, weights: Floats) -> None:
+        """Take values, and for how long each of them stands."""
+        self._values = np.concatenate([self._values, values])
+        self._weights = np.concatenate([self._weights, weights])
+        if len(self._values) > 64 * _MOST_LEVELS:
+            self._shorten()
+
+    def result(self) -> tuple[tuple[float, float], ...]:
+        """Return values and the share of the time of each."""
+        self._shorten()
+        whole = float(self._weights.sum()) or 1.0
+        return tuple(zip(self._values.tolist(), (self._weights / whole).tolist(), strict=True))
+
+    def _shorten(self) -> None:
+        chosen = np.flatnonzero(self._weights > 0)
+        order = chosen[np.argsort(self._values[chosen], kind="stable")]
+        values, weights = self._values[order], self._weights[order]
+        if len(values) > _MOST_LEVELS:
+            part = np.minimum(np.cumsum(weights) / weights.sum() * _MOST_LEVELS, _MOST_LEVELS - 1).astype(np.int64)
+            begins = np.flatnonzero(np.diff(part, prepend=-1))
+            total = np.add.reduceat(weights, begins)
+            values, weights = np.add.reduceat(values * weights, begins) / total, total
+        self._values, self._weights = values, weights
 
 
 def _patterns(values: Floats) -> Iterator[tuple[NDArray[np.intp] | None, NDArray[np.intp] | None]]:

@@ -17,7 +17,7 @@ SOME, FULL = (f'job_pressure_seconds_total{{resource="cpu",kind="{kind}"}}' for 
 
 def told(
     folder: Path, busy: Sequence[float], *, cpus: int = 2, every_s: float = 1.0, threads: int = 2,
-    waited: Mapping[str, float] | None = None,
+    waited: Mapping[str, float] | None = None, scheduler: str = "none",
 ) -> dict[str, Any]:  # fmt: skip
     """Return what is said of a job that kept so many CPUs busy from sample to sample, and waited for shares of it."""
     used = [sum(busy[: at + 1]) * every_s for at in range(len(busy))]
@@ -33,7 +33,7 @@ def told(
                   columns=columns)  # fmt: skip
     with Recording(folder / "job.fmr") as recording:
         recording.append([batch])
-        recording.describe("n1", 1, {"hostname": "n1", "jobs": {"7": {"cpus": cpus}}})
+        recording.describe("n1", 1, {"hostname": "n1", "jobs": {"7": {"cpus": cpus, "scheduler": scheduler}}})
     done = fedmon_here("report", str(folder / "job.fmr"), "--json", "--text")
     assert done.returncode == 0, done.stderr
     (found,) = [one for one in json.loads(done.stdout)["findings"] if one["name"] == "cpu-efficiency"]
@@ -82,3 +82,18 @@ def test_a_starved_job_with_one_cpu_did_not_wait_by_itself(tmp_path: Path) -> No
 
     assert "starved" in found["text"]
     assert "mostly waited" not in found["advice"]
+
+
+def test_a_short_peak_does_not_decide_how_many_cpus_are_needed(tmp_path: Path) -> None:
+    found = told(tmp_path, [0.0, *[1.9] * 200, 8.0], cpus=8)
+
+    assert "At most 8 were busy at once." in found["text"]
+    assert found["advice"].startswith("Ask for 2 CPUs, ")
+
+
+def test_the_line_of_the_job_script_is_there_to_copy(tmp_path: Path) -> None:
+    for scheduler, line in (("slurm", "#SBATCH --cpus-per-task=3"), ("pbspro", "#PBS -l ncpus=3"), ("none", "")):
+        folder = tmp_path / scheduler
+        folder.mkdir()
+        found = told(folder, [0.0, *[2.7] * 20], cpus=8, scheduler=scheduler)
+        assert found["advice"].endswith(f"For example: {line}" if line else "such as storage."), found["advice"]

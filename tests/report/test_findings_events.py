@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedmon.common.store.recording import LostRange
-from fedmon.report.findings import ALL, Severity, balance, clocks, completeness, energy, find, run, throttling, traffic
-from fedmon.report.findings import waiting as waits
+from fedmon.report.findings import ALL, Severity, balance, completeness, energy, find, run, stalls, traffic
+from fedmon.report.findings import cpu as cpus
+from fedmon.report.findings import gpu as gpus
 from fedmon.report.totals import ClockStep
 from tests.report.cases import GIB, T, case, counter, cpu, gauge, node, only
 
@@ -23,7 +25,7 @@ def modes(**shares: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("share", "severity"), [(0.0999, G), (0.1, W), (0.2999, W), (0.3, P)])
 def test_io_wait_is_graded_at_its_limits(share: float, severity: Severity) -> None:
-    finding = only(waits.io_wait(case(node("a", host=modes(iowait=0.01)), node("b", host=modes(iowait=share)))))
+    finding = only(stalls.io_wait(case(node("a", host=modes(iowait=0.01)), node("b", host=modes(iowait=share)))))
 
     assert severity is finding.severity
     assert finding.nodes == ("b",)
@@ -31,7 +33,7 @@ def test_io_wait_is_graded_at_its_limits(share: float, severity: Severity) -> No
 
 @pytest.mark.parametrize(("share", "is_told"), [(0.05, True), (0.049, False)])
 def test_stolen_time_is_told_from_its_limit_on(share: float, is_told: bool) -> None:
-    assert bool(waits.steal(case(node(host=modes(steal=share))))) is is_told
+    assert bool(stalls.steal(case(node(host=modes(steal=share))))) is is_told
 
 
 @pytest.mark.parametrize(
@@ -43,8 +45,8 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
     of_host = {f'host_pressure_seconds_total{{resource="{resource}",stalled="{kind}"}}': share * 1000}
     of_job = {f'job_pressure_seconds_total{{resource="{resource}",kind="{kind}"}}': share * 1000}
 
-    assert bool(waits.pressure(case(node(job={}, host=of_host)))) is is_told
-    told = waits.pressure(case(node(job=of_job)))
+    assert bool(stalls.pressure(case(node(job={}, host=of_host)))) is is_told
+    told = stalls.pressure(case(node(job=of_job)))
     assert bool(told) is is_told
     assert all("of the job's cgroup" in one.how for one in told)
 
@@ -52,12 +54,12 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
 @pytest.mark.parametrize(("held", "severity"), [(49.0, G), (50.0, W), (249.0, W), (250.0, P)])
 def test_a_cpu_quota_is_graded_by_the_share_of_what_was_wanted(held: float, severity: Severity) -> None:
     job = {**cpu((1000 - held) / 1000), "job_cpu_throttled_seconds_total": held}
-    assert severity is only(throttling.cpu_quota(case(node(job=job, document={"cpus": 1})))).severity
+    assert severity is only(cpus.cpu_quota(case(node(job=job, document={"cpus": 1})))).severity
 
 
 def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None:
     reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no cgroup of its own"}
-    finding = only(throttling.cpu_quota(case(node(job=cpu(1), capabilities=reason))))
+    finding = only(cpus.cpu_quota(case(node(job=cpu(1), capabilities=reason))))
 
     assert finding.severity is U
     assert "no cgroup of its own" in finding.text
@@ -69,14 +71,14 @@ def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None
      ("software_power_cap", 0.9, N), ("idle", 1.0, None)],
 )  # fmt: skip
 def test_gpu_clocks_that_are_held_down_are_told_by_cause(reason: str, share: float, expected: Severity | None) -> None:
-    told = throttling.gpu_clock(case(node(host={f'gpu_throttle_active{{gpu="0",reason="{reason}"}}': share})))
+    told = gpus.gpu_clock(case(node(host={f'gpu_throttle_active{{gpu="0",reason="{reason}"}}': share})))
     assert ([expected] if expected else []) == [one.severity for one in told]
 
 
 @pytest.mark.parametrize(("clock", "busy", "is_told"), [(2.4, 0.5, True), (2.41, 0.5, False), (1.0, 0.49, False)])
 def test_busy_cpus_below_their_best_clock_are_told(clock: float, busy: float, is_told: bool) -> None:
     host = {"host_cpu_frequency_hertz": clock * 1e9, "host_cpu_frequency_max_hertz": 3e9, "host_cpu_busy_ratio": busy}
-    assert bool(throttling.cpu_clock(case(node(host=host)))) is is_told
+    assert bool(cpus.cpu_clock(case(node(host=host)))) is is_told
 
 
 @pytest.mark.parametrize(("other", "severity"), [(1.0, W), (1.01, G), (2.0, G)])
@@ -215,7 +217,16 @@ def test_the_longest_gap_of_all_nodes_is_told_and_losses_before_all_samples_are_
     assert gone.text == "Samples from before what is here are gone for good: 5 the node no longer keeps them."
 
 
-@pytest.mark.parametrize(("samples", "expected"), [(1, W), (9, W), (10, None)])
+def test_readings_that_are_missing_in_samples_are_told() -> None:
+    cpu_time = msgspec.structs.replace(counter("job_cpu_user_seconds_total", 50.0), values=992)
+    finding = only(completeness.gaps(case(node(job={"job_cpu_user_seconds_total": cpu_time}))))
+
+    assert finding.severity is N
+    assert "8 of job_cpu_user_seconds_total" in finding.text
+    assert finding.figures["missing_readings"] == 8
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(1, N), (9, N), (10, None)])
 def test_few_samples_are_told(samples: int, expected: Severity | None) -> None:
     told = completeness.samples(case(node(job={}, samples=samples)))
     assert ([expected] if expected else []) == [one.severity for one in told]
@@ -255,7 +266,7 @@ def test_nodes_that_recorded_nothing_are_named() -> None:
 @pytest.mark.parametrize(("offset", "is_told"), [(0.5, True), (0.49, False), (2.0, True), (-2.0, True)])
 def test_clocks_apart_are_told_from_half_a_second_on(offset: float, is_told: bool) -> None:
     nodes = [node(name, job={}, tool={"clock_offset_s": by}) for name, by in (("a", 0.0), ("b", offset))]
-    told = clocks.clocks_apart(case(*nodes))
+    told = completeness.clocks_apart(case(*nodes))
 
     assert bool(told) is is_told
     assert all(f"{abs(offset):g} s apart" in one.text for one in told)
@@ -263,7 +274,7 @@ def test_clocks_apart_are_told_from_half_a_second_on(offset: float, is_told: boo
 
 @pytest.mark.parametrize(("by_s", "is_told"), [(1.0, True), (-1.0, True), (0.9, False)])
 def test_a_clock_that_was_set_is_told(by_s: float, is_told: bool) -> None:
-    assert bool(clocks.clock_set(case(node(job={}, steps=(ClockStep(T, by_s),))))) is is_told
+    assert bool(completeness.clock_set(case(node(job={}, steps=(ClockStep(T, by_s),))))) is is_told
 
 
 ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+00:00"}

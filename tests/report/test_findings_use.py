@@ -85,6 +85,13 @@ def test_one_sample_tells_no_efficiency_unless_the_start_is_known() -> None:
     assert pytest.approx(100 / (60 * 4)) == known.figures["ratio"]  # T is 22:13:20
 
 
+def test_memory_asked_for_comes_with_the_line_to_copy() -> None:
+    told = {"memory_limit_bytes": 16 * GIB, "scheduler": "slurm"}
+    finding = only(memory(case(node(job={"job_memory_peak_bytes": 2 * GIB}, document=told))))
+
+    assert finding.advice == "3.0 GiB would have been enough, with a reserve. For example: #SBATCH --mem=3G"
+
+
 def test_what_was_not_measured_is_unknown_with_the_reason_of_the_node() -> None:
     reasons = {
         "job_cpu_user_seconds_total": "no permission: /proc/1/stat",

@@ -25,9 +25,11 @@ from fedmon.report.charts.catalogue import (
     Figure,
     Group,
     Join,
+    Quantity,
+    Scale,
     figures,
+    scale_of,
 )
-from fedmon.report.charts.units import Quantity, Scale, scale_of
 from fedmon.report.selection import natural
 from fedmon.report.source import JOB
 

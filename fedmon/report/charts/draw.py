@@ -14,9 +14,9 @@ import numpy as np
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.report.amounts import number
+from fedmon.report.charts.catalogue import Quantity
 from fedmon.report.charts.chart import Chart, Charts, Line
 from fedmon.report.charts.library import plain_settings
-from fedmon.report.charts.units import Quantity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

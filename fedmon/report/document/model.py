@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.findings.case import Finding, Severity
 
 if TYPE_CHECKING:
     from fedmon.report.charts.chart import Chart, Charts

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from fedmon.report.blocks import Floats
+from fedmon.report.charts.catalogue import Quantity
 from fedmon.report.charts.chart import Chart, Charts
-from fedmon.report.charts.units import Quantity
 from fedmon.report.document.model import (
     LONGEST_TEXT,
     WORDS,
@@ -31,7 +31,7 @@ from fedmon.report.document.model import (
     Table,
     shown,
 )
-from fedmon.report.findings.finding import Finding
+from fedmon.report.findings.case import Finding
 
 QUIET, NUMERIC = ' class="quiet"', ' class="n"'
 _DIGITS = 4

@@ -24,7 +24,7 @@ from fedmon.report.document.model import (
     Table,
     shown,
 )
-from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.findings.case import Finding, Severity
 
 _LOOKED_AT = 60
 """Rows that decide how wide columns are: measuring thousands takes longer than drawing them."""

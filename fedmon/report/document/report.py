@@ -17,13 +17,11 @@ from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rat
 from fedmon.report.amounts import counted, duration, listed, moment, number
 from fedmon.report.document import summary
 from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, Table, shown
-from fedmon.report.document.nodes import hardware_table, job_table, node_table
+from fedmon.report.document.summary import hardware_table, job_table, node_table
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
-from fedmon.report.findings.case import Case, summed
-from fedmon.report.findings.clocks import offset_s
-from fedmon.report.findings.completeness import main_stream
-from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.findings.case import Case, Finding, Severity, summed
+from fedmon.report.findings.completeness import main_stream, offset_s
 from fedmon.report.findings.run import cost_text
 from fedmon.report.findings.thresholds import ALL, Threshold
 from fedmon.report.selection import labelled, natural

@@ -11,7 +11,7 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, storage_errors, target_of
-from fedmon.report.export.patient_file import PatientFile
+from fedmon.report.export.files import PatientFile
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.files import TargetExistsError, replacing, storage_errors, target_of
 from fedmon.report.export import Table
-from fedmon.report.export.patient_file import PatientFile
+from fedmon.report.export.files import PatientFile
 
 _WHOLE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """`struct flock`: type, whence, start, length, pid. Source: fcntl(2), section "Open file description locks"."""

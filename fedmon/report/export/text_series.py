@@ -18,7 +18,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series, split_series
 from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit
 from fedmon.report.export import Table
-from fedmon.report.export.column_spool import ColumnSpool
+from fedmon.report.export.files import ColumnSpool
 
 if TYPE_CHECKING:
     import pyarrow as pa

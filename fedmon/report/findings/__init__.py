@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from fedmon.report.findings import balance, clocks, completeness, cpu, energy, gpu, memory, run, throttling, traffic
-from fedmon.report.findings import waiting as waits
-from fedmon.report.findings.case import Case, Node
-from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.findings import balance, completeness, cpu, energy, gpu, memory, run, stalls, traffic
+from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.findings.thresholds import ALL, FEW_SAMPLES
 
 __all__ = ["ALL", "Case", "Finding", "Node", "Severity", "find"]
@@ -23,15 +21,15 @@ _FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
     memory.memory,
     gpu.gpus,
     gpu.gpu_errors,
-    waits.io_wait,
-    waits.pressure,
-    throttling.cpu_quota,
-    throttling.cpu_clock,
-    throttling.gpu_clock,
+    stalls.io_wait,
+    stalls.pressure,
+    cpu.cpu_quota,
+    cpu.cpu_clock,
+    gpu.gpu_clock,
     balance.imbalance,
     balance.gpu_imbalance,
     memory.swap,
-    waits.steal,
+    stalls.steal,
     traffic.volumes,
     traffic.link_errors,
     traffic.full_file_systems,
@@ -40,8 +38,8 @@ _FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
     run.training,
     run.time_limit,
     completeness.gaps,
-    clocks.clocks_apart,
-    clocks.clock_set,
+    completeness.clocks_apart,
+    completeness.clock_set,
     run.finder,
     run.cost,
 )

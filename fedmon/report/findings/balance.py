@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 
 from fedmon.report.amounts import number, percent, size
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Node
+from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
 from fedmon.report.findings.cpu import cpu_use
-from fedmon.report.findings.finding import Finding, Severity, unknown
 from fedmon.report.findings.gpu import GpuUse, gpu_uses, gpus_given
 from fedmon.report.findings.memory import memory_use
 from fedmon.report.findings.traffic import network_bytes

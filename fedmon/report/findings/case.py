@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -13,6 +15,45 @@ from fedmon.common.metrics.series import split_series
 from fedmon.common.store.recording import LostRange, Mark
 from fedmon.report.source import JOB, Host
 from fedmon.report.totals import SeriesTotal, StreamTotal
+
+
+class Severity(enum.Enum):
+    """How much a finding matters, the worst first; unknown is what nobody could measure."""
+
+    PROBLEM = "problem"
+    WARNING = "warning"
+    NOTE = "note"
+    GOOD = "good"
+    UNKNOWN = "unknown"
+
+    @property
+    def rank(self) -> int:
+        """The place among all, 0 for the worst."""
+        return list(Severity).index(self)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened, in words.
+
+    ``name`` is the same in every report. ``text`` is a sentence or two with figures and units, ``how`` says how they
+    were computed, ``advice`` what to do, empty where there is nothing to do. ``figures`` are the same numbers for
+    programs, in base units; None is unknown. ``nodes`` are those that it is about, by name.
+    """
+
+    name: str
+    severity: Severity
+    title: str
+    text: str
+    how: str = ""
+    advice: str = ""
+    figures: Mapping[str, float | None] = {}
+    nodes: tuple[str, ...] = ()
+
+
+def unknown(name: str, title: str, reason: str) -> Finding:
+    """Say that something is not known, and why."""
+    return Finding(name=name, severity=Severity.UNKNOWN, title=title, text=f"Not measured: {reason}.")
+
 
 Labels = Mapping[str, str]
 COMMAND = "command"
@@ -174,3 +215,16 @@ def summed(totals: Iterable[SeriesTotal | None]) -> float | None:
     """Add what counters grew by; None when none of them is there."""
     found = [one.increase for one in totals if one is not None and one.increase is not None]
     return sum(found) if found else None
+
+
+def directive(node: Node, *, cpus: int | None = None, memory_bytes: float | None = None) -> str:
+    """Return a sentence with the line of a job script to copy; empty where nobody knows the scheduler."""
+    gib = None if memory_bytes is None else math.ceil(memory_bytes / 2**30)
+    lines = {
+        "slurm": f"#SBATCH --cpus-per-task={cpus}" if cpus is not None else f"#SBATCH --mem={gib}G",
+        "pbs": f"#PBS -l ncpus={cpus}" if cpus is not None else f"#PBS -l mem={gib}gb",
+        "oar": f"#OAR -l core={cpus}" if cpus is not None else "",
+    }
+    scheduler = str(node.document.get("scheduler") or "").lower()
+    line = next((line for name, line in lines.items() if scheduler.startswith(name)), "")
+    return f" For example: {line}" if line else ""

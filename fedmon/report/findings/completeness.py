@@ -1,14 +1,17 @@
-"""Whether the recording is whole: nodes and samples that are missing, and how many there are to go by."""
+"""Whether the recording is whole, and its times are right: nodes, samples, gaps, clocks."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from fedmon.report.amounts import counted, duration, listed, moment, percent
+from fedmon.report.amounts import counted, duration, listed, moment, number, percent
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Node
-from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.totals import StreamTotal
+
+_EACH_SAMPLE = ("job_cpu_user_seconds_total", "job_memory_rss_bytes", "host_cpu_busy_ratio",
+                "host_memory_available_bytes")  # fmt: skip
+"""Metrics that are read with each sample; many others are read less often on purpose."""
 
 
 def main_stream(case: Case, node: Node) -> StreamTotal | None:
@@ -45,11 +48,10 @@ def samples(case: Case) -> list[Finding]:
     return [
         Finding(
             name="samples",
-            severity=Severity.WARNING,
+            severity=Severity.NOTE,
             title="Few samples",
             text=f"There {'is' if amount == 1 else 'are'} only {counted(amount, 'sample')}{nodes} of {what}.{rates}",
             how="samples in the recording",
-            advice="Measure more often (a shorter interval), or a longer run.",
             figures={"samples": float(amount)},
             nodes=tuple(totals),
         )
@@ -114,15 +116,32 @@ def gap_share(stream: StreamTotal) -> float:
 
 def _whole(case: Case) -> Finding:
     totals = [stream for node in case.nodes if (stream := main_stream(case, node)) is not None]
+    missed = {name: amount for node in case.nodes for name, amount in _missed(case, node).items()}
+    samples = counted(sum(one.samples for one in totals), "sample")
+    text = f"No sample is missing: {samples} of {counted(len(totals), 'node')}."
+    if missed:
+        text = f"No sample is missing, but readings in them: {listed([f'{n} of {m}' for m, n in missed.items()])}."
     return Finding(
         name="gaps",
-        severity=Severity.GOOD,
+        severity=Severity.NOTE if missed else Severity.GOOD,
         title="Gaps",
-        text=f"No sample is missing: {counted(sum(one.samples for one in totals), 'sample')} of"
-        f" {counted(len(totals), 'node')}.",
-        how="numbers of the samples, and the time between them",
-        figures={"ratio": 0.0, "missing_samples": 0.0, "lost_samples": 0.0},
-    )
+        text=text,
+        how="numbers of the samples, the time between them, and what is read with each of them",
+        figures={"ratio": 0.0, "missing_samples": 0.0, "lost_samples": 0.0,
+                 "missing_readings": float(sum(missed.values()))},
+    )  # fmt: skip
+
+
+def _missed(case: Case, node: Node) -> dict[str, int]:
+    """Return how many readings are missing of what is read with each sample, by metric."""
+    stream = main_stream(case, node)
+    found = {}
+    for name in _EACH_SAMPLE:
+        total = stream.series.get(name) if stream is not None else None
+        # The first sample of a boot has no share of the time before it, and the last may come when the job is gone.
+        if stream is not None and total is not None and stream.samples - stream.boots - 1 > total.values:
+            found[name] = stream.samples - total.values
+    return found
 
 
 def absent_nodes(case: Case) -> list[Finding]:
@@ -152,3 +171,65 @@ def absent_nodes(case: Case) -> list[Finding]:
             nodes=tuple(missing),
         )
     ]
+
+
+def clocks_apart(case: Case) -> list[Finding]:
+    """Say when the clocks of hosts differ."""
+    offsets = {node.name: offset for node in case.nodes if (offset := offset_s(node)) is not None}
+    if not offsets:
+        return []
+    first, last = min(offsets, key=lambda name: offsets[name]), max(offsets, key=lambda name: offsets[name])
+    apart = offsets[last] - offsets[first] if len(offsets) > 1 else abs(offsets[first])
+    if apart < limits.CLOCKS_APART.value:
+        return []
+    text = (
+        f"The clocks of {first} and {last} are {number(apart)} s apart"
+        if len(offsets) > 1
+        else f"The clock of {first} is {number(apart)} s off"
+    )
+    return [
+        Finding(
+            name="clocks-apart",
+            severity=Severity.WARNING,
+            title="Clocks apart",
+            text=f"{text}: what happened at once on two hosts is shown that far apart.",
+            how="offset of each host's clock from that of the shared folder or broker, as estimated at the start",
+            advice="Keep clocks by NTP or chrony. Durations and rates are right all the same: they use another clock.",
+            figures={"seconds": apart},
+            nodes=(first, last) if len(offsets) > 1 else (first,),
+        )
+    ]
+
+
+def clock_set(case: Case) -> list[Finding]:
+    """Say when a clock was set while samples were taken."""
+    found: dict[str, str] = {}
+    largest = 0.0
+    for node in case.nodes:
+        steps = [step for stream in node.streams.values() for step in stream.clock_steps
+                 if abs(step.by_s) >= limits.CLOCK_SET.value]  # fmt: skip
+        if steps:
+            step = max(steps, key=lambda one: abs(one.by_s))
+            way = "forward" if step.by_s > 0 else "back"
+            found[node.name] = f"{node.name} by {number(abs(step.by_s))} s {way} before {moment(step.t)}"
+            largest = max(largest, abs(step.by_s))
+    if not found:
+        return []
+    return [
+        Finding(
+            name="clock-set",
+            severity=Severity.WARNING,
+            title="Clock set",
+            text=f"The clock was set while samples were taken: {listed(list(found.values()))}.",
+            how="wall clock against monotonic clock from one sample to the next",
+            advice="Times before and after do not fit together; durations and rates are right all the same.",
+            figures={"seconds": largest},
+            nodes=tuple(found),
+        )
+    ]
+
+
+def offset_s(node: Node) -> float | None:
+    """Return by how many seconds the clock of a host is ahead, as it was estimated; None where nobody did."""
+    offset = node.host.tool.get("clock_offset_s")
+    return float(offset) if isinstance(offset, int | float) and not isinstance(offset, bool) else None

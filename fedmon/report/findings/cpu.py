@@ -1,4 +1,4 @@
-"""How much of the CPUs was used."""
+"""How much of the CPUs was used, and what kept a job from them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from fedmon.report.amounts import counted, duration, listed, number, percent
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Node, unix
-from fedmon.report.findings.finding import Finding, Severity, unknown
-from fedmon.report.findings.waiting import pressure_shares
+from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unix, unknown
+from fedmon.report.findings.stalls import pressure_shares
 
 _USER, _SYSTEM = "job_cpu_user_seconds_total", "job_cpu_system_seconds_total"
 BUSY = "host_cpu_busy_ratio"
+_FREQUENCY = "host_cpu_frequency_hertz"
+_SLOWED = 0.8
+"""CPUs that run at less of their best clock while they are busy are held back; turbo alone costs less than that."""
 _MOST_BUSY, _THREADS, _QUOTA = "job_cpus_busy", "job_threads", "job_cpu_throttled_seconds_total"
 _COARSE_S = 5.0
 """Samples further apart than this average out phases in which a program is parallel."""
@@ -80,6 +82,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     peaks = [peak.high for node in case.nodes if (peak := node.one(_MOST_BUSY)) is not None]
     if peaks and sum(peaks) > busy + _ROUNDING:
         text += f" At most {number(sum(peaks))} were busy at once." if cpus != 1 else ""
+    text += _levels(case.nodes[0]) if len(case.nodes) == 1 else ""
     severity, advice = _graded(ratio, cpus, [(node, uses[node.name]) for node in case.nodes if node.name in uses],
                                is_of_machine=is_of_machine)  # fmt: skip
     starved = {node.name: share for node in case.nodes if (share := _starved(node, ratio)) is not None}
@@ -110,6 +113,17 @@ def cpu_efficiency(case: Case) -> list[Finding]:
             nodes=tuple(uses),
         )
     ]
+
+
+def _levels(node: Node) -> str:
+    """Say for how long a job kept how many CPUs busy; nothing where it always was about the same."""
+    busy = node.one(_MOST_BUSY)
+    if busy is None or len(busy.levels) < limits.FEW_SAMPLES.value:
+        return ""
+    median, often = busy.quantile(0.5) or 0.0, busy.quantile(0.95) or 0.0
+    if often - median <= max(_ROUNDING, 0.1 * median):
+        return ""
+    return f" Half of the time it was at most {number(median)}, and for a twentieth of it more than {number(often)}."
 
 
 def _starved(node: Node, ratio: float) -> float | None:
@@ -154,16 +168,26 @@ def _graded(
         "About one CPU was busy: the program seems to run with one thread. Ask for one CPU, or let it use several."
         if needed == 1 and uses[0][1].busy > 0.7
         else f"Ask for {counted(needed, 'CPU')}, or find out what it waits for, such as storage."
-    )
+    ) + directive(uses[0][0], cpus=max(_needed(node, use) for node, use in uses))
     if is_of_machine:
         return Severity.NOTE, advice
     return (Severity.WARNING if ratio > limits.CPU_VERY_LOW.value else Severity.PROBLEM), advice
 
 
 def _needed(node: Node, use: CpuUse) -> int:
-    """Return how many CPUs the job kept busy at once on a node, at the most that is known."""
-    peak = node.one(_MOST_BUSY)
-    return max(1, math.ceil(max(use.busy, 0.0 if peak is None else peak.high) - _ROUNDING))
+    """Return with how many CPUs the job would hardly take longer on a node, by how long it kept how many busy."""
+    busy = node.one(_MOST_BUSY)
+    needed = max(1, math.ceil(use.busy - _ROUNDING))
+    if busy is None or not busy.levels:
+        return max(needed, 0 if busy is None else math.ceil(busy.high - _ROUNDING))
+    while _longer(busy.levels, needed) > limits.LONGER.value:
+        needed += 1
+    return needed
+
+
+def _longer(levels: Sequence[tuple[float, float]], cpus: int) -> float:
+    """Return by which part the job would take longer with so many CPUs, if it used them fully meanwhile."""
+    return sum(share * max(0.0, (busy - _ROUNDING) / cpus - 1) for busy, share in levels)
 
 
 def _hidden_s(node: Node, use: CpuUse) -> float:
@@ -207,3 +231,71 @@ def _why_not(case: Case) -> str:
     if any(node.one(_USER) is not None for node in case.nodes):
         return "one sample of the job is too few for CPU time over elapsed time"
     return next((node.why_not(_USER, _SYSTEM) for node in case.nodes), "no node recorded the job")
+
+
+def cpu_quota(case: Case) -> list[Finding]:
+    """Say how long the quota of its cgroup kept a job from CPUs."""
+    if case.job is None:
+        return []
+    shares: dict[str, tuple[float, float]] = {}
+    for node in case.nodes:
+        held, use = node.one(_QUOTA), cpu_use(node)
+        if held is not None and held.increase is not None and use is not None:
+            wanted_s = held.increase + use.used_s
+            shares[node.name] = (held.increase / wanted_s if wanted_s > 0 else 0.0, held.increase)
+    if not shares:
+        why = next((node.why_not(_QUOTA) for node in case.nodes), "no node")
+        return [unknown("cpu-throttling", "CPU quota", why)]
+    most = max(shares, key=lambda name: shares[name])
+    share, held_s = shares[most]
+    if share < limits.THROTTLED.value:
+        severity, text = Severity.GOOD, f"No CPU time to speak of was withheld by a quota ({percent(share)})."
+    else:
+        severity = Severity.PROBLEM if share >= limits.THROTTLED_MUCH.value else Severity.WARNING
+        text = (
+            f"The CPU quota of its cgroup withheld {duration(held_s)} of CPU time from the job on {most}:"
+            f" {percent(share)} of what it wanted."
+        )
+    return [
+        Finding(
+            name="cpu-throttling",
+            severity=severity,
+            title="CPU quota",
+            text=text,
+            how="time for which the kernel kept runnable threads from CPUs, by that time and the CPU time used",
+            advice="Ask for more CPUs, or start fewer threads." if severity is not Severity.GOOD else "",
+            figures={"ratio": share, "throttled_seconds": held_s},
+            nodes=(most,),
+        )
+    ]
+
+
+def cpu_clock(case: Case) -> list[Finding]:
+    """Say when busy CPUs ran far below the best clock that was seen on them."""
+    found: dict[str, str] = {}
+    lowest = 1.0
+    for node in case.nodes:
+        clock, best, busy = node.one(_FREQUENCY), node.one("host_cpu_frequency_max_hertz"), node.one(BUSY)
+        if clock is None or busy is None or busy.mean < 0.5:
+            continue
+        top = max(clock.high, best.high if best is not None else 0.0)
+        ratio = clock.mean / top if top > 0 else 1.0
+        lowest = min(lowest, ratio)
+        if ratio <= _SLOWED:
+            hot = max(node.all("host_temperature_celsius"), key=lambda each: each[1].high, default=None)
+            heat = f", up to {number(hot[1].high)} °C" if hot is not None else ""
+            found[node.name] = f"{node.name} {clock.mean / 1e9:.1f} of {top / 1e9:.1f} GHz{heat}"
+    if not found:
+        return []
+    return [
+        Finding(
+            name="cpu-clock",
+            severity=Severity.WARNING,
+            title="CPUs below their best clock",
+            text=f"Busy CPUs ran below the best clock seen on them: {listed(list(found.values()))}.",
+            how="mean clock of all CPUs by the highest seen, on machines whose CPUs were busy for half of the time",
+            advice="Heat, a power limit, wide vector instructions or a governor that saves power can be the cause.",
+            figures={"ratio": lowest},
+            nodes=tuple(found),
+        )
+    ]

@@ -7,8 +7,7 @@ from typing import Any
 
 from fedmon.report.amounts import energy as amount_of
 from fedmon.report.amounts import listed, mass, number, percent
-from fedmon.report.findings.case import Case, Node, summed
-from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, summed, unknown
 from fedmon.report.totals import SeriesTotal
 
 JOB_JOULES, NODE_JOULES = "job_energy_joules_total", "node_energy_joules_total"

@@ -1,4 +1,4 @@
-"""Whether the GPUs worked."""
+"""Whether the GPUs worked, and what held their clocks down."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 from fedmon.report.amounts import counted, listed, percent, size
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Node
-from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
 
 USE = "gpu_utilization_ratio"
 _OF_JOB = ("job_gpu_processes", "job_gpu_memory_bytes", "job_gpu_sm_ratio")
 _TITLE = "GPU use"
+_THROTTLED = "gpu_throttle_active"
+_HEAT = {"software_thermal", "hardware_thermal"}
+_POWER = {"software_power_cap", "hardware_power_brake", "hardware_slowdown", "board_limit"}
 
 
 class GpuUse(NamedTuple):
@@ -165,3 +167,50 @@ def _none(case: Case) -> list[Finding]:
 
 def _told(uses: list[GpuUse]) -> str:
     return listed([f"{use.name} (below 5 % for {percent(use.idle_share)} of the time)" for use in uses])
+
+
+def gpu_clock(case: Case) -> list[Finding]:
+    """Say how long heat or a power limit held the clocks of GPUs down."""
+    heat = _held(case, _HEAT)
+    power = _held(case, _POWER)
+    found: list[Finding] = []
+    for name, title, shares, cause, advice in (
+        ("gpu-thermal", "GPU slowed by heat", heat, "heat", "Tell the operator: cooling does not keep up."),
+        ("gpu-power", "GPU slowed by its power limit", power, "a power limit",
+         "Normal at full load; a higher limit would make it faster, a lower one save energy."),
+    ):  # fmt: skip
+        past = sorted((one for one in shares if shares[one] >= limits.THROTTLED.value), key=lambda one: -shares[one])
+        if not past:
+            continue
+        share = shares[past[0]]
+        is_bad = cause == "heat"
+        found.append(
+            Finding(
+                name=name,
+                severity=(Severity.PROBLEM if share >= limits.THROTTLED_MUCH.value else Severity.WARNING)
+                if is_bad
+                else Severity.NOTE,
+                title=title,
+                text=f"Clocks were held down by {cause}:"
+                f" {listed([f'{one} for {percent(shares[one])} of the time' for one in past])}.",
+                how="share of the samples in which the driver named this reason, weighted by time",
+                advice=advice,
+                figures={"ratio": share},
+                nodes=tuple(past),
+            )
+        )
+    return found
+
+
+def _held(case: Case, reasons: set[str]) -> dict[str, float]:
+    """Return for each GPU the largest share of the time for which one of some reasons held."""
+    return {f"GPU {gpu} of {node.name}": share for node in case.nodes for gpu, share in _shares(node, reasons).items()}
+
+
+def _shares(node: Node, reasons: set[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for labels, total in node.all(_THROTTLED):
+        if labels.get("reason") in reasons:
+            gpu = labels.get("gpu", "?")
+            found[gpu] = max(found.get(gpu, 0.0), total.mean)
+    return found

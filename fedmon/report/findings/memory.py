@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from fedmon.report.amounts import counted, duration, listed, percent, size, size_rate
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Node
-from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unknown
 
 _PEAK, _RSS = "job_memory_peak_bytes", "job_memory_rss_bytes"
 _LIMIT, _TOTAL, _AVAILABLE = "job_memory_limit_bytes", "host_memory_total_bytes", "host_memory_available_bytes"
@@ -75,10 +74,12 @@ def memory(case: Case) -> list[Finding]:
     if hits:
         text += f" The cgroup ran into its limit {counted(int(hits), 'time')}."
     severity, advice = Severity.GOOD, ""
+    told = next(directive(node, memory_bytes=_reserve(use.peak)) for node in case.nodes if node.name == most)
     if use.limit and use.ratio >= limits.MEMORY_NEAR_LIMIT.value:
-        severity, advice = Severity.WARNING, f"Ask for {size(_reserve(use.peak))}, or use less: it nearly ran out."
+        severity = Severity.WARNING
+        advice = f"Ask for {size(_reserve(use.peak))}, or use less: it nearly ran out.{told}"
     elif use.is_asked_for and use.ratio <= limits.MEMORY_FAR_FROM_LIMIT.value:
-        severity, advice = Severity.NOTE, f"{size(_reserve(use.peak))} would have been enough, with a reserve."
+        severity, advice = Severity.NOTE, f"{size(_reserve(use.peak))} would have been enough, with a reserve.{told}"
     elif not use.is_asked_for:
         severity = Severity.NOTE
     method = next((labels["method"] for node in case.nodes for labels, _ in node.all("job_method_info")

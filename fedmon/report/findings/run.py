@@ -6,8 +6,7 @@ import signal
 
 from fedmon.report.amounts import counted, duration, listed, moment, number, percent, size
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import COMMAND, Case
-from fedmon.report.findings.finding import Finding, Severity
+from fedmon.report.findings.case import COMMAND, Case, Finding, Severity
 
 _UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
 _COST = "agent_cpu_seconds_total"
@@ -82,7 +81,7 @@ def time_limit(case: Case) -> list[Finding]:
             text=f"It ran for {duration(elapsed_s)} of the {duration(limit)} that it was given ({percent(ratio)}).",
             how="elapsed time by the time limit of the scheduler",
             advice="Ask for more time, or save checkpoints: a slower run would be cut off." if near else "",
-            figures={"ratio": ratio, "limit_seconds": float(limit)},
+            figures={"ratio": ratio, "elapsed_seconds": elapsed_s, "limit_seconds": float(limit)},
         )
     ]
 

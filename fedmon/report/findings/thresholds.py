@@ -28,6 +28,12 @@ CPU_VERY_LOW = Threshold(
     unit=Unit.RATIO,
     why="four of five CPUs did nothing: most often a program with one thread, or one that waits",
 )
+LONGER = Threshold(
+    name="longer with fewer CPUs",
+    value=0.05,
+    unit=Unit.RATIO,
+    why="a job that takes a twentieth longer with fewer CPUs starts earlier by more than that",
+)
 CPU_HIGH = Threshold(
     name="CPUs full",
     value=0.95,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fedmon.report.amounts import listed, percent, size, size_rate
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Node, summed
-from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, summed, unknown
 
 NETWORK = _RECEIVED, _SENT = "host_network_receive_bytes_total", "host_network_transmit_bytes_total"
 FABRIC = ("infiniband_receive_bytes_total", "infiniband_transmit_bytes_total")

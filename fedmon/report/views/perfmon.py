@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedmon.common.files import replacing, storage_errors
 from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.report.export import Table
-from fedmon.report.export.column_spool import ColumnSpool
+from fedmon.report.export.files import ColumnSpool
 from fedmon.report.source import Source
 from fedmon.report.views.places import Place, survey
 from fedmon.report.views.view_table import (

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 from fedmon.common.metrics.table import METRICS, Kind
-from fedmon.report.charts.catalogue import EXCEPTIONS, FIRST_OF_JOB, FIRST_OF_NODES, NOT_SHOWN, TROUBLE, figures
-from fedmon.report.charts.units import Quantity, quantity_of
+from fedmon.report.charts.catalogue import (
+    EXCEPTIONS,
+    FIRST_OF_JOB,
+    FIRST_OF_NODES,
+    NOT_SHOWN,
+    TROUBLE,
+    Quantity,
+    figures,
+    quantity_of,
+)
 
 ALL = figures(METRICS)
 

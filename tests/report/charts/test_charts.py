@@ -13,8 +13,8 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import series
 from fedmon.common.store.recording import Recording
 from fedmon.report import charts
+from fedmon.report.charts.catalogue import Quantity, scale_of
 from fedmon.report.charts.draw import drawn, figure, literal
-from fedmon.report.charts.units import Quantity, scale_of
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
 from tests.report.charts.recordings import T0, chart, made, named, points, recording, samples

@@ -1,11 +1,10 @@
-"""Whether work waited: for disks, for a resource at all, and for the machine under a virtual one."""
+"""Whether work stood still: for disks, a resource, a quota, heat, or the machine under a virtual one."""
 
 from __future__ import annotations
 
 from fedmon.report.amounts import listed, percent
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Node
-from fedmon.report.findings.finding import Finding, Severity, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
 
 _SECONDS = "host_cpu_seconds_total"
 _RESOURCES = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
