@@ -33,7 +33,7 @@ PAGE = ROOT / "docs/architecture.md"
 # Goals: ping 15 and 15, sample 12 and 12, START 12, run 16 and 24.
 BUDGETS = {
     "Ping": {"Researcher": 15, "Node": 10},
-    "Sample": {"Node": 11, "Researcher": 13},
+    "Sample": {"Node": 11, "Researcher": 12},
     "Experiment START": {"Researcher": 12},
     "Run": {"Researcher": 26, "Node": 44},
 }

@@ -20,10 +20,10 @@ from fedmon.common.metrics.table import MISSING
 from fedmon.common.store.recording import Recording
 from fedmon.report.document import write
 from fedmon.report.document.model import Document
-from fedmon.report.document.nodes import job_table, node_table
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
 from fedmon.report.document.report import build
+from fedmon.report.document.summary import job_table, node_table
 from fedmon.report.findings import find
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
