@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 REQUEST_S = 10.0
 UPLOAD_S = 60.0
 SWEEP_S = 600.0
+HISTORIC_PATH = "/upload/"
 FIELD = "file"
 _MAX_CONNECTIONS = 600
 """More than nftables.conf allows one address; each has up to 280 KB over TLS."""
@@ -129,12 +130,6 @@ class _Endpoints:
         files, size_bytes = self._store.usage()
         return JSONResponse({"status": "ok", "files": files, "bytes": size_bytes})
 
-    async def upload(self, request: Request) -> Response:
-        return await self._received(request, is_form=False)
-
-    async def upload_historic(self, request: Request) -> Response:
-        return await self._received(request, is_form=True)
-
     async def download(self, request: Request) -> Response:
         file = await run_in_threadpool(self._store.find, request.path_params["sha256"])
         if file is None:
@@ -154,7 +149,8 @@ class _Endpoints:
             filename=file.sha256,
         )
 
-    async def _received(self, request: Request, *, is_form: bool) -> Response:
+    async def upload(self, request: Request) -> Response:
+        is_form = request.url.path == HISTORIC_PATH
         try:
             party = await run_in_threadpool(self._party, request)
             if request.headers.get("content-encoding", "identity") != "identity":
@@ -171,16 +167,15 @@ class _Endpoints:
             return _refusal(400, "the client went away")
         logger.info("stored file %s of %d bytes for %s", stored.sha256, stored.size_bytes, party or "everyone")
         url = f"{self._public_url}/files/{stored.sha256}"
-        expires = _moment(stored.expires)
-        answer: dict[str, object] = {
-            "url": url,
-            "sha256": stored.sha256,
-            "size_bytes": stored.size_bytes,
-            "expires": expires,
-        }
         if is_form:
-            answer = {"url": url, "file": url, "created_at": _moment(stored.stored)}
-        return JSONResponse(answer, status_code=201)
+            answer: dict[str, object] = {"file": url, "created_at": _moment(stored.stored)}
+        else:
+            answer = {
+                "sha256": stored.sha256,
+                "size_bytes": stored.size_bytes,
+                "expires": _moment(stored.expires),
+            }
+        return JSONResponse({"url": url, **answer}, status_code=201)
 
     async def _stored(self, request: Request, party: str | None, *, is_form: bool) -> StoredFile:
         max_bytes = self._store.limits.max_file_bytes
@@ -255,7 +250,7 @@ def serve(
         application = Starlette(
             routes=[
                 Route("/files", endpoints.upload, methods=["POST"]),
-                Route("/upload/", endpoints.upload_historic, methods=["POST"]),
+                Route(HISTORIC_PATH, endpoints.upload, methods=["POST"]),
                 Route("/files/{sha256}", endpoints.download, methods=["GET", "HEAD"]),
                 Route("/health", endpoints.health, methods=["GET"]),
             ],

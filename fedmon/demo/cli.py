@@ -26,9 +26,9 @@ from fedmon.broker.errors import BrokerStartError, PortInUseError
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
+from fedmon.common.text import rich_table
 from fedmon.common.wire.messages import PlanDecision
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
-from fedmon.demo.screen import DemoScreen
 from fedmon.plan import parcels
 from fedmon.researcher.asking.outcome import Outcomes
 from fedmon.researcher.cli.readings import Latest, WatchState
@@ -39,6 +39,7 @@ from fedmon.researcher.runs.handle import RunHandle
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from rich.table import Table
 
 RESEARCHER = "demo-researcher"
 USUAL_PORT = 1883
@@ -61,6 +62,11 @@ MAX_ROUNDS = 12
 ROUND_S = 60.0
 
 Parts = Mapping[str, Mapping[str, Any]]
+Row = Sequence[str]
+Update = Callable[[Row, Sequence[Row], float], None]
+"""Shows columns and rows, and the share of the watch that is over, 0 to 1."""
+_INDENT = 4
+_PLAIN_WIDTH = 120
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -87,7 +93,13 @@ def demo(
                 screen.note(f"broker: {broker.name} at {broker.url}, for this machine only")
                 screen.note("three hospitals, each with its part of a public table, get ready ...")
                 hospitals.make()
-                _tell(broker, hospitals, screen, Path(name), document)
+                settings = ResearcherSettings(
+                    id=RESEARCHER,
+                    broker=BrokerSettings(hosts=(BrokerHost(host=broker.host, port=broker.port),)),
+                    folder=Path(name, "researcher"),
+                )
+                with Federation(settings=settings) as federation:
+                    Story(federation, hospitals, screen, Path(name), document).run()
                 document["timings_s"]["total"] = round(time.monotonic() - started, 2)
                 screen.note(f"everything worked, in {document['timings_s']['total']:.1f} s")
                 if keep:
@@ -108,22 +120,6 @@ def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:
         with contextlib.suppress(PortInUseError, BrokerStartError):
             return stack.enter_context(engine(port=USUAL_PORT))
     return stack.enter_context(engine())
-
-
-def _tell(
-    broker: BrokerEngine, hospitals: Hospitals, screen: DemoScreen, folder: Path, document: dict[str, Any]
-) -> None:
-    settings = ResearcherSettings(
-        id=RESEARCHER,
-        broker=BrokerSettings(hosts=(BrokerHost(host=broker.host, port=broker.port),)),
-        folder=folder / "researcher",
-    )
-    with Federation(settings=settings) as federation:
-        story = Story(federation, hospitals, screen, folder)
-        try:
-            story.run()
-        finally:
-            document |= story.document
 
 
 def _keep(
@@ -149,15 +145,77 @@ def _keep(
         screen.note("stopping")
 
 
+class DemoScreen:
+    """Tables that change in place on a terminal, plain lines elsewhere; ``width`` is how many characters fit."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        from rich.console import Console
+
+        plain_width = None if sys.stdout.isatty() else _PLAIN_WIDTH + _INDENT
+        self._console = Console(highlight=False, markup=False, quiet=quiet, width=plain_width)
+        self.width = self._console.width - _INDENT
+
+    def step(self, number: int, total: int, title: str) -> None:
+        """Begin a step."""
+        if self._console.is_terminal:
+            self._console.print()
+        self._console.print(f"[{number}/{total}] {title}", style="bold", soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Print a sentence."""
+        self._console.print(f"{' ' * _INDENT}{text}", soft_wrap=True)
+
+    def command(self, line: str) -> None:
+        """Print a command as it is typed."""
+        self._console.print(f"{' ' * _INDENT}$ {line}", style="dim", soft_wrap=True)
+
+    def table(self, columns: Row, rows: Sequence[Row]) -> None:
+        """Print a table."""
+        from rich.padding import Padding
+
+        self._console.print(Padding(_table(columns, rows), (0, 0, 0, _INDENT), expand=False))
+
+    @contextlib.contextmanager
+    def live(self, title: str) -> Iterator[Update]:
+        """Show a table that changes in place; elsewhere than on a terminal, as it is at the end."""
+        from rich.console import Group, RenderableType
+        from rich.live import Live
+        from rich.padding import Padding
+        from rich.progress_bar import ProgressBar
+
+        def shown(columns: Row, rows: Sequence[Row], done: float) -> RenderableType:
+            bar = [ProgressBar(total=1.0, completed=done, width=40)] if self._console.is_terminal else []
+            return Padding(Group(title, _table(columns, rows), *bar), (0, 0, 0, _INDENT), expand=False)
+
+        with Live(shown((), (), 0.0), console=self._console, refresh_per_second=5) as live:
+            yield lambda columns, rows, done: live.update(shown(columns, rows, done))
+        if not self._console.is_terminal:
+            self._console.print()  # rich ends the last line on a terminal only
+
+
+def _table(columns: Row, rows: Sequence[Row]) -> Table:
+    from rich.text import Text
+
+    table = rich_table()
+    for index, column in enumerate(columns):
+        is_numeric = index and rows and all(row[index][:1].isdigit() or row[index] in ("-", "") for row in rows)
+        table.add_column(column, justify="right" if is_numeric else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
 class Story:
     """One walk through a federation; ``document`` gathers what `--json` prints."""
 
-    def __init__(self, federation: Federation, hospitals: Hospitals, screen: DemoScreen, folder: Path) -> None:
+    def __init__(
+        self, federation: Federation, hospitals: Hospitals, screen: DemoScreen, folder: Path, document: dict[str, Any]
+    ) -> None:
         self._fed, self._hospitals, self._screen, self._folder = federation, hospitals, screen, folder
         self._plan = folder / PLAN
         self._changed = threading.Condition()
         self._decisions: dict[str, tuple[PlanDecision, float]] = {}
-        self.document: dict[str, Any] = {"ok": False, "timings_s": {}}
+        self.document = document
 
     def run(self) -> None:
         """Tell the whole story. Raises DemoError, or what a part of fedmon raised."""
@@ -179,10 +237,10 @@ class Story:
         self._screen.step(1, STEPS, "Who is online?")
         started = time.monotonic()
         self._wait(lambda: self._are(NodeState.ONLINE, *NODES), 15.0, "the three nodes did not come online")
-        self._time("all_nodes_online", started)
+        self._time("all_nodes_online", time.monotonic() - started)
         nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
         pings = self._answered(self._fed.ping(), "ping")
-        self._time_exactly("ping", pings.elapsed_s)
+        self._time("ping", pings.elapsed_s)
         self._screen.table(
             ("node", "state", "since (UTC)", "version", "ping"),
             [
@@ -201,7 +259,7 @@ class Story:
     def _datasets(self) -> None:
         self._screen.step(2, STEPS, "Which datasets do they offer?")
         found = self._answered(self._fed.datasets(), "list")
-        self._time_exactly("list", found.elapsed_s)
+        self._time("list", found.elapsed_s)
         rows = [
             (node_id, dataset.name, " x ".join(map(str, dataset.shape or ())), ", ".join(dataset.tags))
             for node_id, outcome in found.items()
@@ -215,7 +273,7 @@ class Story:
     def _search(self) -> None:
         self._screen.step(3, STEPS, "Who has data tagged breast-cancer and south?")
         found = self._answered(self._fed.search(["breast-cancer", "south"]), "search")
-        self._time_exactly("search", found.elapsed_s)
+        self._time("search", found.elapsed_s)
         matches: dict[str, int] = {
             str(node_id): outcome.reply.count if outcome.reply else 0 for node_id, outcome in found.items()
         }
@@ -229,7 +287,7 @@ class Story:
         plan = self._plan
         plan.write_bytes((DATA / plan.name).read_bytes())
         asked = self._answered(self._fed.approve(plan, description="Logistic regression, in rounds"), "approval")
-        self._time_exactly("approve", asked.elapsed_s)
+        self._time("approve", asked.elapsed_s)
         sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
         self._screen.note(f"sent {plan.name}; every node says it is pending")
         self._screen.note(f"SHA-256 {sha256}")
@@ -237,7 +295,7 @@ class Story:
         for node_id in NODES:
             self._decide(node_id, sha256)
         self._wait(lambda: set(self._decisions) >= set(NODES), 5.0, "the owners' decisions did not arrive")
-        self._time("three_owners_decide", started)
+        self._time("three_owners_decide", time.monotonic() - started)
         rows = [
             (node_id, decision.status.value, decision.note)
             for node_id, (decision, _) in sorted(self._decisions.items())
@@ -261,9 +319,8 @@ class Story:
         if "LogisticRegression" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
         note = "sums only"
-        verb, words = "approve", ("--note", note)
-        self._screen.command(f"fedmon node plan {verb} {sha256[:8]} --note '{note}' --dir {node_id}")
-        self._hospitals.owner(node_id, "plan", verb, sha256, *words)
+        self._screen.command(f"fedmon node plan approve {sha256[:8]} --note '{note}' --dir {node_id}")
+        self._hospitals.owner(node_id, "plan", "approve", sha256, "--note", note)
 
     def _watch(self) -> None:
         self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")
@@ -295,7 +352,7 @@ class Story:
         self._hospitals.kill(VICTIM)
         self._wait(lambda: self._are(NodeState.OFFLINE, VICTIM), 10.0, f"{VICTIM} was not seen going offline")
         node, took_s = self._fed.nodes()[VICTIM], time.monotonic() - started
-        self._time_exactly("offline_seen", took_s)
+        self._time("offline_seen", took_s)
         self._screen.table(
             ("node", "state", "reason", "seen after"), [(VICTIM, node.state.value, node.reason, _ms(took_s))]
         )
@@ -308,7 +365,7 @@ class Story:
         started = time.monotonic()
         self._hospitals.start(VICTIM)
         self._wait(lambda: self._are(NodeState.ONLINE, VICTIM), 15.0, f"{VICTIM} did not come back online")
-        self._time("back_online", started)
+        self._time("back_online", time.monotonic() - started)
         answered = self._answered(self._fed.ping(), "ping")
         self._screen.note(f"online again after {time.monotonic() - started:.1f} s; {len(answered)} of 3 answer a ping")
 
@@ -325,7 +382,7 @@ class Story:
             for one in Regression(self._fed, self._plan).rounds():
                 rounds.append(one)
                 update(round_columns(NODES), [round_row(each, NODES) for each in rounds], one.progress)
-        self._time("regression", started)
+        self._time("regression", time.monotonic() - started)
         self._screen.note(explanation(rounds[-1]))
         if not rounds[-1].is_last:
             raise DemoError(f"the regression did not come to rest within {len(rounds)} rounds")
@@ -380,10 +437,7 @@ class Story:
             raise DemoError(f"not every node answered {what}: {missing or outcomes}")
         return outcomes
 
-    def _time(self, name: str, started: float) -> None:
-        self._time_exactly(name, time.monotonic() - started)
-
-    def _time_exactly(self, name: str, seconds: float) -> None:
+    def _time(self, name: str, seconds: float) -> None:
         self.document["timings_s"][name] = round(seconds, 4)
 
 
@@ -513,14 +567,12 @@ def explanation(one: TrainingRound) -> str:
     """Say what the columns of hospitals hold, and how plans were confined there."""
     energy = "joules" if any(cost.joules is not None for cost in one.nodes.values()) else "no energy is measured here"
     levels = {node: str(cost.sandbox) for node, cost in one.nodes.items()}
-    if len(set(levels.values())) == 1:
-        confined = f"confined at level {next(iter(levels.values()))}"
-    else:
-        confined = "confined at level " + ", ".join(f"{level} at {node}" for node, level in levels.items())
+    is_one = len(set(levels.values())) == 1
+    each_level = [*levels.values()][:1] if is_one else [f"{level} at {node}" for node, level in levels.items()]
     sent = {cost.bytes_sent for cost in one.nodes.values()} | {cost.bytes_received for cost in one.nodes.values()}
     each = next(iter(one.nodes.values()))
     ways = f" ({each.bytes_sent} of the model there, {each.bytes_received} back)" if len(sent) <= 2 else ""
-    return f"at each hospital: seconds, bytes{ways}, {energy}; {confined}"
+    return f"at each hospital: seconds, bytes{ways}, {energy}; confined at level {', '.join(each_level)}"
 
 
 def _cost_cell(cost: RoundCost | None) -> str:

@@ -15,6 +15,7 @@ import msgspec
 import tomlkit
 
 from fedmon.common.errors import FedmonError
+from fedmon.common.settings.keys import HISTORIC
 
 DATA = importlib.resources.files("fedmon.demo") / "data"
 STOP_S = 6.0
@@ -152,8 +153,6 @@ class Hospitals:
 
 def _environment() -> dict[str, str]:
     """Return our environment without settings: the demo must not follow what the user set for something else."""
-    from fedmon.common.settings.keys import HISTORIC
-
     return {
         name: value for name, value in os.environ.items() if not name.startswith("FEDMON_") and name not in HISTORIC
     }

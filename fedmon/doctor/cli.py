@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import re
 import secrets
@@ -11,9 +12,8 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Self
 
 import msgspec
@@ -58,26 +58,18 @@ def doctor(
 ) -> None:
     """Check settings, broker, rights, delivery, nodes, clocks and repository, and say what to do about each failure."""
     checks: list[Check] = []
-    if directory is not None:
-        found = check_node(directory, os.environ)
-    else:
-        found = check_researcher(settings, broker, os.environ, timeout_s=timeout)
-    for check in found:
+    for check in check_node(directory) if directory else check_researcher(settings, broker, timeout_s=timeout):
         checks.append(check)
         if not json:
-            _show(check)
-    bad = sum(check.verdict.value == "failed" for check in checks)
+            typer.echo(escape_control(f"{_MARKS[check.verdict.value]}  {check.name}: {check.found}", keep="\n"))
+            if check.advice:
+                typer.echo(escape_control(f"         -> {check.advice}", keep="\n"))
+    bad = sum(check.verdict is CheckStatus.FAILED for check in checks)
     if json:
         sys.stdout.write(msgspec.json.encode({"ok": not bad, "checks": checks}).decode() + "\n")
     else:
         typer.echo("nothing failed" if not bad else f"{bad} of {len(checks)} checks failed")
     raise typer.Exit(1 if bad else 0)
-
-
-def _show(check: Check) -> None:
-    typer.echo(escape_control(f"{_MARKS[check.verdict.value]}  {check.name}: {check.found}", keep="\n"))
-    if check.advice:
-        typer.echo(escape_control(f"         -> {check.advice}", keep="\n"))
 
 
 class CheckStatus(enum.Enum):
@@ -89,33 +81,19 @@ class CheckStatus(enum.Enum):
     SKIPPED = "skipped"
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class Check(msgspec.Struct, frozen=True):
     """One check: what was found, and what to do about it."""
 
     name: str
-    verdict: CheckStatus
     found: str
     advice: str = ""
+    verdict: CheckStatus = CheckStatus.OK
 
 
-def ok(name: str, found: str) -> Check:
-    """Return a passed check."""
-    return Check(name=name, verdict=CheckStatus.OK, found=found)
-
-
-def warning(name: str, found: str, advice: str) -> Check:
-    """Return a check with a warning."""
-    return Check(name=name, verdict=CheckStatus.WARNING, found=found, advice=advice)
-
-
-def failed(name: str, found: str, advice: str) -> Check:
-    """Return a failed check."""
-    return Check(name=name, verdict=CheckStatus.FAILED, found=found, advice=advice)
-
-
-def skipped(name: str, found: str) -> Check:
-    """Return a check that was not made, with the reason."""
-    return Check(name=name, verdict=CheckStatus.SKIPPED, found=found)
+ok = functools.partial(Check, verdict=CheckStatus.OK)
+warning = functools.partial(Check, verdict=CheckStatus.WARNING)
+failed = functools.partial(Check, verdict=CheckStatus.FAILED)
+skipped = functools.partial(Check, verdict=CheckStatus.SKIPPED)
 
 
 class EchoClient:
@@ -148,9 +126,7 @@ class EchoClient:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.transport.stop(1.0)
 
     def send(self, payload: bytes, *, qos: int = 0, retain: bool = False) -> float | None:
@@ -330,12 +306,10 @@ def _last_will(client: EchoClient, other: EchoClient, will: bytes) -> Check:
     return ok("last will", "published when a client vanishes")
 
 
-def check_researcher(
-    settings_file: Path | None, broker_url: str | None, environ: Mapping[str, str], *, timeout_s: float
-) -> Iterator[Check]:
+def check_researcher(settings_file: Path | None, broker_url: str | None, *, timeout_s: float) -> Iterator[Check]:
     """Make every check of a researcher, in the order in which one needs the other."""
     try:
-        settings = sources.load_researcher(settings_file, environ)
+        settings = sources.load_researcher(settings_file, os.environ)
         broker = settings.broker if broker_url is None else broker_from_url(broker_url)
         broker.password()
     except FedmonError as error:
@@ -430,11 +404,11 @@ def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
     return ok("repository", f"{url} answers")
 
 
-def check_node(path: Path, environ: Mapping[str, str]) -> Iterator[Check]:
+def check_node(path: Path) -> Iterator[Check]:
     """Make every check of a node."""
     try:
         folder = NodeFolder.open(path)
-        settings = sources.load_node(folder.path, environ)
+        settings = sources.load_node(folder.path, os.environ)
         settings.broker.password()
     except FedmonError as error:
         yield failed("settings", str(error), "mend the file or variable that is named")

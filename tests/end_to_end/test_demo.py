@@ -16,9 +16,8 @@ import psutil
 import pytest
 
 from fedmon.broker.engine import choose_engine
-from fedmon.demo.cli import RoundCost, Story, TrainingRound, explanation, round_columns, round_row
+from fedmon.demo.cli import DemoScreen, RoundCost, Story, TrainingRound, explanation, round_columns, round_row
 from fedmon.demo.hospitals import DemoError, Hospitals
-from fedmon.demo.screen import DemoScreen
 from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment
@@ -58,7 +57,7 @@ def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path)
         wait_until(lambda: len(fed.nodes().online) == 3, timeout_s=30)
 
         # When the demo begins
-        story = Story(fed, hospitals, OnlyFirstStep(quiet=True), tmp_path)
+        story = Story(fed, hospitals, OnlyFirstStep(quiet=True), tmp_path, {"timings_s": {}})
         with pytest.raises(DemoError, match="far enough"):
             story.run()
 
