@@ -56,4 +56,4 @@ def approve(fed: Federation, plan: Path, folder: Path, *hospitals: str) -> None:
     asked = fed.approve(plan).ok
     for node_id in hospitals:
         with ControlClient(folder / node_id) as owner:
-            owner.call("plan-decide", plan=asked[node_id].sha256, by_id=True, status="approved", note="", by="owner")
+            owner.call("plan-decide", plan=asked[node_id].sha256, status="approved", note="", by="owner")
