@@ -266,9 +266,24 @@ class Daemon:
             id_is_contested=lambda: self._presence.duplicate is not None,
             keeps_session=True,
         )
+        self._owner = OwnerCommands(
+            folder,
+            settings,
+            self._node.registers,
+            environ=os.environ,
+            boot=lambda: self._presence.boot,
+            running=RunningNode(
+                push=self._node.delivery.push,
+                check_plan=self._node.checker.submit,
+                follow=self._follow,
+                live=self._live,
+                measuring=self._node.pipeline,
+                runs=self._node.runs,
+            ),
+        )
         self._control = ControlServer(
             folder.path,
-            lambda name, args: self._actor.call(lambda: self._command(name, args), timeout_s=COMMAND_TIMEOUT_S),
+            lambda name, args: self._actor.call(lambda: self._owner.run(name, args), timeout_s=COMMAND_TIMEOUT_S),
         )
         self._logs = OutgoingLogHandler(self._send_log, level=_log_level(settings))
 
@@ -398,29 +413,9 @@ class Daemon:
 
     def _follow(self, settings: NodeSettings) -> None:
         """Apply changed settings. Id and broker stay until the next start."""
-        self._settings = settings
+        self._settings = self._owner.settings = settings
         self._logs.setLevel(_log_level(settings))
         self._node.follow(settings)
-
-    def _command(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
-        """Run a command of the owner."""
-        running = RunningNode(
-            push=self._node.delivery.push,
-            check_plan=self._node.checker.submit,
-            follow=self._follow,
-            live=self._live,
-            measuring=self._node.pipeline,
-            runs=self._node.runs,
-        )
-        commands = OwnerCommands(
-            self._folder,
-            self._settings,
-            self._node.registers,
-            environ=os.environ,
-            boot=self._presence.boot,
-            running=running,
-        )
-        return commands.run(name, args)
 
     def _live(self) -> dict[str, Any]:
         """Return the part of the status that only a running daemon knows; times are RFC 3339 in UTC.

@@ -29,6 +29,7 @@ from fedmon.common.settings.sources import load_node
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.publisher import PER_S, UserValues
+from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
@@ -85,8 +86,9 @@ class FoundJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class OwnerCommands:
     """Everything that a node's owner can have done; ``COMMANDS`` names each command and its method.
 
-    The keyword arguments of a method are the arguments of its command, and its result is a JSON document. ``boot`` is
-    the node's present boot, ``running`` is None while no daemon runs. Belongs to the thread of the registers.
+    The keyword arguments of a method are the arguments of its command, and its result is a JSON document. ``boot()`` is
+    the node's present boot, ``running`` is None while no daemon runs, and `settings` are those in force. Belongs to the
+    thread of the registers.
     """
 
     def __init__(
@@ -96,10 +98,10 @@ class OwnerCommands:
         registers: Registers,
         *,
         environ: Mapping[str, str],
-        boot: int,
+        boot: Callable[[], int],
         running: RunningNode | None = None,
     ) -> None:
-        self._folder, self._settings, self._environ = folder, settings, environ
+        self._folder, self.settings, self._environ = folder, settings, environ
         self._boot, self._running = boot, running
         self.registers = registers
 
@@ -124,7 +126,7 @@ class OwnerCommands:
 
     def status(self) -> Document:
         """Show how the node is; ``live`` is None while no daemon runs."""
-        settings, registers = self._settings, self.registers
+        settings, registers = self.settings, self.registers
         policy = Policy(settings.policy, settings.id)
         plans = collections.Counter(plan.status.value for plan in registers.plans.all())
         report, moment = registers.database.mark("report"), registers.database.restored
@@ -156,7 +158,7 @@ class OwnerCommands:
 
     def requests(self) -> Document:
         """List what waits for the owner: plans to decide about, and researchers that were refused, the latest first."""
-        refusal = Policy(self._settings.policy, self._settings.id).refusal
+        refusal = Policy(self.settings.policy, self.settings.id).refusal
         return {
             "plans": [_plan(plan) for plan in self.registers.plans.all(status=PlanStatus.PENDING)],
             "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
@@ -182,11 +184,11 @@ class OwnerCommands:
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
         audit.record_durably("policy-change", change=change, by=by)
         self._folder.write_private(path, text.encode())
-        self._settings = load_node(self._folder.path, self._environ)
+        self.settings = load_node(self._folder.path, self._environ)
         if self._running is not None:
-            self._running.follow(self._settings)
-        effective = self._settings.policy
-        policy = Policy(effective, self._settings.id)
+            self._running.follow(self.settings)
+        effective = self.settings.policy
+        policy = Policy(effective, self.settings.id)
         overridden = [
             f"{_POLICY_VARIABLE}{name}".upper()
             for name in PolicySettings.__struct_fields__
@@ -233,7 +235,7 @@ class OwnerCommands:
         """
         with self.registers.database.transaction():
             old, name = self.registers.datasets.get(dataset), changes.name
-            rules = self._settings.policy.datasets
+            rules = self.settings.policy.datasets
             if name not in (None, old.name) and old.name in rules and not {name, old.dataset_id} & rules.keys():
                 raise ConflictError(
                     f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'nobody'} by that name: "
@@ -252,7 +254,7 @@ class OwnerCommands:
 
     def _dataset(self, record: DatasetRecord) -> Document:
         """Return a record and its rule: the researchers that may see it (None: all that are obeyed)."""
-        rules = self._settings.policy.datasets
+        rules = self.settings.policy.datasets
         rule = rules.get(record.dataset_id, rules.get(record.name))
         return {**msgspec.to_builtins(record), "listed_to": None if rule is None else list(rule)}
 
@@ -318,23 +320,30 @@ class OwnerCommands:
         self,
         *,
         plan: str,
-        status: Literal["approved", "rejected"],
+        status: PlanStatus,
         note: str = "",
         sha256: str | None = None,
         by: str = "",
     ) -> Document:
-        """Approve or reject exact bytes, of the digest that the owner saw; the audit has it before the register."""
-        with self.registers.database.transaction():
-            return self._decide(self.registers.plans.get(plan), PlanStatus(status), note=note, sha256=sha256, by=by)
-
-    def plan_reset(self, *, plan: str, by: str = "") -> Document:
-        """Make a plan pending again."""
-        with self.registers.database.transaction():
-            return self._decide(self.registers.plans.get(plan), PlanStatus.PENDING, by=by)
+        """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox."""
+        registers = self.registers
+        with registers.database.transaction():
+            found = registers.plans.get(plan)
+            decision = registers.plans.decide(found.plan_id, status, note=note, by=by, sha256=sha256)
+            registers.announce(decision, boot=self._boot())
+        if self._running is not None:
+            self._running.push(decision.researchers)
+        if status is not PlanStatus.APPROVED:
+            self._stop_runs_of(found)
+        return {
+            "plan": _plan(decision.plan),
+            "changed": (found.status, found.note) != (status, note),
+            "tells": list(decision.researchers),
+        }
 
     def plan_register(self, *, path: str, sha256: str, name: str, description: str = "", by: str = "") -> Document:
         """Take in the owner's own plan, approved by that; the file must still hold the bytes that the owner saw."""
-        source = read_plan_file(Path(path), self._settings.max_plan_bytes)
+        source = read_plan_file(Path(path), self.settings.max_plan_bytes)
         if hashlib.sha256(source).hexdigest() != sha256:
             raise ConflictError(f"{path} changed while it was being registered: look at it again")
         plan = self.registers.plans.register(source, name=name, description=description, by=by)
@@ -347,24 +356,6 @@ class OwnerCommands:
         deleted = self.registers.plans.delete(plan, by=by)
         self._stop_runs_of(deleted)
         return {"plan": _plan(deleted)}
-
-    def _decide(
-        self, plan: PlanRecord, status: PlanStatus, *, note: str = "", sha256: str | None = None, by: str
-    ) -> Document:
-        """Decide inside the caller's transaction, with the researchers' messages in the outbox; push once committed."""
-        registers = self.registers
-        decision = registers.plans.decide(plan.plan_id, status, note=note, by=by, sha256=sha256)
-        registers.announce(decision, boot=self._boot)
-        if self._running is not None:
-            push = self._running.push
-            registers.database.after_commit(lambda: push(decision.researchers))
-        if status is not PlanStatus.APPROVED:
-            registers.database.after_commit(lambda: self._stop_runs_of(plan))
-        return {
-            "plan": _plan(decision.plan),
-            "changed": (plan.status, plan.note) != (status, note),
-            "tells": list(decision.researchers),
-        }
 
     def _stop_runs_of(self, plan: PlanRecord) -> None:
         """Stop the runs of a plan that is approved no longer."""
@@ -463,7 +454,7 @@ class OwnerCommands:
         The value may be a text, since JSON cannot write one that is not finite. Raises ConflictError if the node
         measures nothing, or if values come too fast.
         """
-        values: UserValues = self._measuring("keeps no values").user_values
+        values: UserValues = self._measuring("takes values").user_values
         try:
             number = float(value)
         except ValueError:
@@ -473,14 +464,16 @@ class OwnerCommands:
         return {"name": name, "taken": True}
 
     def _jobs(self) -> JobWatches:
-        return self._measuring("watches no jobs").jobs
+        return self._measuring("watches jobs").jobs
 
-    def _measuring(self, lack: str) -> Pipeline:
-        if self._running is None or not self._running.measuring.enabled:
-            raise ConflictError(
-                f"this node {lack}: it is stopped, or its metrics are switched off; start it with "
-                "'fedmon node start', with enabled = true in [metrics]"
+    def _measuring(self, does: str) -> Pipeline:
+        if self._running is None:
+            raise DaemonNotRunningError(
+                f"the node of {self._folder.path} is not running, and only a running node {does}: start it with "
+                "'fedmon node start'"
             )
+        if not self._running.measuring.enabled:
+            raise ConflictError(f"only a node that measures {does}: start it with enabled = true in [metrics]")
         return self._running.measuring
 
 

@@ -31,7 +31,6 @@ _IMAGE_SUFFIXES = frozenset(
 )
 _CHUNK_CELLS = 200_000
 _NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE | re.ASCII)
-_WIDE_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
 
 class DatasetShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +75,6 @@ def read_table(path: Path) -> DatasetShape:
     semicolon, tab or bar. Raises InvalidInputError naming file, line and cause when this is not such a table.
     """
     try:
-        _refuse_binary(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             delimiter = delimiter_of(file.read(SAMPLE_CHARACTERS))
             file.seek(0)
@@ -130,30 +128,32 @@ class _Column:
     """What the values of one column had in common so far."""
 
     def __init__(self) -> None:
-        self._has_gaps = self._has_truths = self._has_integers = self._has_floats = self._has_texts = False
+        self._kinds: set[Literal["gap", "truth", "integer", "float", "text"]] = set()
         self._lowest, self._highest = 0, 0
 
     def take(self, values: tuple[str, ...]) -> None:
         """Look at more values; costs nothing once the column is known to hold texts."""
-        if self._has_texts or self._take_numbers(values):
+        kinds = self._kinds
+        if "text" in kinds or self._take_numbers(values):
             return
         present = [value for value in values if value not in GAPS]
         if len(present) != len(values):
-            self._has_gaps = True
+            kinds.add("gap")
             if not present or self._take_numbers(present):
                 return
         truths = sum(map(TRUTHS.__contains__, present))
-        self._has_truths = self._has_truths or truths > 0
-        self._has_texts = truths != len(present) or self._has_integers or self._has_floats
+        if truths:
+            kinds.add("truth")
+        if truths != len(present) or not kinds.isdisjoint({"integer", "float"}):
+            kinds.add("text")
 
     def dtype(self) -> DType:
         """Return the type that all values fit."""
-        has_numbers = self._has_integers or self._has_floats
-        if self._has_texts or (self._has_truths and (has_numbers or self._has_gaps)):
+        if "text" in self._kinds or ("truth" in self._kinds and len(self._kinds) > 1):
             return "object"
-        if self._has_truths:
+        if "truth" in self._kinds:
             return "bool"
-        if self._has_floats or self._has_gaps:
+        if not self._kinds.isdisjoint({"float", "gap"}):
             return "float64"
         if self._lowest >= -(2**63) and self._highest < 2**63:
             return "int64"
@@ -167,7 +167,7 @@ class _Column:
             numbers = list(map(int, values))
         except ValueError:
             return self._take_floats(values)
-        self._has_integers = True
+        self._kinds.add("integer")
         self._lowest, self._highest = min(self._lowest, *numbers), max(self._highest, *numbers)
         return True
 
@@ -177,7 +177,7 @@ class _Column:
                 pass
         except ValueError:
             return False
-        self._has_floats = True
+        self._kinds.add("float")
         return True
 
 
@@ -208,18 +208,6 @@ def _lines(path: Path, file: TextIO) -> Iterator[str]:
         if "\0" in line:
             raise _unreadable(path, f"line {number} holds a NUL character: it is not a text table")
         yield line
-
-
-def _refuse_binary(path: Path) -> None:
-    with path.open("rb") as file:
-        start = file.read(4096)
-    if not start:
-        raise _unreadable(path, "it is empty")
-    for mark, encoding in _WIDE_ENCODINGS:
-        if start.startswith(mark):
-            raise _unreadable(path, f"it is {encoding}; convert it to UTF-8")
-    if b"\0" in start:
-        raise _unreadable(path, "it is a binary file, not a text table")
 
 
 def _unreadable(path: Path, cause: str) -> InvalidInputError:

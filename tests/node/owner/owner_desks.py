@@ -33,7 +33,7 @@ def desk_of(
     folder = NodeFolder.open(path)
     settings, boot = load_node(folder.path, environ or {}), read_boot(folder.boot_file)
     with folder.hold("test"), Registers(folder, settings, boot=boot) as registers:
-        yield OwnerCommands(folder, settings, registers, environ=environ or {}, boot=boot, running=running)
+        yield OwnerCommands(folder, settings, registers, environ=environ or {}, boot=lambda: boot, running=running)
 
 
 def running_node(**parts: Any) -> RunningNode:

@@ -182,7 +182,7 @@ def test_a_reset_plan_is_pending_without_its_note(tmp_path: Path) -> None:
         plan_id = ask_approval(desk)
         done(desk, "plan-decide", plan=plan_id, status="rejected", note="no")
 
-        result = done(desk, "plan-reset", plan=plan_id)["plan"]
+        result = done(desk, "plan-decide", plan=plan_id, status="pending")["plan"]
 
     assert (result["status"], result["note"], result["decided"]) == ("pending", "", None)
 
@@ -220,7 +220,7 @@ def test_a_plan_is_compared_with_what_was_approved_last_under_its_name(tmp_path:
         ("plan-show", {}),
         ("plan-show", {"plan": 3}),
         ("plan-show", {"plan": "x", "more": 1}),
-        ("plan-decide", {"plan": "x", "status": "pending"}),
+        ("plan-decide", {"plan": "x", "status": "maybe"}),
         ("plan-list", {"status": "unknown"}),
         ("plan-list", {"sort": "weight"}),
     ],

@@ -49,9 +49,9 @@ REFUSED = {
     "an open quote": (b'a,b\n1,"2\n', "line 2: unexpected end of data"),
     "text after a quote": (b'a,b\n1,"2"x\n', "line 2: ',' expected after '\"'"),
     "a huge cell": (b"a,b\n1," + b"x" * 200_000 + b"\n", "field larger than field limit"),
-    "binary": (b"PK\x03\x04\x00\x00", "binary file"),
+    "binary": (b"PK\x03\x04\x00\x00", "line 1 holds a NUL character"),
     "binary further on": (b"a,b\n" + b"1,2\n" * 2000 + b"1,\x00\n", "line 2002 holds a NUL character"),
-    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), "it is UTF-16; convert it to UTF-8"),
+    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), r"it is not UTF-8 \(byte 0xff\); convert it"),
     "Latin-1": ("a,b\nMüller,2\n".encode("latin-1"), r"it is not UTF-8 \(byte 0xfc\)"),
 }
 

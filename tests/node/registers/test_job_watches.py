@@ -14,6 +14,7 @@ from fedmon.common.errors import ConflictError, FedmonError, InvalidIdError, Inv
 from fedmon.common.metrics.sample import Sample
 from fedmon.node.collectors.base import Roots
 from fedmon.node.measure.sampler import Sampler
+from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.jobs import MAX_JOBS, JobWatches, WatchedJob
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
@@ -200,7 +201,7 @@ def test_no_more_than_64_jobs_are_watched(tmp_path: Path) -> None:
 def test_the_owners_commands_watch_list_and_forget(tmp_path: Path, machine: Roots) -> None:
     folder = made_folder(tmp_path / "node")
     watch = Watch(machine)
-    with desk_of(folder) as desk, pytest.raises(ConflictError, match="watches no jobs: it is stopped"):
+    with desk_of(folder) as desk, pytest.raises(DaemonNotRunningError, match="only a running node watches jobs"):
         desk.run("job-list", {})
     running = running_node(measuring=SimpleNamespace(enabled=True, jobs=watch.watches))
     with desk_of(folder, running=running) as desk:

@@ -15,7 +15,6 @@ from fedmon.node.owner.cli.screen import fields, seconds, width
 from fedmon.node.owner.cli.shell import Shell, group, login, verb
 
 app = group("job", "Watch jobs: what their processes use.")
-_WATCHES = "and only a running node watches jobs"
 
 
 class Scheduler(enum.StrEnum):
@@ -67,16 +66,16 @@ def watch(
     """
     args: dict[str, Any] = {"job_id": job_id, "pids": pids or [], "cgroup": cgroup}
     if not pids and cgroup is None:
-        shell.call_daemon(_WATCHES, "job-list")  # before a search whose result no node could take
+        shell.call("job-list")  # before a search whose result no node could take
         args = _found(job_id, scheduler, patterns or [])
-    document = shell.call_daemon(_WATCHES, "job-watch", **args, name=name, by=login())
+    document = shell.call("job-watch", **args, name=name, by=login())
     shell.emit(document, lambda: _screen(document["job"]))
 
 
 @verb(app, "list")
 def list_(shell: Shell) -> None:
     """List the jobs that are watched, and the last 64 that were."""
-    document = shell.call_daemon(_WATCHES, "job-list")
+    document = shell.call("job-list")
     rows = [
         [
             job["job_id"],
@@ -97,7 +96,7 @@ def list_(shell: Shell) -> None:
 @verb(app, "forget")
 def forget(shell: Shell, job_id: JobId) -> None:
     """Watch a job no longer; its processes are left alone."""
-    document = shell.call_daemon(_WATCHES, "job-forget", job_id=job_id, by=login())
+    document = shell.call("job-forget", job_id=job_id, by=login())
     shell.emit(document, lambda: _screen(document["job"]))
 
 
@@ -115,9 +114,7 @@ def add_scalar(
 
     It goes out and is kept on the time axis of what the node measures, in the stream user.
     """
-    document = shell.call_daemon(
-        "so nobody takes the value", "add-scalar", name=name, value=value, step=step, t=time, job=job
-    )
+    document = shell.call("add-scalar", name=name, value=value, step=step, t=time, job=job)
     shell.emit(document, lambda: f"{one_line(name)} = {one_line(value)}")
 
 

@@ -365,17 +365,17 @@ def _block(group: MetricGroup) -> str:
     lines = [title.replace("every each", "each")]
     for source, findings in by_source(measured):
         names = ", ".join(f"{each.name} ({each.series})" if each.series > 1 else each.name for each in findings)
-        lines.append(_indented([(f"from {source}", names)]))
-        lines += [_indented([(f"except {key}", why)]) for each in findings for key, why in each.missing.items()]
+        lines.append(_indented(f"from {source}", names))
+        lines += [_indented(f"except {key}", why) for each in findings for key, why in each.missing.items()]
     for reason, findings in by_source(absent):
         names = ", ".join(each.name for each in findings) if measured or len(findings) <= _FEW else "all of them"
-        lines.append(_indented([(f"absent ({reason})", names)]))
+        lines.append(_indented(f"absent ({reason})", names))
     return "\n".join(lines)
 
 
-def _indented(pairs: list[tuple[str, str]]) -> str:
+def _indented(head: str, text: str) -> str:
     """Return a heading, and under it what belongs to it."""
-    return "\n".join(f"{fields([('  ', head)])}\n{fields([('      ', text)])}" for head, text in pairs)
+    return f"{fields([('  ', head)])}\n{fields([('      ', text)])}"
 
 
 def _machine(found: Survey) -> str:

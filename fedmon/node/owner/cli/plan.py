@@ -104,19 +104,19 @@ def approve(
         yes=yes or (sha256 is not None and not is_prefix),  # which is another plan's, and refused
     )
     agreed = found["sha256"] if sha256 is None or is_prefix else sha256
-    _decide(shell, "plan-decide", plan=found["plan_id"], sha256=agreed, status="approved", note=note)
+    _decide(shell, plan=found["plan_id"], sha256=agreed, status="approved", note=note)
 
 
 @verb(app, "reject")
 def reject(shell: Shell, plan: Which = None, note: Note = "") -> None:
     """Reject a plan; the researcher gets your note."""
-    _decide(shell, "plan-decide", plan=_named(plan, shell), status="rejected", note=note)
+    _decide(shell, plan=_named(plan, shell), status="rejected", note=note)
 
 
 @verb(app, "reset")
 def reset(shell: Shell, plan: Which = None) -> None:
     """Make a plan pending again, as if nothing had been decided."""
-    _decide(shell, "plan-reset", plan=_named(plan, shell))
+    _decide(shell, plan=_named(plan, shell), status="pending")
 
 
 @verb(app, "register")
@@ -200,8 +200,8 @@ def _named(plan: str | None, shell: Shell) -> str:
     return shell.ask("PLAN", f"{_HEADERS[0].capitalize()}, sha256 or name")
 
 
-def _decide(shell: Shell, command: str, **values: Any) -> None:
-    result = shell.call(command, **values, by=login())
+def _decide(shell: Shell, **values: Any) -> None:
+    result = shell.call("plan-decide", **values, by=login())
     plan, told = result["plan"], ", ".join(result["tells"])
     lines: list[tuple[str, object]] = [("plan", plan["name"]), *_identity(plan)]
     lines.append(("is now" if result["changed"] else "was already", plan["status"]))

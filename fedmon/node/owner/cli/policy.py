@@ -11,8 +11,8 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.text import one_line, table
-from fedmon.node.owner.cli.screen import width
+from fedmon.common.text import table
+from fedmon.node.owner.cli.screen import record, width
 from fedmon.node.owner.cli.shell import Shell, group, login, verb
 
 policy = group("policy", "Say whom this node obeys, and what leaves it.")
@@ -38,7 +38,7 @@ def show(shell: Shell) -> None:
     """
     status = shell.call("status")
     document = {name: status[name] for name in ("policy", "rules", "obeys_nobody")}
-    shell.emit(document, lambda: "\n".join(map(one_line, document["rules"])))
+    shell.emit(document, lambda: "\n".join(map(record, document["rules"])))
 
 
 @verb(policy, "allow")
@@ -107,7 +107,7 @@ def _change(
 def change_policy(shell: Shell, verb: str, **wish: object) -> None:
     """Allow or deny what is wished, the fields of a `PolicyWish`, and print the rules that hold from then on."""
     result = shell.call("policy-change", verb=verb, wish=wish, by=login())
-    shell.emit(result, lambda: "\n".join(map(one_line, result["rules"])))
+    shell.emit(result, lambda: "\n".join(map(record, result["rules"])))
     for text in result["notes"]:
         shell.note(text)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.text import one_line, shorten, table
-from fedmon.node.owner.cli.screen import fields, minutes, seconds, width
+from fedmon.node.owner.cli.screen import ago, fields, seconds, width
 from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, group, login, verb
 
 app = group(
@@ -69,7 +69,7 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
             run["researcher_id"],
             one_line(run["name"]),
             "" if run["usage"]["wall_s"] is None else f"{run['usage']['wall_s']:.2f}",
-            minutes(run["created"]),
+            f"{ago(run['created'])} ago",
         ]
         for run in runs
     ]

@@ -56,8 +56,3 @@ def ago(time: str) -> str:
 def seconds(time: str | None) -> str:
     """Return an RFC 3339 time without its fraction; a dash where there is none."""
     return f"{time[:19]}Z" if time else "-"
-
-
-def minutes(time: str | None) -> str:
-    """Return an RFC 3339 time to the minute; a dash where there is none."""
-    return f"{time[:16]}Z" if time else "-"

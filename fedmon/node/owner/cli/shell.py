@@ -98,19 +98,6 @@ class Shell:
                     raise _unreachable(self.folder) from None
             retry.wait(min(_LOCK_ATTEMPT_S, deadline.left_s()))
 
-    def call_daemon(self, why: str, command: str, **args: Any) -> dict[str, Any]:
-        """Have the daemon run a command, and return its result.
-
-        Raises what the command raises, and DaemonNotRunningError, which tells ``why`` the node must run.
-        """
-        client = connected(self.folder)
-        if client is None:
-            raise DaemonNotRunningError(
-                f"the node of {self.folder.path} is not running, {why}: start it with 'fedmon node start'"
-            )
-        with client:
-            return client.call(command, **args)
-
 
 def group(name: str, purpose: str, **options: Any) -> typer.Typer:
     """Return an empty group of verbs; without a verb it prints its help, unless ``options`` say otherwise."""
@@ -190,4 +177,4 @@ def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[st
 
     settings, boot = load_node(folder.path, os.environ), read_boot(folder.boot_file)
     with Registers(folder, settings, boot=boot) as registers:
-        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=boot).run(command, args)
+        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=lambda: boot).run(command, args)
