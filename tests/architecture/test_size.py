@@ -15,14 +15,14 @@ BUDGETS = {
     ".": (250, 3, 139),
     "broker": (2057, 11, 1142),
     "common": (8719, 52, 4976),
-    "compat": (3041, 17, 1992),
+    "compat": (3009, 17, 1963),
     "demo": (821, 5, 561),
     "doctor": (466, 2, 314),
     "experiment": (11959, 48, 7909),
     "node": (29159, 141, 18500),
     "plan": (2135, 13, 1473),
     "report": (12949, 93, 7487),
-    "researcher": (9817, 44, 6385),
+    "researcher": (9823, 44, 6390),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30
