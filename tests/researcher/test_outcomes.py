@@ -124,13 +124,15 @@ def test_a_notebook_and_a_terminal_show_states_in_colours_and_a_notebook_nothing
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100, color_system="standard")
 
     page = found._repr_html_()
-    terminal.print(found)
+    terminal.print(found, Nodes({}, circumstances=HERE))
 
     assert '<td style="color: green">ok</td>' in page
     assert '<td style="color: red">refused</td>' in page
     assert "<caption>1 of 2 nodes: ok.</caption>" in page
     assert HERE.broker not in page
-    assert "\x1b[32mok" in terminal.file.getvalue()  # type: ignore[attr-defined]  # the file just made
+    shown = terminal.file.getvalue()  # type: ignore[attr-defined]  # the file just made
+    assert "\x1b[32mok" in shown
+    assert "none was heard of" in shown
     assert HERE.broker in str(found)
 
 

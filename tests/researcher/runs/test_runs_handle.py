@@ -388,6 +388,9 @@ def test_all_runs_are_listed_one_a_row(two: tuple[RunningNode, RunningNode], fed
     assert first.job_id not in runs.text(limit=1)
     assert "... and 1 older ones" in runs.text(limit=1)
     assert first.job_id in runs._repr_html_()
+    assert '<td style="color: red">1 failed (b), 1 succeeded</td>' in runs._repr_html_()
+    assert list(runs.to_frame()["job"]) == [second.job_id, first.job_id]
+    assert list(federation.job(second.job_id).to_frame()["state"]) == ["running"]
 
 
 def test_outcomes_are_told_to_who_listens_each_once(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
