@@ -13,16 +13,16 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
     ".": (250, 3, 139),
-    "broker": (2017, 11, 1110),
+    "broker": (2012, 11, 1107),
     "common": (8702, 52, 4967),
-    "compat": (3036, 17, 1989),
-    "demo": (821, 5, 561),
-    "doctor": (466, 2, 314),
+    "compat": (3004, 17, 1960),
+    "demo": (793, 4, 544),
+    "doctor": (440, 2, 301),
     "experiment": (11941, 48, 7896),
-    "node": (27537, 125, 17565),
+    "node": (27496, 125, 17539),
     "plan": (1629, 10, 1091),
     "report": (11536, 53, 7055),
-    "researcher": (9890, 44, 6443),
+    "researcher": (9896, 44, 6448),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -130,6 +130,10 @@ class OwnerCommands:
         policy = Policy(settings.policy, settings.id)
         plans = collections.Counter(plan.status.value for plan in registers.plans.all())
         report, moment = registers.database.mark("report"), registers.database.restored
+        try:
+            set_aside = sorted(path.name for path in self._folder.path.glob(_SET_ASIDE))
+        except OSError:  # such as too many open files
+            set_aside = None
         return {
             "node_id": settings.id,
             "folder": str(self._folder.path),
@@ -152,7 +156,7 @@ class OwnerCommands:
             "restored": None
             if report is None or moment is None
             else {"time": moment.isoformat(timespec="seconds"), "report": report},
-            "set_aside": sorted(path.name for path in self._folder.path.glob(_SET_ASIDE)),
+            "set_aside": set_aside,
             "refused": msgspec.to_builtins(registers.refused.waiting(policy.refusal)),
         }
 

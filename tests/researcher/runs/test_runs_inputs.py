@@ -165,7 +165,7 @@ except MissingNumpyError as error:
 def test_tags_and_ids_that_can_be_none_are_refused_before_anything_is_sent(mosquitto: Broker, tmp_path: Path) -> None:
     with Federation(mosquitto.url, folder=tmp_path / "r") as federation:
         for tags, message in (
-            ("mri", r"tags is 'mri': give a list of tags, such as \['mri'\]"),
+            ("mri", r"tags is 'mri': give a list or tuple of tags, such as \['mri'\]"),
             ([""], "tags: give 1 to 64 texts"),
             (["x" * 257], "texts of 1 to 256 characters"),
         ):
