@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
+import threading
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +21,7 @@ from fedmon.common.plan_source import PlanSource, load_source
 from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire.runs import JobState, RunLimits
 from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits, Logged, Reported
+from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.plan import parcels
 from fedmon.plan.parcels import read_object
 
@@ -69,48 +72,59 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Run a plan here as a node would, and show what it reports, logs and returns; what it prints goes to stderr."""
-    from fedmon.node.runs.sandbox.interpreter import look_at
-    from fedmon.node.runs.trial import strongest_level, tried
-
     source = load_source(file)
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
-    interpreter, usual = look_at(python), RunsSettings()
-    level, why = None, "not asked for"
-    if sandbox:
-        level, reasons = strongest_level(interpreter)
-        why = "; ".join(f"{level}: {reason}" for level, reason in reasons.items())
+    usual = RunsSettings()
     order = JobOrder(
         name=source.name,
-        interpreter=interpreter,
+        interpreter=look_at(python),
         # What a node gives whose owner changed nothing.
         limits=msgspec.convert({name: getattr(usual, f"max_{name}") for name in RunLimits.__struct_fields__}, Limits),
-        level=level,
-        minimum=level,
+        level=None,
+        minimum=None,
         dataset=None if dataset is None else dataset_at(dataset),
         arguments=arguments_of(args or []),
         inputs_format=inputs_format,
     )
-    line = _silent if json else _line
-    line(f"plan     {source.name}, {len(source.source)} bytes, sha256 {source.sha256}")
-    line(f"sandbox  {level or f'none ({why}): the plan can do here whatever you can'}")
+    line = (lambda _: None) if json else _line
+    document, summary = _tried(source, order, content, in_sandbox=sandbox, line=line)
+    if json:
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+    else:
+        for text in summary:
+            _line(text)
+    raise typer.Exit(0 if document["ok"] else 1)
+
+
+def _tried(
+    source: PlanSource, order: JobOrder, content: bytes, *, in_sandbox: bool, line: Callable[[str], None]
+) -> tuple[dict[str, Any], Iterator[str]]:
+    """Run a plan to its end, with lines about what it says; return all of it as a document, and lines about its end."""
+    from fedmon.node.runs.launcher import Launcher
+    from fedmon.node.runs.trial import followed, launched, strongest_level
+
     events: list[Reported | Logged] = []
 
     def on_event(event: Reported | Logged) -> None:
         events.append(event)
         line(_as_line(event))
 
-    ending, result = tried(order, source.source, content, on_event=on_event)
+    news = threading.Event()
+    launcher = Launcher(on_poke=lambda _: news.set())
+    with contextlib.ExitStack() as stack:
+        stack.callback(launcher.stop)
+        level, why = None, "not asked for"
+        if in_sandbox:
+            level, reasons = strongest_level(launcher, order.interpreter)
+            why = "; ".join(": ".join(each) for each in reasons.items())
+        line(f"plan     {source.name}, {len(source.source)} bytes, sha256 {source.sha256}")
+        line(f"sandbox  {level or f'none ({why}): the plan can do here whatever you can'}")
+        order = msgspec.structs.replace(order, level=level, minimum=level)
+        folder = stack.enter_context(launched(launcher, order, source.source, content))
+        ending = followed(folder, news, on_event)
+        result = b"" if ending.result_format is None else folder.result.read_bytes()
     document = _document(source, order, why, events, ending, result)
-    if json:
-        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
-    else:
-        for text in _summary(ending, document["result"], order.limits):
-            line(text)
-    raise typer.Exit(0 if document["ok"] else 1)
-
-
-def _silent(_text: str) -> None:
-    """Print nothing: all of it comes in one document."""
+    return document, _summary(ending, document["result"], order.limits)
 
 
 def _line(text: str) -> None:

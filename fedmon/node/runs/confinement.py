@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from fedmon.common.settings import RunsSettings
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import Level
 from fedmon.node.runs.admission import RunRefusedError
+from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.order import LEVELS, Interpreter, is_weaker
 from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.node.runs.trial import strongest_level
@@ -44,11 +45,11 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 class Confinement:
     """Looks until the strongest level works, and again when the settings change; `tick` is for one thread.
 
-    ``beside()`` is done on the same thread after each look, with an error of it told as the problem.
+    It looks with the launcher of jobs, which it starts.
     """
 
-    def __init__(self, settings: RunsSettings, runtime: Path, *, beside: Callable[[], None]) -> None:
-        self._settings, self._runtime, self._beside = settings, runtime, beside
+    def __init__(self, settings: RunsSettings, runtime: Path, launcher: Launcher) -> None:
+        self._settings, self._runtime, self._launcher = settings, runtime, launcher
         self.found: Ground | None = None
         """What was found, None as long as it is looked for."""
         self._there = threading.Event()
@@ -105,17 +106,15 @@ class Confinement:
         found = Ground(level=None, reasons={}, interpreter=None, runtime=self._runtime)
         try:
             python = look_at(self._settings.python)
-            level, reasons = strongest_level(python, self._settings.devices)
+            level, reasons = strongest_level(self._launcher, python, self._settings.devices)
             found = msgspec.structs.replace(found, level=level, reasons=reasons, interpreter=python)
             runtime.lay_out(self._runtime, python=python.executable)
-            self._beside()
         except (FedmonError, OSError) as error:
             found = msgspec.structs.replace(found, problem=str(error))
         if found != self.found:
             if found.problem:
                 logger.error("no plan can run on this node: %s", found.problem)
-            asked = self._settings.sandbox
-            logger.info("plans run at level %s, %s is asked for at least", found.level, asked)
+            logger.info("plans run at level %s, the least is %s", found.level, self._settings.sandbox)
         self.found = found
         self._there.set()
         if found.level != LEVELS[0] or found.problem:

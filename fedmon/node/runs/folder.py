@@ -136,6 +136,11 @@ class JobFolder:
             raise StorageError(f"cannot open {self.path / LOCK}: {error.strerror}") from error
         return False
 
+    def wait(self) -> None:
+        """Wait until nobody keeps the job; only for whoever launched it."""
+        with open(self.path / LOCK, "rb", buffering=0) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+
     def keeper(self) -> Known | None:
         """Return the process that keeps the job, once it has told who it is."""
         return next(self._known(LOCK), None) if self.is_alive() else None

@@ -90,7 +90,7 @@ class Launcher:
         if not is_first:
             return
         if self._thread.is_alive():
-            self._pokes[1].send(b"")
+            self._pokes[0].shutdown(socket.SHUT_RDWR)
             self._thread.join()
         for each in self._pokes:
             each.close()
@@ -146,7 +146,7 @@ class Launcher:
             )
 
     def _listen(self) -> None:
-        """Hand over pokes until the stop, which sends an empty one."""
+        """Hand over pokes until the stop."""
         while poke := self._pokes[0].recv(MAX_POKE_BYTES):
             try:
                 self._on_poke(poke.decode("ascii", errors="replace"))

@@ -273,5 +273,4 @@ def _fetched(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Sequ
 def _mapped(descriptor: int) -> memoryview:
     """Return what an open file holds, without reading it; it stays mapped as long as this value lives."""
     # An empty file cannot be mapped.
-    size = os.fstat(descriptor).st_size
-    return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if size else b"")
+    return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if os.fstat(descriptor).st_size else b"")

@@ -131,7 +131,7 @@ class Runs:
         self.folder = folder / "runs"
         self.register = JobRegister(registers.database)
         self.launcher = Launcher(self._poked)
-        self.confinement = Confinement(settings.runs, folder / "runtime", beside=self.launcher.start)
+        self.confinement = Confinement(settings.runs, folder / "runtime", self.launcher)
         self._transfers = Transfers(settings.repository, hand_over=hand_over)
         self._watch = JobWatch(measuring)
         self._scalars = ScalarSender(measuring, node_id=settings.id, send=send, policy=policy, is_heard=is_heard)
@@ -554,7 +554,6 @@ class Runs:
 
 def taken_in(request: Run, admitted: Admitted, level: Level) -> JobReport:
     """Return the record of a job that starts."""
-    limits = msgspec.structs.asdict(admitted.limits)
     return JobReport(
         job_id=request.job_id,
         state=JobState.STARTING,
@@ -563,7 +562,7 @@ def taken_in(request: Run, admitted: Admitted, level: Level) -> JobReport:
         name=admitted.plan.name,
         dataset_id=None if admitted.dataset is None else admitted.dataset.dataset_id,
         sandbox=level,
-        limits=msgspec.convert({name: limits[name] for name in RunLimits.__struct_fields__}, RunLimits),
+        limits=msgspec.convert(admitted.limits, RunLimits, from_attributes=True),
         created=utc_now(),
     )
 
@@ -581,15 +580,11 @@ def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport
     """Return a job as its keeper says that it ended."""
     return msgspec.structs.replace(
         job,
-        state=ending.state,
-        reason=ending.reason,
         sandbox=ending.sandbox or job.sandbox,
         started=job.started if ending.started is None else _utc(ending.started),
         ended=_utc(ending.ended),
-        exit_code=ending.exit_code,
-        problem=ending.problem,
         usage=msgspec.structs.replace(ending.usage, energy_j=energy_j),
-        scalars=ending.scalars,
+        **{name: getattr(ending, name) for name in ("state", "reason", "exit_code", "problem", "scalars")},
     )
 
 
@@ -650,7 +645,7 @@ class ScalarSender:
         measuring: Pipeline,
         *,
         node_id: str,
-        send: Callable[[RunScalars], bool],
+        send: Callable[[RunScalars], object],
         policy: Policy,
         is_heard: bool,
     ) -> None:
@@ -660,13 +655,11 @@ class ScalarSender:
         self._waiting: dict[str, list[JobScalar]] = {}
         self._bytes: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
-        self.unsent = 0
 
     def add(self, job_id: str, researcher_id: str, event: Reported) -> None:
         """Take one report: it is recorded for its researcher, and goes out with the next message."""
         if not self._throttle.allows(researcher_id, len(event.values)):
             self._dropped[researcher_id] += len(event.values)
-            self.unsent += 1
             return
         scalar = JobScalar(
             job_id=job_id,
@@ -682,11 +675,9 @@ class ScalarSender:
             seq = self._measuring.publisher.publish(stream, scalar.sample(), is_private=True)
             scalar = msgspec.structs.replace(scalar, seq=seq)
         size_bytes = _FRAME_BYTES + sum(len(name) + _VALUE_BYTES for name in event.values)
-        if not self._is_heard or self._bytes[researcher_id] + size_bytes > MAX_SCALARS_BYTES:
-            self.unsent += 1
-            return
-        self._waiting.setdefault(researcher_id, []).append(scalar)
-        self._bytes[researcher_id] += size_bytes
+        if self._is_heard and self._bytes[researcher_id] + size_bytes <= MAX_SCALARS_BYTES:
+            self._waiting.setdefault(researcher_id, []).append(scalar)
+            self._bytes[researcher_id] += size_bytes
 
     def flush(self) -> None:
         """Send what waits, one message for each researcher; called once a second."""
@@ -703,11 +694,8 @@ class ScalarSender:
         self._bytes.pop(researcher_id, None)
         if not scalars or self._policy.refusal(researcher_id) is not None:
             return
-        message = RunScalars(
-            node_id=self._node_id, researcher_id=researcher_id, boot=self._measuring.boot, scalars=scalars
-        )
-        if not self._send(message):
-            self.unsent += len(scalars)
+        boot = self._measuring.boot
+        self._send(RunScalars(node_id=self._node_id, researcher_id=researcher_id, boot=boot, scalars=scalars))
 
     def log(self, job_id: str, event: Logged) -> None:
         """Log what the plan logged, unless its words stay here; the policy's level is applied on the way out."""

@@ -61,6 +61,7 @@ _NEARLY = 0.9
 _NO_SPACE = ("[Errno 28]", "[Errno 122]", "[Errno 27]")
 """ENOSPC, EDQUOT, EFBIG. Source: Linux include/uapi/asm-generic/errno.h."""
 _OS_ERRORS = ("OSError", "IOError")
+_NO_THREAD = ("RuntimeError", "can't start new thread")
 _OVER: dict[JobState, tuple[str, str, str, str]] = {
     JobState.CPU_LIMIT: ("cpu_s", "", "it used {had:.1f} s of CPU time, and {most:g} s is its limit", ""),
     JobState.WALL_LIMIT: ("wall_s", "it was not done after {most:g} s, its limit", "", ""),
@@ -125,8 +126,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 def exit_code(status: int, level: Level | None) -> int:
     """Return an exit code from the status that waitpid gave, negative for a signal."""
     code = os.waitstatus_to_exitcode(status)
-    is_signal = level == "bubblewrap" and _SHELL_SIGNAL < code <= _SHELL_SIGNAL + signal.SIGRTMAX
-    return _SHELL_SIGNAL - code if is_signal else code
+    is_shells = level == "bubblewrap" and _SHELL_SIGNAL < code <= _SHELL_SIGNAL + signal.SIGRTMAX
+    return _SHELL_SIGNAL - code if is_shells else code
 
 
 def over(state: JobState, limits: Limits, had: float | None = None) -> Verdict:
@@ -173,8 +174,7 @@ def _limit_behind(seen: Seen) -> Verdict | None:
         and message.startswith("[Errno 11]")
         and "fork" in (said.traceback or "")
     )
-    is_thread = said is not None and said.type == "RuntimeError" and "can't start new thread" in message
-    if seen.refused_forks or is_fork or is_thread:
+    if seen.refused_forks or is_fork or (said is not None and (said.type, message) == _NO_THREAD):
         return over(JobState.PROCESS_LIMIT, limits)
     if said is not None and said.type.endswith(_OS_ERRORS) and message.startswith(_NO_SPACE):
         return over(JobState.DISK_LIMIT, limits)

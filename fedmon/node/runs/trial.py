@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -34,6 +34,7 @@ _LOOK_S = 0.5  # how soon what no poke told is seen
 _PIECE_BYTES = 32_768
 SELF_TEST = Path(bubblewrap.__file__).with_name("self_test.py")
 _LIMITS = Limits(cpu_s=10, wall_s=20, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20)
+_LOST = Ending(state=JobState.LOST, reason="what watches over the job ended before it had written how the job ended")
 LACKS: dict[Level, str] = {
     "landlock": (
         "Namespaces: the plan runs as the node's user, among the processes of this machine, and can tell which files "
@@ -52,19 +53,12 @@ LACKS: dict[Level, str] = {
 """What a weaker level lacks, for owners."""
 
 
-def tried(
-    order: JobOrder,
-    source: bytes,
-    inputs: bytes = b"",
-    *,
-    on_event: Callable[[Reported | Logged], None] = lambda _: None,
-    on_print: Callable[[str], object] = sys.stderr.write,
-) -> tuple[Ending, bytes]:
-    """Run the exact bytes of a plan to its end; return how that was, and the bytes of its result.
+@contextlib.contextmanager
+def launched(launcher: Launcher, order: JobOrder, source: bytes, inputs: bytes = b"") -> Iterator[JobFolder]:
+    """Launch the exact bytes of a plan; what is left of it at the end of the block is ended and removed.
 
-    Interrupted, it ends all of the plan's processes first. Raises StorageError, ConflictError and LauncherError.
+    Raises StorageError, ConflictError and LauncherError.
     """
-    news = threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="fedmon-plan-", ignore_cleanup_errors=True) as base,
         contextlib.ExitStack() as stack,
@@ -72,32 +66,27 @@ def tried(
         folder, plans = JobFolder(Path(base, "job")), Path(base, "runtime")
         order = msgspec.structs.replace(order, job_id=new_id(), folder=str(folder.path), runtime=str(plans))
         runtime.lay_out(plans)
-        launcher = Launcher(on_poke=lambda _: news.set())
-        stack.callback(launcher.stop)
-        launcher.start()
         given = [sealed("plan", source), *([] if order.inputs_format is None else [sealed("inputs", inputs)])]
         for descriptor in given:
             stack.callback(os.close, descriptor)
+        launcher.start()
         launcher.launch(order, *given)
         try:
-            ending = _followed(folder, news, on_event, on_print)
-        except BaseException:
-            folder.stop(JobState.STOPPED, "interrupted")
-            _followed(folder, news, lambda _: None, lambda _: None)
-            raise
-        result = folder.result.read_bytes() if ending.result_format is not None else b""
-        with contextlib.suppress(FedmonError):  # what is left is removed with the rest
-            folder.remove()
-    return ending, result
+            yield folder
+        finally:
+            if folder.stop(JobState.STOPPED, "interrupted"):
+                folder.wait()
+            with contextlib.suppress(FedmonError):  # what is left is removed with the rest
+                folder.remove()
 
 
-def _followed(
+def followed(
     folder: JobFolder,
     news: threading.Event,
     on_event: Callable[[Reported | Logged], None],
-    on_print: Callable[[str], object],
+    on_print: Callable[[str], object] = sys.stderr.write,
 ) -> Ending:
-    """Tell what happens until the job is over, and return how it ended."""
+    """Tell what happens until the job is over, and return how it ended; ``news`` is set by pokes."""
     offset = 0
     printed = {folder.stdout: 0, folder.stderr: 0}
     while True:
@@ -117,11 +106,12 @@ def _followed(
                 place = piece.next_offset
             printed[read] = place
         if is_over:
-            reason = "what watches over the job ended before it had written how the job ended"
-            return folder.ending() or Ending(state=JobState.LOST, reason=reason)
+            return folder.ending() or _LOST
 
 
-def strongest_level(interpreter: Interpreter, devices: Collection[str] = ()) -> tuple[Level | None, dict[str, str]]:
+def strongest_level(
+    launcher: Launcher, interpreter: Interpreter, devices: Collection[str] = ()
+) -> tuple[Level | None, dict[str, str]]:
     """Try the levels on this machine, strongest first; return the first that works, None where none does.
 
     The reasons say by level why a stronger one does not work, and of a weaker one that was found what it lacks.
@@ -132,7 +122,7 @@ def strongest_level(interpreter: Interpreter, devices: Collection[str] = ()) -> 
     if missing:
         reasons["devices"] = f"there is no {', '.join(missing)} on this machine"
     for level in LEVELS:
-        problem = problem_with(level, interpreter, devices)
+        problem = problem_with(launcher, level, interpreter, devices)
         if not problem:
             if level in LACKS:
                 reasons[level] = f"used; it lacks: {LACKS[level]}"
@@ -141,7 +131,7 @@ def strongest_level(interpreter: Interpreter, devices: Collection[str] = ()) -> 
     return None, reasons
 
 
-def problem_with(level: Level, interpreter: Interpreter, devices: Collection[str] = ()) -> str:
+def problem_with(launcher: Launcher, level: Level, interpreter: Interpreter, devices: Collection[str] = ()) -> str:
     """Run a plan that looks what it can do at a level; return what is wrong with it here, empty where nothing is."""
     if level == "bubblewrap" and bubblewrap.program() is None:
         return "bwrap is not installed (Debian, Fedora and others have it as the package bubblewrap)"
@@ -160,10 +150,12 @@ def problem_with(level: Level, interpreter: Interpreter, devices: Collection[str
             devices=list(devices),
         )
         try:
-            ending, result = tried(order, SELF_TEST.read_bytes(), on_print=lambda _: None)
+            with launched(launcher, order, SELF_TEST.read_bytes()) as folder:
+                folder.wait()
+                ending = folder.ending() or _LOST
+                if ending.state is JobState.SUCCEEDED:
+                    return str(msgspec.json.decode(folder.result.read_bytes())["problem"])
         except (FedmonError, OSError) as error:
             return f"it could not be tried: {error}"
-    if ending.state is not JobState.SUCCEEDED:
-        problem = f"; {ending.problem.type}: {ending.problem.message}" if ending.problem else ""
-        return ending.reason + problem
-    return str(msgspec.json.decode(result)["problem"])
+    problem = f"; {ending.problem.type}: {ending.problem.message}" if ending.problem else ""
+    return ending.reason + problem

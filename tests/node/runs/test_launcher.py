@@ -103,6 +103,14 @@ def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
     assert jobs.ending(folder).scalars == 1
 
 
+@pytest.mark.parametrize("level", ["limits", None])
+def test_a_keeper_starts_nothing_below_the_level_that_the_owner_demands(jobs: KeptJobs, level: Level | None) -> None:
+    ending, folder = jobs.run("print('ran')\nreturn {}", f"weak-{level}", level=level, minimum="landlock")
+
+    assert (ending.state, "owner demands landlock" in ending.reason) == (JobState.NOT_STARTED, True)
+    assert folder.stdout(0, 100).text == ""
+
+
 def test_a_stop_says_who_asked_for_it(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("job-1"))
     started(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.node.collectors.job.family import Relative, descendants, relative
 from fedmon.node.runs import cli_check
-from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.trial import strongest_level
+from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.plan.parcels import unpack
 from tests.support.requirements import require
+from tests.support.waiting import wait_until
 
 PLAN = """
 import numpy as np
@@ -48,8 +50,8 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_in_the_sandbox_a_plan_shows_what_it_reports_logs_and_returns(plan: Path) -> None:
-    level, _ = strongest_level(look_at(None))
-    require(level, "no level of confinement works on this machine")
+    level = "bubblewrap" if bubblewrap.program() else "landlock"
+    require(level == "bubblewrap" or landlock.abi(), "no level of confinement that hides files works on this machine")
 
     done = check(
         str(plan), "--dataset", str(plan.with_name("patients.csv")), "--args", "unit=years",
@@ -80,6 +82,34 @@ def test_without_a_sandbox_it_says_so_and_a_failure_has_its_lines_and_exit_code(
     assert "sandbox  none (not asked for): the plan can do here whatever you can\n" in done.stdout
     assert "ended    failed: the plan raised AttributeError (line 7); this job has no dataset\n" in done.stdout
     assert 'File "mean.py", line 7, in run\n    age = context.dataset.columns()["age"]' in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--no-sandbox"], []])
+def test_an_interrupted_check_leaves_nothing_running(tmp_path: Path, words: list[str]) -> None:
+    # given a check whose plan runs
+    plan = tmp_path / "waits.py"
+    plan.write_text(
+        PLAN[: PLAN.index("        age")] + "        context.report(ready=1)\n        __import__('time').sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "fedmon", "plan", "check", str(plan), "--dataset", str(tmp_path), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as checking:
+        assert checking.stdout is not None
+        while "ready=1" not in (line := checking.stdout.readline()):
+            assert line
+        started = descendants(checking.pid)
+
+        # when it is interrupted
+        checking.send_signal(signal.SIGINT)
+        checking.wait(30)
+
+    # then the plan and all else that it had started end
+    assert len(started) >= 2
+    wait_until(lambda: not {(each.pid, each.start) for each in started} & alive(started), what="the end of the plan")
+
+
+def alive(processes: list[Relative]) -> set[tuple[int, int]]:
+    now = (relative(each.pid) for each in processes)
+    return {(each.pid, each.start) for each in now if each is not None and not each.is_zombie}
 
 
 def test_what_is_no_plan_file_is_told_before_anything_runs(tmp_path: Path) -> None:

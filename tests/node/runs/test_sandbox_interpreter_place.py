@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap
 from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.node.runs.trial import strongest_level
@@ -19,6 +20,10 @@ def test_a_python_below_the_folder_that_the_sandbox_covers_can_be_used() -> None
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         python = Path(folder, "bin/python")
 
-        level, reasons = strongest_level(look_at(python))
+        launcher = Launcher(lambda _: None)
+        try:
+            level, reasons = strongest_level(launcher, look_at(python))
+        finally:
+            launcher.stop()
 
     assert level == "bubblewrap", reasons

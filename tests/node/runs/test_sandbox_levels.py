@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,16 +15,24 @@ import pytest
 import fedmon
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.order import JobOrder, Limits
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.trial import SELF_TEST, problem_with, strongest_level, tried
+from fedmon.node.runs.trial import SELF_TEST, launched, problem_with, strongest_level
 from tests.support.requirements import require
 
 
-def test_the_strongest_level_that_works_is_found_and_why_not_a_stronger_one() -> None:
-    level, reasons = strongest_level(look_at(None), ["/dev/no-such-device"])
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    running = Launcher(lambda _: None)
+    yield running
+    running.stop()
+
+
+def test_the_strongest_level_that_works_is_found_and_why_not_a_stronger_one(launcher: Launcher) -> None:
+    level, reasons = strongest_level(launcher, look_at(None), ["/dev/no-such-device"])
 
     expected = "bubblewrap" if bubblewrap.program() else "landlock" if landlock.abi() else "limits"
     assert expected == level
@@ -31,19 +40,21 @@ def test_the_strongest_level_that_works_is_found_and_why_not_a_stronger_one() ->
     assert "/dev/no-such-device" in reasons["devices"]
 
 
-def test_each_level_that_this_machine_has_passes_its_self_test() -> None:
+def test_each_level_that_this_machine_has_passes_its_self_test(launcher: Launcher) -> None:
     interpreter = look_at(None)
     tried: list[Level] = ["limits"]
     if landlock.abi():
         tried.append("landlock")
 
-    assert [problem_with(each, interpreter) for each in tried] == [""] * len(tried)
+    assert [problem_with(launcher, each, interpreter) for each in tried] == [""] * len(tried)
 
 
 @pytest.mark.parametrize(
     ("level", "problem"), [("bubblewrap", "processes of this machine"), ("landlock", "can be read")]
 )
-def test_a_level_that_confines_nothing_does_not_pass(level: Level, problem: str, tmp_path: Path) -> None:
+def test_a_level_that_confines_nothing_does_not_pass(
+    launcher: Launcher, level: Level, problem: str, tmp_path: Path
+) -> None:
     # given the plan that a level is tried with, run at a weaker one
     require(landlock.abi(), "this kernel has no Landlock")
     secret = tmp_path / "secret"
@@ -57,9 +68,12 @@ def test_a_level_that_confines_nothing_does_not_pass(level: Level, problem: str,
         arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
     )
 
-    ending, result = tried(order, SELF_TEST.read_bytes())
+    with launched(launcher, order, SELF_TEST.read_bytes()) as folder:
+        folder.wait()
+        ending, result = folder.ending(), folder.result.read_bytes()
 
-    assert ending.state is JobState.SUCCEEDED, ending
+    assert ending is not None
+    assert ending.state is JobState.SUCCEEDED
     assert problem in msgspec.json.decode(result)["problem"]
 
 
