@@ -155,12 +155,12 @@ def diff(old: bytes, new: bytes, *, old_name: str = "approved", new_name: str = 
     heading = [f"--- {visible_text(old_name)}", f"+++ {visible_text(new_name)}"]
     head = _common(before, after)
     tail = _common(before[head:][::-1], after[head:][::-1])
-    if (len(before) - head - tail) * (len(after) - head - tail) <= _MAX_COMPARED:
+    taken, put = before[head : len(before) - tail], after[head : len(after) - tail]
+    if len(taken) * len(put) <= _MAX_COMPARED:
         lines = list(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""))[2:]
-    elif before == after:
-        lines = []
-    else:
-        lines = _replaced(before, after, head, tail)
+    else:  # comparing so many lines one by one would take minutes
+        lines = [f"@@ -{head + 1},{len(taken)} +{head + 1},{len(put)} @@"]
+        lines += [*(f"-{line}" for line in taken), *(f"+{line}" for line in put)]
     return "\n".join(heading + lines) + "\n" if lines else ""
 
 
@@ -170,21 +170,6 @@ def _common(left: list[str], right: list[str]) -> int:
         if one != other:
             return number
     return min(len(left), len(right))
-
-
-def _replaced(before: list[str], after: list[str], head: int, tail: int) -> list[str]:
-    """Show the differing middle as taken out and put in: comparing so many lines one by one would take minutes."""
-    start = max(0, head - _CONTEXT_LINES)
-    old_end, new_end = len(before) - tail, len(after) - tail
-    closing = after[new_end : new_end + _CONTEXT_LINES]
-    old_length, new_length = old_end + len(closing) - start, new_end + len(closing) - start
-    return [
-        f"@@ -{start + 1},{old_length} +{start + 1},{new_length} @@",
-        *(f" {line}" for line in before[start:head]),
-        *(f"-{line}" for line in before[head:old_end]),
-        *(f"+{line}" for line in after[head:new_end]),
-        *(f" {line}" for line in closing),
-    ]
 
 
 def _shown(found: re.Match[str]) -> str:

@@ -105,7 +105,7 @@ def test_plans_made_to_be_slow_to_compare_are_shown_as_a_whole() -> None:
     assert time.thread_time() - start < 2
     old_lines = [line[1:] for line in shown[3:] if line[0] in "- "]
     new_lines = [line[1:] for line in shown[3:] if line[0] in "+ "]
-    first = old.decode().split("\n").index(old_lines[0])
+    first = int(shown[2].removeprefix("@@ -").partition(",")[0]) - 1
     assert old_lines == old.decode().split("\n")[first : first + len(old_lines)]
     assert new_lines == new.decode().split("\n")[first : first + len(new_lines)]
     assert shown[2] == f"@@ -{first + 1},{len(old_lines)} +{first + 1},{len(new_lines)} @@"

@@ -257,6 +257,8 @@ def _troubles(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> It
     if duplicate := live["duplicate"]:
         seen = f"boot {duplicate['boot']}, last seen {ago(duplicate['seen'])} ago"
         yield f"DUPLICATE: another process uses the id {document['node_id']!r} ({seen}); stop it, or rename one"
+    if lost := live["counters"].get("unaudited"):
+        yield f"{plural(lost, 'message')} left without a line in the audit, which could not be written"
     if live["recording"] not in ("on", "off"):
         yield f"samples are not stored: {live['recording']}"
     if document["runs"]["enabled"] and (why := _unconfined(document["runs"]["minimum"], live)):
