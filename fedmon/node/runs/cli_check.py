@@ -21,7 +21,7 @@ from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.runs.order import GivenDataset, Limits, Logged, Reported
 from fedmon.node.runs.trial import Trial, Tried, run_unconfined
 from fedmon.plan import parcels
-from fedmon.plan.parcels import read_object
+from fedmon.plan.values import read_object
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 
