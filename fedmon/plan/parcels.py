@@ -10,18 +10,17 @@ Sources: APPNOTE.TXT 6.3.10 of PKWARE, sections 4.3 to 4.5; numpy.lib.format, ve
 from __future__ import annotations
 
 from fedmon.plan.values import (
-    LARGEST,
     MAX_ARRAYS,
-    MAX_CONTAINERS,
     MAX_DEPTH,
     MAX_DIMENSIONS,
-    SMALLEST,
+    MAX_DOCUMENT_BYTES,
     InvalidValuesError,
     TooLargeError,
     ValuesWalk,
     described,
     is_mapping,
     json_text,
+    read_object,
     spelled,
 )
 
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
 DOCUMENT = "document.json"
 _ALIGNMENT = 64
-MAX_DOCUMENT_BYTES = 16 * 2**20
 _CENTRAL, _CENTRAL_BYTES = "<4s6H3L5H2L", 46
 _ZIP64, _ZIP64_BYTES = "<2H3Q", 28
 _END64, _END64_BYTES, _TAIL_BYTES = "<4sQ2H2L4Q", 56, 98
@@ -163,54 +161,6 @@ def contents(
             _check_sum(data, crc)
             _check_elements(arrays[-1], view[: start + size])
     return values, arrays
-
-
-def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """Return the object of JSON that bytes hold. Raises InvalidValuesError saying what is wrong with them.
-
-    Integers have at most 64 bits, other numbers are finite, texts are Unicode, and names occur once in an object.
-    """
-    import json
-    import re
-    from itertools import accumulate
-
-    if len(data) > MAX_DOCUMENT_BYTES:
-        raise InvalidValuesError(f"{len(data)} bytes of JSON, more than {MAX_DOCUMENT_BYTES}")
-    try:
-        text = bytes(data).decode()
-        # Outside of texts, each bracket is a container; they are counted before there is memory for them.
-        may_be = text.count("[") + text.count("{") > max_depth
-        brackets = re.sub(r'[^]["{}]+|"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL) if may_be else ""
-        if brackets.count("[") + brackets.count("{") > MAX_CONTAINERS:
-            raise InvalidValuesError(f"JSON with more than {MAX_CONTAINERS} lists and objects")
-        if max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0) > max_depth:
-            raise InvalidValuesError(f"JSON with more than {max_depth} containers around each other")
-        found = json.loads(text, object_pairs_hook=_without_repeats, parse_int=_whole)
-        json_text(found).encode()  # what is no number, or half a surrogate pair, has no text
-    except InvalidValuesError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InvalidValuesError(f"no JSON: {str(error)[:200]}") from None
-    if not isinstance(found, dict):
-        raise InvalidValuesError("JSON that is no object")
-    return found
-
-
-def _whole(digits: str) -> int:
-    number = int(digits)
-    if not SMALLEST <= number <= LARGEST:
-        raise InvalidValuesError("JSON with an integer beyond 64 bits")
-    return number
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        from collections import Counter
-
-        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise InvalidValuesError(f"JSON with the key {name[:80]!r} twice in one object")
-    return members
 
 
 def _container(values: dict[str, Any], place: list[str | int]) -> Any:

@@ -1,4 +1,4 @@
-"""Values of a plan as JSON: what cannot travel is refused by its place, and arrays are taken out."""
+"""Values of a plan as JSON, to and fro: what cannot travel is refused by its place, and arrays are taken out."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 32
 """Containers around a value, the outermost counted."""
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
+MAX_DOCUMENT_BYTES = 16 * 2**20
 MAX_CONTAINERS = 500_000
 """Lists and objects in one document; with its bytes, this bounds the memory that reading it takes."""
 MAX_ARRAYS = 99_999
@@ -166,6 +167,54 @@ def json_text(values: object) -> str:
         import json
 
         return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """Return the object of JSON that bytes hold. Raises InvalidValuesError saying what is wrong with them.
+
+    Integers have at most 64 bits, other numbers are finite, texts are Unicode, and names occur once in an object.
+    """
+    import json
+    import re
+    from itertools import accumulate
+
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise InvalidValuesError(f"{len(data)} bytes of JSON, more than {MAX_DOCUMENT_BYTES}")
+    try:
+        text = bytes(data).decode()
+        # Outside of texts, each bracket is a container; they are counted before there is memory for them.
+        may_be = text.count("[") + text.count("{") > max_depth
+        brackets = re.sub(r'[^]["{}]+|"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL) if may_be else ""
+        if brackets.count("[") + brackets.count("{") > MAX_CONTAINERS:
+            raise InvalidValuesError(f"JSON with more than {MAX_CONTAINERS} lists and objects")
+        if max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0) > max_depth:
+            raise InvalidValuesError(f"JSON with more than {max_depth} containers around each other")
+        found = json.loads(text, object_pairs_hook=_without_repeats, parse_int=_whole)
+        json_text(found).encode()  # what is no number, or half a surrogate pair, has no text
+    except InvalidValuesError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InvalidValuesError(f"no JSON: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise InvalidValuesError("JSON that is no object")
+    return found
+
+
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if not SMALLEST <= number <= LARGEST:
+        raise InvalidValuesError("JSON with an integer beyond 64 bits")
+    return number
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        from collections import Counter
+
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidValuesError(f"JSON with the key {name[:80]!r} twice in one object")
+    return members
 
 
 def spelled(place: Sequence[str | int]) -> str:

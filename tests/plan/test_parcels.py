@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import hashlib
 import io
 import json
 import tracemalloc
@@ -56,6 +57,15 @@ def test_an_array_comes_back_with_its_type_shape_and_values_aligned(name: str) -
     assert back.shape == array.shape
     assert np.array_equal(back, array, equal_nan=array.dtype.kind in "fc")
     assert back.flags.aligned
+
+
+def test_equal_values_make_the_bytes_that_earlier_versions_made() -> None:
+    texts = np.array(["ab"], dtype="<U2")
+    values = {"w": np.arange(6, dtype="<f8").reshape(2, 3), "deep": [{"t": texts}], "n": 1}
+
+    digest = hashlib.sha256(packed_bytes(values)).hexdigest()
+
+    assert digest == "eac3e99e86269b6e43d9fb5cf57605b527a21c02adfdfaff8fcf50b622cf0106"
 
 
 def test_ordinary_tools_read_a_parcel_of_arrays() -> None:

@@ -23,7 +23,7 @@ from fedmon.common.wire.runs import JobState, RunLimits
 from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits, Logged, Reported
 from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.plan import parcels
-from fedmon.plan.parcels import read_object
+from fedmon.plan.values import read_object
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 
