@@ -7,7 +7,6 @@ said before the barrier's pong is its answer, and when it said nothing to a sear
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +25,7 @@ from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.fedbiomed4_datasets import dataset_of
 from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
-from fedmon.researcher.asking.match import REMEMBERED_REQUESTS, Pending, echo_of
+from fedmon.researcher.asking.match import Pending, PendingRequest, echo_of
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.historic.forms import Train
 from fedmon.researcher.replies.content import StoredDocument
@@ -49,60 +48,18 @@ _PLAN_STATUS = {
 }
 
 
+_REQUESTS = (
+    messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.Approval, StatusByUrl, Train,
+)  # fmt: skip
+"""What this wire has words for."""
+
+
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of a node to a list (``by_tags`` false) or to a search."""
 
     by_tags: bool
     success: bool
     datasets: list[messages.Dataset]
-
-
-class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, when it first went out, on the monotonic clock, and the nodes that answered it if it is a training."""
-
-    request: Request
-    at: float
-    trained: set[str] = msgspec.field(default_factory=set)
-
-
-class Sent:
-    """The last requests that went out, by sequence. Safe from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests: OrderedDict[int, SentRequest] = OrderedDict()
-
-    def add(self, request: Request) -> None:
-        """Remember a request."""
-        with self._lock:
-            self._requests.setdefault(request.sequence, SentRequest(request=request, at=time.monotonic()))
-            while len(self._requests) > REMEMBERED_REQUESTS:
-                self._requests.popitem(last=False)
-
-    def training(self, node_id: str, *, job_id: str | None) -> Train | None:
-        """Return the last training, of one job or of any, that a node has not answered; it counts as answered then."""
-        with self._lock:
-            for sent in reversed(self._requests.values()):
-                request = sent.request
-                if (
-                    isinstance(request, Train)
-                    and job_id in (None, request.fields["job_id"])
-                    and (request.nodes is None or node_id in request.nodes)
-                    and node_id not in sent.trained
-                ):
-                    sent.trained.add(node_id)
-                    return request
-        return None
-
-    def by_id(self, request_id: str) -> Request | None:
-        """Return the request with this id, or None."""
-        with self._lock:
-            return next((one.request for one in self._requests.values() if one.request.id == request_id), None)
-
-    def by_number(self, number: int) -> SentRequest | None:
-        """Return the request with this sequence, or None."""
-        with self._lock:
-            return self._requests.get(number)
 
 
 class _Said(NamedTuple):
@@ -194,7 +151,7 @@ class FedBioMedDialect(Dialect):
     def __init__(self, *, researcher_id: str, instance: str, pending: Pending, tally: Tally) -> None:
         super().__init__(researcher_id=researcher_id, instance=instance)
         self._pending, self._tally = pending, tally
-        self._sent, self._held, self._rounds = Sent(), Held(), Rounds()
+        self._held, self._rounds = Held(), Rounds()
 
     # --- saying ------------------------------------------------------------------------------------------------------
 
@@ -215,7 +172,6 @@ class FedBioMedDialect(Dialect):
                 search = wire.SearchRequest(researcher_id=sender, tags=request.tags)
                 return fedbiomed4.encode(search), self._ping(request)
             case messages.Approval():
-                self._sent.add(request)
                 approval = wire.ApprovalRequest(
                     researcher_id=sender,
                     description=request.description,
@@ -224,17 +180,14 @@ class FedBioMedDialect(Dialect):
                 )
                 return (fedbiomed4.encode(approval),)
             case StatusByUrl():
-                self._sent.add(request)
                 question = wire.StatusRequest(researcher_id=sender, job_id=request.id, training_plan_url=request.url)
                 return (fedbiomed4.encode(question),)
             case Train():
-                self._sent.add(request)
                 return (fedbiomed4.encode(request.fields | {"researcher_id": sender}),)
             case _:
                 return ()
 
     def _ping(self, request: Request) -> bytes:
-        self._sent.add(request)
         return fedbiomed4.encode(wire.PingRequest(researcher_id=self.researcher_id, sequence=request.sequence))
 
     def addressed(
@@ -291,27 +244,27 @@ class FedBioMedDialect(Dialect):
             case wire.StatusReply():
                 return self._plan_status(told)
             case wire.TrainReply():
-                return _as_it_came(told, self._sent.training(told.node_id, job_id=told.job_id))
+                return _as_it_came(told, self._training(told.node_id, job_id=told.job_id))
             case wire.ErrorMessage():
                 return self._error(told)
 
     def _pong(self, told: wire.PingReply) -> Reply | None:
-        sent = self._sent.by_number(told.sequence)
-        request, since = (None, 0.0) if sent is None else (sent.request, sent.at)
-        match request:
+        asked = self._pending.find(lambda one: one.request.sequence == told.sequence)
+        match request := None if asked is None else asked.request:
             case messages.Ping():
                 return messages.Pong(
                     success=told.success, time=utc_now(), boot=0, agent_version="", **echo_of(request, told.node_id)
                 )
             case messages.ListDatasets() | messages.SearchDatasets():
+                since = 0.0 if asked is None else asked.started
                 return _answer_to(request, told.node_id, self._held.take(NodeId(told.node_id), since=since))
             case _:
                 self._count_unasked(told)
                 return None
 
     def _approval(self, told: wire.WireApprovalReply) -> Reply | None:
-        sent = self._sent.by_number(told.sequence)
-        request = None if sent is None else sent.request
+        asked = self._pending.find(lambda one: one.request.sequence == told.sequence)
+        request = None if asked is None else asked.request
         if not isinstance(request, messages.Approval):
             self._count_unasked(told)
             return None
@@ -327,7 +280,8 @@ class FedBioMedDialect(Dialect):
         )
 
     def _plan_status(self, told: wire.StatusReply) -> Reply | None:
-        request = self._sent.by_id(told.job_id)
+        asked = self._pending.find(lambda one: one.id == told.job_id)
+        request = None if asked is None else asked.request
         if not isinstance(request, StatusByUrl):
             self._count_unasked(told)
             return None
@@ -346,12 +300,26 @@ class FedBioMedDialect(Dialect):
         reason = f"{told.errnum}: {told.extra_msg}"
         owed = [one for one in self._pending.all_open() if not one.has_answered(NodeId(told.node_id))]
         for waiting in sorted(owed, key=lambda one: not one.kept):
-            request = self._sent.by_id(waiting.id)
-            if request is not None:
-                return _failed(request, told.node_id, reason)
+            if isinstance(waiting.request, _REQUESTS):
+                return _failed(waiting.request, told.node_id, reason)
         self._tally.count("errors from nodes", f"{told.node_id}: {reason}")
-        training = self._sent.training(told.node_id, job_id=None)
+        training = self._training(told.node_id, job_id=None)
         return None if training is None else _as_it_came(told, training)
+
+    def _training(self, node_id: str, *, job_id: str | None) -> Request | None:
+        """Return the last training, of one job or of any, that a node has not answered."""
+
+        def is_owed(one: PendingRequest) -> bool:
+            train = one.request
+            return (
+                isinstance(train, Train)
+                and job_id in (None, train.fields["job_id"])
+                and (train.nodes is None or node_id in train.nodes)
+                and not one.has_answered(NodeId(node_id))
+            )
+
+        asked = self._pending.find(is_owed)
+        return None if asked is None else asked.request
 
     def _count_unasked(self, told: wire.WireReply) -> None:
         self._tally.count("replies of a wrong session, sequence or kind", f"{type(told).__name__} of {told.node_id}")

@@ -84,7 +84,7 @@ class PendingRequest:
         self.closed = False
         self._on_answer = on_answer
         self._kind = next((REPLY_KINDS[kind] for kind in type(request).__mro__ if kind in REPLY_KINDS), Reply)
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._last_answer_at = float("-inf")
         self._missing: set[NodeId] = set()
         self._may_end = False
@@ -109,7 +109,7 @@ class PendingRequest:
             if self.closed:
                 return ReplyMatch.LATE
             self._last_answer_at = time.monotonic()
-            self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self._started)
+            self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self.started)
             self._missing.discard(node_id)
             if not self._missing and self._may_end:
                 self.changed.notify_all()
@@ -125,7 +125,7 @@ class PendingRequest:
         now = time.monotonic()
         error = Error(code=code, reason=f"{UNREADABLE}: {reason}", **echo_of(self.request, node_id))
         with self.changed:
-            self._unreadable[node_id] = NodeAnswer(reply=error, elapsed_s=now - self._started)
+            self._unreadable[node_id] = NodeAnswer(reply=error, elapsed_s=now - self.started)
             if code is ErrorCode.VERSION:
                 self._give_up_on(node_id, now)
 
@@ -287,11 +287,11 @@ class Pending:
             return (ReplyMatch.STALE if forged else ReplyMatch.UNKNOWN), None
         return waiting.offer(reply), waiting
 
-    def expects(self, node_id: NodeId, request_id: str) -> PendingRequest | None:
-        """Return the open request with this id when that node has not answered it yet."""
+    def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:
+        """Return the newest request, open or remembered, that is wanted."""
         with self._lock:
-            waiting = self._open.get(request_id)
-        return waiting if waiting is not None and not waiting.has_answered(node_id) else None
+            newest_first = (*reversed(self._open.values()), *reversed(self._closed.values()))
+        return next(filter(wanted, newest_first), None)
 
     def all_open(self) -> list[PendingRequest]:
         """Return the requests that wait now."""
