@@ -173,7 +173,8 @@ def test_two_researchers_and_two_instances_never_see_each_others_replies(
         thread.join(30)
 
     assert failures == []
-    assert [party.status().counters for party in parties] == [{}, {}, {}, {}]
+    # A node that answers late is asked again.
+    assert {kind for party in parties for kind in party.status().counters} <= {"repeated replies"}
     assert [party.status().kept_replies for party in parties] == [0, 0, 0, 0]
 
 

@@ -170,6 +170,6 @@ def test_a_reply_that_cannot_be_read_answers_for_its_node_only_when_no_other_cam
     pending.match(pong(request))
 
     assert missing == {A, B}
-    assert pending.expects(B, request.id) is waiting
+    assert pending.find(lambda one: one.id == request.id) is waiting
     assert [reply.node_id for reply in waiting.answered_since(0)] == ["a"]
     assert {node_id: answer.reply.success for node_id, answer in waiting.unreadable_only().items()} == {B: False}

@@ -292,11 +292,11 @@ class Pending:
             return (ReplyMatch.STALE if forged else ReplyMatch.UNKNOWN), None
         return waiting.offer(reply), waiting
 
-    def expects(self, node_id: NodeId, request_id: str) -> PendingRequest | None:
-        """Return the open request with this id when that node has not answered it yet."""
+    def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:
+        """Return the newest request, open or remembered, that is wanted."""
         with self._lock:
-            waiting = self._open.get(request_id)
-        return waiting if waiting is not None and not waiting.has_answered(node_id) else None
+            newest_first = (*reversed(self._open.values()), *reversed(self._closed.values()))
+        return next(filter(wanted, newest_first), None)
 
     def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:
         """Return the newest request, open or remembered, that is wanted."""
