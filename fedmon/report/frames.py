@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedmon.common.metrics.series import metric_name
 from fedmon.report.export import write
 from fedmon.report.extra import report_extra
 from fedmon.report.selection import Plan, Selection, plan
@@ -27,7 +28,8 @@ class WideTable:
     the order of the table of metrics, then those that it does not know. ``metrics`` are names or globs; ``job`` is a
     job's id: of its hosts, what was measured while it ran. Times are Unix seconds and both included. A value that is
     not there is null. Nothing but names is read before ``batches``, and that can be called again; a long table is then
-    read by ``processes`` of its own, as many as pay unless it is said.
+    read by ``processes`` of its own, as many as pay unless it is said. With ``origin`` rows tell boot, number and
+    monotonic time of their samples (``boot``, ``seq``, ``mono``), and columns without any value are left out.
 
     Raises NotFoundError for a job that is not there, and StorageError.
     """
@@ -45,11 +47,13 @@ class WideTable:
         since_t: float | None = None,
         until_t: float | None = None,
         processes: int | None = None,
+        origin: bool = False,
     ) -> None:
         self.source, self._processes = source, processes
         selection = Selection(
-            metrics=None if metrics is None else tuple(metrics), job=job, rates=rates, since_t=since_t, until_t=until_t
-        )
+            metrics=None if metrics is None else tuple(metrics), job=job, rates=rates, since_t=since_t, until_t=until_t,
+            origin=origin,
+        )  # fmt: skip
         self.plan: Plan = plan(source, selection)
 
     @property
@@ -81,6 +85,19 @@ class WideTable:
         paths = [os.fsencode(path) for path in self.source.paths]
         task = Task(paths=paths, layout=self.plan.layout, is_tidy=self.is_tidy, as_lines=as_lines)
         return read_pieces(self.source, self.plan, task, self._processes)
+
+
+def job_tables(source: Source) -> list[WideTable]:
+    """Return everything that was measured with a job as a table, and what is about the tool itself as another."""
+    keys = {(one.node_id, one.stream, one.boot) for one in source.streams}
+    names = {metric_name(name) for key in keys for rows in source.rows_with(key) for name in rows.series(key)}
+    own = sorted(name for name in names if name.startswith("agent_"))
+    found: list[WideTable] = []
+    for table_name, metrics in (("all_metrics", sorted(names.difference(own))), ("tool_metrics", own)):
+        if metrics or not found:
+            found.append(WideTable(source, metrics=metrics, origin=True))
+            found[-1].name = table_name
+    return found
 
 
 class TidyTable(WideTable):

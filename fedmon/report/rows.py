@@ -28,7 +28,7 @@ from fedmon.common.store.recording_reader import RecordingRows, SampleRow
 from fedmon.report.blocks import Block, Damage, Decoder, Floats, Limits, read_blocks
 from fedmon.report.export import csv
 from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
-from fedmon.report.selection import Column, Layout, Plan, Span, is_counter
+from fedmon.report.selection import JOB, Column, Layout, Plan, Span, is_counter
 from fedmon.report.source import Source
 
 
@@ -53,6 +53,8 @@ class SpanReader:
         self._rates: dict[str, dict[str, int]] = {}
         for number, column in enumerate(layout.columns):
             self._place(column, number)
+        self._origin = self._values.pop("", {})
+        self._numbered = next((stream for stream in self._values if stream.startswith(JOB)), "host")
         self._damage = Damage()
 
     @property
@@ -94,6 +96,11 @@ class SpanReader:
                 columns |= {
                     place: growth.of(block, name).per_second for name, place in rates.items() if name in block.columns
                 }
+                if self._origin:
+                    told = {"boot": np.full(len(block.t), float(block.boot)), "mono": block.mono}
+                    if stream == self._numbered:
+                        told["seq"] = np.arange(block.seq, block.last_seq + 1, dtype=np.float64)
+                    columns |= {self._origin[name]: values for name, values in told.items()}
                 yield block, columns
 
     def _merged(self, parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]]) -> SpanRows:

@@ -32,6 +32,8 @@ def natural(text: str) -> Order:
 
 
 JOB = "job-"
+ORIGIN = ("boot", "seq", "mono")
+"""Columns that tell which sample a row is; ``seq`` is its number in the stream of the job, where there is one."""
 LABELS = ("job", "system", "partition", "env", "name")
 """The words for a run that become columns of their own, in this order."""
 _PLACES = {name: place for place, name in enumerate(METRICS)}
@@ -219,13 +221,17 @@ _LATEST = 2.0**1023
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """``metrics`` are names or globs; ``job`` a job's id or key; times in Unix seconds, both included."""
+    """``metrics`` are names or globs; ``job`` a job's id or key; times in Unix seconds, both included.
+
+    With ``origin`` rows tell boot, number and monotonic time of their samples, and columns without any value fall out.
+    """
 
     metrics: tuple[str, ...] | None = None
     job: str | None = None
     rates: bool = True
     since_t: float | None = None
     until_t: float | None = None
+    origin: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,13 +254,16 @@ def plan(source: Source, selection: Selection) -> Plan:
         nodes = {node_id for node_id, stream, _ in keys if stream == JOB + job}
         keys = [key for key in keys if key[0] in nodes and (not key[1].startswith(JOB) or key[1] == JOB + job)]
     wanted = chooser(selection.metrics)
+    filled = _filled(source) if selection.origin else None
     found: list[tuple[Key, list[str]]] = []
     for key in keys:
         names = dict.fromkeys(name for rows in source.rows_with(key) for name in rows.series(key))
-        chosen = [name for name in names if wanted is None or wanted(name)]
+        chosen = [name for name in names if (wanted is None or wanted(name)) and (filled is None or name in filled)]
         if chosen:
             found.append((key, chosen))
     made = columns(((key[1], names) for key, names in found), rates=selection.rates)
+    if selection.origin:
+        made = (*(Column(name=name, stream="", series=name) for name in ORIGIN), *made)
     rows = max(256, min(_SPAN_ROWS, _SPAN_VALUES // max(1, len(made))))
     jobs = {stream for _, stream, _ in keys if stream.startswith(JOB)}
     hosts = sorted(source.hosts, key=lambda host: (natural(host.name), host.node_id))
@@ -280,16 +289,30 @@ def plan(source: Source, selection: Selection) -> Plan:
     return Plan(layout=layout, spans=tuple(cut))
 
 
+def known_jobs(source: Source) -> list[str]:
+    """Name every job of which there are samples, or at least a description."""
+    return sorted({*source.job_ids, *(key for host in source.hosts for key in host.jobs)}, key=natural)
+
+
 def find_job(source: Source, job: str) -> str:
     """Return the key of a job by its key or by its scheduler's id. Raises NotFoundError."""
-    if job in source.job_ids:
+    known = known_jobs(source)
+    if job in known:
         return job
-    for host in source.hosts:
-        for key, known in host.jobs.items():
-            if str(known.get("job_id")) == job and key in source.job_ids:
-                return key
-    there = ", ".join(source.job_ids) or "none at all"
-    raise NotFoundError(f"no job {job!r} in what was named; there are: {there}")
+    called = {key for host in source.hosts for key, told in host.jobs.items() if str(told.get("job_id")) == job}
+    if len(called) == 1:
+        return called.pop()
+    raise NotFoundError(f"no job {job!r} in the recording; it has {some(known)}")
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") if names else "none"
+
+
+def _filled(source: Source) -> set[str]:
+    """Return the series that have any value."""
+    return {name for block in source.blocks() for name, values in block.columns.items() if not np.isnan(values).all()}
 
 
 def _times(selection: Selection, of_job: Sequence[Reach]) -> tuple[float, float]:

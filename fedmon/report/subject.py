@@ -12,7 +12,7 @@ from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import RecordedStream
 from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
-from fedmon.report.selection import natural
+from fedmon.report.selection import find_job, known_jobs, natural, some
 from fedmon.report.source import JOB, Host, Source
 from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
 
@@ -127,7 +127,7 @@ def choose(
     looked at while there were samples of it, unless ``since_t`` and ``until_t`` say otherwise. Raises NotFoundError.
     """
     hosts = [_host(source, name) for name in dict.fromkeys(nodes)] if nodes else list(source.hosts)
-    chosen = _key(source, job) if job is not None else _only_job(source, hosts)
+    chosen = find_job(source, job) if job is not None else _only_job(source, hosts)
     if chosen is None:
         return Subject(source, None, hosts, since_t, until_t)
     of_job = [one for one in source.streams if one.stream == f"{JOB}{chosen}"]
@@ -141,26 +141,11 @@ def choose(
     return Subject(source, chosen, hosts, since_t, until_t)
 
 
-def known_jobs(source: Source) -> list[str]:
-    """Name every job of which there are samples, or at least a description."""
-    return sorted({*source.job_ids, *(key for host in source.hosts for key in host.jobs)}, key=natural)
-
-
 def _host(source: Source, name: str) -> Host:
     for host in source.hosts:
         if name in (host.node_id, host.name):
             return host
-    raise NotFoundError(f"no node {name!r} in the recording; it has {_some([host.name for host in source.hosts])}")
-
-
-def _key(source: Source, job: str) -> str:
-    known = known_jobs(source)
-    if job in known:
-        return job
-    called = {key for host in source.hosts for key, told in host.jobs.items() if str(told.get("job_id")) == job}
-    if len(called) == 1:
-        return called.pop()
-    raise NotFoundError(f"no job {job!r} in the recording; it has {_some(known)}")
+    raise NotFoundError(f"no node {name!r} in the recording; it has {some([host.name for host in source.hosts])}")
 
 
 def _only_job(source: Source, hosts: Sequence[Host]) -> str | None:
@@ -169,10 +154,6 @@ def _only_job(source: Source, hosts: Sequence[Host]) -> str | None:
         return None
     taking_part = {one.node_id for one in source.streams if one.stream == f"{JOB}{known[0]}"}
     return known[0] if all(host.node_id in taking_part or known[0] in host.jobs for host in hosts) else None
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") if names else "none"
 
 
 def from_begin(job: StreamTotal, started_t: float) -> StreamTotal:

@@ -12,6 +12,8 @@ import pytest
 from fedmon.common.errors import NotFoundError
 from fedmon.common.store.recording import Recording
 from fedmon.report import Source, TidyTable, WideTable, frame
+from fedmon.report.export.tables import data_frame
+from fedmon.report.frames import job_tables
 from tests.report.tables import T0, recording, samples
 
 BUSY = "host_cpu_busy_ratio"
@@ -168,7 +170,7 @@ def test_a_job_is_its_hosts_while_it_ran(tmp_path: Path) -> None:
     with Source([path]) as source:
         table = frame(source, job="a.server")
         both = frame(source)
-        with pytest.raises(NotFoundError, match="there are: a_1, b"):
+        with pytest.raises(NotFoundError, match="it has a_1, b"):
             frame(source, job="c")
 
     assert list(table[BUSY]) == [1, 2]
@@ -262,3 +264,21 @@ def test_tidy_rows_are_the_values_of_the_wide_table(tmp_path: Path) -> None:
 
     assert len(values) == tidy.rows == 1000
     assert values.loc[values["metric"] == BUSY, "value"].tolist() == wide[BUSY].tolist()
+
+
+def test_the_tables_of_a_job_tell_the_sample_of_each_row_have_no_empty_column_and_keep_the_tool_apart(
+    tmp_path: Path,
+) -> None:
+    host: dict[str, list[float | None]] = {"host_load1": [1.0, 2.0, 3.0], "host_fan_rotation_hertz": [None] * 3,
+                                           "agent_cpu_seconds_total": [0.0, 0.1, 0.2]}  # fmt: skip
+    path = recording(tmp_path / "a.fmr", samples(host), samples({"job_cpus_busy": [0.5, 0.6, 0.7]}, stream="job-7"))
+
+    with Source([path]) as source:
+        tables = {table.name: data_frame(table) for table in job_tables(source)}
+
+    assert list(tables["all_metrics"].columns) == ["host", "time", "job", "boot", "seq", "mono", "host_load1",
+                                                   "job_cpus_busy"]  # fmt: skip
+    assert tables["all_metrics"]["seq"].tolist() == [0, 1, 2]
+    assert tables["all_metrics"]["boot"].tolist() == [1, 1, 1]
+    assert tables["all_metrics"]["mono"].diff().iloc[1:].tolist() == [1, 1]
+    assert list(tables["tool_metrics"].columns)[6:] == ["agent_cpu_seconds_total", "agent_cpu_seconds_per_second"]

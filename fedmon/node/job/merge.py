@@ -24,8 +24,6 @@ from fedmon.report.extra import MissingExtraError, report_extra
 if TYPE_CHECKING:
     from fedmon.report.source import Source
 
-ALL_METRICS = "all_metrics"
-
 logger = logging.getLogger(__name__)
 
 _STAGE = ".merge-"
@@ -248,14 +246,12 @@ class _Steps:
         return write_json(source, self._folder.metrics, self._job(source), name_job=self._is_shared)
 
     def export(self, source: Source, name: str) -> Iterator[Path]:
-        """Write perfmon's groups and all metrics in one format, if anything was measured."""
+        """Write perfmon's groups, all metrics and those of the tool in one format, as far as anything was measured."""
         from fedmon.report import export
-        from fedmon.report.frames import WideTable
+        from fedmon.report.frames import job_tables
         from fedmon.report.views import perfmon
 
-        wide = WideTable(source)
-        wide.name = ALL_METRICS
-        for table in (*perfmon.tables(source, self._job(source)), wide):
+        for table in (*perfmon.tables(source, self._job(source)), *job_tables(source)):
             chosen = export.FORMATS[name]
             # Only files that hold one table each would be replaced by those of another job.
             stem = table.name if chosen.is_appended or not self._is_shared else f"{table.name}_{self._folder.key}"

@@ -233,7 +233,7 @@ def _add_outputs(parser: _Parser) -> None:
     add = parser.options.add_argument
     add("-r", "--gen_report", action="store_true", help="Write a report, as a page of HTML.")
     add("-e", "--export", nargs="+", action="extend", metavar="FORMAT ...", default=[],
-        help="Write tables: csv hdf5 parquet pickle feather orc.")  # fmt: skip
+        help="Write tables: csv parquet feather orc hdf5 pickle json-lines openmetrics influx.")  # fmt: skip
 
 
 def _readable(text: str) -> str:

@@ -9,7 +9,6 @@ from fedmon.common.errors import StorageError
 from fedmon.report.bins import Bins
 from fedmon.report.charts.catalogue import Group, is_shown
 from fedmon.report.charts.chart import Chart, Charts, Choice, charts, is_of
-from fedmon.report.charts.library import seldom_collected
 from fedmon.report.rates import PERF_CLOCK
 from fedmon.report.source import Source
 from fedmon.report.subject import Subject, choose
@@ -85,13 +84,12 @@ def write_charts(
     try:
         if kind in KINDS:
             folder.mkdir(parents=True, exist_ok=True)
-        with seldom_collected():
-            for number, chart in enumerate(chosen):
-                path = folder / f"{chart.name}.{kind}"
-                path.write_bytes(drawn(chart, found, kind))
-                written.append(path)
-                if progress is not None:
-                    progress((number + 1) / len(chosen))
+        for number, chart in enumerate(chosen):
+            path = folder / f"{chart.name}.{kind}"
+            path.write_bytes(drawn(chart, found, kind))
+            written.append(path)
+            if progress is not None:
+                progress((number + 1) / len(chosen))
     except OSError as error:
         raise StorageError(f"cannot write plots to {folder}: {error.strerror or error}") from error
     return written

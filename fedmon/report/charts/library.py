@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import shutil
@@ -15,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from fedmon.common.errors import StorageError
-
-_OBJECTS = 100_000
-"""A figure makes some ten thousand objects: at Python's own 700 the collector takes a tenth of the time of a report."""
 
 _FOLDER = "MPLCONFIGDIR"
 _SETTINGS = threading.RLock()
@@ -108,16 +104,3 @@ def _is_usable() -> bool:
 def _base(kind: str) -> Path:
     given = os.environ.get(f"XDG_{kind}_HOME")
     return Path(given) if given else Path.home() / f".{kind.lower()}"
-
-
-@contextlib.contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Let the collector look for cycles seldom within a block, and never at what was there before."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(_OBJECTS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.blocks import Block, Floats
-from fedmon.report.selection import natural
+from fedmon.report.selection import find_job, natural
 from fedmon.report.source import JOB, Host, Source
 
 Chooser = Callable[[str], bool]
@@ -158,20 +157,9 @@ def survey(source: Source, job: str | None, *, metrics: Callable[[str], bool]) -
 
     ``job`` is what its scheduler or its stream calls it. Raises NotFoundError when there is nothing of that job.
     """
-    key = job if job is None else _key(source, job)
+    key = job if job is None else find_job(source, job)
     places = [place for host in source.hosts for place in _places(source, host, key, metrics)]
-    if job is not None and not places:
-        known = ", ".join(source.job_ids) or "none"
-        raise NotFoundError(f"there is no job {job!r} in {', '.join(map(str, source.paths))}; there are: {known}")
     return sorted(places, key=lambda place: (natural(place.job or ""), natural(place.host.name)))
-
-
-def _key(source: Source, job: str) -> str:
-    """Return what a job's stream is called."""
-    known = {key: each for host in source.hosts for key, each in host.jobs.items()}
-    if job in source.job_ids or job in known:
-        return job
-    return next((key for key, each in known.items() if str(each.get("job_id")) == job), job)
 
 
 def _places(source: Source, host: Host, job: str | None, metrics: Callable[[str], bool]) -> Iterator[Place]:
