@@ -298,12 +298,6 @@ class Pending:
             newest_first = (*reversed(self._open.values()), *reversed(self._closed.values()))
         return next(filter(wanted, newest_first), None)
 
-    def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:
-        """Return the newest request, open or remembered, that is wanted."""
-        with self._lock:
-            newest_first = (*reversed(self._open.values()), *reversed(self._closed.values()))
-        return next(filter(wanted, newest_first), None)
-
     def all_open(self) -> list[PendingRequest]:
         """Return the requests that wait now."""
         with self._lock:
