@@ -183,8 +183,8 @@ class OwnerCommands:
                 names[each] = False
         wish = msgspec.structs.replace(wish, datasets=tuple(names))
         without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
-        made = (allow if verb == "allow" else deny)(load_node(self._folder.path, without_policy).policy, wish)
-        text = with_policy(path.read_text(encoding="utf-8"), made.policy)
+        rules, notes = (allow if verb == "allow" else deny)(load_node(self._folder.path, without_policy).policy, wish)
+        text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
         audit.record_durably("policy-change", change=change, by=by)
         self._folder.write_private(path, text.encode())
@@ -196,7 +196,7 @@ class OwnerCommands:
         overridden = [
             f"{_POLICY_VARIABLE}{name}".upper()
             for name in PolicySettings.__struct_fields__
-            if getattr(made.policy, name) != getattr(effective, name)
+            if getattr(rules, name) != getattr(effective, name)
         ]
         return {
             "policy": msgspec.to_builtins(effective),
@@ -204,7 +204,7 @@ class OwnerCommands:
             "obeys_nobody": policy.obeys_nobody,
             "overridden_by": overridden,
             "notes": [
-                *made.notes,
+                *notes,
                 *(f"there is no dataset {name!r} here yet; the rule waits for it" for name in names if not names[name]),
                 *(
                     f"the environment variable {each} overrides what was written: unset it where the node is started"

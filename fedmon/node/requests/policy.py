@@ -126,15 +126,8 @@ class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
     job_output: bool = False
 
 
-class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The new rules, and sentences for the owner about effects that the words alone do not tell."""
-
-    policy: PolicySettings
-    notes: tuple[str, ...] = ()
-
-
-def allow(policy: PolicySettings, wish: PolicyWish) -> PolicyChange:
-    """Add to what is allowed."""
+def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, list[str]]:
+    """Add to what is allowed; returns sentences for the owner, too, about effects that the words alone do not tell."""
     notes: list[str] = []
     researchers = policy.researchers
     if EVERYBODY in researchers and wish.researchers:
@@ -169,11 +162,11 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> PolicyChange:
         log_level=wish.log_level or policy.log_level,
         job_output=policy.job_output or wish.job_output,
     )
-    return PolicyChange(policy=changed, notes=tuple(notes))
+    return changed, notes
 
 
-def deny(policy: PolicySettings, wish: PolicyWish) -> PolicyChange:
-    """Take away from what is allowed.
+def deny(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, list[str]]:
+    """Take away from what is allowed; returns sentences for the owner, too.
 
     Raises ConflictError when a rule for all stands in the way, because taking one from all cannot be written down.
     """
@@ -213,7 +206,7 @@ def deny(policy: PolicySettings, wish: PolicyWish) -> PolicyChange:
         log_level=_above(policy.log_level, wish.log_level),
         job_output=policy.job_output and not wish.job_output,
     )
-    return PolicyChange(policy=changed, notes=tuple(notes))
+    return changed, notes
 
 
 def with_policy(text: str, policy: PolicySettings) -> str:

@@ -27,6 +27,13 @@ Datasets = Annotated[
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", help="Metrics by name or glob, such as 'host_cpu_*'; repeatable.")
 ]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        help="DEBUG, INFO, WARNING, ERROR or CRITICAL: allow lets log records of it and above leave, deny keeps those "
+        "of it and below here; allow NONE: none leaves."
+    ),
+]
 JobOutput = Annotated[bool, typer.Option("--job-output", help="What jobs print and log, and the text of their errors.")]
 
 
@@ -41,67 +48,47 @@ def show(shell: Shell) -> None:
     shell.emit(document, lambda: "\n".join(map(record, document["rules"])))
 
 
-@verb(policy, "allow")
-def allow_(
-    shell: Shell,
-    researchers: Researchers = None,
-    datasets: Datasets = None,
-    metrics: Metrics = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(
-            help="Log records of this level and above leave: DEBUG, INFO, WARNING, ERROR, CRITICAL; NONE: none leaves."
-        ),
-    ] = None,
-    job_output: JobOutput = False,
-) -> None:
+def _rule(name: str, purpose: str) -> None:
+    """Make the verb that allows or denies."""
+
+    def change(
+        shell: Shell,
+        researchers: Researchers = None,
+        datasets: Datasets = None,
+        metrics: Metrics = None,
+        log_level: LogLevel = None,
+        job_output: JobOutput = False,
+    ) -> None:
+        from fedmon.node.requests.policy import LEVELS
+
+        level = None if log_level is None else log_level.upper()
+        if level is not None and level not in LEVELS:
+            raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
+        if not researchers and (datasets or not (metrics or level or job_output)):
+            researchers = shell.ask("RESEARCHER", "Id of the researcher").split()
+        wish = {"researchers": researchers or [], "datasets": datasets or [], "metrics": metrics or []}
+        change_policy(shell, name, **wish, log_level=level, job_output=job_output)
+
+    change.__doc__ = purpose
+    verb(policy, name)(change)
+
+
+_rule(
+    "allow",
     """Obey researchers, or let more leave the node.
 
     With --dataset, that dataset is listed to them, and from then on only to those named for it. --metric, --log-level
     and --job-output let metrics, log records and the words of jobs leave. Takes effect at once, also in a running node.
-    """
-    _change(shell, "allow", researchers or [], datasets or [], metrics or [], log_level, job_output=job_output)
-
-
-@verb(policy, "deny")
-def deny_(
-    shell: Shell,
-    researchers: Researchers = None,
-    datasets: Datasets = None,
-    metrics: Metrics = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(help="Log records of this level and below stay here: DEBUG, INFO, WARNING, ERROR or CRITICAL."),
-    ] = None,
-    job_output: JobOutput = False,
-) -> None:
+    """,
+)
+_rule(
+    "deny",
     """Obey researchers no longer, or let less leave the node.
 
     With --dataset, only that dataset is hidden from them. --metric takes back what was allowed by the same glob. Takes
     effect at once, also in a running node.
-    """
-    _change(shell, "deny", researchers or [], datasets or [], metrics or [], log_level, job_output=job_output)
-
-
-def _change(
-    shell: Shell,
-    verb: str,
-    researchers: list[str],
-    datasets: list[str],
-    metrics: list[str],
-    log_level: str | None,
-    *,
-    job_output: bool,
-) -> None:
-    from fedmon.node.requests.policy import LEVELS
-
-    level = None if log_level is None else log_level.upper()
-    if level is not None and level not in LEVELS:
-        raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
-    if not researchers and (datasets or not (metrics or level or job_output)):
-        researchers = shell.ask("RESEARCHER", "Id of the researcher").split()
-    wish = {"researchers": researchers, "datasets": datasets, "metrics": metrics, "log_level": level}
-    change_policy(shell, verb, **wish, job_output=job_output)
+    """,
+)
 
 
 def change_policy(shell: Shell, verb: str, **wish: object) -> None:
