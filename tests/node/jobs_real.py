@@ -117,6 +117,11 @@ class Watch:
                 reasons.update(reading.reasons)
         return Reading(values, reasons)
 
+    def end(self) -> None:
+        """Have the next tick read everything, as at the end of a job."""
+        for collector in self.streams[f"job-{self.job_id}"]:
+            getattr(collector, "ending", lambda: None)()
+
     def value(self, name: str, reading: Reading | None = None) -> float:
         value = (reading or self.tick()).values[name]
         assert value is not None, name

@@ -67,6 +67,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, floa
         user, system = program.used_s()
         pids = [program.pid, *children]
         pages = [list(map(int, Path(f"/proc/{pid}/statm").read_text().split())) for pid in pids]
+        watch.end()
         values = watch.tick(mono=1.0).values
         host.tick(1.0, read_all(machine, 1.0), values)
     page = os.sysconf("SC_PAGESIZE")
