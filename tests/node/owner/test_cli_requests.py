@@ -92,3 +92,21 @@ def test_a_flood_of_refused_names_keeps_the_latest(tmp_path: Path) -> None:
     found = told(folder, "requests")["researchers"]
 
     assert [found[0]["researcher_id"], found[-1]["researcher_id"], len(found)] == ["r249", "r50", 200]
+
+
+def test_a_status_says_first_what_was_damaged_and_restored(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n", policy={"researchers": ["alice"]})
+    with desk_of(folder) as desk:
+        ask_approval(desk)
+    assert node(folder, "status").stdout.startswith("needs you   * 1 plan waits for your decision: ")
+    (folder / "state.sqlite").write_bytes(b"no register" * 1000)
+    node(folder, "status")
+
+    needs, _, rest = node(folder, "status").stdout.partition("\nnode ")
+
+    said = " ".join(needs.split())
+    assert "* RESTORED " in said
+    assert "* DAMAGED and set aside: state.sqlite.damaged-" in said
+    assert said.endswith("* the node is not running: fedmon node start")
+    assert "OBEYS NOBODY" not in said + rest
+    assert "policy      obeys alice" in rest
