@@ -108,7 +108,7 @@ LONG: dict[str, tuple[str, JobState, str, dict[str, Any]]] = {
         """,
         JobState.WALL_LIMIT,
         "",
-        {"wall_s": 2.0, "processes": 200},
+        {"wall_s": 2.0, "processes": 200, "memory_bytes": 8192 * MIB},  # each process has some of its own
     ),
     "stops itself": ("os.kill(os.getpid(), signal.SIGSTOP)", JobState.WALL_LIMIT, "", {"wall_s": 1.0}),
     "writes many files": (
