@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from datetime import UTC, datetime
 
-from fedmon.common.metrics.table import format_rate, format_value
+from fedmon.common.text import size
 
 _KWH = 3_600_000.0
 _WH = 3600.0
 
 
-def percent(ratio: float) -> str:
-    """Return a ratio as "37 %"."""
-    return format_value("host_cpu_busy_ratio", ratio)
-
-
-def size(amount: float) -> str:
-    """Return bytes as "1.2 GiB"."""
-    return format_value("host_memory_total_bytes", amount)
-
-
 def size_rate(per_second: float) -> str:
     """Return bytes a second as "1.2 MiB/s"."""
-    return format_rate("host_disk_read_bytes_total", per_second)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as "2 d 4 h"."""
-    return format_value("host_uptime_seconds", seconds)
+    return f"{size(per_second)}/s"
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -55,25 +38,3 @@ def energy(joules: float) -> str:
 def mass(grams: float) -> str:
     """Return grams as "12 g" or "1.2 kg"."""
     return f"{number(grams / 1000)} kg" if abs(grams) >= 1000 else f"{number(grams)} g"
-
-
-def moment(t: float) -> str:
-    """Return a Unix time as "2026-11-21 10:12:58 UTC"; a dash for what no calendar has."""
-    try:
-        return datetime.fromtimestamp(t, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):
-        return "-"
-
-
-def counted(amount: int, one: str, many: str | None = None) -> str:
-    """Return "1 node" or "3 nodes"."""
-    return f"{amount} {one if amount == 1 else many or f'{one}s'}"
-
-
-def listed(words: Sequence[str], most: int = 3) -> str:
-    """Return "a, b and c", or "a, b, c and 7 more"."""
-    if len(words) > most + 1:
-        return f"{', '.join(words[:most])} and {len(words) - most} more"
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.series import metric_name, split_series
-from fedmon.report.amounts import duration
+from fedmon.common.text import duration
 from fedmon.report.bins import Binned, Bins, SeriesKey, mean_over_time
 from fedmon.report.blocks import Floats
 from fedmon.report.charts.catalogue import (

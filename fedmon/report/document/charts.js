@@ -129,7 +129,7 @@
     const options = {
       width: isPrinted ? 320 : Math.max(200, place.clientWidth), height: 180, series, bands,
       legend: { live: !isPrinted },
-      cursor: { drag: { x: true, y: false }, points: { size: 6 },
+      cursor: { drag: { x: true, y: false }, points: { size: 6 }, y: false,
         ...(overSteps ? {} : { sync: { key: sync.key, scales: ["x", null] } }) },
       scales: { x: { time: !overSteps && !isShort, range: overSteps ? undefined : (_, low, high) => zoom || [data.span[0], end] },
         y: { range: (_, low, high) => {

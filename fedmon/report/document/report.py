@@ -14,7 +14,8 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
 from fedmon.common.metrics.metric import Metric
 from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, metric_of
-from fedmon.report.amounts import counted, duration, listed, moment, number
+from fedmon.common.text import duration, joined, moment, plural
+from fedmon.report.amounts import number
 from fedmon.report.document import summary
 from fedmon.report.document.model import Document, Drawn, Facts, Findings, Paragraph, Part, Section, Table, shown
 from fedmon.report.document.summary import hardware_table, job_table, node_table
@@ -133,7 +134,7 @@ def missing(case: Case) -> list[tuple[float, float, str]]:
         for hole in stream.holes if stream is not None else ():
             reasons = {lost.reason for lost in node.lost if lost.first_seq < hole.until_seq
                        and lost.last_seq >= hole.until_seq - hole.missing}  # fmt: skip
-            why = f": {listed(sorted(reasons))}" if reasons and hole.missing else ""
+            why = f": {joined(sorted(reasons))}" if reasons and hole.missing else ""
             where = f"{node.name}: " if len(case.nodes) > 1 else ""
             found.append((hole.after_t, hole.until_t, f"{where}no samples for {duration(hole.seconds)}{why}"))
     return found
@@ -258,7 +259,7 @@ def _collected(case: Case) -> tuple[tuple[str, str], ...]:
     offsets = {node.name: offset for node in case.nodes if (offset := offset_s(node)) is not None}
     if offsets:
         told = [f"{name} {offset:+.3f} s" for name, offset in offsets.items()]
-        rows.append(("Clocks ahead", listed(told, 4)))
+        rows.append(("Clocks ahead", joined(told, most=4)))
     return tuple((name, shown(text)) for name, text in rows)
 
 
@@ -290,7 +291,7 @@ def _absent(case: Case) -> Table:
                 metrics[metric], nodes[node.name] = None, None
     whole = len(case.nodes)
     rows = [
-        (shown(reason, 240), _metrics(list(metrics)), "all" if len(nodes) == whole else listed(list(nodes), 4))
+        (shown(reason, 240), _metrics(list(metrics)), "all" if len(nodes) == whole else joined(list(nodes), most=4))
         for reason, (metrics, nodes) in by_reason.items()
     ]
     return Table(title="What was not measured, and why", headers=("Reason", "Metrics", "Nodes"),
@@ -314,12 +315,12 @@ def _marks(case: Case) -> Table:
     names = {node.host.node_id: node.name for node in case.nodes}
     rows = [(moment(mark.t), shown(names.get(mark.node_id, mark.node_id), 60), shown(mark.text, 240))
             for mark in case.marks]  # fmt: skip
-    title = "Events" if len(rows) <= _MOST_ROWS else f"The first {_MOST_ROWS} of {counted(len(rows), 'event')}"
+    title = "Events" if len(rows) <= _MOST_ROWS else f"The first {_MOST_ROWS} of {plural(len(rows), 'event')}"
     return Table(title=title, headers=("Time", "Node", "What happened"), rows=tuple(rows[:_MOST_ROWS]))
 
 
 def _metrics(names: list[str]) -> str:
-    return listed([shown(name, 80) for name in names], 6)
+    return joined([shown(name, 80) for name in names], most=6)
 
 
 def _scope(metric: Metric | None) -> str:

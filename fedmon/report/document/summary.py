@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedmon.common.metrics.table import MISSING
-from fedmon.report.amounts import counted, duration, listed, moment, number, percent, size
+from fedmon.common.text import duration, joined, moment, percent, plural, size
+from fedmon.report.amounts import number
 from fedmon.report.document.model import WORDS, Bars, Facts, Table, shown
 from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.findings.completeness import gap_share, main_stream
@@ -222,7 +223,7 @@ def title(case: Case) -> str:
     """Return what the report is called."""
     if case.job is None:
         names = [node.name for node in case.nodes]
-        return shown(f"Report of {listed(names, 2) or 'an empty recording'}", 120)
+        return shown(f"Report of {joined(names, most=2) or 'an empty recording'}", 120)
     name = case.document.get("name")
     return shown(f"Job {job_id(case)}{f' ({name})' if name else ''}", 120)
 
@@ -236,14 +237,14 @@ def subtitle(case: Case) -> str:
     """Return where and when, in one line."""
     span = case.span
     when = f"{moment(span[0])} to {moment(span[1])}" if span is not None else "no sample"
-    return f"{counted(len(case.nodes), 'node')}, {when}"
+    return f"{plural(len(case.nodes), 'node')}, {when}"
 
 
 def header(case: Case, *, made_t: float) -> str:
     """Return the line on top of every page: job, user, number of nodes, date."""
     user = case.document.get("user")
     what = f"job {job_id(case)}" if case.job is not None else "fedmon report"
-    parts = [what, *([f"user {shown(user, 40)}"] if user else []), counted(len(case.nodes), "node"), moment(made_t)]
+    parts = [what, *([f"user {shown(user, 40)}"] if user else []), plural(len(case.nodes), "node"), moment(made_t)]
     return "  ·  ".join(parts)
 
 
@@ -272,10 +273,10 @@ def about(case: Case) -> Facts:
             ("From", moment(span[0]) if span is not None else None),
             ("To", moment(span[1]) if span is not None else None),
             ("Lasted", duration(elapsed_s) if elapsed_s is not None else None),
-            ("Jobs", listed(list(case.jobs), 6)),
+            ("Jobs", joined(list(case.jobs), most=6)),
         ]
     names = [node.name for node in case.nodes]
-    rows.append(("Nodes", f"{len(names)}: {listed(names, 8)}" if len(names) > 1 else listed(names)))
+    rows.append(("Nodes", f"{len(names)}: {joined(names, most=8)}" if len(names) > 1 else joined(names)))
     labels = case.labels
     rows += [(f"Label {name}", labels[name]) for name in (*_LABELS, *labels) if labels.get(name)]
     return Facts(rows=tuple((name, shown(value)) for name, value in dict(rows).items() if value not in (None, "")))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fedmon.report.amounts import number, percent, size
+from fedmon.common.text import percent, size
+from fedmon.report.amounts import number
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
 from fedmon.report.findings.cpu import cpu_use

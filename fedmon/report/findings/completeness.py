@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fedmon.report.amounts import counted, duration, listed, moment, number, percent
+from fedmon.common.text import duration, joined, moment, percent, plural
+from fedmon.report.amounts import number
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity
 from fedmon.report.totals import StreamTotal
@@ -24,7 +25,7 @@ def main_stream(case: Case, node: Node) -> StreamTotal | None:
 def samples(case: Case) -> list[Finding]:
     """Say when there are too few samples to tell."""
     totals = {node.name: stream.samples for node in case.nodes if (stream := main_stream(case, node)) is not None}
-    nodes = f" of {counted(len(totals), 'node')}" if len(totals) > 1 else ""
+    nodes = f" of {plural(len(totals), 'node')}" if len(totals) > 1 else ""
     amount = sum(totals.values())
     what = f"job {case.job}" if case.job is not None else "these nodes"
     if amount == 0:
@@ -50,7 +51,7 @@ def samples(case: Case) -> list[Finding]:
             name="samples",
             severity=Severity.NOTE,
             title="Few samples",
-            text=f"There {'is' if amount == 1 else 'are'} only {counted(amount, 'sample')}{nodes} of {what}.{rates}",
+            text=f"There {'is' if amount == 1 else 'are'} only {plural(amount, 'sample')}{nodes} of {what}.{rates}",
             how="samples in the recording",
             figures={"samples": float(amount)},
             nodes=tuple(totals),
@@ -79,14 +80,14 @@ def gaps(case: Case) -> list[Finding]:
         for hole in stream.holes[:1]:
             if longest is None or hole.seconds > longest[1].seconds:
                 longest = (node.name, hole)
-    because = listed([f"{amount} {reason}" for reason, amount in reasons.most_common()])
+    because = joined([f"{amount} {reason}" for reason, amount in reasons.most_common()])
     if not told and not reasons:
         return [_whole(case)] if any(main_stream(case, node) for node in case.nodes) else []
     if not told:
         text = f"Samples from before what is here are gone for good: {because}."
         severity = Severity.NOTE
     else:
-        text = f"Samples are missing: {listed(list(told.values()))}."
+        text = f"Samples are missing: {joined(list(told.values()))}."
         if longest is not None:
             name, hole = longest
             text += f" The longest gap is {duration(hole.seconds)} on {name}, from {moment(hole.after_t)}."
@@ -117,10 +118,10 @@ def gap_share(stream: StreamTotal) -> float:
 def _whole(case: Case) -> Finding:
     totals = [stream for node in case.nodes if (stream := main_stream(case, node)) is not None]
     missed = {name: amount for node in case.nodes for name, amount in _missed(case, node).items()}
-    samples = counted(sum(one.samples for one in totals), "sample")
-    text = f"No sample is missing: {samples} of {counted(len(totals), 'node')}."
+    samples = plural(sum(one.samples for one in totals), "sample")
+    text = f"No sample is missing: {samples} of {plural(len(totals), 'node')}."
     if missed:
-        text = f"No sample is missing, but readings in them: {listed([f'{n} of {m}' for m, n in missed.items()])}."
+        text = f"No sample is missing, but readings in them: {joined([f'{n} of {m}' for m, n in missed.items()])}."
     return Finding(
         name="gaps",
         severity=Severity.NOTE if missed else Severity.GOOD,
@@ -163,7 +164,7 @@ def absent_nodes(case: Case) -> list[Finding]:
             name="absent-nodes",
             severity=Severity.PROBLEM,
             title="Nodes without a recording",
-            text=f"{len(missing)} of the {counted(total, 'node')} of the job recorded nothing: {listed(missing)}. What"
+            text=f"{len(missing)} of the {plural(total, 'node')} of the job recorded nothing: {joined(missing)}. What"
             " follows leaves them out.",
             how="the nodes that the scheduler named, without those that recorded the job",
             advice="Start the tool on every node, once each; look at the logs of these hosts.",
@@ -220,7 +221,7 @@ def clock_set(case: Case) -> list[Finding]:
             name="clock-set",
             severity=Severity.WARNING,
             title="Clock set",
-            text=f"The clock was set while samples were taken: {listed(list(found.values()))}.",
+            text=f"The clock was set while samples were taken: {joined(list(found.values()))}.",
             how="wall clock against monotonic clock from one sample to the next",
             advice="Times before and after do not fit together; durations and rates are right all the same.",
             figures={"seconds": largest},

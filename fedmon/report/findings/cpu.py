@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedmon.report.amounts import counted, duration, listed, number, percent
+from fedmon.common.text import duration, joined, percent, plural
+from fedmon.report.amounts import number
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unix, unknown
 from fedmon.report.findings.stalls import pressure_shares
@@ -69,7 +70,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     capacity_s = sum(use.elapsed_s * use.cpus for use in uses.values())
     cpus, busy = sum(use.cpus for use in uses.values()), sum(use.busy for use in uses.values())
     ratio, elapsed_s = used_s / capacity_s, max(use.elapsed_s for use in uses.values())
-    where = f"on {counted(len(uses), 'node')}" if len(uses) > 1 else f"on {next(iter(uses))}"
+    where = f"on {plural(len(uses), 'node')}" if len(uses) > 1 else f"on {next(iter(uses))}"
     is_of_machine = any(use.of_whom != "given to the job" for use in uses.values())
     whose = "of the machine" if is_of_machine else "that it was given"
     text = (
@@ -167,7 +168,7 @@ def _graded(
     advice = (
         "About one CPU was busy: the program seems to run with one thread. Ask for one CPU, or let it use several."
         if needed == 1 and uses[0][1].busy > 0.7
-        else f"Ask for {counted(needed, 'CPU')}, or find out what it waits for, such as storage."
+        else f"Ask for {plural(needed, 'CPU')}, or find out what it waits for, such as storage."
     ) + directive(uses[0][0], cpus=max(_needed(node, use) for node, use in uses))
     if is_of_machine:
         return Severity.NOTE, advice
@@ -212,7 +213,7 @@ def _machines(case: Case) -> list[Finding]:
             f" ({percent(busy[most])}), least on {least} ({percent(busy[least])})."
         )
     if full:
-        text += f" Full all the time: {listed(full)}."
+        text += f" Full all the time: {joined(full)}."
     return [
         Finding(
             name="cpu-use",
@@ -292,7 +293,7 @@ def cpu_clock(case: Case) -> list[Finding]:
             name="cpu-clock",
             severity=Severity.WARNING,
             title="CPUs below their best clock",
-            text=f"Busy CPUs ran below the best clock seen on them: {listed(list(found.values()))}.",
+            text=f"Busy CPUs ran below the best clock seen on them: {joined(list(found.values()))}.",
             how="mean clock of all CPUs by the highest seen, on machines whose CPUs were busy for half of the time",
             advice="Heat, a power limit, wide vector instructions or a governor that saves power can be the cause.",
             figures={"ratio": lowest},

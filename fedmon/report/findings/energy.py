@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedmon.common.text import joined, percent
 from fedmon.report.amounts import energy as amount_of
-from fedmon.report.amounts import listed, mass, number, percent
+from fedmon.report.amounts import mass, number
 from fedmon.report.findings.case import Case, Finding, Node, Severity, summed, unknown
 from fedmon.report.totals import SeriesTotal
 
@@ -41,7 +42,7 @@ def energy(case: Case) -> list[Finding]:
     methods = {labels.get("method", "") for node in case.nodes for labels, _ in node.all(NODE_JOULES)}
     drawn = sum(machines.values())
     jobs = {node.name: joules for node in case.nodes if (joules := job_joules(node)) is not None}
-    source = listed([_METHODS.get(method, method) for method in sorted(methods)])
+    source = joined([_METHODS.get(method, method) for method in sorted(methods)])
     missing = [node for node in case.nodes if node.name not in (jobs if case.job is not None else machines)]
     lacking = _lacking(missing)
     if case.job is not None and jobs:
@@ -87,13 +88,13 @@ def _share(jobs: Mapping[str, float], machines: Mapping[str, float]) -> str:
     drawn = sum(machines[name] for name in both)
     if not drawn:
         return ""
-    whose = "its machines" if len(both) == len(jobs) else listed(sorted(both))
+    whose = "its machines" if len(both) == len(jobs) else joined(sorted(both))
     return f" That is {percent(sum(jobs[name] for name in both) / drawn)} of what {whose} drew ({amount_of(drawn)})."
 
 
 def _lacking(nodes: list[Node]) -> str:
     """Return a sentence about nodes that are not in a sum."""
-    return f" Not measured on {listed([node.name for node in nodes])}." if nodes else ""
+    return f" Not measured on {joined([node.name for node in nodes])}." if nodes else ""
 
 
 def emissions(case: Case) -> list[Finding]:

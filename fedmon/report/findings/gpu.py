@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fedmon.report.amounts import counted, listed, percent, size
+from fedmon.common.text import joined, percent, plural, size
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
 
@@ -90,7 +90,7 @@ def gpu_errors(case: Case) -> list[Finding]:
             name="gpu-errors",
             severity=Severity.PROBLEM,
             title="Errors in GPU memory",
-            text=f"Memory errors that could not be corrected: {listed([f'{n} {int(v)}' for n, v in found.items()])}.",
+            text=f"Memory errors that could not be corrected: {joined([f'{n} {int(v)}' for n, v in found.items()])}.",
             how="growth of the driver's count of uncorrected ECC errors",
             advice="Results of this run may be wrong; tell the operator which GPU it was.",
             figures={"errors": sum(found.values())},
@@ -106,13 +106,13 @@ def _judged(case: Case, uses: list[GpuUse]) -> Finding:
     mean = sum(use.mean for use in uses) / len(uses)
     whose = "of the job " if case.job is not None else ""
     were = "was" if len(uses) == 1 else "were"
-    parts = [f"{counted(len(uses), 'GPU')} {whose}{were} busy for {percent(mean)} of the time on average."]
+    parts = [f"{plural(len(uses), 'GPU')} {whose}{were} busy for {percent(mean)} of the time on average."]
     if idle:
         parts.append(f"Idle: {_told(idle)}.")
     if often:
         parts.append(f"Often idle: {_told(often)}.")
     if low:
-        parts.append(f"Little used: {listed([f'{use.name} ({percent(use.mean)} on average)' for use in low])}.")
+        parts.append(f"Little used: {joined([f'{use.name} ({percent(use.mean)} on average)' for use in low])}.")
     peaks = [use for use in uses if use.memory_peak is not None and use.memory_total]
     if peaks:
         most = max(peaks, key=lambda use: (use.memory_peak or 0) / (use.memory_total or 1))
@@ -147,7 +147,7 @@ def _untouched(uses: list[GpuUse]) -> Finding:
         name="gpu-use",
         severity=Severity.NOTE,
         title=_TITLE,
-        text=f"No process of the job used any of the {counted(len(uses), 'GPU')} of its nodes; which of them it was"
+        text=f"No process of the job used any of the {plural(len(uses), 'GPU')} of its nodes; which of them it was"
         " given is not known.",
         how="the driver's lists of processes on each GPU",
         advice="If the job asked for GPUs, check that the program finds them.",
@@ -161,12 +161,12 @@ def _none(case: Case) -> list[Finding]:
     promised = [node.name for node in case.nodes if node.document.get("gpus")]
     if promised:
         why = next(node.why_not(USE) for node in case.nodes if node.name in promised)
-        return [unknown("gpu-use", _TITLE, f"the job was given GPUs on {listed(promised)}, and {why}")]
+        return [unknown("gpu-use", _TITLE, f"the job was given GPUs on {joined(promised)}, and {why}")]
     return [unknown("gpu-use", _TITLE, next((node.why_not(USE) for node in case.nodes), "no node"))]
 
 
 def _told(uses: list[GpuUse]) -> str:
-    return listed([f"{use.name} (below 5 % for {percent(use.idle_share)} of the time)" for use in uses])
+    return joined([f"{use.name} (below 5 % for {percent(use.idle_share)} of the time)" for use in uses])
 
 
 def gpu_clock(case: Case) -> list[Finding]:
@@ -192,7 +192,7 @@ def gpu_clock(case: Case) -> list[Finding]:
                 else Severity.NOTE,
                 title=title,
                 text=f"Clocks were held down by {cause}:"
-                f" {listed([f'{one} for {percent(shares[one])} of the time' for one in past])}.",
+                f" {joined([f'{one} for {percent(shares[one])} of the time' for one in past])}.",
                 how="share of the samples in which the driver named this reason, weighted by time",
                 advice=advice,
                 figures={"ratio": share},

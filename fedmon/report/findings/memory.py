@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedmon.report.amounts import counted, duration, listed, percent, size, size_rate
+from fedmon.common.text import duration, joined, percent, plural, size
+from fedmon.report.amounts import size_rate
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unknown
 
@@ -72,7 +73,7 @@ def memory(case: Case) -> list[Finding]:
         text += f" All nodes together: {size(sum(each.peak for each in uses.values()))} at their peaks."
     hits = sum(total.last for node in case.nodes if (total := node.one(_HITS)) is not None)
     if hits:
-        text += f" The cgroup ran into its limit {counted(int(hits), 'time')}."
+        text += f" The cgroup ran into its limit {plural(int(hits), 'time')}."
     severity, advice = Severity.GOOD, ""
     told = next(directive(node, memory_bytes=_reserve(use.peak)) for node in case.nodes if node.name == most)
     if use.limit and use.ratio >= limits.MEMORY_NEAR_LIMIT.value:
@@ -120,7 +121,7 @@ def _machines(case: Case) -> list[Finding]:
     text = f"At the most {size(used)} of {size(total_bytes)} ({percent(ratio)}) were in use on {most}"
     text += f", the fullest of {len(peaks)} nodes." if len(peaks) > 1 else "."
     if len(full) > 1:
-        text += f" {len(full)} nodes were fuller than {percent(limits.MEMORY_NEAR_LIMIT.value)}: {listed(full)}."
+        text += f" {len(full)} nodes were fuller than {percent(limits.MEMORY_NEAR_LIMIT.value)}: {joined(full)}."
     return [
         Finding(
             name="memory-use",
@@ -153,8 +154,8 @@ def oom_kills(case: Case) -> list[Finding]:
             name="oom-kills",
             severity=Severity.PROBLEM if is_jobs or case.job is None else Severity.WARNING,
             title="Out of memory",
-            text=f"The kernel killed {counted(total, 'process', 'processes')} {whose} because memory ran out:"
-            f" {listed([f'{name} {int(amount)}' for name, amount in killed.items()])}.",
+            text=f"The kernel killed {plural(total, 'process', 'processes')} {whose} because memory ran out:"
+            f" {joined([f'{name} {int(amount)}' for name, amount in killed.items()])}.",
             how="the counter of the job's cgroup" if is_jobs else "the counter of the whole machine",
             advice="Ask for more memory, or use less at once; results of what was killed are missing.",
             figures={"kills": float(total)},
@@ -184,7 +185,7 @@ def swap(case: Case) -> list[Finding]:
             name="swap",
             severity=Severity.WARNING,
             title="Swapping",
-            text=f"Memory was swapped out: {listed(list(found.values()))}.",
+            text=f"Memory was swapped out: {joined(list(found.values()))}.",
             how="the largest amount of the job in swap, and the kernel's count of what was read back on the machine",
             advice="Memory in swap is a thousand times slower: ask for more memory, or run fewer processes at once.",
             figures={"swap_bytes": most_held, "swap_in_bytes_per_second": most_rate},

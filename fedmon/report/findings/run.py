@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from fedmon.report.amounts import counted, duration, listed, moment, number, percent, size
+from fedmon.common.text import duration, joined, moment, percent, plural, size
+from fedmon.report.amounts import number
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import COMMAND, Case, Finding, Severity
 
@@ -95,7 +96,7 @@ def finder(case: Case) -> list[Finding]:
     if not methods or set(methods) == {COMMAND}:  # then nothing was searched
         return []
     unsure = [method for method, confidence in methods.items() if confidence.lower() in _UNSURE]
-    told = listed([f"{method} (confidence: {confidence})" if confidence else method
+    told = joined([f"{method} (confidence: {confidence})" if confidence else method
                    for method, confidence in methods.items()])  # fmt: skip
     return [
         Finding(
@@ -135,7 +136,7 @@ def cost(case: Case) -> list[Finding]:
             name="cost",
             severity=Severity.WARNING,
             title="Cost of measuring",
-            text=f"Measuring took more than it should: {listed(found)}.",
+            text=f"Measuring took more than it should: {joined(found)}.",
             how="CPU time of the tool's own process over time, and the interval that it kept to",
             advice="Choose a longer interval.",
             figures={"ratio": worst},
@@ -169,8 +170,8 @@ def training(case: Case) -> list[Finding]:
             name="training",
             severity=Severity.NOTE,
             title="Values that the program reported",
-            text=f"{counted(sum(values for values, _, _ in found.values()), 'value')} of {counted(len(found), 'name')}:"
-            f" {listed(told, 5)}.",
+            text=f"{plural(sum(values for values, _, _ in found.values()), 'value')} of {plural(len(found), 'name')}:"
+            f" {joined(told, most=5)}.",
             how="first and last value of each name, of the first and the last node that reported it",
         )
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmon.report.amounts import listed, percent
+from fedmon.common.text import joined, percent
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
 
@@ -78,7 +78,7 @@ def pressure(case: Case) -> list[Finding]:
                 severity=Severity.WARNING,
                 title=f"Waiting for {_RESOURCES[resource]}",
                 text=f"For want of {_RESOURCES[resource]} {who} stood still:"
-                f" {listed([f'{name} {percent(shares[name][0])} of the time' for name in names])}.",
+                f" {joined([f'{name} {percent(shares[name][0])} of the time' for name in names])}.",
                 how=f"pressure stall information of the kernel, '{kind}' of {resource}, of"
                 + (" the job's cgroup" if is_jobs else " the whole machine"),
                 advice={
@@ -105,7 +105,7 @@ def steal(case: Case) -> list[Finding]:
             severity=Severity.WARNING,
             title="CPU time given to others",
             text="The host of virtual machines gave their CPU time to others:"
-            f" {listed([f'{name} {percent(shares[name])} of the time' for name in stolen])}.",
+            f" {joined([f'{name} {percent(shares[name])} of the time' for name in stolen])}.",
             how="time in the mode steal by the time in all modes",
             advice="Timings of this run cannot be compared; ask the operator for machines that are not shared.",
             figures={"ratio": shares[stolen[0]]},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedmon.report.amounts import listed, percent, size, size_rate
+from fedmon.common.text import joined, percent, size
+from fedmon.report.amounts import size_rate
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, summed, unknown
 
@@ -111,7 +112,7 @@ def link_errors(case: Case) -> list[Finding]:
             name="link-errors",
             severity=Severity.WARNING,
             title="Network errors",
-            text=f"Packets with errors or links that went down: {listed([f'{p} {int(n)}' for p, n in found.items()])}.",
+            text=f"Packets with errors or links that went down: {joined([f'{p} {int(n)}' for p, n in found.items()])}.",
             how="growth of the error counters of each interface and port",
             advice="Tell the operator: a cable or port may be failing.",
             figures={"errors": sum(found.values())},
@@ -135,7 +136,7 @@ def full_file_systems(case: Case) -> list[Finding]:
             name="file-systems-full",
             severity=Severity.WARNING,
             title="File systems nearly full",
-            text=f"{listed([f'{place} {percent(ratio)} full' for place, ratio in full.items()])}.",
+            text=f"{joined([f'{place} {percent(ratio)} full' for place, ratio in full.items()])}.",
             how="size less the smallest space that was available",
             advice="Make room: programs that cannot write lose their results.",
             figures={"ratio": max(full.values())},

@@ -46,7 +46,7 @@ def test_plots_and_the_report_of_a_job_leave_nothing_behind_either(tmp_path: Pat
     temporary = tmp_path / "tmp"
     temporary.mkdir()
 
-    words = ("-d", str(tmp_path), "-p", "run", "-i", "0.2", "-r", "--", "true")
+    words = ("--quiet", "-d", str(tmp_path), "-p", "run", "-i", "0.2", "-r", "--", "true")
     job = fedmon(tmp_path, "job", *words, HOME=NOWHERE, TMPDIR=str(temporary))
 
     assert (job.returncode, job.stdout, job.stderr) == (0, "", "")
