@@ -36,7 +36,6 @@ class JobFolder:
         self.metrics = self.path / "metrics"
         self.plots = self.path / "plots"
         self.merged = self.path / f"{self.key}{RECORDING_SUFFIX}"
-        self.report_pdf = self.path / f"job-report-{self.key}.pdf"
         self.report_html = self.path / f"job-report-{self.key}.html"
 
     @classmethod

@@ -24,7 +24,6 @@ def test_no_name_leads_out_of_the_folder(hostile: str, tmp_path: Path) -> None:
         folder.path,
         folder.hosts,
         folder.merged,
-        folder.report_pdf,
         folder.report_html,
         folder.recording(hostile),
         folder.log(hostile),
@@ -57,7 +56,7 @@ def test_perfmons_names_are_where_perfmon_has_them(tmp_path: Path) -> None:
     assert tmp_path / "job-metrics-4711" == folder.path
     assert tmp_path / ".ipc-4711" == folder.ipc
     assert folder.path / "configs" / "node-1.cluster_run_config.yml" == folder.run_config("node-1.cluster")
-    assert folder.path / "job-report-4711.pdf" == folder.report_pdf
+    assert folder.path / "job-report-4711.html" == folder.report_html
     assert (folder.path / "metrics", folder.path / "plots") == (folder.metrics, folder.plots)
     assert tmp_path / "mine" == JobFolder(tmp_path, "mine", "4711").path
 
@@ -74,7 +73,7 @@ def test_two_jobs_and_two_hosts_share_no_file(tmp_path: Path) -> None:
         path
         for job in (seven, eight)
         for host in ("a", "b")
-        for path in (job.recording(host), job.log(host), job.merged, job.hosts, job.report_pdf)
+        for path in (job.recording(host), job.log(host), job.merged, job.hosts, job.report_html)
     }
     assert len(paths) == 2 * (3 + 2 * 2)  # three of a job, two of each of its hosts
 
