@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import msgspec
 import typer
 
-from fedmon.common.errors import FedmonError, NoAnswerError
+from fedmon.common.errors import FedmonError, InvalidInputError, NoAnswerError
 from fedmon.common.log import OUR_LOGGER
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.federation import Federation
@@ -101,8 +101,14 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
 
 
 def each(words: list[str] | None) -> list[str] | None:
-    """Return the words that were given one by one or with commas between them; None if there are none."""
-    return [part for word in words or () for part in word.split(",") if part] or None
+    """Return the words that were given one by one or with commas between them; None if none was given.
+
+    Raises InvalidInputError for words without anything in them, which could be a variable that is not set.
+    """
+    found = [part for word in words or () for part in word.split(",") if part]
+    if words and not found:
+        raise InvalidInputError("an option for several words, such as --node or --tags, names none")
+    return found or None
 
 
 def emit(document: Any, *, text: object, more: str = "", as_json: bool) -> None:

@@ -54,7 +54,7 @@ def stored(message: Keepable) -> dict[str, Any]:
 def kept(key: int, message: Keepable, document: Mapping[str, Any], *, redelivered: bool = False) -> KeptReply:
     """Return a message with the key of its document."""
     fields = message.fields if isinstance(message, StoredDocument) else {"command": message.__struct_config__.tag}
-    size_bytes = len(document["payload"])
+    size_bytes = len(document["payload"].encode())
     command = str(fields.get("command", ""))
     return KeptReply(key=key, command=command, message=message, size_bytes=size_bytes, redelivered=redelivered)
 

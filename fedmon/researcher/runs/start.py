@@ -52,7 +52,7 @@ def start_run(
     job_id = new_id() if job_id is None else checked_id(job_id, what="job_id")
     deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
     plain, bounds = checked_arguments(arguments), checked_limits(limits)
-    wanted_tags = [] if tags is None or tags == [] else checked_tags(tags)
+    wanted_tags = checked_tags(tags) if tags else []
     asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
         raise NobodyToRunError("no node was named")

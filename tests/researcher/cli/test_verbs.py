@@ -68,6 +68,15 @@ def test_a_node_that_is_named_and_unknown_ends_with_six(environ: dict[str, str])
     assert "never heard of" in json.loads(done.stdout)["outcomes"][0]["reason"]
 
 
+@pytest.mark.parametrize("verb", ["ping", "list", "stop"])
+def test_a_variable_that_is_not_set_names_no_node_and_never_all(verb: str, tmp_path: Path) -> None:
+    words = [verb, *(["0190"] if verb == "stop" else []), "--node", "", "--json"]
+
+    done = fedmon_here(*words, environ=plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r")))
+
+    assert (done.returncode, "names none" in done.stdout + done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("words", [("list",), ("search", "mri")])
 def test_list_and_search_answer_with_zero_datasets(words: tuple[str, ...], environ: dict[str, str]) -> None:
     done = fedmon_here(*words, "--node", "open", "--json", environ=environ)
