@@ -56,4 +56,5 @@ def approve(fed: Federation, plan: Path, folder: Path, *hospitals: str) -> None:
     asked = fed.approve(plan).ok
     for node_id in hospitals:
         with ControlClient(folder / node_id) as owner:
-            owner.call("plan-decide", plan=asked[node_id].sha256, status="approved", note="", by="owner")
+            sha256 = asked[node_id].sha256
+            owner.call("plan-decide", plan=sha256, sha256=sha256, status="approved", by="owner")

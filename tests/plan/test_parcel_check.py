@@ -41,6 +41,7 @@ JSON_BOMBS = {
     "comment": b"{}//",
     "lists": b'{"a":[' + b"[]," * 500_001 + b"[]]}",
     "control": b'{"a":"\n"}',
+    "a text without an end": b'{"a":[' + b"[]," * 40 + b'"' + b'\\"' * 300_000,
 }
 
 

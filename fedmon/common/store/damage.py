@@ -40,7 +40,7 @@ def set_aside(path: Path) -> Path:
     """Rename a damaged database and what belongs to it; returns its new name. Raises StorageError."""
     target = path.with_name(f"{path.name}.damaged-{utc_now():%Y%m%dT%H%M%S%fZ}")
     try:
-        for suffix in ("-wal", "-shm", ""):
+        for suffix in ("", "-wal", "-shm"):  # without its log, a database that lost commits would look sound
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(path.name + suffix).rename(target.with_name(target.name + suffix))
     except OSError as error:

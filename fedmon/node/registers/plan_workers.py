@@ -76,7 +76,7 @@ class PlanChecker:
         try:
             child = subprocess.run(
                 command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
-                timeout=self._timeout_s, check=False,
+                timeout=self._timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             return _check_of(error.stdout or b"", f"could not be read within {self._timeout_s:g} s")

@@ -68,7 +68,8 @@ class Confinement:
         """Look again if settings that matter here changed, or if the last look failed."""
         before, self._settings = self._settings, settings
         changed = (before.python, before.devices) != (settings.python, settings.devices)
-        if changed or self._thread is None or self._again is not None:
+        was_cleared = self._thread is not None and not (self._thread.is_alive() or self._there.is_set())
+        if changed or was_cleared or self._thread is None or self._again is not None:
             self.join()
             self._failures = 0
             if changed:

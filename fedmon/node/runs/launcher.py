@@ -74,11 +74,15 @@ class Launcher:
             if self._hand_over(message, folder.prepare(order), given):
                 return
             # It was killed, perhaps after it had forked: whoever holds the lock then keeps the job.
-            self._start_process()
             try:
                 lock = folder.prepare(order)
             except ConflictError:
                 return
+            try:
+                self._start_process()
+            except BaseException:
+                os.close(lock)
+                raise
             if not self._hand_over(message, lock, given):
                 raise LauncherError(f"cannot hand job {order.job_id} to the launcher: it ended twice")
 

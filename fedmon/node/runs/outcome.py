@@ -10,6 +10,7 @@ import logging
 import mmap
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -170,7 +171,9 @@ class Transfers:
         self.repository = repository
         self._hand_over = hand_over
         self._stopping = threading.Event()
-        self._room = {name: threading.BoundedSemaphore(AT_A_TIME) for name in ("inputs", "results")}
+        self._lock = threading.Lock()
+        self._waiting = {name: deque[Callable[[], None]]() for name in ("inputs", "results")}
+        self._running = {"inputs": 0, "results": 0}
 
     def fetch(self, parcel: Parcel, folder: Path, *, max_bytes: int, done: Callable[[int | FedmonError], None]) -> None:
         """Fetch inputs; ``done`` gets a descriptor that it has to close."""
@@ -202,22 +205,38 @@ class Transfers:
     ) -> None:
         def run() -> None:
             outcome: T | FedmonError
-            with self._room[name]:
-                if self._stopping.is_set():
-                    return
-                try:
-                    outcome = work()
-                except FedmonError as error:
-                    outcome = error
-                except Exception:
-                    # Whoever waits for it must hear of its end, whatever that was.
-                    logger.exception("a transfer of %s failed", name)
-                    outcome = InvalidInputError(f"the {name} could not be transferred; the log of the node says why")
+            try:
+                outcome = work()
+            except FedmonError as error:
+                outcome = error
+            except Exception:
+                # Whoever waits for it must hear of its end, whatever that was.
+                logger.exception("a transfer of %s failed", name)
+                outcome = InvalidInputError(f"the {name} could not be transferred; the log of the node says why")
             if not self._stopping.is_set():
                 self._hand_over(lambda: done(outcome))
 
-        # A transfer may hang in name resolution beyond our reach: it must not keep a stopping node alive.
-        threading.Thread(target=run, name=f"fedmon-runs-{name}", daemon=True).start()
+        with self._lock:
+            self._waiting[name].append(run)
+            if self._running[name] >= AT_A_TIME:
+                return
+            self._running[name] += 1
+        try:
+            # A transfer may hang in name resolution beyond our reach: it must not keep a stopping node alive.
+            threading.Thread(target=self._work, args=(name,), name=f"fedmon-runs-{name}", daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                self._running[name] -= 1
+            logger.warning("%s wait for the next transfer: %s", name, error)
+
+    def _work(self, name: Literal["inputs", "results"]) -> None:
+        while True:
+            with self._lock:
+                if self._stopping.is_set() or not self._waiting[name]:
+                    self._running[name] -= 1
+                    return
+                run = self._waiting[name].popleft()
+            run()
 
 
 def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:

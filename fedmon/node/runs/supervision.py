@@ -61,7 +61,7 @@ _NEARLY = 0.9
 _NO_SPACE = ("[Errno 28]", "[Errno 122]", "[Errno 27]")
 """ENOSPC, EDQUOT, EFBIG. Source: Linux include/uapi/asm-generic/errno.h."""
 _OS_ERRORS = ("OSError", "IOError")
-_NO_THREAD = ("RuntimeError", "can't start new thread")
+_NO_THREAD = "can't start new thread"
 _OVER: dict[JobState, tuple[str, str, str, str]] = {
     JobState.CPU_LIMIT: ("cpu_s", "", "it used {had:.1f} s of CPU time, and {most:g} s is its limit", ""),
     JobState.WALL_LIMIT: ("wall_s", "it was not done after {most:g} s, its limit", "", ""),
@@ -174,7 +174,7 @@ def _limit_behind(seen: Seen) -> Verdict | None:
         and message.startswith("[Errno 11]")
         and "fork" in (said.traceback or "")
     )
-    if seen.refused_forks or is_fork or (said is not None and (said.type, message) == _NO_THREAD):
+    if seen.refused_forks or is_fork or (said is not None and said.type == "RuntimeError" and _NO_THREAD in message):
         return over(JobState.PROCESS_LIMIT, limits)
     if said is not None and said.type.endswith(_OS_ERRORS) and message.startswith(_NO_SPACE):
         return over(JobState.DISK_LIMIT, limits)
@@ -557,7 +557,7 @@ class Supervision:
                 self._said = frame
 
     def _look(self) -> None:
-        if not (self._folder.path / LOCK).exists():
+        if _is_gone(self._folder.path / LOCK):
             # Nobody could find the job any more, or stop it.
             self._end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"), is_gentle=False)
         excess = self._meter.read()
@@ -586,6 +586,15 @@ class Supervision:
                 self._reader.close()
             except BadFrameError as error:
                 self._break(error)
+
+
+def _is_gone(path: Path) -> bool:
+    """Tell whether a file was removed; one that a network file system cannot look at for a moment was not."""
+    try:
+        path.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 def _problem(said: Failure) -> Problem:

@@ -149,6 +149,16 @@ def test_another_digest_than_the_one_shown_decides_nothing(tmp_path: Path) -> No
         assert desk.registers.outbox.waiting() == {}
 
 
+def test_the_beginning_of_an_id_approves_nothing_by_itself(tmp_path: Path) -> None:
+    with desk_of(made_folder(tmp_path / "n")) as desk:
+        plan_id = ask_approval(desk)
+
+        with pytest.raises(InvalidInputError, match="approve by the whole id or sha256"):
+            done(desk, "plan-decide", plan=plan_id[:-2], status="approved")
+
+        assert done(desk, "plan-show", plan=plan_id)["plan"]["status"] == "pending"
+
+
 def test_an_audit_that_cannot_be_written_lets_nothing_be_approved(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n")
     with desk_of(folder) as desk:

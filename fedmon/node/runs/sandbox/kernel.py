@@ -71,15 +71,16 @@ def no_new_privileges() -> None:
 
 def drop_capabilities() -> None:
     """Give up every capability for good, also those that root would get back by starting a program."""
-    with contextlib.suppress(PermissionError):  # an ordinary user has none, and no_new_privs keeps it so
-        prctl(PR_SET_SECUREBITS, _SECUREBITS)
-        for capability in range(_MOST_CAPABILITIES):
-            try:
-                prctl(PR_CAPBSET_DROP, capability)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # this kernel has no more of them
-                    raise
-                break
+    for capability in range(_MOST_CAPABILITIES):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except PermissionError:
+            break  # an ordinary user has none, and no_new_privs keeps it so
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # this kernel has no more of them
+                raise
+            prctl(PR_SET_SECUREBITS, _SECUREBITS)
+            break
     prctl(PR_CAP_AMBIENT, 4)  # clear all
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
