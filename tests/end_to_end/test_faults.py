@@ -94,11 +94,11 @@ def test_a_second_sigterm_ends_a_node_at_once(mosquitto: Broker, tmp_path: Path)
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
         wait_until(raw.answered, what="the node to answer")
         assert mosquitto.pid is not None
-        # A broker that takes no farewell keeps a node that stops in order for a second.
+        # A broker that takes no farewell keeps a node that stops in order for a second, which then ends with code 0.
         os.kill(mosquitto.pid, signal.SIGSTOP)
         try:
             node.signal(signal.SIGTERM)
-            wait_until(lambda: _ended_by_another_sigterm(node), 0.9, what="the node to end")
+            wait_until(lambda: _ended_by_another_sigterm(node), 20, what="the node to end")
             code = node.wait(1)
         finally:
             os.kill(mosquitto.pid, signal.SIGCONT)
