@@ -137,6 +137,15 @@ class _Part(NamedTuple):
     device: str
 
 
+class _Piece(NamedTuple):
+    """Values of a training by its steps, which never go back."""
+
+    part: _Part
+    t: Floats
+    steps: Floats
+    values: Floats
+
+
 def is_of(stream: str, job: str | None) -> bool:
     """Tell whether a stream has to do with a job: its own, and what is measured beside it; all have with None."""
     return job is None or not stream.startswith(JOB) or stream == f"{JOB}{job}"
@@ -348,29 +357,41 @@ class _Maker:
         """Return what programs reported by their own steps: a line a node, and the mean of several."""
         steps = {(key.node_id, key.stream, key.series.removeprefix(USER_STEP)): key
                  for key, _ in self._parts.get(USER_STEP, ())}  # fmt: skip
-        points: dict[str, dict[float, float]] = {}
+        pieces: list[_Piece] = []
         for part in parts:
             key = steps.get((part.key.node_id, part.key.stream, part.key.series.removeprefix(USER_VALUE)))
-            if key is None:
-                continue
-            value, step = self._bins.of(part.key), self._bins.of(key)
-            _, at, at_step = np.intersect1d(value.steps, step.steps, assume_unique=True, return_indices=True)
-            pairs = dict(zip(step.mean[at_step].tolist(), value.mean[at].tolist(), strict=True))
-            mine = points.setdefault(part.node, {})
-            if mine.keys() & pairs.keys():  # another training, which counts from the begin again
-                mine = points.setdefault(f"{part.node} {part.device}".rstrip() + f" ({len(points)})", {})
-            mine |= pairs
-        x = np.array(sorted({at for pairs in points.values() for at in pairs}))
+            if key is not None:
+                pieces += _pieces(part, self._bins.of(part.key), self._bins.of(key))
+        # Rounds that are a job each are one training; another one counts from the begin again.
+        trainings: dict[tuple[str, str], list[list[_Piece]]] = {}
+        for piece in sorted(pieces, key=lambda one: float(one.t[0])):
+            known = trainings.setdefault((piece.part.node, piece.part.name), [])
+            before = next((one for one in reversed(known) if one[-1].t[-1] <= piece.t[0]
+                           and one[-1].steps[-1] < piece.steps[0]), None)  # fmt: skip
+            if before is None:
+                known.append([piece])
+            else:
+                before.append(piece)
+        x = np.unique(np.concatenate([np.zeros(0), *(piece.steps for piece in pieces)]))
         if len(x) < 2:
             return None
-        lines = [
-            Line(node, values := np.array([pairs.get(at, np.nan) for at in x.tolist()]), mean=float(np.nanmean(values)))
-            for node, pairs in sorted(points.items(), key=lambda one: natural(one[0]))
-        ]
-        if len(lines) > 1:
-            lines.append(joined("mean", lines, Join.AVERAGE)._replace(low=None, high=None))
+        if len(x) > self._bins.count:
+            x = x[np.linspace(0, len(x) - 1, self._bins.count).astype(np.int64)]
+        lines: list[Line] = []
+        means: list[Line] = []
+        for number in range(max(map(len, trainings.values()))):
+            suffix = f" ({number + 1})" if number else ""
+            alike = [_curve(" ".join(filter(None, who)) + suffix, known[number], x)
+                     for who, known in sorted(trainings.items(), key=lambda one: natural(" ".join(one[0])))
+                     if number < len(known)]  # fmt: skip
+            alike = [line for line in alike if np.isfinite(line.values).any()]
+            lines += alike
+            if len(alike) > 1:
+                means.append(joined(f"mean{suffix}", alike, Join.AVERAGE)._replace(low=None, high=None))
+        if any(len(known) > 1 for known in trainings.values()):
+            lines, means = _few(lines, is_stack=False), _few(means, is_stack=False) if means else []
         return Chart(name=f"{name}_by_step", title=f"{title}{BY_STEP}", group=Group.USER, quantity=Quantity.NUMBER, x=x,
-                     lines=tuple(lines), is_over_steps=True)  # fmt: skip
+                     lines=(*lines, *means), is_over_steps=True)  # fmt: skip
 
     def _unique(self, text: str) -> str:
         """Return a name that no other chart has, as names that differ may look alike in a file's."""
@@ -380,6 +401,29 @@ class _Maker:
             number, found = number + 1, f"{name}_{number}"
         self._names.add(found.lower())
         return found
+
+
+def _pieces(part: _Part, value: Binned, step: Binned) -> list[_Piece]:
+    """Return values by step, cut where the program counts from the begin again."""
+    _, at, at_step = np.intersect1d(value.steps, step.steps, assume_unique=True, return_indices=True)
+    low, high = step.low[at_step], step.high[at_step]
+    # The mean of a time in which one training ended and another began is a step of neither.
+    is_of_one = np.ones(len(at), dtype=bool)
+    is_of_one[1:] = (low[1:] >= high[:-1]) | (high[1:] < high[:-1])
+    at, at_step = at[is_of_one], at_step[is_of_one]
+    cuts = np.flatnonzero(np.diff(step.mean[at_step]) < 0) + 1
+    pairs = zip(np.split(at, cuts), np.split(at_step, cuts), strict=True)
+    return [_Piece(part, value.t[one], step.mean[other], value.mean[one]) for one, other in pairs if len(one)]
+
+
+def _curve(label: str, pieces: Sequence[_Piece], x: Floats) -> Line:
+    """Return one training at the steps of all, from its own first to its own last one; of equal steps the mean."""
+    steps, values = (
+        np.concatenate(arrays) for arrays in zip(*((one.steps, one.values) for one in pieces), strict=True)
+    )
+    steps, places, counts = np.unique(steps, return_inverse=True, return_counts=True)
+    means = np.bincount(places, values) / counts
+    return Line(label, np.interp(x, steps, means, left=np.nan, right=np.nan), mean=float(np.mean(means)))
 
 
 def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:

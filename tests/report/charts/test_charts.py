@@ -192,6 +192,35 @@ def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_r
     assert points(found, "mean")[3] == pytest.approx(0.45)
 
 
+def training(losses: list[float | None], steps: list[float | None]) -> dict[str, list[float | None]]:
+    return {series("user_value", name="loss"): losses, series("user_step", name="loss"): steps}
+
+
+def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:
+    batches = [samples(training([scale / (1 + at / 500) for at in range(2000)], [float(at) for at in range(2000)]),
+                       node=node, stream="user", late_s=late_s)
+               for node, scale, late_s in (("a", 1, 0.0), ("b", 2, 1.4))]  # fmt: skip
+
+    found = chart(tmp_path / "a", "reported_loss_by_step", *batches)
+
+    told = {label: points(found, label) for label in ("a", "b", "mean")}
+    shared = told["a"].keys() & told["b"].keys()
+    assert len(shared) > len(found.x) - 8
+    assert all(told["mean"][at] == pytest.approx(1.5 / (1 + at / 500), rel=1e-3) for at in shared)
+    assert len(found.x) <= 480
+
+
+def test_a_second_training_of_a_program_is_a_line_of_its_own(tmp_path: Path) -> None:
+    losses = [[2.0, 1.5, 1.0, 0.9, 0.8], [3.0, 2.5, 2.0, 1.9, 1.8]]
+    steps: list[float | None] = [0.0, 1.0, 2.0, 3.0, 4.0]
+
+    found = chart(tmp_path / "a", "reported_loss_by_step",
+                  samples(training([*losses[0], *losses[1]], steps * 2), stream="user"))  # fmt: skip
+
+    assert [line.label for line in found.lines] == ["n1", "n1 (2)"]
+    assert [list(points(found, line.label).values()) for line in found.lines] == losses
+
+
 def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path) -> None:
     path = recording(tmp_path / "a", samples({CPU: [0.5, 0.6]}), samples({CPU: [0.5, 0.6]}, first=20))
     with Recording(path) as store:
