@@ -268,19 +268,19 @@ class _Maker:
             title = f"{figure.title}: {each}" if figure.each else figure.title
             if metric_name(parts[0].key.series) == USER_VALUE and (chart := self._over_steps(name, title, parts)):
                 made.append(chart)
-            made += self._over_time(figure, name, title, parts)
+            made += self._over_time(figure, each, name, title, parts)
         return made
 
-    def _over_time(self, figure: Figure, name: str, title: str, parts: Sequence[_Part]) -> list[Chart]:
+    def _over_time(self, figure: Figure, each: str, name: str, title: str, parts: Sequence[_Part]) -> list[Chart]:
         lines = {part: self._line(figure, part) for part in parts}
         names = list(dict.fromkeys(part.name for part in parts))
         nodes = sorted({part.node for part in parts}, key=natural)
-        limits = self._limits(figure, lines.values())
         title += self._seldom(parts)
 
         def chart(suffix: str, title: str, found: Sequence[Line], *, combined: bool = False) -> Chart:
             return Chart(name=f"{name}{suffix}", title=title, group=figure.group, quantity=figure.quantity, x=self.x,
-                         lines=tuple(_few(found, is_stack=figure.is_stack)), limits=limits,
+                         lines=tuple(_few(found, is_stack=figure.is_stack)),
+                         limits=() if self.several else self._limits(figure, each, found, is_joined=len(names) > 1),
                          is_stack=figure.is_stack and len(found) > 1, is_combined=combined)  # fmt: skip
 
         def of(node: str, line: str) -> Line:
@@ -342,16 +342,24 @@ class _Maker:
     def _line(self, figure: Figure, part: _Part) -> Line:
         return on_grid(self._bins.of(part.key), self.x, part.name, is_event=figure.is_event)
 
-    def _limits(self, figure: Figure, lines: Iterable[Line]) -> tuple[tuple[str, float], ...]:
-        """Return the limits that say something: one value for all nodes together, and not far above all lines."""
-        peak = max((float(np.nanmax(line.values)) for line in lines if len(line.values)), default=0.0)
-        found: dict[str, float] = {}
+    def _limits(
+        self, figure: Figure, each: str, lines: Sequence[Line], *, is_joined: bool
+    ) -> tuple[tuple[str, float], ...]:
+        """Return the limits of one node that are not far above all lines: of devices joined as their lines are.
+
+        Where each device has a line, it is drawn if it is the same for all.
+        """
+        peak = max((float(np.nanmax(line.values)) for line in lines if np.isfinite(line.values).any()), default=0.0)
+        found: dict[str, list[float]] = {}
         for metric in figure.limits:
-            for part, _ in self._labelled(figure, metric):
+            for part, labels in self._labelled(figure, metric):
                 value = self._bins.of(part.key).mean
-                if len(value) and not self.several:
-                    found.setdefault(part.name or figure.limits[metric], float(value[-1]))
-        return tuple((name, value) for name, value in found.items() if 0 < value <= 4 * peak)
+                if len(value) and labels.get(figure.each, "") == each:
+                    found.setdefault(part.name or figure.limits[metric], []).append(float(value[-1]))
+        join = {Join.TOTAL: sum, Join.AVERAGE: np.mean, Join.HIGHEST: max}[figure.within]
+        limits = [(name, float(join(values))) if is_joined else (name, values[0]) for name, values in found.items()
+                  if is_joined or len(set(values)) == 1]  # fmt: skip
+        return tuple((name, value) for name, value in limits if 0 < value <= 4 * peak)
 
     def _over_steps(self, name: str, title: str, parts: Sequence[_Part]) -> Chart | None:
         """Return what programs reported by their own steps: a line a node, and the mean of several."""

@@ -158,6 +158,33 @@ def test_a_limit_is_drawn_with_what_it_limits_unless_it_is_far_away(tmp_path: Pa
     assert chart(tmp_path / "b", "job_memory_per_node", samples(far, stream="job-1")).limits == ()
 
 
+def test_the_limit_of_a_line_of_several_devices_is_that_of_all_of_them(tmp_path: Path) -> None:
+    def gpus(totals: list[float], *kinds: str) -> dict[str, list[float | None]]:
+        shares = (1, 0.5, 0.1)
+        return {series(f"gpu_memory_{kind}_bytes", gpu=str(at)): [total * share, total * share * 1.1]
+                if kind != "total" else [total] * 2
+                for at, total in enumerate(totals) for kind, share in zip(kinds, shares, strict=False)}  # fmt: skip
+
+    def limits(name: str, totals: list[float], *kinds: str) -> tuple[tuple[str, float], ...]:
+        return chart(tmp_path / name, "gpu_memory_per_node", samples(gpus(totals, *kinds))).limits
+
+    assert limits("sum", [80.0] * 4, "total", "used", "reserved") == (("total", 320.0),)
+    assert limits("alike", [80.0] * 4, "total", "used") == (("total", 80.0),)
+    assert limits("unlike", [80.0, 40.0], "total", "used") == ()
+
+
+def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
+    spaces = {"/": (50.0, 40.0, 100.0), "/home": (9.0, 1.0, 10.0)}
+    columns = {series(f"host_filesystem_{what}_bytes", mountpoint=mount): [last if what == "size" else first, last]
+               for mount, (*space, size) in spaces.items()
+               for what, (first, last) in (("free", space), ("available", space), ("size", (size, size)))}  # fmt: skip
+
+    found = made(tmp_path / "a", samples(columns))
+
+    told = {one.title: one.limits for one in found.first}
+    assert told == {"File system space: /": (("size", 100.0),), "File system space: /home": (("size", 10.0),)}
+
+
 def test_rapl_zones_are_added_up_by_what_they_measure(tmp_path: Path) -> None:
     zones = {"package-0": 10.0, "package-1": 20.0, "package-0-core": 5.0, "package-1-core": 6.0, "package-0-dram": 2.0}
     columns = {series("rapl_energy_joules_total", zone=zone): [0, watts, 3 * watts] for zone, watts in zones.items()}
