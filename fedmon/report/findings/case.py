@@ -218,10 +218,13 @@ def summed(totals: Iterable[SeriesTotal | None]) -> float | None:
 
 
 def directive(node: Node, *, cpus: int | None = None, memory_bytes: float | None = None) -> str:
-    """Return a sentence with the line of a job script to copy; empty where nobody knows the scheduler."""
+    """Return a sentence with the line of a job script to copy; empty where nobody knows the scheduler.
+
+    Of CPUs for a job on one node. SLURM counts them by task, and how many tasks a job has is not recorded.
+    """
     gib = None if memory_bytes is None else math.ceil(memory_bytes / 2**30)
     lines = {
-        "slurm": f"#SBATCH --cpus-per-task={cpus}" if cpus is not None else f"#SBATCH --mem={gib}G",
+        "slurm": "" if cpus is not None else f"#SBATCH --mem={gib}G",
         "pbs": f"#PBS -l ncpus={cpus}" if cpus is not None else f"#PBS -l mem={gib}gb",
         "oar": f"#OAR -l core={cpus}" if cpus is not None else "",
     }
