@@ -66,11 +66,12 @@ class Line(NamedTuple):
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """One chart. ``x`` are the moments in Unix time, or steps as the program counts where ``is_over_steps``.
 
-    ``name`` is the begin of a file name. ``is_combined`` where each line is of all nodes together. ``is_rest`` of a
-    chart that is folded unless somebody asks for it.
+    ``name`` is the begin of a file name, that of no other chart; ``figure`` the name of what it shows. ``is_combined``
+    where each line is of all nodes together.
     """
 
     name: str
+    figure: str
     title: str
     group: Group
     quantity: Quantity
@@ -185,18 +186,17 @@ def _first(made: Sequence[Chart], job: str | None, *, several: bool) -> Sequence
     titles = {chart.title for chart in over_steps}
     over_time = [chart for chart in made if chart.group is Group.USER and not chart.is_combined
                  and not {chart.title, chart.title + BY_STEP} & titles]  # fmt: skip
-    found = {(_figure_of(chart), chart.is_combined): chart for chart in made}
-    order = FIRST_OF_JOB if job is not None else FIRST_OF_NODES
-    wanted = [(name, several and name not in ONE_LINE_A_NODE) for name in order]
-    chosen = [*[*over_steps, *over_time][:MOST_REPORTED], *(found[key] for key in wanted if key in found)]
-    names = {_figure_of(chart) for chart in chosen}
-    others = [chart for chart in made if _figure_of(chart) not in names
+    chosen = [*over_steps, *over_time][:MOST_REPORTED]
+    for name in FIRST_OF_JOB if job is not None else FIRST_OF_NODES:
+        found = [chart for chart in made if chart.figure == name]
+        if several and name in ONE_LINE_A_NODE:
+            chosen += ([chart for chart in found if not chart.is_combined] or found)[:1]
+        else:
+            chosen += [chart for chart in found if chart.is_combined == several]
+    names = {chart.figure for chart in chosen}
+    others = [chart for chart in made if chart.figure not in names
               and chart.is_combined == several and chart.group not in (Group.USER, Group.AGENT)]  # fmt: skip
     return [*chosen, *others[: max(0, FEW_SHOWN - len(chosen))]][:MOST_SHOWN] or made[:FEW_SHOWN]
-
-
-def _figure_of(chart: Chart) -> str:
-    return chart.name.removesuffix("_per_node").removesuffix("_all_nodes")
 
 
 class _Maker:
@@ -264,9 +264,11 @@ class _Maker:
                 by_each.setdefault(labels.get(figure.each, ""), []).append(part)
         made: list[Chart] = []
         for each, parts in list(by_each.items())[:MOST_EACH]:
-            name = self._unique(f"{figure.name}_{each}") if figure.each else figure.name
+            name = _file_name(f"{figure.name}_{each}") if figure.each else figure.name
             title = f"{figure.title}: {each}" if figure.each else figure.title
-            if metric_name(parts[0].key.series) == USER_VALUE and (chart := self._over_steps(name, title, parts)):
+            if metric_name(parts[0].key.series) == USER_VALUE and (
+                chart := self._over_steps(figure, name, title, parts)
+            ):
                 made.append(chart)
             made += self._over_time(figure, each, name, title, parts)
         return made
@@ -278,7 +280,8 @@ class _Maker:
         title += self._seldom(parts)
 
         def chart(suffix: str, title: str, found: Sequence[Line], *, combined: bool = False) -> Chart:
-            return Chart(name=f"{name}{suffix}", title=title, group=figure.group, quantity=figure.quantity, x=self.x,
+            return Chart(name=self._unique(f"{name}{suffix}"), figure=figure.name, title=title, group=figure.group,
+                         quantity=figure.quantity, x=self.x,
                          lines=tuple(_few(found, is_stack=figure.is_stack)),
                          limits=() if self.several else self._limits(figure, each, found, is_joined=len(names) > 1),
                          is_stack=figure.is_stack and len(found) > 1, is_combined=combined)  # fmt: skip
@@ -361,7 +364,7 @@ class _Maker:
                   if is_joined or len(set(values)) == 1]  # fmt: skip
         return tuple((name, value) for name, value in limits if 0 < value <= 4 * peak)
 
-    def _over_steps(self, name: str, title: str, parts: Sequence[_Part]) -> Chart | None:
+    def _over_steps(self, figure: Figure, name: str, title: str, parts: Sequence[_Part]) -> Chart | None:
         """Return what programs reported by their own steps: a line a node, and the mean of several."""
         steps = {(key.node_id, key.stream, key.series.removeprefix(USER_STEP)): key
                  for key, _ in self._parts.get(USER_STEP, ())}  # fmt: skip
@@ -398,13 +401,13 @@ class _Maker:
                 means.append(joined(f"mean{suffix}", alike, Join.AVERAGE)._replace(low=None, high=None))
         if any(len(known) > 1 for known in trainings.values()):
             lines, means = _few(lines, is_stack=False), _few(means, is_stack=False) if means else []
-        return Chart(name=f"{name}_by_step", title=f"{title}{BY_STEP}", group=Group.USER, quantity=Quantity.NUMBER, x=x,
-                     lines=(*lines, *means), is_over_steps=True)  # fmt: skip
+        return Chart(name=self._unique(f"{name}_by_step"), figure=figure.name, title=f"{title}{BY_STEP}",
+                     group=Group.USER, quantity=Quantity.NUMBER, x=x, lines=(*lines, *means),
+                     is_over_steps=True)  # fmt: skip
 
-    def _unique(self, text: str) -> str:
+    def _unique(self, name: str) -> str:
         """Return a name that no other chart has, as names that differ may look alike in a file's."""
-        name = found = _file_name(text)
-        number = 2
+        found, number = name, 2
         while found.lower() in self._names:
             number, found = number + 1, f"{name}_{number}"
         self._names.add(found.lower())

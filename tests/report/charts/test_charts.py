@@ -291,6 +291,26 @@ def test_no_sample_is_no_chart(tmp_path: Path) -> None:
     assert named(made(tmp_path / "a")) == {}
 
 
+def test_the_memory_of_a_job_on_several_nodes_is_shown_first(tmp_path: Path) -> None:
+    kinds = {"job_memory_charged_bytes": 2.0, "job_memory_rss_bytes": 1.0}
+    batches = [samples({name: [scale * MIB, 2 * scale * at * MIB] for name, scale in kinds.items()}, node=node,
+                       stream="job-1") for at, node in ((1, "a"), (2, "b"))]  # fmt: skip
+
+    found = made(tmp_path / "a", *batches)
+
+    assert [one.name for one in found.first if one.name.startswith("job_memory")] == ["job_memory_charged_per_node"]
+
+
+def test_no_two_charts_have_one_name(tmp_path: Path) -> None:
+    columns = {series("rapl_energy_joules_total", zone=zone): [0.0, 5.0 * at, 20.0 * at]
+               for at, zone in enumerate(("a b", "a_b", "a:b"), 1)}  # fmt: skip
+
+    found = made(tmp_path / "a", *(samples(columns, node=node) for node in ("a", "b")))
+
+    names = [one.name for one in (*found.first, *found.rest)]
+    assert len(names) == len(set(names)) == 4
+
+
 def test_40_hostile_names_are_drawn_as_they_are_and_lead_to_harmless_files(tmp_path: Path) -> None:
     assert len(HOSTILE) == 40
     texts: list[str] = []
