@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -207,7 +209,10 @@ class _Maker:
         streams: dict[str, set[bool]] = {}
         for key in bins.keys():  # noqa: SIM118 - a method of ours
             if is_of(key.stream, job):
-                name, labels = split_series(key.series)
+                try:
+                    name, labels = split_series(key.series)
+                except ValueError:
+                    continue
                 self._parts.setdefault(name, []).append((key, labels))
                 streams.setdefault(name, set()).add(key.stream.startswith(JOB))
         keys = [key for parts in self._parts.values() for key, _ in parts]
@@ -359,8 +364,10 @@ class _Maker:
                 value = self._bins.of(part.key).mean
                 if len(value) and labels.get(figure.each, "") == each:
                     found.setdefault(part.name or figure.limits[metric], []).append(float(value[-1]))
-        join = {Join.TOTAL: sum, Join.AVERAGE: np.mean, Join.HIGHEST: max}[figure.within]
-        limits = [(name, float(join(values))) if is_joined else (name, values[0]) for name, values in found.items()
+        joins: Mapping[Join, Callable[[list[float]], float]] = {
+            Join.TOTAL: math.fsum, Join.AVERAGE: statistics.fmean, Join.HIGHEST: max
+        }  # fmt: skip
+        limits = [(name, joins[figure.within](values) if is_joined else values[0]) for name, values in found.items()
                   if is_joined or len(set(values)) == 1]  # fmt: skip
         return tuple((name, value) for name, value in limits if 0 < value <= 4 * peak)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -63,15 +63,16 @@ COMMAND = "command"
 class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One node: what it said of itself, and the totals of its streams; ``job`` is that of the case's job.
 
-    ``document`` is what the node knows of the job. ``lost`` is what of its streams will never be there. ``has_begin``
-    tells whether the first sample of the job is among what is looked at, so that counters begin with the job.
+    ``document`` is what the node knows of the job. ``lost`` is what of each stream and boot will never be there.
+    ``has_begin`` tells whether the first sample of the job is among what is looked at, so that counters begin with
+    the job.
     """
 
     host: Host
     streams: Mapping[str, StreamTotal] = {}
     job: StreamTotal | None = None
     document: Mapping[str, Any] = {}
-    lost: tuple[LostRange, ...] = ()
+    lost: Mapping[tuple[str, int], Sequence[LostRange]] = {}
     has_begin: bool = True
 
     @property
