@@ -83,7 +83,7 @@ class Subject:
                     streams=streams,
                     job=job,
                     document=document,
-                    lost=tuple(lost for one in own for lost in self.source.lost(one)),
+                    lost={(one.stream, one.boot): self.source.lost(one) for one in own},
                     has_begin=has_begin,
                 )
             )

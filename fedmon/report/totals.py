@@ -167,7 +167,7 @@ class Totals:
 class Hole(NamedTuple):
     """A time without samples: from Unix time ``after_t`` to ``until_t``, with so many numbers ``missing``.
 
-    ``until_seq`` is the number of the sample after it.
+    ``until_seq`` is the number of the sample after it, in this boot.
     """
 
     seconds: float
@@ -175,6 +175,7 @@ class Hole(NamedTuple):
     until_t: float
     missing: int
     until_seq: int
+    boot: int
 
 
 class ClockStep(NamedTuple):
@@ -245,7 +246,8 @@ class CoveredTime:
             return elapsed
         for at in np.flatnonzero(is_hole):
             after_t = float(block.t[at - 1]) if at else before_t
-            hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0, block.seq + int(at))
+            hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0,
+                        block.seq + int(at), block.boot)  # fmt: skip
             self.hole_count += 1
             self.hole_seconds += hole.seconds - self.typical_s
             (heapq.heappush if len(self._holes) < _MOST else heapq.heappushpop)(self._holes, hole)

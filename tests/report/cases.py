@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedmon.common.store.recording import LostRange
@@ -35,7 +35,7 @@ def counter(name: str, increase: float, *, first: float = 0.0, grown_s: float = 
 
 def stream(name: str, values: Values, *, node_id: str = "n1", samples: int = 1000, hole_seconds: float = 0.0,
            missing: int = 0, steps: tuple[ClockStep, ...] = ()) -> StreamTotal:  # fmt: skip
-    holes = (Hole(hole_seconds, T + 10, T + 10 + hole_seconds, missing, 11),) if hole_seconds else ()
+    holes = (Hole(hole_seconds, T + 10, T + 10 + hole_seconds, missing, 11, 1),) if hole_seconds else ()
     return StreamTotal(
         node_id=node_id, stream=name, boots=1, samples=samples, first_t=T, last_t=T + SECONDS,
         seconds=SECONDS - hole_seconds, interval_s=1.0, missing=missing, holes=holes, hole_count=len(holes),
@@ -47,7 +47,7 @@ def stream(name: str, values: Values, *, node_id: str = "n1", samples: int = 100
 def node(name: str = "n1", *, job: Values | None = None, host: Values | None = None, user: Values | None = None,
          document: Mapping[str, Any] | None = None, capabilities: Mapping[str, str | None] | None = None,
          hardware: Mapping[str, Any] | None = None, tool: Mapping[str, Any] | None = None,
-         lost: tuple[LostRange, ...] = (), **of_streams: Any) -> Node:  # fmt: skip
+         lost: Mapping[tuple[str, int], Sequence[LostRange]] | None = None, **of_streams: Any) -> Node:  # fmt: skip
     named = {"host": host, "job-1": job, "user": user}
     streams = {key: stream(key, values, node_id=name, **of_streams)
                for key, values in named.items() if values is not None}  # fmt: skip
@@ -57,7 +57,7 @@ def node(name: str = "n1", *, job: Values | None = None, host: Values | None = N
         streams=streams,
         job=streams.get("job-1"),
         document=dict(document or {}),
-        lost=lost,
+        lost=lost or {},
     )  # fmt: skip
 
 

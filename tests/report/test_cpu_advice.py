@@ -92,7 +92,7 @@ def test_a_short_peak_does_not_decide_how_many_cpus_are_needed(tmp_path: Path) -
 
 
 def test_the_line_of_the_job_script_is_there_to_copy(tmp_path: Path) -> None:
-    for scheduler, line in (("slurm", "#SBATCH --cpus-per-task=3"), ("pbspro", "#PBS -l ncpus=3"), ("none", "")):
+    for scheduler, line in (("pbspro", "#PBS -l ncpus=3"), ("oar", "#OAR -l core=3"), ("none", "")):
         folder = tmp_path / scheduler
         folder.mkdir()
         found = told(folder, [0.0, *[2.7] * 20], cpus=8, scheduler=scheduler)

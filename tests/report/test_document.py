@@ -17,12 +17,12 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.metrics.table import MISSING
-from fedmon.common.store.recording import Recording
+from fedmon.common.store.recording import LostRange, Recording
 from fedmon.report.document import write
 from fedmon.report.document.model import Document
 from fedmon.report.document.page import html
 from fedmon.report.document.pdf import write_pdf
-from fedmon.report.document.report import build
+from fedmon.report.document.report import build, missing
 from fedmon.report.document.summary import job_table, node_table
 from fedmon.report.findings import find
 from fedmon.report.source import Source
@@ -425,3 +425,12 @@ def test_nodes_and_the_jobs_that_they_saw_are_told_in_tables() -> None:
         ("a", MISSING, "2 Wh", "30.0 s (3.0 %)"),
         ("b", "50 %", MISSING, MISSING),
     ]
+
+
+def test_a_gap_has_the_reason_of_its_own_stream_and_boot() -> None:
+    reasons = {("job-1", 1): "dropped", ("job-1", 2): "of another boot", ("host", 1): "of another stream"}
+    lost = {key: [LostRange(first_seq=1, last_seq=10, reason=reason)] for key, reason in reasons.items()}
+
+    ((_, _, text),) = missing(case(node(job={}, hole_seconds=20.0, missing=10, lost=lost)))
+
+    assert text == "no samples for 20.0 s: dropped"

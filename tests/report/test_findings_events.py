@@ -198,7 +198,7 @@ def test_gaps_are_graded_at_their_limits(seconds: float, severity: Severity) -> 
 
 
 def test_lost_samples_are_told_with_their_reason() -> None:
-    lost = (LostRange(first_seq=5, last_seq=14, reason="the node dropped them"),)
+    lost = {("job-1", 1): [LostRange(first_seq=5, last_seq=14, reason="the node dropped them")]}
     finding = only(completeness.gaps(case(node(job={}, hole_seconds=20.0, missing=20, lost=lost))))
 
     assert "10 the node dropped them" in finding.text
@@ -206,7 +206,7 @@ def test_lost_samples_are_told_with_their_reason() -> None:
 
 
 def test_the_longest_gap_of_all_nodes_is_told_and_losses_before_all_samples_are_no_gap() -> None:
-    before = (LostRange(first_seq=0, last_seq=4, reason="the node no longer keeps them"),)
+    before = {("job-1", 1): [LostRange(first_seq=0, last_seq=4, reason="the node no longer keeps them")]}
     of_two = only(completeness.gaps(case(node("a", job={}, hole_seconds=30.0), node("b", job={}, hole_seconds=20.0))))
     single = only(completeness.gaps(case(node("a", job={}, missing=1))))
     gone = only(completeness.gaps(case(node("a", job={}, lost=before))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedmon.report.findings import Severity, find
@@ -255,3 +256,33 @@ def test_nodes_without_a_job_are_compared() -> None:
     assert "most on a (95 %), least on b (5.0 %)" in findings["cpu-use"].text
     assert findings["cpu-use"].nodes == ("a",)
     assert findings["memory-use"].severity is Severity.WARNING
+
+
+def test_one_absurd_sample_asks_for_no_more_cpus_than_there_are() -> None:
+    busy = msgspec.structs.replace(gauge("job_cpus_busy", 1.0, high=1e12), levels=((1.0, 0.9), (1e12, 0.1)))
+    finding = only(cpu_efficiency(case(node(job={**cpu(1.0), "job_cpus_busy": busy}, document={"cpus": 8}))))
+
+    assert "In some phases it used all of them" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "nodes", "line"),
+    [
+        ("pbs", ("n1",), " For example: #PBS -l ncpus=1"),
+        ("oar", ("n1",), " For example: #OAR -l core=1"),
+        ("slurm", ("n1",), ""),  # of how many tasks a job is, nobody told
+        ("pbs", ("n1", "n2"), ""),
+        ("oar", ("n1", "n2"), ""),
+    ],
+)
+def test_a_line_to_copy_is_only_there_where_it_means_the_whole_job(
+    scheduler: str, nodes: tuple[str, ...], line: str
+) -> None:
+    told = FOUR | {"scheduler": scheduler, "nodes": list(nodes)}
+    whole = case(*(node(name, job=cpu(0.8), document=told) for name in nodes))
+    part = case(node(job=cpu(0.8), document=told))
+
+    for one in (whole, part):
+        advice = only(cpu_efficiency(one)).advice
+        assert advice.endswith(line)
+        assert ("For example" in advice) is bool(line)

@@ -211,7 +211,6 @@ _FAMILIES: Mapping[str, _Named] = {
     "host_network_byte_rate": ("network_traffic", "Network traffic"),
     "host_network_rate": ("network_packets", "Network packets"),
     "host_network_rate_trouble": ("network_errors", "Network errors"),
-    "host_filesystem_bytes": ("filesystems", "Space of file systems"),
     "host_swap_byte_rate": ("swap_traffic", "Swapping"),
     "host_context_rate": ("context_switches", "Context switches"),
     "host_threads_count": ("threads", "Threads"),
@@ -243,7 +242,7 @@ def _exception(name: str, group: Group, title: str, lines: str, limits: str = ""
         return {metric: label.replace("_", " ") for metric, _, label in pairs}
 
     metrics = parsed(lines)
-    quantity = quantity_of(METRICS[next(iter(metrics))])
+    quantity = more.get("quantity", quantity_of(METRICS[next(iter(metrics))]))
     join = Join.AVERAGE if quantity in _AVERAGED else Join.TOTAL
     given = {"quantity": quantity, "within": join, "over": join} | more
     return Figure(name=name, group=group, title=title, lines=metrics, limits=parsed(limits), **given)  # type: ignore[arg-type]  # its fields, as given
@@ -253,7 +252,7 @@ EXCEPTIONS: tuple[Figure, ...] = (
     _exception("reported", Group.USER, "Reported", "user_value=", each="name", is_event=True),
     _exception("job_cpu", Group.JOB, "Job: CPUs used",
                "job_cpu_user_seconds_total=user_mode job_cpu_system_seconds_total=kernel",
-               quantity=Quantity.CPUS, over=Join.TOTAL, is_stack=True),
+               quantity=Quantity.CPUS, is_stack=True),
     _exception("job_memory", Group.JOB, "Job: memory",
                "job_memory_charged_bytes=charged job_memory_rss_bytes=resident", "job_memory_limit_bytes=limit"),
     _exception("job_memory_kinds", Group.JOB, "Job: memory by kind",
@@ -268,7 +267,7 @@ EXCEPTIONS: tuple[Figure, ...] = (
     _exception("job_throttled", Group.JOB, "Job: time in which a limit kept it from CPUs",
                "job_cpu_throttled_seconds_total=throttled", quantity=Quantity.CPUS),
     _exception("cpu_time", Group.CPU, "CPUs by mode", "host_cpu_seconds_total=", "host_cpu_count=CPUs",
-               quantity=Quantity.CPUS, over=Join.TOTAL, is_stack=True, without=("idle",)),
+               quantity=Quantity.CPUS, is_stack=True, without=("idle",)),
     _exception("cpu_load", Group.CPU, "CPU load", "host_cpu_busy_ratio=busy"),
     _exception("cpu_cores", Group.CPU, "CPU load of each core", "host_cpu_core_busy_ratio="),
     _exception("cpu_frequency", Group.CPU, "CPU frequency",
@@ -285,14 +284,17 @@ EXCEPTIONS: tuple[Figure, ...] = (
     _exception("memory_kernel", Group.MEMORY, "Memory of the kernel",
                "host_memory_slab_bytes=slab host_memory_dirty_bytes=dirty host_memory_shared_bytes=shared"),
     _exception("swap", Group.MEMORY, "Swap space", "host_swap_used_bytes=used", "host_swap_total_bytes=all"),
+    _exception("filesystems", Group.FILESYSTEM, "File system space",
+               "host_filesystem_available_bytes=available host_filesystem_free_bytes=free",
+               "host_filesystem_size_bytes=size", each="mountpoint"),
     _exception("instructions_per_cycle", Group.PERF, "Instructions per cycle", "perf_instructions_per_cycle=",
-               quantity=Quantity.NUMBER, over=Join.AVERAGE),
+               quantity=Quantity.NUMBER),
     _exception("perf_cpus", Group.PERF, "CPUs that perf saw busy",
                "perf_cpus_utilized=busy perf_task_clock_seconds_total=by_the_task_clock", quantity=Quantity.CPUS),
     _exception("cache_per_instruction", Group.PERF, "Cache requests and misses per instruction",
                "perf_l2_requests_per_instruction=level_2_requests perf_l2_misses_per_instruction=level_2_misses"
                " perf_l3_requests_per_instruction=level_3_requests perf_l3_misses_per_instruction=level_3_misses",
-               quantity=Quantity.NUMBER, over=Join.AVERAGE),
+               quantity=Quantity.NUMBER),
     _exception("misses", Group.PERF, "Share of branches and cache requests that missed",
                "perf_branch_miss_ratio=branches perf_cache_miss_ratio=last_level perf_l2_miss_ratio=level_2"
                " perf_l3_miss_ratio=level_3"),
@@ -362,7 +364,7 @@ def _family(key: str, metrics: Mapping[str, Metric]) -> Figure:
     is_cpu_time = subject == "cpu" and quantity_of(first) is Quantity.SHARE and first.kind is Kind.COUNTER
     quantity = Quantity.CPUS if is_cpu_time else quantity_of(first)
     if len(lines) == 1:
-        what = _spoken(_words(first))
+        what = _spoken(_words(metrics[next(iter(lines))]))
         lines = dict.fromkeys(lines, "")
     elif key.endswith("trouble"):
         what = f"{_spoken([subject])} errors and the like".strip()
@@ -395,4 +397,4 @@ def _spoken(words: Iterable[str]) -> str:
 
 
 def _is_limit(metric: Metric) -> bool:
-    return metric.kind is Kind.GAUGE and bool({"limit", "max", "size", "total"} & set(_words(metric)))
+    return metric.kind is Kind.GAUGE and bool({"limit", "max", "rate", "size", "total"} & set(_words(metric)))

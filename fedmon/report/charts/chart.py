@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -66,11 +68,12 @@ class Line(NamedTuple):
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """One chart. ``x`` are the moments in Unix time, or steps as the program counts where ``is_over_steps``.
 
-    ``name`` is the begin of a file name. ``is_combined`` where each line is of all nodes together. ``is_rest`` of a
-    chart that is folded unless somebody asks for it.
+    ``name`` is the begin of a file name, that of no other chart; ``figure`` the name of what it shows. ``is_combined``
+    where each line is of all nodes together.
     """
 
     name: str
+    figure: str
     title: str
     group: Group
     quantity: Quantity
@@ -137,6 +140,15 @@ class _Part(NamedTuple):
     device: str
 
 
+class _Piece(NamedTuple):
+    """Values of a training by its steps, which never go back."""
+
+    part: _Part
+    t: Floats
+    steps: Floats
+    values: Floats
+
+
 def is_of(stream: str, job: str | None) -> bool:
     """Tell whether a stream has to do with a job: its own, and what is measured beside it; all have with None."""
     return job is None or not stream.startswith(JOB) or stream == f"{JOB}{job}"
@@ -176,18 +188,17 @@ def _first(made: Sequence[Chart], job: str | None, *, several: bool) -> Sequence
     titles = {chart.title for chart in over_steps}
     over_time = [chart for chart in made if chart.group is Group.USER and not chart.is_combined
                  and not {chart.title, chart.title + BY_STEP} & titles]  # fmt: skip
-    found = {(_figure_of(chart), chart.is_combined): chart for chart in made}
-    order = FIRST_OF_JOB if job is not None else FIRST_OF_NODES
-    wanted = [(name, several and name not in ONE_LINE_A_NODE) for name in order]
-    chosen = [*[*over_steps, *over_time][:MOST_REPORTED], *(found[key] for key in wanted if key in found)]
-    names = {_figure_of(chart) for chart in chosen}
-    others = [chart for chart in made if _figure_of(chart) not in names
+    chosen = [*over_steps, *over_time][:MOST_REPORTED]
+    for name in FIRST_OF_JOB if job is not None else FIRST_OF_NODES:
+        found = [chart for chart in made if chart.figure == name]
+        if several and name in ONE_LINE_A_NODE:
+            chosen += ([chart for chart in found if not chart.is_combined] or found)[:1]
+        else:
+            chosen += [chart for chart in found if chart.is_combined == several]
+    names = {chart.figure for chart in chosen}
+    others = [chart for chart in made if chart.figure not in names
               and chart.is_combined == several and chart.group not in (Group.USER, Group.AGENT)]  # fmt: skip
     return [*chosen, *others[: max(0, FEW_SHOWN - len(chosen))]][:MOST_SHOWN] or made[:FEW_SHOWN]
-
-
-def _figure_of(chart: Chart) -> str:
-    return chart.name.removesuffix("_per_node").removesuffix("_all_nodes")
 
 
 class _Maker:
@@ -198,7 +209,10 @@ class _Maker:
         streams: dict[str, set[bool]] = {}
         for key in bins.keys():  # noqa: SIM118 - a method of ours
             if is_of(key.stream, job):
-                name, labels = split_series(key.series)
+                try:
+                    name, labels = split_series(key.series)
+                except ValueError:
+                    continue
                 self._parts.setdefault(name, []).append((key, labels))
                 streams.setdefault(name, set()).add(key.stream.startswith(JOB))
         keys = [key for parts in self._parts.values() for key, _ in parts]
@@ -255,23 +269,26 @@ class _Maker:
                 by_each.setdefault(labels.get(figure.each, ""), []).append(part)
         made: list[Chart] = []
         for each, parts in list(by_each.items())[:MOST_EACH]:
-            name = self._unique(f"{figure.name}_{each}") if figure.each else figure.name
+            name = _file_name(f"{figure.name}_{each}") if figure.each else figure.name
             title = f"{figure.title}: {each}" if figure.each else figure.title
-            if metric_name(parts[0].key.series) == USER_VALUE and (chart := self._over_steps(name, title, parts)):
+            if metric_name(parts[0].key.series) == USER_VALUE and (
+                chart := self._over_steps(figure, name, title, parts)
+            ):
                 made.append(chart)
-            made += self._over_time(figure, name, title, parts)
+            made += self._over_time(figure, each, name, title, parts)
         return made
 
-    def _over_time(self, figure: Figure, name: str, title: str, parts: Sequence[_Part]) -> list[Chart]:
+    def _over_time(self, figure: Figure, each: str, name: str, title: str, parts: Sequence[_Part]) -> list[Chart]:
         lines = {part: self._line(figure, part) for part in parts}
         names = list(dict.fromkeys(part.name for part in parts))
         nodes = sorted({part.node for part in parts}, key=natural)
-        limits = self._limits(figure, lines.values())
         title += self._seldom(parts)
 
         def chart(suffix: str, title: str, found: Sequence[Line], *, combined: bool = False) -> Chart:
-            return Chart(name=f"{name}{suffix}", title=title, group=figure.group, quantity=figure.quantity, x=self.x,
-                         lines=tuple(_few(found, is_stack=figure.is_stack)), limits=limits,
+            return Chart(name=self._unique(f"{name}{suffix}"), figure=figure.name, title=title, group=figure.group,
+                         quantity=figure.quantity, x=self.x,
+                         lines=tuple(_few(found, is_stack=figure.is_stack)),
+                         limits=() if self.several else self._limits(figure, each, found, is_joined=len(names) > 1),
                          is_stack=figure.is_stack and len(found) > 1, is_combined=combined)  # fmt: skip
 
         def of(node: str, line: str) -> Line:
@@ -333,53 +350,98 @@ class _Maker:
     def _line(self, figure: Figure, part: _Part) -> Line:
         return on_grid(self._bins.of(part.key), self.x, part.name, is_event=figure.is_event)
 
-    def _limits(self, figure: Figure, lines: Iterable[Line]) -> tuple[tuple[str, float], ...]:
-        """Return the limits that say something: one value for all nodes together, and not far above all lines."""
-        peak = max((float(np.nanmax(line.values)) for line in lines if len(line.values)), default=0.0)
-        found: dict[str, float] = {}
-        for metric in figure.limits:
-            for part, _ in self._labelled(figure, metric):
-                value = self._bins.of(part.key).mean
-                if len(value) and not self.several:
-                    found.setdefault(part.name or figure.limits[metric], float(value[-1]))
-        return tuple((name, value) for name, value in found.items() if 0 < value <= 4 * peak)
+    def _limits(
+        self, figure: Figure, each: str, lines: Sequence[Line], *, is_joined: bool
+    ) -> tuple[tuple[str, float], ...]:
+        """Return the limits of one node that are not far above all lines: of devices joined as their lines are.
 
-    def _over_steps(self, name: str, title: str, parts: Sequence[_Part]) -> Chart | None:
+        Where each device has a line, it is drawn if it is the same for all.
+        """
+        peak = max((float(np.nanmax(line.values)) for line in lines if np.isfinite(line.values).any()), default=0.0)
+        found: dict[str, list[float]] = {}
+        for metric in figure.limits:
+            for part, labels in self._labelled(figure, metric):
+                value = self._bins.of(part.key).mean
+                if len(value) and labels.get(figure.each, "") == each:
+                    found.setdefault(part.name or figure.limits[metric], []).append(float(value[-1]))
+        joins: Mapping[Join, Callable[[list[float]], float]] = {
+            Join.TOTAL: math.fsum, Join.AVERAGE: statistics.fmean, Join.HIGHEST: max
+        }  # fmt: skip
+        limits = [(name, joins[figure.within](values) if is_joined else values[0]) for name, values in found.items()
+                  if is_joined or len(set(values)) == 1]  # fmt: skip
+        return tuple((name, value) for name, value in limits if 0 < value <= 4 * peak)
+
+    def _over_steps(self, figure: Figure, name: str, title: str, parts: Sequence[_Part]) -> Chart | None:
         """Return what programs reported by their own steps: a line a node, and the mean of several."""
         steps = {(key.node_id, key.stream, key.series.removeprefix(USER_STEP)): key
                  for key, _ in self._parts.get(USER_STEP, ())}  # fmt: skip
-        points: dict[str, dict[float, float]] = {}
+        pieces: list[_Piece] = []
         for part in parts:
             key = steps.get((part.key.node_id, part.key.stream, part.key.series.removeprefix(USER_VALUE)))
-            if key is None:
-                continue
-            value, step = self._bins.of(part.key), self._bins.of(key)
-            _, at, at_step = np.intersect1d(value.steps, step.steps, assume_unique=True, return_indices=True)
-            pairs = dict(zip(step.mean[at_step].tolist(), value.mean[at].tolist(), strict=True))
-            mine = points.setdefault(part.node, {})
-            if mine.keys() & pairs.keys():  # another training, which counts from the begin again
-                mine = points.setdefault(f"{part.node} {part.device}".rstrip() + f" ({len(points)})", {})
-            mine |= pairs
-        x = np.array(sorted({at for pairs in points.values() for at in pairs}))
+            if key is not None:
+                pieces += _pieces(part, self._bins.of(part.key), self._bins.of(key))
+        # Rounds that are a job each are one training; another one counts from the begin again.
+        trainings: dict[tuple[str, str], list[list[_Piece]]] = {}
+        for piece in sorted(pieces, key=lambda one: float(one.t[0])):
+            known = trainings.setdefault((piece.part.node, piece.part.name), [])
+            before = next((one for one in reversed(known) if one[-1].t[-1] <= piece.t[0]
+                           and one[-1].steps[-1] < piece.steps[0]), None)  # fmt: skip
+            if before is None:
+                known.append([piece])
+            else:
+                before.append(piece)
+        x = np.unique(np.concatenate([np.zeros(0), *(piece.steps for piece in pieces)]))
         if len(x) < 2:
             return None
-        lines = [
-            Line(node, values := np.array([pairs.get(at, np.nan) for at in x.tolist()]), mean=float(np.nanmean(values)))
-            for node, pairs in sorted(points.items(), key=lambda one: natural(one[0]))
-        ]
-        if len(lines) > 1:
-            lines.append(joined("mean", lines, Join.AVERAGE)._replace(low=None, high=None))
-        return Chart(name=f"{name}_by_step", title=f"{title}{BY_STEP}", group=Group.USER, quantity=Quantity.NUMBER, x=x,
-                     lines=tuple(lines), is_over_steps=True)  # fmt: skip
+        if len(x) > self._bins.count:
+            x = x[np.linspace(0, len(x) - 1, self._bins.count).astype(np.int64)]
+        lines: list[Line] = []
+        means: list[Line] = []
+        for number in range(max(map(len, trainings.values()))):
+            suffix = f" ({number + 1})" if number else ""
+            alike = [_curve(" ".join(filter(None, who)) + suffix, known[number], x)
+                     for who, known in sorted(trainings.items(), key=lambda one: natural(" ".join(one[0])))
+                     if number < len(known)]  # fmt: skip
+            alike = [line for line in alike if np.isfinite(line.values).any()]
+            lines += alike
+            if len(alike) > 1:
+                means.append(joined(f"mean{suffix}", alike, Join.AVERAGE)._replace(low=None, high=None))
+        if any(len(known) > 1 for known in trainings.values()):
+            lines, means = _few(lines, is_stack=False), _few(means, is_stack=False) if means else []
+        return Chart(name=self._unique(f"{name}_by_step"), figure=figure.name, title=f"{title}{BY_STEP}",
+                     group=Group.USER, quantity=Quantity.NUMBER, x=x, lines=(*lines, *means),
+                     is_over_steps=True)  # fmt: skip
 
-    def _unique(self, text: str) -> str:
+    def _unique(self, name: str) -> str:
         """Return a name that no other chart has, as names that differ may look alike in a file's."""
-        name = found = _file_name(text)
-        number = 2
+        found, number = name, 2
         while found.lower() in self._names:
             number, found = number + 1, f"{name}_{number}"
         self._names.add(found.lower())
         return found
+
+
+def _pieces(part: _Part, value: Binned, step: Binned) -> list[_Piece]:
+    """Return values by step, cut where the program counts from the begin again."""
+    _, at, at_step = np.intersect1d(value.steps, step.steps, assume_unique=True, return_indices=True)
+    low, high = step.low[at_step], step.high[at_step]
+    # The mean of a time in which one training ended and another began is a step of neither.
+    is_of_one = np.ones(len(at), dtype=bool)
+    is_of_one[1:] = (low[1:] >= high[:-1]) | (high[1:] < high[:-1])
+    at, at_step = at[is_of_one], at_step[is_of_one]
+    cuts = np.flatnonzero(np.diff(step.mean[at_step]) < 0) + 1
+    pairs = zip(np.split(at, cuts), np.split(at_step, cuts), strict=True)
+    return [_Piece(part, value.t[one], step.mean[other], value.mean[one]) for one, other in pairs if len(one)]
+
+
+def _curve(label: str, pieces: Sequence[_Piece], x: Floats) -> Line:
+    """Return one training at the steps of all, from its own first to its own last one; of equal steps the mean."""
+    steps, values = (
+        np.concatenate(arrays) for arrays in zip(*((one.steps, one.values) for one in pieces), strict=True)
+    )
+    steps, places, counts = np.unique(steps, return_inverse=True, return_counts=True)
+    means = np.bincount(places, values) / counts
+    return Line(label, np.interp(x, steps, means, left=np.nan, right=np.nan), mean=float(np.mean(means)))
 
 
 def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:

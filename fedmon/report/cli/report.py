@@ -1,4 +1,4 @@
-"""`fedmon report`: what happened, in words on the terminal, and as a page or a PDF with every figure and plot."""
+"""`fedmon report`: what happened, in words on the terminal, and as a page with every chart or a PDF."""
 
 from __future__ import annotations
 

@@ -174,6 +174,7 @@
   function all() {
     for (const figure of document.querySelectorAll("figure[data-at]")) {
       if (!figure.closest("details:not([open])")) drawn(figure);
+      else if (shown.has(figure)) { shown.get(figure).destroy(); shown.delete(figure); }
     }
     document.documentElement.dataset.charts = String(shown.size);
   }

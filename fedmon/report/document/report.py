@@ -131,8 +131,11 @@ def missing(case: Case) -> list[tuple[float, float, str]]:
     found = []
     for node in case.nodes:
         stream = main_stream(case, node)
-        for hole in stream.holes if stream is not None else ():
-            reasons = {lost.reason for lost in node.lost if lost.first_seq < hole.until_seq
+        if stream is None:
+            continue
+        for hole in stream.holes:
+            reasons = {lost.reason for lost in node.lost.get((stream.stream, hole.boot), ())
+                       if lost.first_seq < hole.until_seq
                        and lost.last_seq >= hole.until_seq - hole.missing}  # fmt: skip
             why = f": {joined(sorted(reasons))}" if reasons and hole.missing else ""
             where = f"{node.name}: " if len(case.nodes) > 1 else ""

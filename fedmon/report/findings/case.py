@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -63,15 +63,16 @@ COMMAND = "command"
 class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One node: what it said of itself, and the totals of its streams; ``job`` is that of the case's job.
 
-    ``document`` is what the node knows of the job. ``lost`` is what of its streams will never be there. ``has_begin``
-    tells whether the first sample of the job is among what is looked at, so that counters begin with the job.
+    ``document`` is what the node knows of the job. ``lost`` is what of each stream and boot will never be there.
+    ``has_begin`` tells whether the first sample of the job is among what is looked at, so that counters begin with
+    the job.
     """
 
     host: Host
     streams: Mapping[str, StreamTotal] = {}
     job: StreamTotal | None = None
     document: Mapping[str, Any] = {}
-    lost: tuple[LostRange, ...] = ()
+    lost: Mapping[tuple[str, int], Sequence[LostRange]] = {}
     has_begin: bool = True
 
     @property
@@ -218,10 +219,13 @@ def summed(totals: Iterable[SeriesTotal | None]) -> float | None:
 
 
 def directive(node: Node, *, cpus: int | None = None, memory_bytes: float | None = None) -> str:
-    """Return a sentence with the line of a job script to copy; empty where nobody knows the scheduler."""
+    """Return a sentence with the line of a job script to copy; empty where nobody knows the scheduler.
+
+    Of CPUs for a job on one node. SLURM counts them by task, and how many tasks a job has is not recorded.
+    """
     gib = None if memory_bytes is None else math.ceil(memory_bytes / 2**30)
     lines = {
-        "slurm": f"#SBATCH --cpus-per-task={cpus}" if cpus is not None else f"#SBATCH --mem={gib}G",
+        "slurm": "" if cpus is not None else f"#SBATCH --mem={gib}G",
         "pbs": f"#PBS -l ncpus={cpus}" if cpus is not None else f"#PBS -l mem={gib}gb",
         "oar": f"#OAR -l core={cpus}" if cpus is not None else "",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 from fedmon.common.text import duration, joined, moment, percent, plural
@@ -68,7 +69,7 @@ def gaps(case: Case) -> list[Finding]:
     longest = None
     for node in case.nodes:
         stream = main_stream(case, node)
-        for lost in node.lost:
+        for lost in itertools.chain.from_iterable(node.lost.values()):
             reasons[lost.reason] += lost.last_seq - lost.first_seq + 1
         if stream is None:
             continue

@@ -169,7 +169,10 @@ def _graded(
         "About one CPU was busy: the program seems to run with one thread. Ask for one CPU, or let it use several."
         if needed == 1 and uses[0][1].busy > 0.7
         else f"Ask for {plural(needed, 'CPU')}, or find out what it waits for, such as storage."
-    ) + directive(uses[0][0], cpus=max(_needed(node, use) for node, use in uses))
+    )
+    nodes = uses[0][0].document.get("nodes")
+    if len(uses) == 1 and not (isinstance(nodes, list) and len(nodes) > 1):
+        advice += directive(uses[0][0], cpus=needed)
     if is_of_machine:
         return Severity.NOTE, advice
     return (Severity.WARNING if ratio > limits.CPU_VERY_LOW.value else Severity.PROBLEM), advice
@@ -180,8 +183,8 @@ def _needed(node: Node, use: CpuUse) -> int:
     busy = node.one(_MOST_BUSY)
     needed = max(1, math.ceil(use.busy - _ROUNDING))
     if busy is None or not busy.levels:
-        return max(needed, 0 if busy is None else math.ceil(busy.high - _ROUNDING))
-    while _longer(busy.levels, needed) > limits.LONGER.value:
+        return max(needed, 0 if busy is None else math.ceil(min(busy.high - _ROUNDING, use.cpus)))
+    while needed < use.cpus and _longer(busy.levels, needed) > limits.LONGER.value:
         needed += 1
     return needed
 

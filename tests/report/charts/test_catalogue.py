@@ -67,6 +67,8 @@ def test_families_follow_from_the_table() -> None:
     assert by_name["job_context_rate"][0] == "Job: context switches"
     assert by_name["gpu_fan_share"][0] == "GPU: fan speed"
     assert by_name["agent_cpu_share"][2] is Quantity.CPUS
+    assert by_name["gpu_bar1_bytes"][0] == "GPU: BAR1 used"
+    assert "infiniband_rate_bytes_per_second" not in by_name["infiniband_traffic"][1]
 
 
 def test_a_metric_that_the_table_does_not_know_gets_a_chart_of_its_own() -> None:

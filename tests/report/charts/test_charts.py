@@ -158,6 +158,33 @@ def test_a_limit_is_drawn_with_what_it_limits_unless_it_is_far_away(tmp_path: Pa
     assert chart(tmp_path / "b", "job_memory_per_node", samples(far, stream="job-1")).limits == ()
 
 
+def test_the_limit_of_a_line_of_several_devices_is_that_of_all_of_them(tmp_path: Path) -> None:
+    def gpus(totals: list[float], *kinds: str) -> dict[str, list[float | None]]:
+        shares = (1, 0.5, 0.1)
+        return {series(f"gpu_memory_{kind}_bytes", gpu=str(at)): [total * share, total * share * 1.1]
+                if kind != "total" else [total] * 2
+                for at, total in enumerate(totals) for kind, share in zip(kinds, shares, strict=False)}  # fmt: skip
+
+    def limits(name: str, totals: list[float], *kinds: str) -> tuple[tuple[str, float], ...]:
+        return chart(tmp_path / name, "gpu_memory_per_node", samples(gpus(totals, *kinds))).limits
+
+    assert limits("sum", [80.0] * 4, "total", "used", "reserved") == (("total", 320.0),)
+    assert limits("alike", [80.0] * 4, "total", "used") == (("total", 80.0),)
+    assert limits("unlike", [80.0, 40.0], "total", "used") == ()
+
+
+def test_each_file_system_has_its_chart_and_limit(tmp_path: Path) -> None:
+    spaces = {"/": (50.0, 40.0, 100.0), "/home": (9.0, 1.0, 10.0)}
+    columns = {series(f"host_filesystem_{what}_bytes", mountpoint=mount): [last if what == "size" else first, last]
+               for mount, (*space, size) in spaces.items()
+               for what, (first, last) in (("free", space), ("available", space), ("size", (size, size)))}  # fmt: skip
+
+    found = made(tmp_path / "a", samples(columns))
+
+    told = {one.title: one.limits for one in found.first}
+    assert told == {"File system space: /": (("size", 100.0),), "File system space: /home": (("size", 10.0),)}
+
+
 def test_rapl_zones_are_added_up_by_what_they_measure(tmp_path: Path) -> None:
     zones = {"package-0": 10.0, "package-1": 20.0, "package-0-core": 5.0, "package-1-core": 6.0, "package-0-dram": 2.0}
     columns = {series("rapl_energy_joules_total", zone=zone): [0, watts, 3 * watts] for zone, watts in zones.items()}
@@ -190,6 +217,35 @@ def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_r
     assert [line.label for line in found.lines] == ["a", "b", "mean"]
     assert points(found, "a") == {0: 2, 1: 1, 2: 0.666667, 3: 0.5}
     assert points(found, "mean")[3] == pytest.approx(0.45)
+
+
+def training(losses: list[float | None], steps: list[float | None]) -> dict[str, list[float | None]]:
+    return {series("user_value", name="loss"): losses, series("user_step", name="loss"): steps}
+
+
+def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:
+    batches = [samples(training([scale / (1 + at / 500) for at in range(2000)], [float(at) for at in range(2000)]),
+                       node=node, stream="user", late_s=late_s)
+               for node, scale, late_s in (("a", 1, 0.0), ("b", 2, 1.4))]  # fmt: skip
+
+    found = chart(tmp_path / "a", "reported_loss_by_step", *batches)
+
+    told = {label: points(found, label) for label in ("a", "b", "mean")}
+    shared = told["a"].keys() & told["b"].keys()
+    assert len(shared) > len(found.x) - 8
+    assert all(told["mean"][at] == pytest.approx(1.5 / (1 + at / 500), rel=1e-3) for at in shared)
+    assert len(found.x) <= 480
+
+
+def test_a_second_training_of_a_program_is_a_line_of_its_own(tmp_path: Path) -> None:
+    losses = [[2.0, 1.5, 1.0, 0.9, 0.8], [3.0, 2.5, 2.0, 1.9, 1.8]]
+    steps: list[float | None] = [0.0, 1.0, 2.0, 3.0, 4.0]
+
+    found = chart(tmp_path / "a", "reported_loss_by_step",
+                  samples(training([*losses[0], *losses[1]], steps * 2), stream="user"))  # fmt: skip
+
+    assert [line.label for line in found.lines] == ["n1", "n1 (2)"]
+    assert [list(points(found, line.label).values()) for line in found.lines] == losses
 
 
 def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path) -> None:
@@ -233,6 +289,26 @@ def test_odd_values_are_drawn_without_a_warning(values: list[float | None], tmp_
 
 def test_no_sample_is_no_chart(tmp_path: Path) -> None:
     assert named(made(tmp_path / "a")) == {}
+
+
+def test_the_memory_of_a_job_on_several_nodes_is_shown_first(tmp_path: Path) -> None:
+    kinds = {"job_memory_charged_bytes": 2.0, "job_memory_rss_bytes": 1.0}
+    batches = [samples({name: [scale * MIB, 2 * scale * at * MIB] for name, scale in kinds.items()}, node=node,
+                       stream="job-1") for at, node in ((1, "a"), (2, "b"))]  # fmt: skip
+
+    found = made(tmp_path / "a", *batches)
+
+    assert [one.name for one in found.first if one.name.startswith("job_memory")] == ["job_memory_charged_per_node"]
+
+
+def test_no_two_charts_have_one_name(tmp_path: Path) -> None:
+    columns = {series("rapl_energy_joules_total", zone=zone): [0.0, 5.0 * at, 20.0 * at]
+               for at, zone in enumerate(("a b", "a_b", "a:b"), 1)}  # fmt: skip
+
+    found = made(tmp_path / "a", *(samples(columns, node=node) for node in ("a", "b")))
+
+    names = [one.name for one in (*found.first, *found.rest)]
+    assert len(names) == len(set(names)) == 4
 
 
 def test_40_hostile_names_are_drawn_as_they_are_and_lead_to_harmless_files(tmp_path: Path) -> None:
