@@ -530,7 +530,7 @@ def receive(stream: BinaryIO) -> bytes | None:
 
 
 def send(stream: BinaryIO, message: bytes | memoryview) -> None:
-    """Send one message. Raises OSError when nobody reads it."""
+    """Send one message. Raises OSError if it has no reader."""
     view = memoryview(message)
     stream.write(view.nbytes.to_bytes(_LENGTH, "big"))
     stream.write(view)
@@ -578,4 +578,4 @@ def main() -> None:
     try:
         serve(sys.stdin.buffer, target)
     except BrokenPipeError:
-        os._exit(0)  # whoever asked is gone: nobody wants what is still buffered
+        os._exit(0)  # the reader is gone, so the buffer is dropped

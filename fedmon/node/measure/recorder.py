@@ -312,7 +312,7 @@ class _Buffer:
         self._make_room()
 
     def take(self) -> list[Batch]:
-        """Return as many batches as are stored at once; half of the room stays for newer ones."""
+        """Return the next batches to store, of at most half of the buffer; the rest stays free for newer ones."""
         room = self._max_bytes // 2
         while self._waiting and len(self._in_hand) < _AT_ONCE and (room > 0 or not self._in_hand):
             room -= _memory_bytes(self._waiting[0])

@@ -56,20 +56,20 @@ class Confinement:
         self._thread: threading.Thread | None = None
         self._failures = 0
         self._again: Deadline | None = None
+        self._looked_with: RunsSettings | None = None
 
     def start(self) -> None:
         """Begin to look, unless no plan runs here."""
         if self._settings.enabled:
-            self._again = None
+            self._again, self._looked_with = None, self._settings
             self._thread = threading.Thread(target=self._look, name="fedmon-confinement")
             self._thread.start()
 
     def follow(self, settings: RunsSettings) -> None:
         """Look again if settings that matter here changed, or if the last look failed."""
-        before, self._settings = self._settings, settings
-        changed = (before.python, before.devices) != (settings.python, settings.devices)
-        was_cleared = self._thread is not None and not (self._thread.is_alive() or self._there.is_set())
-        if changed or was_cleared or self._thread is None or self._again is not None:
+        before, self._settings = self._looked_with, settings
+        changed = before is None or (before.python, before.devices) != (settings.python, settings.devices)
+        if settings.enabled and (changed or self._again is not None):
             self.join()
             self._failures = 0
             if changed:

@@ -137,7 +137,7 @@ class JobFolder:
         return False
 
     def wait(self) -> None:
-        """Wait until nobody keeps the job; only for whoever launched it."""
+        """Wait until no keeper holds the job; for its launcher alone."""
         with open(self.path / LOCK, "rb", buffering=0) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
 

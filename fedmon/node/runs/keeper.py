@@ -44,7 +44,7 @@ def main() -> int:
     for each in (commands, pokes):
         each.set_inheritable(False)
     kernel.name_process(b"fedmon-launcher")
-    # Keepers are nobody's to wait for: they outlive us. And Ctrl-C is meant for the daemon, whose end is ours.
+    # No process waits for keepers: they outlive the launcher. Ctrl-C is for the daemon, whose end ends the launcher.
     for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     gc.collect()
@@ -109,7 +109,7 @@ class Keeper:
         with contextlib.suppress(OSError):
             self._pokes.settimeout(_POKE_TIMEOUT_S)
             self._pokes.sendmsg([self._folder.path.name.encode()], [], socket.MSG_NOSIGNAL)
-        with contextlib.suppress(OSError):  # nobody waits for what is cleared away
+        with contextlib.suppress(OSError):  # a failed clean-up changes no ending
             self._afterwards.close()
 
     def _kept(self, plan: int, inputs: int | None) -> Ending:

@@ -185,7 +185,7 @@ class Transfers:
         self._do("results", lambda: self._stored(path, parcel), done)
 
     def stop(self) -> None:
-        """Have nobody told any more; what is not done is done after the next start."""
+        """Report no more results; unfinished transfers are repeated after the next start."""
         self._stopping.set()
 
     def _stored(self, path: Path, parcel: Parcel) -> Parcel:

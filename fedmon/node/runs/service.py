@@ -475,7 +475,7 @@ class Runs:
                 logger.error("job %s cannot be stopped: %s", job_id, problem)  # noqa: TRY400
 
     def _end_unknown(self) -> None:
-        """Stop what runs and is not in the register: nobody would ever hear of it."""
+        """Stop jobs that run and are not in the register: their ends could not be reported."""
         known = self.register.ids()
         for path in [path for path in self.folder.iterdir() if path.name not in self._active]:
             folder = JobFolder(path)

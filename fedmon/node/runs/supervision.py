@@ -130,7 +130,7 @@ def exit_code(status: int, level: Level | None) -> int:
     return _SHELL_SIGNAL - code if is_shells else code
 
 
-def over(state: JobState, limits: Limits, had: float | None = None) -> Verdict:
+def exceeded(state: JobState, limits: Limits, had: float | None = None) -> Verdict:
     """Return the verdict of a limit that was exceeded; without a number it was refused more before it had it."""
     name, refused, counted, advice = _OVER[state]
     text = (refused if had is None else counted).format(had=had, most=getattr(limits, name))
@@ -147,7 +147,9 @@ def decide(seen: Seen) -> Verdict:
         return limit or Verdict(JobState.NOT_STARTED, _why_not_begun(seen))
     if said is not None:
         if limit is None and said.state == "output-limit":
-            return over(JobState.OUTPUT_LIMIT, seen.limits)  # where its words may leave, they are ours and not its own
+            return exceeded(
+                JobState.OUTPUT_LIMIT, seen.limits
+            )  # where its words may leave, they are ours and not its own
         return limit or Verdict(JobState(said.state), said.reason or "the plan failed and did not say why")
     if seen.has_result and seen.exit_code == 0 and not seen.broken:
         if seen.unkept:
@@ -163,11 +165,11 @@ def _limit_behind(seen: Seen) -> Verdict | None:
     said, limits = seen.said, seen.limits
     message = "" if said is None else said.message or ""
     if seen.memory_kills or (said is not None and said.type.endswith("MemoryError")):
-        return over(JobState.MEMORY_LIMIT, limits)
+        return exceeded(JobState.MEMORY_LIMIT, limits)
     if said is None and seen.exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
         is_unknown = seen.cpu_s is None and seen.exit_code == -signal.SIGXCPU
         if is_unknown or (seen.cpu_s is not None and seen.cpu_s >= limits.cpu_s * _NEARLY):
-            return over(JobState.CPU_LIMIT, limits, seen.cpu_s or limits.cpu_s)
+            return exceeded(JobState.CPU_LIMIT, limits, seen.cpu_s or limits.cpu_s)
     is_fork = (
         said is not None
         and said.type == "BlockingIOError"
@@ -175,9 +177,9 @@ def _limit_behind(seen: Seen) -> Verdict | None:
         and "fork" in (said.traceback or "")
     )
     if seen.refused_forks or is_fork or (said is not None and said.type == "RuntimeError" and _NO_THREAD in message):
-        return over(JobState.PROCESS_LIMIT, limits)
+        return exceeded(JobState.PROCESS_LIMIT, limits)
     if said is not None and said.type.endswith(_OS_ERRORS) and message.startswith(_NO_SPACE):
-        return over(JobState.DISK_LIMIT, limits)
+        return exceeded(JobState.DISK_LIMIT, limits)
     return None
 
 
@@ -276,7 +278,7 @@ class Meter:
         cpu_s = self.cpu_s(sum(each.cpu_s for each in self.relatives))
         threads = sum(each.threads for each in living) - self._helpers
         if threads > limits.processes:
-            return over(JobState.PROCESS_LIMIT, limits, threads)
+            return exceeded(JobState.PROCESS_LIMIT, limits, threads)
         memory = 0 if self._group.holds_memory else sum(each.resident_bytes for each in living)
         if memory > limits.memory_bytes:
             # What forked processes share was counted for each.
@@ -284,13 +286,13 @@ class Meter:
             memory = sum(each.resident_bytes if share is None else share for each, share in shares)
         self._see(memory)
         if memory > limits.memory_bytes:
-            return over(JobState.MEMORY_LIMIT, limits, memory)
+            return exceeded(JobState.MEMORY_LIMIT, limits, memory)
         if cpu_s > limits.cpu_s:
-            return over(JobState.CPU_LIMIT, limits, cpu_s)
+            return exceeded(JobState.CPU_LIMIT, limits, cpu_s)
         if self._files is not None:
             size = size_of(self._files)
             if size > limits.tmp_bytes:
-                return over(JobState.DISK_LIMIT, limits, size)
+                return exceeded(JobState.DISK_LIMIT, limits, size)
         return None
 
     def _see(self, size_bytes: int) -> None:
@@ -413,7 +415,7 @@ class Supervision:
                     self._read(descriptor)
             now = time.monotonic()
             if now >= wall_at:
-                self._end(over(JobState.WALL_LIMIT, limits), is_gentle=True)
+                self._end(exceeded(JobState.WALL_LIMIT, limits), is_gentle=True)
             if now >= look_at:
                 self._look()
                 look_at = time.monotonic() + self._meter.pause_s
@@ -531,7 +533,7 @@ class Supervision:
             for frame in self._reader.feed(chunk):
                 self._take(frame)
         except OutputTooLargeError as error:
-            self._end(over(JobState.OUTPUT_LIMIT, self._order.limits, error.size_bytes), is_gentle=False)
+            self._end(exceeded(JobState.OUTPUT_LIMIT, self._order.limits, error.size_bytes), is_gentle=False)
         except BadFrameError as error:
             self._break(error)
             self._end(Verdict(JobState.FAILED, self._broken), is_gentle=False)
@@ -558,7 +560,7 @@ class Supervision:
 
     def _look(self) -> None:
         if _is_gone(self._folder.path / LOCK):
-            # Nobody could find the job any more, or stop it.
+            # No command could find or stop the job now.
             self._end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"), is_gentle=False)
         excess = self._meter.read()
         self._remember(self._meter.relatives)
@@ -589,7 +591,7 @@ class Supervision:
 
 
 def _is_gone(path: Path) -> bool:
-    """Tell whether a file was removed; one that a network file system cannot look at for a moment was not."""
+    """Tell whether a file was removed; an error of a network file system does not count as that."""
     try:
         path.stat()
     except OSError as error:

@@ -101,9 +101,9 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
 
 
 def each(words: list[str] | None) -> list[str] | None:
-    """Return the words that were given one by one or with commas between them; None if none was given.
+    """Return words given one by one or separated by commas; None if the option was not given.
 
-    Raises InvalidInputError for words without anything in them, which could be a variable that is not set.
+    Raises InvalidInputError for empty words, such as an unset variable of the shell.
     """
     found = [part for word in words or () for part in word.split(",") if part]
     if words and not found:

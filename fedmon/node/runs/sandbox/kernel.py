@@ -98,7 +98,7 @@ def close_on_exec(first: int) -> None:
 
 
 def sealed(name: str, content: bytes | memoryview) -> int:
-    """Return a descriptor, at their beginning, of bytes in memory that nobody can change; the caller closes it.
+    """Return a descriptor of sealed bytes in memory, at their start; the caller closes it.
 
     Raises StorageError.
     """
