@@ -103,7 +103,7 @@ def test_a_command_sent_while_a_node_changes_hosts_reaches_it(lasting_broker: Br
             wait_until(lambda: researcher.answered("pong"))
             second.cut()
             first.cut()
-            wait_until(lambda: listener.presences("moved")[-1]["state"] == "offline")
+            wait_until(lambda: [each["state"] for each in listener.presences("moved")[-1:]] == ["offline"])
             meanwhile = researcher.message("list", node_id="moved")
             researcher.send(meanwhile, topic="general/nodes/moved/moved")
             second.heal()

@@ -97,7 +97,7 @@ def test_a_removed_callback_is_not_called_again(mosquitto: Broker, federate: Ope
         wait_until(lambda: removed)
         subscription.remove()
 
-    wait_until(lambda: kept[-1].state is NodeState.OFFLINE)
+    wait_until(lambda: [node.state for node in kept[-1:]] == [NodeState.OFFLINE])
 
     assert NodeState.OFFLINE not in [node.state for node in removed]
 
