@@ -328,8 +328,9 @@ class Federation:
 
     def record(
         self,
-        path: str | Path,
+        path: str | Path | None = None,
         *,
+        to: str | None = None,
         nodes: Nodelist = None,
         metrics: Sequence[str] | None = None,
         interval_s: float | None = None,
@@ -337,8 +338,9 @@ class Federation:
     ) -> Record:
         """Keep every sample in a store at ``path`` until the record is stopped; see `Record`.
 
-        Of nodes that are not in the store yet it begins ``history_s`` seconds back. Raises StorageError when the store
-        cannot be opened.
+        Of nodes that are not in the store yet it begins ``history_s`` seconds back. ``to`` is the URL of a metrics
+        store such as VictoriaMetrics, which gets every sample too; without ``path``, a file in the researcher's folder
+        buffers up to 2 GiB for it. Raises StorageError when the file cannot be opened.
         """
         from fedmon.researcher.samples.record import begin_record
 
@@ -346,7 +348,9 @@ class Federation:
         return begin_record(
             session.asker,
             session.consumers,
-            Path(path),
+            None if path is None else Path(path),
+            to=to,
+            settings=self.settings,
             wish=wished(node_ids(nodes), interval_s, live=False),
             metrics=metrics,
             history_s=history_s,

@@ -13,6 +13,7 @@ from fedmon.common.settings.values import (
     RepositorySettings,
     ResearcherSettings,
     RunsSettings,
+    StoreSettings,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "RepositorySettings",
     "ResearcherSettings",
     "RunsSettings",
+    "StoreSettings",
     "broker_from_url",
     "read_secret",
 ]

@@ -70,6 +70,8 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("runs", "python"): "/opt/plans/bin/python",
     ("repository", "url"): "https://files.example.org/upload/",
     ("repository", "token_file"): "token",
+    ("store", "token_file"): "store-token",
+    ("store", "ca_file"): "store-ca.crt",
 }
 """What a key without a default may look like."""
 _TABLE_EXAMPLES = {"policy": '"breast cancer" = ["researcher-anna"]', "plugins": 'key = "value"'}
@@ -85,6 +87,7 @@ SECTIONS = {
     "perf": "Events of processor and kernel, counted by the program perf (see docs/howtos/perf.md).",
     "plugins": "Settings of the collector plug-ins that [metrics] plugins names, a table for each.",
     "repository": "Files too large for a message.",
+    "store": "Access to the metrics store of `fedmon record --to`.",
 }
 _HEADS = {
     "node": "Every setting of a node, with its default or an example. `fedmon node init` writes such a file as "

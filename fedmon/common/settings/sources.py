@@ -15,7 +15,7 @@ from fedmon.common.errors import SettingsError
 from fedmon.common.ids import kept_researcher_id
 from fedmon.common.settings.broker import DEFAULT_URL, BrokerSettings, broker_from_url
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, Key, Party, keys_of, sections_of
-from fedmon.common.settings.values import NodeSettings, RepositorySettings, ResearcherSettings
+from fedmon.common.settings.values import NodeSettings, RepositorySettings, ResearcherSettings, StoreSettings
 
 NODE_FILE = "node.toml"
 RESEARCHER_FILE = "researcher.toml"
@@ -55,8 +55,11 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     with _named(path or _default_file()):
         broker = _broker(found["broker"])
         repository = RepositorySettings(**found["repository"])
+        store = StoreSettings(**found["store"])
         researcher_id = own.pop("id", None) or kept_researcher_id(folder)
-        return ResearcherSettings(id=researcher_id, folder=folder, broker=broker, repository=repository, **own)
+        return ResearcherSettings(
+            id=researcher_id, folder=folder, broker=broker, repository=repository, store=store, **own
+        )
 
 
 def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:

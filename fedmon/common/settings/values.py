@@ -296,6 +296,21 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
         return read_secret(self.token_file, what="token file") if self.token_file else None
 
 
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to prove who we are to a metrics store, whose URL is an argument of `record`."""
+
+    token_file: Annotated[
+        Path | None, Meta(description="File that holds the store's token on one line and that only we can read (0600).")
+    ] = None
+    ca_file: Annotated[
+        Path | None, Meta(description="Certificates that the store's own must come from; public ones when absent.")
+    ] = None
+
+    def token(self) -> str | None:
+        """Read the token from its file. Raises SettingsError when others could read it too."""
+        return read_secret(self.token_file, what="token file") if self.token_file else None
+
+
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a node is told at its start."""
 
@@ -358,6 +373,7 @@ class ResearcherSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="Nodes that are kept track of; more are counted and reported.", ge=1, le=1_000_000)
     ] = 10_000
     repository: RepositorySettings = RepositorySettings()
+    store: StoreSettings = StoreSettings()
 
     def __post_init__(self) -> None:
         _check_id(self.id, "researcher.id")

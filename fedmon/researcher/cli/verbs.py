@@ -47,7 +47,8 @@ from fedmon.researcher.samples.watch import LiveSample, Watch
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedmon.researcher.samples.record import Record, RecordCounts
+    from fedmon.researcher.samples.record import Record
+    from fedmon.researcher.samples.store import StoreCounts
 
 SHOW_EVERY_S = 1.0
 REDRAW_S = 0.25
@@ -199,7 +200,8 @@ def logs(
 def record(
     federation: Federation,
     *,
-    path: Annotated[Path, typer.Argument(help="The store: made where there is none, else continued where it ended.")],
+    path: Annotated[Path | None, typer.Argument(help="The file; made if missing, else continued.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="URL", help="Send all samples to VictoriaMetrics too.")] = None,
     node: NodesOption = None,
     metric: MetricsOption = None,
     interval: IntervalOption = None,
@@ -216,7 +218,7 @@ def record(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     on_terminal = not json and sys.stdout.isatty()
     with federation:
-        recording = federation.record(path, nodes=node, metrics=metric, interval_s=interval, history_s=history)
+        recording = federation.record(path, to=to, nodes=node, metrics=metric, interval_s=interval, history_s=history)
         try:
             deadline, tick = Deadline(seconds if seconds is not None else 10**9), threading.Event()
             while not deadline.passed():
@@ -224,7 +226,7 @@ def record(
                 if json:
                     emit_line(_record_document(recording), text="", as_json=True)
                 elif on_terminal:
-                    sys.stdout.write(f"\r{_line(recording.counts)}  \x1b[K")
+                    sys.stdout.write(f"\r{_line(recording)}  \x1b[K")
                     sys.stdout.flush()
         except KeyboardInterrupt:
             pass
@@ -237,6 +239,9 @@ def record(
             emit_line(_record_document(recording) | {"ended": True}, text=_summary(recording), as_json=json)
         if recording.error:
             raise StorageError(f"not everything was written: {recording.error}")
+        if recording.store is not None and recording.store.counts.waiting:
+            waiting = plural(recording.store.counts.waiting, "sample")
+            raise StorageError(f"{waiting} not sent to {recording.store.url} yet; {recording.path} keeps them")
         if is_empty:
             raise no_sample(recording, federation)
 
@@ -292,17 +297,28 @@ def _finish(federation: Federation, outcomes: Outcomes[Any], *, named: Sequence[
 def _record_document(recording: Record) -> dict[str, Any]:
     positions = {str(node): dict(streams) for node, streams in recording.positions.items()}
     document = {"path": str(recording.path), **msgspec.structs.asdict(recording.counts)}
+    if recording.store is not None:
+        document["store"] = {"url": recording.store.url, **msgspec.structs.asdict(recording.store.counts)}
     return document | {"losses": recording.losses, "refusals": recording.refusals, "positions": positions}
 
 
-def _line(counts: RecordCounts) -> str:
+def _line(recording: Record) -> str:
+    counts = recording.counts
     size = format_value("host_memory_total_bytes", float(counts.size_bytes))
     stored = f"{counts.stored} samples, {plural(counts.nodes, 'node')}, {counts.late} late"
-    return f"{stored}, {counts.lost} lost, {counts.pending} pending, {size}"
+    line = f"{stored}, {counts.lost} lost, {counts.pending} pending, {size}"
+    return line if recording.store is None else f"{line}; {_store_line(recording.store.counts)}"
+
+
+def _store_line(counts: StoreCounts) -> str:
+    dropped = f", {counts.dropped} dropped" if counts.dropped else ""
+    return f"{counts.sent} sent on, {counts.waiting} waiting{dropped}"
 
 
 def _summary(recording: Record) -> str:
-    lines = [f"{recording.path}: {_line(recording.counts)}"]
+    lines = [f"{recording.path}: {_line(recording)}"]
+    if recording.store is not None and recording.store.counts.error:
+        lines.append(f"  {recording.store.counts.error}")
     lines += [f"  {number} lost: {reason}" for reason, number in recording.losses.items()]
     lines += [f"  {node} refused: {reason}" for node, reason in recording.refusals.items()]
     return "\n".join(lines)

@@ -17,13 +17,16 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
+from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import RecordedStream, Recording
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.roster import Moment, NodeState, Roster
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
 from fedmon.researcher.samples.resend import MissingSamples, Resume, Since, Start, StreamFollower
+from fedmon.researcher.samples.store import StorePush, import_url
 from fedmon.researcher.samples.watch import SeriesFilter
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,8 @@ LONG_LINGER_S, MANY_AT_ONCE_BYTES = 5.0, QUEUE_BYTES // 2
 """The same with more streams than that: each has a row in each transaction, and longer rows cost less."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 STOP_WITHIN_S = 30.0
+BUFFER_NAME, BUFFER_BYTES = "record-buffer.fmr", 2 * 1024 * 1024 * 1024
+"""The recording in the researcher's folder that buffers samples for a store if no other is named."""
 
 
 class RecordPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +79,7 @@ class Record(SampleConsumer):
 
     Each stream is stored in order and without a hole, but for samples that are lost for good. An existing store is
     continued, also after a crash; of other nodes it begins ``history_s`` back, as far as they still have that.
+    ``store`` sends the samples on to a metrics store; None without one.
     """
 
     def __init__(
@@ -84,12 +90,14 @@ class Record(SampleConsumer):
         wish: Wish,
         metrics: Sequence[str] | None,
         history_s: float,
+        max_bytes: int | None = None,
     ) -> None:
         super().__init__(consumers, wish)
+        self.store: StorePush | None = None
         self.path = path
         self._filter = None if metrics is None else SeriesFilter(metrics)
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
-        self._writer = RecordWriter(path, on_room=consumers.wake)
+        self._writer = RecordWriter(path, max_bytes=max_bytes, on_room=consumers.wake)
         start = _start(self._writer.open(), since=time.time() - history_s)
         self.follower = StreamFollower(self, nodes=wish.nodes, ordered=True, start=start, inquire=consumers.inquire)
 
@@ -129,6 +137,8 @@ class Record(SampleConsumer):
         self._consumers.remove(self)
         if not self._writer.stop():
             logger.error("the store %s is not complete; recording into it again asks for the rest", self.path)
+        if self.store is not None:
+            self.store.stop()
 
     stop = close
 
@@ -163,23 +173,43 @@ class Record(SampleConsumer):
 def begin_record(
     asker: Asker,
     consumers: Consumers,
-    path: Path,
+    path: Path | None,
     *,
+    to: str | None,
+    settings: ResearcherSettings,
     wish: Wish,
     metrics: Sequence[str] | None,
     history_s: float,
 ) -> Record:
     """Begin to record; see `Federation.record`.
 
-    Raises StorageError, and InvalidInputError for an endless history, or on a wire that numbers no samples.
+    Raises StorageError, and InvalidInputError for an endless history, without path and store, or on a wire that numbers
+    no samples.
     """
     if not 0 <= history_s < float("inf"):
         raise InvalidInputError(f"history_s is {history_s!r}: give a number of seconds, 0 for none")
+    if path is None and to is None:
+        raise InvalidInputError("neither a file nor a store is given: name one of them, or both")
     if not asker.dialect.encode(asker.request(Monitor, action="status")):
         raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them with monitor()")
-    record = Record(path, consumers=consumers, wish=wish, metrics=metrics, history_s=history_s)
+    buffer = settings.folder / BUFFER_NAME
+    url = None if to is None else import_url(to)
+    record = Record(
+        path or buffer,
+        consumers=consumers,
+        wish=wish,
+        metrics=metrics,
+        history_s=history_s,
+        max_bytes=None if path else BUFFER_BYTES,
+    )
+    if url is not None:
+        record.store = StorePush(record.path, url, settings.store, is_online=lambda: _online(asker.roster))
     consumers.add(record)
     return record
+
+
+def _online(roster: Roster) -> dict[str, bool]:
+    return {str(node_id): node.state is NodeState.ONLINE for node_id, node in roster.nodes(Moment.now()).items()}
 
 
 def _start(found: Sequence[RecordedStream], *, since: float) -> Start:
@@ -225,8 +255,8 @@ class RecordWriter:
     30 s. ``on_room`` is called on the writer's thread when there is room again after `has_room` said no.
     """
 
-    def __init__(self, path: Path, *, on_room: Callable[[], None]) -> None:
-        self.path, self._on_room = path, on_room
+    def __init__(self, path: Path, *, max_bytes: int | None, on_room: Callable[[], None]) -> None:
+        self.path, self._max_bytes, self._on_room = path, max_bytes, on_room
         self.stored = self.late = self.repeated = self.size_bytes = 0
         self.error = self.last_error = ""
         self.positions: dict[tuple[str, str], tuple[int, int, float]] = {}
@@ -239,7 +269,7 @@ class RecordWriter:
 
     def open(self) -> list[RecordedStream]:
         """Open the store, which is made if it is missing, and return what it holds. Raises StorageError."""
-        self._recording = Recording(self.path)
+        self._recording = Recording(self.path, max_bytes=self._max_bytes)
         try:
             found = self._recording.extents()
             self.size_bytes = self._recording.size_bytes()
@@ -307,7 +337,7 @@ class RecordWriter:
                 if damaged:
                     # Closed first: the last one to close a file removes its log, by name.
                     self._recording.close()
-                    self._recording, damaged = Recording(self.path), False
+                    self._recording, damaged = Recording(self.path, max_bytes=self._max_bytes), False
                 self._wait()
                 self._write()
                 retry.reset()

@@ -1,0 +1,345 @@
+"""A metrics store such as VictoriaMetrics, fed from a recording, which is the buffer while the store is away."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from fedmon.common.backoff import Backoff
+from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
+from fedmon.common.files import write_whole
+from fedmon.common.metrics.sample import Batch
+from fedmon.common.metrics.series import split_series
+from fedmon.common.settings import StoreSettings
+from fedmon.common.store.recording import DROPPED_HERE, RecordedStream, Recording
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+logger = logging.getLogger(__name__)
+
+IMPORT_PATH = "/api/v1/import"
+"""Source: VictoriaMetrics, "How to import data in JSON line format"; the cluster's insert URL takes the same path."""
+SENT_SUFFIX = ".sent"
+EVERY_S = 1.0
+BODY_BYTES = 4 * 1024 * 1024
+"""One request carries about this much; a store takes it in some 50 ms."""
+STATE_EVERY_S = 15.0
+"""How often presence and losses are sent: a query looks back five minutes by default."""
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+ANSWER_S = 60.0
+SETTLED_S = 30.0
+"""A store that is killed loses what it took in the last seconds (VictoriaMetrics: five), so that is sent again."""
+STOP_WITHIN_S = 10.0
+
+StreamKey = tuple[str, str, int]
+"""Node, stream and boot."""
+
+
+class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since the push began.
+
+    ``sent`` and ``values`` are samples and values that the store took, ``waiting`` samples of the recording that it has
+    not taken yet, ``dropped`` samples that the recording lost to its size bound before. ``error`` is the present one.
+    """
+
+    sent: int
+    values: int
+    waiting: int
+    dropped: int
+    error: str
+
+
+class StorePush:
+    """Sends what a recording holds, and what is added to it, to a store until `stop`. Safe from any thread.
+
+    After a lost connection or a restart it sends the samples of the last 30 s before again, since a store that is
+    killed forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
+    positions. ``is_online`` maps each known
+    node to whether it is online. ``url`` is that of
+    `import_url`.
+    """
+
+    def __init__(
+        self, path: Path, url: str, settings: StoreSettings, *, is_online: Callable[[], Mapping[str, bool]]
+    ) -> None:
+        self.url, self._path, self._sent_path = url, path, path.with_name(path.name + SENT_SUFFIX)
+        self._settings, self._is_online = settings, is_online
+        self._settled = _read_positions(self._sent_path, self.url)
+        self._sent = dict(self._settled)
+        self._taken: deque[tuple[float, dict[StreamKey, int]]] = deque()
+        self._connection: HTTPConnection | None = None
+        self._heads: dict[tuple[str, str, str], bytes] = {}
+        self._samples = self._values = self._waiting = 0
+        self._error = ""
+        self._lost: Counter[tuple[str, str]] = Counter()
+        self._dropped_of: Counter[tuple[str, str]] = Counter()
+        self._state_at = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fedmon-store", daemon=True)
+        self._thread.start()
+
+    @property
+    def counts(self) -> StoreCounts:
+        """The counters so far."""
+        return StoreCounts(
+            sent=self._samples,
+            values=self._values,
+            waiting=self._waiting,
+            dropped=self._dropped_of.total(),
+            error=self._error,
+        )
+
+    def stop(self) -> bool:
+        """Send the rest of the recording, and end; tells whether the store took everything within 10 s."""
+        self._stopping.set()
+        self._thread.join(STOP_WITHIN_S)
+        return not self._thread.is_alive() and not self._waiting and not self._error
+
+    # --- the thread of the store -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        from http.client import HTTPException
+
+        retry = Backoff(FIRST_RETRY_S, longest_s=LONGEST_RETRY_S, jitter=0.2)
+        last_turn = False
+        while not last_turn:
+            last_turn = self._stopping.is_set()
+            pause_s = EVERY_S
+            try:
+                self._push()
+                self._recovered()
+                retry.reset()
+            except (OSError, HTTPException, FedmonError) as error:
+                self._failed(error)
+                pause_s = retry.next_s()
+            self._stopping.wait(pause_s)
+        self._disconnect()
+
+    def _push(self) -> None:
+        """Send every sample that the store does not have yet, oldest first within a stream."""
+        with Recording(self._path, read_only=True) as recording:
+            extents = recording.extents()
+            self._note_dropped(extents)
+            for body, samples, values, positions in self._bodies(recording, extents):
+                self._post(body)
+                self._taken.append((time.monotonic(), positions))
+                self._sent |= positions
+                self._samples += samples
+                self._values += values
+                self._waiting = max(0, self._waiting - samples)
+            self._settle()
+            if time.monotonic() >= self._state_at or self._stopping.is_set():
+                self._post(b"".join(self._state(recording, extents)))
+                self._state_at = time.monotonic() + STATE_EVERY_S
+
+    def _settle(self) -> None:
+        """Keep the positions that the store had time to write to its disk."""
+        before = dict(self._settled)
+        while self._taken and self._taken[0][0] < time.monotonic() - SETTLED_S:
+            self._settled |= self._taken.popleft()[1]
+        if self._settled != before:
+            _write_positions(self._sent_path, self.url, self._settled)
+
+    def _note_dropped(self, extents: list[RecordedStream]) -> None:
+        """Count what waits, and what the recording dropped before it was sent."""
+        self._waiting = 0
+        for extent in extents:
+            key = (extent.node_id, extent.stream, extent.boot)
+            sent = self._sent.get(key)
+            if sent is not None and extent.oldest_seq > sent + 1:
+                self._dropped_of[key[:2]] += extent.oldest_seq - sent - 1
+                self._sent[key] = extent.oldest_seq - 1
+            self._waiting += sum(max(0, last - max(first, self._next(key)) + 1) for first, last in extent.ranges)
+
+    def _bodies(
+        self, recording: Recording, extents: list[RecordedStream]
+    ) -> Iterator[tuple[bytes, int, int, dict[StreamKey, int]]]:
+        """Return bodies with their number of samples and values, and the positions that they reach."""
+        lines: list[bytes] = []
+        size_bytes = samples = values = 0
+        positions: dict[StreamKey, int] = {}
+        for extent in extents:
+            key = (extent.node_id, extent.stream, extent.boot)
+            if extent.last_seq < self._next(key):
+                continue
+            batches = recording.read(extent.node_id, extent.boot, extent.stream, first_seq=self._next(key))
+            for batch in batches:
+                for line, count in self._lines(batch):
+                    lines.append(line)
+                    size_bytes += len(line)
+                    values += count
+                samples += len(batch.t)
+                positions[key] = batch.last_seq
+                if size_bytes >= BODY_BYTES:
+                    yield b"".join(lines), samples, values, positions
+                    lines, size_bytes, samples, values, positions = [], 0, 0, 0, {}
+        if positions:
+            yield b"".join(lines), samples, values, positions
+
+    def _next(self, key: StreamKey) -> int:
+        return self._sent.get(key, -1) + 1
+
+    def _lines(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
+        """Return one line a series, and its number of values."""
+        moments = [round(t * 1000) for t in batch.t]
+        all_moments = msgspec.json.encode(moments)
+        for series, column in batch.columns.items():
+            head = self._head(batch.node_id, batch.stream, series)
+            if None in column:
+                known = [(value, moment) for value, moment in zip(column, moments, strict=True) if value is not None]
+                if known:
+                    values, times = zip(*known, strict=True)
+                    yield _line(head, msgspec.json.encode(values), msgspec.json.encode(times)), len(known)
+            else:
+                yield _line(head, msgspec.json.encode(column), all_moments), len(column)
+
+    def _head(self, node_id: str, stream: str, series: str) -> bytes:
+        key = (node_id, stream, series)
+        if key not in self._heads:
+            name, own = split_series(series)
+            # As Prometheus names a label of a target that the scraper sets itself.
+            labels = {f"exported_{label}" if label in ("node", "stream") else label: own[label] for label in own}
+            self._heads[key] = _encoded_head(name, node=node_id, stream=stream, **labels)
+        return self._heads[key]
+
+    def _state(self, recording: Recording, extents: list[RecordedStream]) -> Iterator[bytes]:
+        """Return lines of presence and of losses."""
+        now = msgspec.json.encode([round(time.time() * 1000)])
+        for node_id, is_online in self._is_online().items():
+            yield _line(_encoded_head("fedmon_node_online", node=node_id), b"[1]" if is_online else b"[0]", now)
+        lost = Counter(self._dropped_of)
+        for extent in extents:
+            ranges = recording.lost(extent.node_id, extent.boot, extent.stream)
+            lost[extent.node_id, extent.stream] += sum(
+                one.last_seq - one.first_seq + 1 for one in ranges if one.reason != DROPPED_HERE
+            )
+        # A counter must not fall when the recording forgets its oldest samples.
+        for of, number in lost.items():
+            self._lost[of] = max(number, self._lost[of])
+        for (node_id, stream), number in self._lost.items():
+            yield _line(_encoded_head("fedmon_samples_lost_total", node=node_id, stream=stream), b"[%d]" % number, now)
+
+    def _post(self, body: bytes) -> None:
+        if not body:
+            return
+        connection = self._connected()
+        token = self._settings.token()
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        connection.request("POST", urlsplit(self.url).path, body, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status not in (200, 204):
+            raise StoreRefusedError(answer.status, text.decode(errors="replace"))
+
+    def _connected(self) -> HTTPConnection:
+        from http.client import HTTPConnection, HTTPSConnection
+
+        if self._connection is None:
+            parts = urlsplit(self.url)
+            host, port = parts.hostname or "", parts.port
+            if parts.scheme == "https":
+                context = ssl.create_default_context(cafile=self._settings.ca_file)
+                self._connection = HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
+            else:
+                self._connection = HTTPConnection(host, port, timeout=ANSWER_S)
+            # Else a lost connection would be opened again without a word, and with it what the store forgot.
+            self._connection.connect()
+            self._connection.auto_open = 0
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _failed(self, error: Exception) -> None:
+        self._disconnect()
+        self._sent = dict(self._settled)
+        self._taken.clear()
+        text = f"{self.url}: {_reason(error)}"
+        if not self._error:
+            logger.error("samples wait in %s and are sent again: %s", self._path, text)
+        self._error = text
+
+    def _recovered(self) -> None:
+        if self._error:
+            logger.warning("the store %s takes samples again", self.url)
+            self._error = ""
+
+
+class StoreRefusedError(StorageError):
+    """The store answered a request with an error; ``http_status`` is its number."""
+
+    def __init__(self, http_status: int, text: str) -> None:
+        remedy = {
+            401: "; name a file with its token in [store] token_file",
+            403: "; name a file with its token in [store] token_file",
+            404: "; give the URL of VictoriaMetrics, or of the cluster's vminsert with /insert/TENANT/prometheus",
+        }.get(http_status, "; look at its disk and its log" if http_status >= 500 else "")
+        super().__init__(f"answered {http_status}: {' '.join(text.split())[:200] or 'no reason given'}{remedy}")
+        self.http_status = http_status
+
+
+def import_url(url: str) -> str:
+    """Return the import address of a store's URL. Raises InvalidInputError."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+    except ValueError:
+        usable = False
+    if not usable or "@" in parts.netloc or parts.query or parts.fragment:
+        raise InvalidInputError(
+            f"{url!r} is not the URL of a store: write http://host:8428, or https://host:8480/insert/0/prometheus"
+        )
+    return url.rstrip("/").removesuffix(IMPORT_PATH) + IMPORT_PATH
+
+
+def _encoded_head(name: str, **labels: str) -> bytes:
+    return b'{"metric":' + msgspec.json.encode({"__name__": name, **labels})
+
+
+def _line(head: bytes, values: bytes, moments: bytes) -> bytes:
+    return head + b',"values":' + values + b',"timestamps":' + moments + b"}\n"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FedmonError):
+        return str(error)
+    cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    return f"not reached: {cause[:200]}"
+
+
+class _Positions(msgspec.Struct, frozen=True, kw_only=True):
+    """The file beside a recording; another URL begins anew."""
+
+    url: str
+    sent: list[tuple[str, str, int, int]]
+
+
+def _read_positions(path: Path, url: str) -> dict[StreamKey, int]:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Positions)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # The store removes the samples that come twice.
+        logger.warning("%s is damaged: everything in the recording is sent again", path)
+        return {}
+    return {(node, stream, boot): seq for node, stream, boot, seq in found.sent} if found.url == url else {}
+
+
+def _write_positions(path: Path, url: str, sent: Mapping[StreamKey, int]) -> None:
+    positions = _Positions(url=url, sent=[(*key, seq) for key, seq in sent.items()])
+    write_whole(path, msgspec.json.encode(positions), mode=0o600)
