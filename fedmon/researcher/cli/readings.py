@@ -71,6 +71,10 @@ class Latest:
         point = self._points.get(series)
         return point is not None and self.newest is not None and self.newest.mono - point[0] <= REMEMBERED_S
 
+    def names(self) -> list[str]:
+        """Return the metrics of which there is a series."""
+        return sorted(name for name in self._of_name if self._series(name))
+
     def growth(self, series: str) -> float | None:
         """Return how fast one counter grew between its last two readings, per second; None if that is unknown."""
         before = self._before.get(series)

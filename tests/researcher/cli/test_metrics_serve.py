@@ -1,0 +1,108 @@
+"""The newest values of nodes at a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tests.support.brokers import Broker
+from tests.support.environment import plain_environment
+from tests.support.ports import free_port
+from tests.support.recording_node import CPU, RecordingNode
+from tests.support.requirements import require
+from tests.support.waiting import wait_until
+
+
+@contextmanager
+def served(broker: Broker, folder: Path) -> Iterator[str]:
+    """Run `fedmon metrics serve`, and give its URL."""
+    command = [sys.executable, "-m", "fedmon", "metrics", "serve", "--port", "0", "--json", "--broker", broker.url]
+    environ = {**plain_environment(), "FEDMON_RESEARCHER_FOLDER": str(folder / "researcher")}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        yield str(json.loads(running.stdout.readline())["url"])
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 0
+
+
+def fetch(url: str, accept: str = "application/openmetrics-text") -> str:
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def values(text: str) -> dict[tuple[str, str], float]:
+    """Return the values by name and node; the text must be OpenMetrics."""
+    families = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]  # as prometheus_client has it
+    return {(one.name, one.labels["node"]): one.value for family in families for one in family.samples}
+
+
+def test_prometheus_scrapes_the_newest_value_of_each_node(mosquitto: Broker, tmp_path: Path) -> None:
+    program = shutil.which("prometheus")
+    require(program, "prometheus is not installed")
+    port = free_port()
+    config = tmp_path / "prometheus.yml"
+    with (
+        RecordingNode(mosquitto.port, "a") as a,
+        RecordingNode(mosquitto.port, "b") as b,
+        served(mosquitto, tmp_path) as url,
+    ):
+        a.wait(lambda: a.leased)
+        b.wait(lambda: b.leased)
+        a.sample(3)
+        b.sample(1)
+        wait_until(lambda: len(values(fetch(url))) == 2)
+        target = urllib.parse.urlsplit(url).netloc
+        config.write_text(
+            f"scrape_configs: [{{job_name: fedmon, scrape_interval: 1s, static_configs: [{{targets: ['{target}']}}]}}]"
+        )
+        command = [str(program), f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}"]
+        with subprocess.Popen(
+            [*command, f"--storage.tsdb.path={tmp_path / 'tsdb'}"], stderr=subprocess.DEVNULL
+        ) as prometheus:
+            try:
+                wait_until(lambda: len(queried(port, CPU)) == 2, 60.0, what="a scrape")
+                found = {one["metric"]["node"]: float(one["value"][1]) for one in queried(port, CPU)}
+            finally:
+                prometheus.terminate()
+
+    assert found == {"a": 2.0, "b": 0.0}
+
+
+def queried(port: int, expression: str) -> list[dict[str, Any]]:
+    query = urllib.parse.urlencode({"query": expression})
+    try:
+        document: dict[str, Any] = json.loads(fetch(f"http://127.0.0.1:{port}/api/v1/query?{query}"))
+    except OSError:
+        return []
+    return list(document["data"]["result"])
+
+
+def test_only_this_machine_is_served_by_default(mosquitto: Broker, tmp_path: Path) -> None:
+    with served(mosquitto, tmp_path) as url:
+        assert urllib.parse.urlsplit(url).hostname == "127.0.0.1"
+        assert fetch(url) == "# EOF\n"
+
+
+def test_a_node_that_falls_silent_disappears(mosquitto: Broker, tmp_path: Path) -> None:
+    with RecordingNode(mosquitto.port, "stays") as stays, served(mosquitto, tmp_path) as url:
+        with RecordingNode(mosquitto.port, "leaves") as leaves:
+            leaves.wait(lambda: leaves.leased)
+            leaves.sample(1)
+            wait_until(lambda: (CPU, "leaves") in values(fetch(url)))
+
+        def alone() -> bool:
+            stays.sample(1)
+            return set(values(fetch(url))) == {(CPU, "stays")}
+
+        wait_until(alone, 60.0, what="the silent node to disappear", every_s=1.0)
