@@ -255,7 +255,7 @@ class RecordWriter:
     30 s. ``on_room`` is called on the writer's thread when there is room again after `has_room` said no.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int | None, on_room: Callable[[], None]) -> None:
+    def __init__(self, path: Path, *, max_bytes: int | None = None, on_room: Callable[[], None]) -> None:
         self.path, self._max_bytes, self._on_room = path, max_bytes, on_room
         self.stored = self.late = self.repeated = self.size_bytes = 0
         self.error = self.last_error = ""

@@ -108,6 +108,15 @@ class StorePush:
     # --- the thread of the store -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            self._error = f"the push ended: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._disconnect()
+
+    def _serve(self) -> None:
         from http.client import HTTPException
 
         retry = Backoff(FIRST_RETRY_S, longest_s=LONGEST_RETRY_S, jitter=0.2)
@@ -123,7 +132,6 @@ class StorePush:
                 self._failed(error)
                 pause_s = retry.next_s()
             self._stopping.wait(pause_s)
-        self._disconnect()
 
     def _push(self) -> None:
         """Send every sample that the store does not have yet, oldest first within a stream."""
@@ -304,7 +312,7 @@ def import_url(url: str) -> str:
     return url.rstrip("/").removesuffix(IMPORT_PATH) + IMPORT_PATH
 
 
-def _encoded_head(name: str, **labels: str) -> bytes:
+def _encoded_head(name: str, /, **labels: str) -> bytes:
     return b'{"metric":' + msgspec.json.encode({"__name__": name, **labels})
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,62 +18,8 @@ from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
 from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
-from tests.support.requirements import require
+from tests.support.store import Store
 from tests.support.waiting import wait_until
-
-
-class Store:
-    """A VictoriaMetrics on a free port of this machine; `kill` and `start` keep port and folder."""
-
-    def __init__(self, folder: Path) -> None:
-        program = shutil.which("victoria-metrics")
-        require(program, "victoria-metrics is not installed")
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._command = [
-            str(program),
-            f"-storageDataPath={folder}",
-            f"-httpListenAddr=127.0.0.1:{self.port}",
-            "-retentionPeriod=10y",
-            "-dedup.minScrapeInterval=1ms",
-            "-memory.allowedBytes=64MB",
-            "-search.latencyOffset=0s",
-        ]
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
-        wait_until(self._answers, 30.0, what="the store")
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def values(self, series: str) -> dict[int, float]:
-        """Return what the store holds of one series, by Unix time in milliseconds; repeats are removed by it."""
-        found = self._get("/api/v1/export", {"match[]": series, "start": "0", "end": "4102444800"})
-        lines = [msgspec.json.decode(line) for line in found.splitlines() if line]
-        return {t: value for line in lines for t, value in zip(line["timestamps"], line["values"], strict=True)}
-
-    def series(self, match: str) -> list[dict[str, str]]:
-        """Return the labels of the series that match."""
-        found: dict[str, Any] = msgspec.json.decode(self._get("/api/v1/series", {"match[]": match, "start": "0"}))
-        return list(found["data"])
-
-    def _answers(self) -> bool:
-        try:
-            return self._get("/health", {}) == b"OK"
-        except OSError:
-            return False
-
-    def _get(self, path: str, query: dict[str, str]) -> bytes:
-        # What was imported a moment ago is not found before a flush.
-        if query:
-            urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=10).close()
-        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=10) as answer:
-            return bytes(answer.read())
 
 
 @pytest.fixture
