@@ -32,7 +32,7 @@ check: venv
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m check
 
-# bench.cluster runs by itself: it needs rabbitmq-server and the extra bench.
+# bench.cluster and bench.store run by themselves: they need rabbitmq-server and the extra bench, and victoria-metrics.
 bench: venv
 	@for name in requests router ingest replies footprint recovery collect agent recording outage export report job runs experiment; do $(BIN)/python -m bench.$$name || exit 1; done
 
