@@ -330,11 +330,11 @@ class Federation:
         self,
         path: str | Path | None = None,
         *,
-        to: str | None = None,
         nodes: Nodelist = None,
         metrics: Sequence[str] | None = None,
         interval_s: float | None = None,
         history_s: float = 3600.0,
+        to: str | None = None,
     ) -> Record:
         """Keep every sample in a store at ``path`` until the record is stopped; see `Record`.
 
