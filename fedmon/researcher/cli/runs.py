@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,9 +37,7 @@ from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.states import NodeRun, RunList, RunStates, by_reason, named, why_not
 
 INTERRUPTED = 130
-_DIGEST, _DIGEST_LENGTH = "sha256:", 64
-_DATASET = "dataset_"
-_DATASET_ID = re.compile(r"dataset_[0-9a-f-]{36}")
+_DIGEST, _DATASET = "sha256:", "dataset_"
 FOLLOW_EVERY_S = 1.0
 
 Show = Callable[[RunStates], None]
@@ -105,10 +102,10 @@ def run(
     limits = {"wall_s": wall_s, "cpu_s": cpu_s, "memory_bytes": memory_bytes, "output_bytes": output_bytes}
     with federation:
         handle = federation.run(
-            _whole_digest(federation, plan, node),
+            _plan(federation, plan, node),
             nodes=node,
             tags=each(tags),
-            dataset=_whole_dataset_id(federation, dataset, node),
+            dataset=_dataset_id(federation, dataset, node),
             args=words,
             inputs=given,
             limits={name: value for name, value in limits.items() if value is not None},
@@ -141,7 +138,7 @@ def jobs(
             outcomes = federation.jobs(nodes=node)
             emit(outcomes_document(federation, outcomes), text=RunList(outcomes, limit=limit), as_json=json)
             raise typer.Exit(exit_code(outcomes, named=bool(node)))
-        handle = federation.job(_whole_job_id(federation, job, node), nodes=node)
+        handle = federation.job(_job_id(federation, job, node), nodes=node)
         if wait is not None:
             _finish(handle, wait=wait, output=output, as_json=json)
         # A run that is over is complete after a question or two more: for its results and reports.
@@ -168,7 +165,7 @@ def job_logs(
 ) -> None:
     """Show what a plan printed in a run, as far as the owners let it leave."""
     with federation:
-        handle = federation.job(_whole_job_id(federation, job, node), nodes=node)
+        handle = federation.job(_job_id(federation, job, node), nodes=node)
         offsets = dict.fromkeys(node or handle.nodes, 0)
         withheld: dict[str, str] = {}
         shown = ""
@@ -210,7 +207,7 @@ def stop(
 ) -> None:
     """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
     with federation:
-        handle = federation.job(_whole_job_id(federation, job, node), nodes=node)
+        handle = federation.job(_job_id(federation, job, node), nodes=node)
         going = [node_id for node_id, part in handle.states().items() if not part.is_over]
         asked = node or going
         outcomes = handle.stop(nodes=asked)
@@ -225,33 +222,30 @@ def stop(
         raise typer.Exit(exit_code(outcomes, named=True) if outcomes else 0)
 
 
-def _whole_job_id(federation: Federation, job: str, nodes: list[str] | None) -> str:
+def _job_id(federation: Federation, job: str, nodes: list[str] | None) -> str:
     """Return the id of the only run of this researcher that begins so."""
-    if made_at(job) is not None:
-        return job
-    return _whole(job, {each: each for each in federation.jobs(nodes=nodes).runs()}, what="run", see="fedmon jobs")
+    return job if made_at(job) else _whole(job, federation.jobs(nodes=nodes).runs(), what="run", see="fedmon jobs")
 
 
-def _whole_digest(federation: Federation, plan: str, nodes: list[str] | None) -> str:
-    """Return a plan, of a digest all 64 digits: those of the only one that begins so and ran for this researcher."""
-    digits = plan.removeprefix(_DIGEST)
-    if digits == plan or len(digits) == _DIGEST_LENGTH:
+def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:
+    """Return a plan; of a digest all digits: those of the only one that begins so and ran for this researcher."""
+    if not plan.startswith(_DIGEST) or len(plan) == len(_DIGEST) + 64:
         return plan
-    known = {job.sha256: job.sha256 for jobs in federation.jobs(nodes=nodes).runs().values() for job in jobs.values()}
-    return _DIGEST + _whole(digits, known, what="plan", see="fedmon jobs --json")
+    ran = {job.sha256 for jobs in federation.jobs(nodes=nodes).runs().values() for job in jobs.values()}
+    return _DIGEST + _whole(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon jobs --json")
 
 
-def _whole_dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | None) -> str | None:
+def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | None) -> str | None:
     """Return the id of the only dataset that begins so."""
-    if dataset is None or _DATASET_ID.fullmatch(dataset):
+    if dataset is None or len(dataset) == len(_DATASET) + 36:
         return dataset
-    found = [each.dataset_id for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets]
-    known = {form: each for each in found for form in (each, each.removeprefix(_DATASET))}
-    return _whole(dataset, known, what="dataset", see="fedmon list")
+    found = {each.dataset_id for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets}
+    return _whole(dataset, found, what="dataset", see="fedmon list")
 
 
-def _whole(beginning: str, known: dict[str, str], *, what: str, see: str) -> str:
+def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
     """Return the id with this beginning; the text itself if it is unknown, which the request then refuses."""
+    known = {form: each for each in ids for form in (each, each.removeprefix(_DATASET))}
     try:
         return chosen(beginning, known, what=what, see=see)
     except NotFoundError:
