@@ -10,8 +10,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
@@ -30,14 +29,11 @@ _RETRY_S = 0.02
 """How often `NodeFolder.wait_free` looks: a lock can be waited for, but not without taking it."""
 
 
-class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
+class LockHolder(NamedTuple):
     """The process that holds a folder, and its purpose, such as ``daemon`` or ``plan approve``."""
 
     pid: int
     purpose: str
-
-    def __str__(self) -> str:
-        return f"{self.purpose} (pid {self.pid})"
 
 
 class NodeFolder:
@@ -124,7 +120,7 @@ class NodeFolder:
             )
         lock = LockFile(self.lock_file)
         if not lock.take(f"{os.getpid()} {purpose}", timeout_s=timeout_s):
-            raise self._in_use()
+            raise self.in_use()
         try:
             yield
         finally:
@@ -136,7 +132,7 @@ class NodeFolder:
         if text is None:
             return None
         pid, _, purpose = text.partition(" ")
-        return LockHolder(pid=int(pid) if pid.isdigit() else 0, purpose=purpose or "a process that just started")
+        return LockHolder(int(pid) if pid.isdigit() else 0, purpose or "a process that just started")
 
     def wait_free(self, timeout_s: float) -> bool:
         """Wait until no process holds the folder; return False after ``timeout_s``."""
@@ -148,16 +144,17 @@ class NodeFolder:
             retry.wait(min(_RETRY_S, deadline.left_s()))
         return True
 
-    def _in_use(self) -> FolderInUseError:
+    def in_use(self) -> FolderInUseError:
+        """Return the error that names the holder of the lock."""
         holder = self.holder()
         if holder is not None and holder.purpose == DAEMON:
             return FolderInUseError(f"the node of {self.path} is already running, pid {holder.pid}")
-        who = str(holder) if holder is not None else "another process"
+        who = "another process" if holder is None else f"{holder.purpose} (pid {holder.pid})"
         return FolderInUseError(f"{self.path} is in use by {who}: wait until it is done, then try again")
 
 
 def read_boot(file: Path) -> int:
-    """Return the number of the last boot; 0 before the first. A damaged file is set aside, and the clock stands in.
+    """Return the number of the last boot; 0 before the first, and the clock's seconds if the file is damaged.
 
     Raises StorageError.
     """
@@ -169,10 +166,7 @@ def read_boot(file: Path) -> int:
         raise StorageError(f"cannot read {file}: {error.strerror}") from error
     if text.isdigit() and len(text) <= MAX_BOOT_DIGITS:
         return int(text)
-    aside = file.with_name(f"{file.name}.damaged-{utc_now():%Y%m%dT%H%M%SZ}")
-    logger.error("%s is damaged: set aside as %s, counting boots from the clock", file, aside)
-    with contextlib.suppress(OSError):
-        file.rename(aside)
+    logger.error("%s is damaged: boots are counted from the clock", file)
     return int(utc_now().timestamp())
 
 

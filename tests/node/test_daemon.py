@@ -70,14 +70,11 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", "²".encode(), b"9" * 5000, b"", b"-4"])
-def test_a_damaged_boot_file_is_set_aside_and_the_count_goes_on_above(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_boot_file_is_passed_over_and_the_count_goes_on_above(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "boot"
     file.write_bytes(content)
 
-    boot = read_boot(file)
-
-    assert boot >= 1_700_000_000
-    assert [path.name.startswith("boot.damaged-") for path in tmp_path.iterdir()] == [True]
+    assert read_boot(file) >= 1_700_000_000
 
 
 def test_an_unsent_reply_and_every_sent_one_have_their_line(mosquitto: Broker, tmp_path: Path) -> None:

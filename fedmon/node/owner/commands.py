@@ -105,8 +105,8 @@ class OwnerCommands:
         self._boot, self._running = boot, running
         self.registers = registers
 
-    def run(self, command: str, args: Mapping[str, Any]) -> Document:
-        """Run one command.
+    def run(self, command: str, args: Mapping[str, Any], *, by: str) -> Document:
+        """Run one command of the user ``by``, whom the audit names.
 
         Raises InvalidInputError for a command or argument that it does not know, and the errors of the registers.
         """
@@ -115,7 +115,7 @@ class OwnerCommands:
                 f"this node has no command {command!r}; another fedmon runs here: restart it with 'fedmon node stop' "
                 "and 'fedmon node start'"
             )
-        method = COMMANDS[command]
+        method, self._by = COMMANDS[command], by
         try:
             values = msgspec.convert(dict(args), _arguments(method))
         except msgspec.ValidationError as error:
@@ -168,7 +168,7 @@ class OwnerCommands:
             "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
         }
 
-    def policy_change(self, *, verb: Literal["allow", "deny"], wish: PolicyWish, by: str = "") -> Document:
+    def policy_change(self, *, verb: Literal["allow", "deny"], wish: PolicyWish) -> Document:
         """Allow or deny in node.toml, and obey that from now on.
 
         A dataset may be named by the beginning of its id. Raises ConflictError, and SettingsError for rules that the
@@ -183,10 +183,11 @@ class OwnerCommands:
                 names[each] = False
         wish = msgspec.structs.replace(wish, datasets=tuple(names))
         without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
-        rules, notes = (allow if verb == "allow" else deny)(load_node(self._folder.path, without_policy).policy, wish)
+        before = load_node(self._folder.path, without_policy).policy
+        rules, notes = allow(before, wish) if verb == "allow" else (deny(before, wish), [])
         text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
-        audit.record_durably("policy-change", change=change, by=by)
+        audit.record_durably("policy-change", change=change, by=self._by)
         self._folder.write_private(path, text.encode())
         self.settings = load_node(self._folder.path, self._environ)
         if self._running is not None:
@@ -223,16 +224,14 @@ class OwnerCommands:
         """Show one dataset, by its name or id."""
         return {"dataset": self._dataset(self.registers.datasets.get(dataset))}
 
-    def dataset_add(self, *, dataset: DatasetFields, measured: DatasetShape, by: str = "") -> Document:
+    def dataset_add(self, *, dataset: DatasetFields, measured: DatasetShape) -> Document:
         """Offer a dataset, which the shell has measured: reading a large table would delay the node's requests."""
         with self.registers.database.transaction():
             record = self.registers.datasets.add(**dataset.given(), measured=measured)
-            self._audit_dataset("dataset-add", record, by, record=msgspec.to_builtins(record))
+            self._audit_dataset("dataset-add", record, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 
-    def dataset_edit(
-        self, *, dataset: str, changes: DatasetFields, measured: DatasetShape | None = None, by: str = ""
-    ) -> Document:
+    def dataset_edit(self, *, dataset: str, changes: DatasetFields, measured: DatasetShape | None = None) -> Document:
         """Change a dataset; ``measured`` comes with a new path or type.
 
         Raises ConflictError if a rule restricts it by its present name: the new name would be listed to all.
@@ -246,14 +245,14 @@ class OwnerCommands:
                     f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
                 )
             record = self.registers.datasets.edit(old.dataset_id, changes, measured=measured)
-            self._audit_dataset("dataset-edit", record, by, record=msgspec.to_builtins(record))
+            self._audit_dataset("dataset-edit", record, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 
-    def dataset_remove(self, *, dataset: str, by: str = "") -> Document:
+    def dataset_remove(self, *, dataset: str) -> Document:
         """Offer a dataset no longer; its files stay."""
         with self.registers.database.transaction():
             record = self.registers.datasets.remove(dataset)
-            self._audit_dataset("dataset-remove", record, by)
+            self._audit_dataset("dataset-remove", record)
         return {"dataset": self._dataset(record)}
 
     def _dataset(self, record: DatasetRecord) -> Document:
@@ -262,7 +261,7 @@ class OwnerCommands:
         rule = rules.get(record.dataset_id, rules.get(record.name))
         return {**msgspec.to_builtins(record), "listed_to": None if rule is None else list(rule)}
 
-    def _audit_dataset(self, event: str, dataset: DatasetRecord, by: str, **facts: object) -> None:
+    def _audit_dataset(self, event: str, dataset: DatasetRecord, **facts: object) -> None:
         """Have the line on the disk before the register commits."""
         self.registers.audit.record_durably(
             event,
@@ -270,7 +269,7 @@ class OwnerCommands:
             name=dataset.name,
             tags=list(dataset.tags),
             path=dataset.path,
-            by=by,
+            by=self._by,
             **facts,
         )
 
@@ -327,15 +326,12 @@ class OwnerCommands:
         status: PlanStatus,
         note: str = "",
         sha256: str | None = None,
-        by: str = "",
     ) -> Document:
         """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox."""
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
-            if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
-                raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
-            decision = registers.plans.decide(found.plan_id, status, note=note, by=by, sha256=sha256)
+            decision = registers.plans.decide(found.plan_id, status, note=note, by=self._by, sha256=sha256)
             registers.announce(decision, boot=self._boot())
         if self._running is not None:
             self._running.push(decision.researchers)
@@ -347,19 +343,19 @@ class OwnerCommands:
             "tells": list(decision.researchers),
         }
 
-    def plan_register(self, *, path: str, sha256: str, name: str, description: str = "", by: str = "") -> Document:
+    def plan_register(self, *, path: str, sha256: str, name: str, description: str = "") -> Document:
         """Take in the owner's own plan, approved by that; the file must still hold the bytes that the owner saw."""
         source = read_plan_file(Path(path), self.settings.max_plan_bytes)
         if hashlib.sha256(source).hexdigest() != sha256:
             raise ConflictError(f"{path} changed while it was being registered: look at it again")
-        plan = self.registers.plans.register(source, name=name, description=description, by=by)
+        plan = self.registers.plans.register(source, name=name, description=description, by=self._by)
         if self._running is not None:
             self._running.check_plan(plan.sha256)
         return {"plan": _plan(plan)}
 
-    def plan_delete(self, *, plan: str, by: str = "") -> Document:
+    def plan_delete(self, *, plan: str) -> Document:
         """Forget a plan, its bytes and its approval."""
-        deleted = self.registers.plans.delete(plan, by=by)
+        deleted = self.registers.plans.delete(plan, by=self._by)
         self._stop_runs_of(deleted)
         return {"plan": _plan(deleted)}
 
@@ -391,7 +387,7 @@ class OwnerCommands:
             "logged": _logged(path),
         }
 
-    def run_stop(self, *, job_id: str, by: str = "") -> Document:
+    def run_stop(self, *, job_id: str) -> Document:
         """Have a job end; its researcher is told that its owner did it."""
         if self._running is None:
             raise ConflictError(
@@ -399,7 +395,7 @@ class OwnerCommands:
                 "'fedmon node start'"
             )
         found = self._run_record(job_id).job.job_id
-        self._running.runs.stop_by_owner(found, by=by)
+        self._running.runs.stop_by_owner(found, by=self._by)
         return {"run": _run(self._run_record(found))}
 
     def _run_record(self, reference: str) -> JobRecord:
@@ -426,7 +422,6 @@ class OwnerCommands:
         cgroup: str | None = None,
         name: str = "",
         found: FoundJob | None = None,
-        by: str = "",
     ) -> Document:
         """Watch a job from the next sample on: its root processes, or its cgroup, or what was found of it."""
         facts = {}
@@ -436,14 +431,16 @@ class OwnerCommands:
             record = _watch_found(self._jobs(), found, job_id=job_id, cgroup=cgroup, name=name)
             pids = tuple(pid for pid, _ in found.processes)
             facts = {"scheduler": found.origin.scheduler, "method": found.origin.method}
-        self.registers.audit.record("job-watch", job_id=record.job_id, pids=pids, cgroup=record.cgroup, **facts, by=by)
+        self.registers.audit.record(
+            "job-watch", job_id=record.job_id, pids=pids, cgroup=record.cgroup, **facts, by=self._by
+        )
         return {"job": _job(record)}
 
-    def job_forget(self, *, job_id: str, by: str = "") -> Document:
+    def job_forget(self, *, job_id: str) -> Document:
         """Watch a job no longer; its processes are left alone."""
         ids = {each.job_id: each.job_id for each in self._jobs().records() if each.ended is None}
         record = self._jobs().remove(chosen(job_id, ids, what="watched job", see="fedmon node job list"))
-        self.registers.audit.record("job-forget", job_id=record.job_id, by=by)
+        self.registers.audit.record("job-forget", job_id=record.job_id, by=self._by)
         return {"job": _job(record)}
 
     def add_scalar(
@@ -504,24 +501,12 @@ def _arguments(method: Callable[..., Document]) -> type[msgspec.Struct]:
 
 
 def _plan(plan: PlanRecord) -> Document:
-    """Return a record as a document, texts with nothing hidden."""
-    document: Document = msgspec.to_builtins(plan)
-    for key in ("name", "description", "note", "problem"):
-        document[key] = visible_text(document[key])
-    return {**document, "hint": plan.hint}
+    return {**msgspec.to_builtins(plan), "hint": plan.hint}
 
 
 def _run(record: JobRecord) -> Document:
-    """Return a record as a document, texts with nothing hidden."""
-    document: Document = msgspec.to_builtins(record.job)
-    for key in ("name", "reason"):
-        document[key] = visible_text(document[key])
-    if document["problem"] is not None:
-        document["problem"] = {
-            key: value if value is None else visible_text(value) for key, value in document["problem"].items()
-        }
     result = None if record.result is None else {"sha256": record.result.sha256, "bytes": record.result.size_bytes}
-    return {"researcher_id": record.researcher_id, **document, "result": result}
+    return {"researcher_id": record.researcher_id, **msgspec.to_builtins(record.job), "result": result}
 
 
 def _output(path: Path) -> dict[str, str | None]:

@@ -1,8 +1,8 @@
-"""What lies at the path of a dataset: whether it can be offered, its shape, and the types of a table's columns.
+"""The data at the path of a dataset: whether it can be offered, its shape, and the types of a table's columns.
 
-The names of types are those that a reader of pandas knows: ``int64``, ``uint64``, ``float64``, ``bool`` and ``object``
-(texts, dates, and columns that mix kinds). As there, an integer column with gaps is ``float64``, a truth column with
-gaps is ``object``, a column of nothing but gaps is ``float64``, and integers beyond 64 bits are ``object``.
+The names of types are those of pandas: ``int64``, ``float64``, ``bool`` and ``object`` (texts, dates, and columns that
+mix kinds). As there, an integer column with gaps is ``float64``, a truth column with gaps is ``object``, a column of
+nothing but gaps is ``float64``, and integers beyond 64 bits are ``object``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from fedmon.plan.dataset import GAPS, SAMPLE_CHARACTERS, TRUTHS, column_names, d
 
 TABLES = frozenset({"csv", "tabular"})
 FOLDERS = frozenset({"images", "medical-folder"})
-DType = Literal["int64", "uint64", "float64", "bool", "object"]
+DType = Literal["int64", "float64", "bool", "object"]
 
 MAX_LINE_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 100_000
 
-_IMAGE_SUFFIXES = frozenset(
-    {".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".nii", ".nii.gz", ".png", ".tif", ".tiff", ".webp"}
-)
+_IMAGE_SUFFIXES = (".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".nii", ".nii.gz", ".png", ".tif", ".tiff", ".webp")
 _CHUNK_CELLS = 200_000
 _NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE | re.ASCII)
 
@@ -41,7 +39,7 @@ class DatasetShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(path: Path, data_type: str) -> DatasetShape:
-    """Look at what a dataset is to be made of; safe from any thread.
+    """Return shape and types of the data at a path; safe from any thread.
 
     A csv or tabular file is read through; the images of a folder and of its subfolders are counted; of a medical
     folder the subjects (subfolders) are counted; of other types only the presence is checked. Raises InvalidInputError
@@ -125,7 +123,7 @@ def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[lis
 
 
 class _Column:
-    """What the values of one column had in common so far."""
+    """The kinds of values in one column so far."""
 
     def __init__(self) -> None:
         self._kinds: set[Literal["gap", "truth", "integer", "float", "text"]] = set()
@@ -155,9 +153,7 @@ class _Column:
             return "bool"
         if not self._kinds.isdisjoint({"float", "gap"}):
             return "float64"
-        if self._lowest >= -(2**63) and self._highest < 2**63:
-            return "int64"
-        return "uint64" if self._lowest >= 0 and self._highest < 2**64 else "object"
+        return "int64" if self._lowest >= -(2**63) and self._highest < 2**63 else "object"
 
     def _take_numbers(self, values: tuple[str, ...] | list[str]) -> bool:
         joined = "".join(values)
@@ -165,13 +161,11 @@ class _Column:
             return False
         try:
             numbers = list(map(int, values))
+            self._kinds.add("integer")
+            self._lowest, self._highest = min(self._lowest, *numbers), max(self._highest, *numbers)
+            return True
         except ValueError:
-            return self._take_floats(values)
-        self._kinds.add("integer")
-        self._lowest, self._highest = min(self._lowest, *numbers), max(self._highest, *numbers)
-        return True
-
-    def _take_floats(self, values: tuple[str, ...] | list[str]) -> bool:
+            pass
         try:
             for _ in map(float, values):
                 pass
@@ -215,18 +209,12 @@ def _unreadable(path: Path, cause: str) -> InvalidInputError:
 
 
 def _images(folder: Path) -> int:
-    return sum(
-        1 for _, _, names in os.walk(folder, onerror=_raise) for name in names if _IMAGE_SUFFIXES & _suffixes(name)
-    )
-
-
-def _suffixes(name: str) -> frozenset[str]:
-    parts = name.lower().split(".")
-    return frozenset({f".{parts[-1]}", f".{'.'.join(parts[-2:])}"}) if len(parts) > 1 else frozenset()
+    files = (name for _, _, names in os.walk(folder, onerror=_raise) for name in names)
+    return sum(name.lower().endswith(_IMAGE_SUFFIXES) for name in files)
 
 
 def _subjects(folder: Path) -> int:
-    return sum(1 for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sum(path.is_dir() and not path.name.startswith(".") for path in folder.iterdir())
 
 
 def _raise(error: OSError) -> None:

@@ -55,9 +55,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
 
         The types of very many columns (more than 24 KB of them) stay here too; the shape still tells how many.
         """
-        dtypes = self.dtypes
-        if dtypes is not None and _is_long(dtypes):
-            dtypes = None
+        is_long = self.dtypes is not None and len(_encode(self.dtypes)) > MAX_LISTED_DTYPES_BYTES
         return messages.Dataset(
             dataset_id=self.dataset_id,
             name=self.name,
@@ -65,7 +63,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
             tags=list(self.tags),
             description=self.description,
             shape=self.shape,
-            dtypes=dtypes,
+            dtypes=None if is_long else self.dtypes,
             dataset_parameters=None if self.dataset_parameters is None else _without_paths(self.dataset_parameters),
             created=self.created,
             modified=self.modified,
@@ -275,12 +273,6 @@ def _checked(record: DatasetRecord) -> DatasetRecord:
             f"the dataset takes {size} bytes in a message, more than {MAX_LISTED_BYTES}: shorten tags or parameters"
         )
     return checked
-
-
-def _is_long(dtypes: dict[str, str]) -> bool:
-    characters = sum(map(len, dtypes)) + 16 * len(dtypes)
-    # A character takes at most six bytes in JSON: most tables need no closer look.
-    return 6 * characters > MAX_LISTED_DTYPES_BYTES and len(msgspec.json.encode(dtypes)) > MAX_LISTED_DTYPES_BYTES
 
 
 def _without_paths(parameters: Mapping[str, Any]) -> dict[str, Any]:

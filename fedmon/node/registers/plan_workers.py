@@ -14,7 +14,7 @@ import msgspec
 from fedmon.common.actor import Actor, Bound
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import RepositorySettings
-from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES, PARSED
+from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES
 from fedmon.node.registers.plan_source import visible_text
 from fedmon.node.registers.plans import CodeCheck
 
@@ -26,7 +26,6 @@ MAX_DOWNLOADS = 100
 DOWNLOAD_TIMEOUT_S = 30.0
 MAX_PROBLEM_LENGTH = 500
 
-_MARK = f"{PARSED}\n".encode()
 _SCRIPT = Path(__file__).with_name("plan_check.py")
 
 
@@ -43,10 +42,9 @@ class PlanChecker:
         on_check: Callable[[str, CodeCheck], None],
         *,
         timeout_s: float = CHECK_TIMEOUT_S,
-        capacity: int = MAX_CHECKS,
     ) -> None:
         self._read, self._on_check, self._timeout_s = read, on_check, timeout_s
-        self._actor = Actor("plan-checker", urgent=Bound(capacity))
+        self._actor = Actor("plan-checker", urgent=Bound(MAX_CHECKS))
         self._stopping = False
 
     def start(self) -> None:
@@ -78,11 +76,18 @@ class PlanChecker:
                 command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
                 timeout=self._timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
             )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            return _check_of(error.stdout or b"", f"could not be read within {self._timeout_s:g} s")
+        except subprocess.TimeoutExpired:
+            return CodeCheck(problem=f"could not be read within {self._timeout_s:g} s")
         except OSError as error:
-            return CodeCheck(problem=f"could not be checked: {error.strerror}")  # says nothing about the code
-        return _check_of(child.stdout, _problem(child.returncode))
+            return CodeCheck(problem=f"could not be checked: {error.strerror}")
+        if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+            return CodeCheck(problem=f"could not be read within {CPU_S} s of processor time")
+        try:
+            check = msgspec.json.decode(child.stdout, type=CodeCheck)
+        except msgspec.MsgspecError:
+            ended = f"ended with {child.returncode}"
+            return CodeCheck(problem=f"could not be read in a process with {MEMORY_BYTES >> 20} MB ({ended})")
+        return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])
 
 
 class PlanFetcher:
@@ -125,23 +130,3 @@ class PlanFetcher:
             logger.warning("plan %s was not fetched: %s", sha256 or "of unknown digest", error)
             result = error
         self._hand_over(lambda: done(result))
-
-
-def _problem(returncode: int) -> str:
-    if returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return f"could not be read within {CPU_S} s of processor time"
-    if returncode != 0:
-        return f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {returncode})"
-    return ""
-
-
-def _check_of(output: bytes, problem: str) -> CodeCheck:
-    """Return what a child found; ``problem`` says why it came to no end."""
-    parses = output.startswith(_MARK)
-    if problem:
-        return CodeCheck(problem=problem, parses=parses)
-    try:
-        check = msgspec.json.decode(output.removeprefix(_MARK), type=CodeCheck)
-    except msgspec.MsgspecError:
-        return CodeCheck(problem="could not be read: the check gave no verdict", parses=parses)
-    return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH], parses=parses)

@@ -85,9 +85,9 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What the check of a plan's code found: the digest of its minified form, or the problem.
+    """The finding of a plan's check: the digest of the code's minified form, or the problem.
 
-    Code that ``parses`` can still have a problem, when its minified form takes too much to make.
+    It counts as code that ``parses`` unless the check found that it does not; else its researchers are told.
     """
 
     minified_sha256: str | None = None
@@ -129,18 +129,21 @@ class PlanRegister:
     line cannot happen, while a crash between the two leaves a line about a decision that did not take hold. Methods
     may run inside ``database.transaction()``, to commit together with effects and outbox.
 
-    New bytes are committed with their record, in one write to the disk, and kept there until their own file is safe on
-    the disk too: see `settle`.
+    The file of a plan's bytes is on the disk before its record, and goes after it; a start removes what a crash left.
     """
 
     def __init__(
         self, database: Database, folder: Path, *, audit: Audit, max_plan_bytes: int = DEFAULT_MAX_PLAN_BYTES
     ) -> None:
-        """Use ``folder`` for the bytes of plans, and settle what an earlier process left. Raises StorageError."""
+        """Use ``folder`` for the bytes of plans. Raises StorageError."""
         self._database, self._audit, self._max_plan_bytes = database, audit, max_plan_bytes
         self.store = PlanStore(folder)
-        self.store.clear_staged()
-        self._settle_if_possible()
+        if unsettled := database.rows("SELECT source FROM unsettled"):  # where earlier releases kept new bytes first
+            for row in unsettled:
+                self.store.write(row["source"])
+            database.execute("DELETE FROM unsettled")
+        if database.behind is None and database.restored is None:  # a restored register may lack plans
+            self.store.keep_only({row["sha256"] for row in database.rows("SELECT sha256 FROM plans")})
 
     # --- finding plans -----------------------------------------------------------------------------------------------
 
@@ -240,7 +243,7 @@ class PlanRegister:
                     source, name, approval.description, type_=PlanType.REQUESTED, researcher_id=approval.researcher_id
                 )
             else:
-                self.store.write(source, durably=False)  # mends a file that was lost or altered
+                self.store.write(source)  # mends a file that was lost or altered
             self._add_requester(plan.sha256, approval.researcher_id, timestamp(utc_now()))
         return plan
 
@@ -309,7 +312,6 @@ class PlanRegister:
             if (plan.status, plan.note) == (status, note):
                 return Decision(plan=plan, researchers=(), time=plan.last_action)
             if status is PlanStatus.APPROVED:
-                self.settle()
                 self.store.read(plan.sha256)
             moment = utc_now()
             self._write_down(plan, status, note=note, by=by)
@@ -338,7 +340,6 @@ class PlanRegister:
             plan = self.find(sha256)
             if plan is None:
                 return None
-            self._settle_if_possible()
             moment = utc_now()
             self._database.execute(
                 "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
@@ -383,26 +384,6 @@ class PlanRegister:
 
     # --- rows and files ----------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Have every plan's file safe on the disk and no file of a deleted plan there.
-
-        Drops the copies that were committed with their records. Runs by itself at the start, when a plan is approved or
-        deleted, and when its code has been checked. Raises StorageError.
-        """
-        for row in self._database.rows("SELECT sha256, source FROM unsettled"):
-            self.store.write(row["source"])
-            self._database.execute("DELETE FROM unsettled WHERE sha256 = ?", (row["sha256"],))
-        for row in self._database.rows("SELECT sha256 FROM leavings"):
-            if self.find(row["sha256"]) is None:
-                self.store.remove(row["sha256"])
-            self._database.execute("DELETE FROM leavings WHERE sha256 = ?", (row["sha256"],))
-
-    def _settle_if_possible(self) -> None:
-        try:
-            self.settle()
-        except StorageError as error:
-            logger.warning("the files of plans are put in order when that is possible: %s", error)
-
     def _insert(
         self,
         source: bytes,
@@ -417,7 +398,7 @@ class PlanRegister:
     ) -> PlanRecord:
         now = timestamp(utc_now())
         approved = status is PlanStatus.APPROVED
-        digest = hashlib.sha256(source).hexdigest()
+        digest = self.store.write(source)
         plan_id = plan_id or f"{ID_PREFIX}{uuid.uuid4()}"
         self._database.execute(
             "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, "
@@ -427,18 +408,10 @@ class PlanRegister:
                 now, now, None if type_ is PlanType.REQUESTED else now, now, now if approved else None,
             ),
         )  # fmt: skip
-        self._database.execute("INSERT INTO unsettled (sha256, source) VALUES (?, ?)", (digest, source))
-        self._database.after_commit(lambda: self._write_file(source))
         plan = self._by_id(plan_id)
         if approved:
             self._write_down(plan, status, note="", by=by)
         return plan
-
-    def _write_file(self, source: bytes) -> None:
-        try:
-            self.store.write(source, durably=False)
-        except StorageError as error:
-            logger.warning("the file of a plan will be written when that is possible: %s", error)
 
     def _set_status(self, sha256: str, status: str, note: str, time: str) -> None:
         decided = None if status == PlanStatus.PENDING.value else time
@@ -458,8 +431,14 @@ class PlanRegister:
         self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))
         if is_default:
             self._database.execute("INSERT OR IGNORE INTO removed_defaults (sha256) VALUES (?)", (sha256,))
-        self._database.execute("INSERT OR IGNORE INTO leavings (sha256) VALUES (?)", (sha256,))
-        self._database.after_commit(self._settle_if_possible)
+        self._database.after_commit(lambda: self._remove_file(sha256))
+
+    def _remove_file(self, sha256: str) -> None:
+        try:
+            if self.find(sha256) is None:  # unless the same transaction took it in again
+                self.store.remove(sha256)
+        except StorageError as error:
+            logger.warning("the file of a deleted plan is left for the next start: %s", error)
 
     def _write_down(self, plan: PlanRecord, status: PlanStatus, *, note: str, by: str) -> None:
         self._audit.record_durably(

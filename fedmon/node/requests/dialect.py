@@ -193,15 +193,13 @@ def error(request: Request, node_id: str, code: ErrorCode, reason: str) -> Error
     return Error(code=code, reason=reason, **echo(request, node_id))
 
 
-def error_reply(node_id: str, refused: RefusedMessageError) -> Error | None:
-    """Return the error reply to a message that is not served; None if no sender is known."""
-    if refused.sender is None:
-        return None
+def error_reply(node_id: str, refused: RefusedMessageError, sender: Sender) -> Error:
+    """Return the error reply to a message that is not served, with as much of its envelope as can be read."""
     envelope = refused.envelope
     sequence = envelope.get("sequence", 0)
     return Error(
         node_id=node_id,
-        researcher_id=refused.sender.researcher_id,
+        researcher_id=sender.researcher_id,
         id=str(envelope.get("id", ""))[:256],
         session=str(envelope.get("session", ""))[:256],
         sequence=sequence if isinstance(sequence, int) and 0 <= sequence < 2**63 else 0,

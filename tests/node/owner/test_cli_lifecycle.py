@@ -168,13 +168,6 @@ def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(f
     assert f"kill -9 {running.pid}" in forced
 
 
-def test_a_node_in_a_folder_of_a_long_path_is_reached(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = made_folder(tmp_path.joinpath(*["d" * 50] * 4), url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder, by_verb=True):
-        assert online(folder)["folder"] == str(folder)
-        assert told(folder, "policy", "allow", "alice")["policy"]["researchers"] == ["alice"]
-
-
 def test_a_rule_holds_at_once_in_a_running_node(folder: Path, mosquitto: Broker) -> None:
     with NodeProcess(folder), asking(mosquitto) as alice:
         wait_online(folder)

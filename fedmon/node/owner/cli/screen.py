@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from fedmon.common.clock import utc_now
 from fedmon.common.text import one_line
@@ -22,17 +22,19 @@ def record(text: str) -> str:
 
 
 def width() -> int:
-    """Return how many columns there are: the terminal's, or 80 where none is."""
+    """Return the terminal's columns; 80 if there is none."""
     if not sys.stdout.isatty():
         return DEFAULT_WIDTH
     return max(40, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
 
 
-def fields(pairs: Sequence[tuple[str, object]]) -> str:
-    """Return names and values below each other; long values go on under their beginning, paths and ids stay whole."""
-    indent = max(len(name) for name, _ in pairs) + _GAP
+def fields(shown: Mapping[str, object]) -> str:
+    """Return names and values below each other, without those that are None; long values are folded, ids stay whole."""
+    indent = max(map(len, shown)) + _GAP
     lines = []
-    for name, value in pairs:
+    for name, value in shown.items():
+        if value is None:
+            continue
         parts = [part for line in str(value).split("\n") for part in folded(one_line(line), width() - indent) or [""]]
         lines.append(f"{name:<{indent}}{parts[0]}".rstrip())
         lines += [f"{'':<{indent}}{part}".rstrip() for part in parts[1:]]
@@ -54,5 +56,5 @@ def ago(time: str) -> str:
 
 
 def seconds(time: str | None) -> str:
-    """Return an RFC 3339 time without its fraction; a dash where there is none."""
+    """Return an RFC 3339 time without its fraction; a dash for None."""
     return f"{time[:19]}Z" if time else "-"

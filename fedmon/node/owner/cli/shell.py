@@ -1,4 +1,4 @@
-"""What every verb of the owner has: ``--dir`` and ``--json``, and a shell that reaches the node, asks and prints."""
+"""Common to every verb of the owner: ``--dir``, ``--json``, and a shell that reaches the node, asks and prints."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ EXIT_CODES = (
 Dir = Annotated[
     Path | None,
     typer.Option(
-        "--dir", "-d", envvar="FEDMON_NODE_DIR", help="The node's folder; without it the one in your data folder."
+        "--dir", "-d", envvar="FEDMON_NODE_DIR", help="The node's folder (default: the one in your data folder)."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking, also by a name or a prefix.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for a name or a prefix.")]
 
 REACH_WITHIN_S = 4.0
-CALL_TIMEOUT_S = 30.0
 _LOCK_ATTEMPT_S = 0.25
 
 
@@ -54,8 +53,14 @@ class Shell:
         """Print one JSON document on one line, or the text about it."""
         print(msgspec.json.encode(document).decode() if self.as_json else text())
 
+    def show(self, command: str, text: Callable[[dict[str, Any]], str], **args: Any) -> dict[str, Any]:
+        """Have a command of the owner run, print its result, and return it."""
+        document = self.call(command, **args)
+        self.emit(document, lambda: text(document))
+        return document
+
     def note(self, text: str) -> None:
-        """Tell the reader something beside the result, where no program takes it for the result."""
+        """Print a note for the reader to standard error."""
         if not self.as_json:
             print("\n".join(folded(one_line(f"note: {text}"))), file=sys.stderr)
 
@@ -66,7 +71,7 @@ class Shell:
         return str(typer.prompt(question, default=default, err=True)).strip()
 
     def confirm(self, shown: str, question: str, *, is_exact: bool, what: str, yes: bool) -> None:
-        """Show what is meant and have a person say yes; without one it must be named exactly, or with --yes.
+        """Show the choice and ask a person to confirm; without one it must be named exactly, or with --yes.
 
         Raises InvalidInputError, and Exit if the answer is no.
         """
@@ -83,8 +88,7 @@ class Shell:
         Another shell that works in the folder of a stopped node is waited for. Raises what the command raises,
         FolderInUseError naming the holder of the lock, and NoAnswerError if a daemon is there but takes no calls.
         """
-        deadline = Deadline(REACH_WITHIN_S)
-        retry = threading.Event()
+        deadline, retry = Deadline(REACH_WITHIN_S), threading.Event()
         while True:
             client = connected(self.folder)
             if client is not None:
@@ -107,7 +111,7 @@ def group(name: str, purpose: str, **options: Any) -> typer.Typer:
 def verb(
     app: typer.Typer, *names: str, epilog: str = EXIT_CODES, is_there: bool = True, **options: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function the verb of a group, under each of ``names``; without a name, what the group does by itself.
+    """Make a function a verb of a group, under each of ``names``; without a name, the group's default.
 
     The function gets a `Shell` before its own arguments; ``--dir`` and ``--json`` are added to these. Without
     ``is_there`` there may be no node in the folder yet.
@@ -145,15 +149,10 @@ def default_folder() -> Path:
     return user_data_path("fedmon", appauthor=False) / "node"
 
 
-def login() -> str:
-    """Return the name of the user at the shell, for the audit."""
-    return user_name(os.getuid())
-
-
-def connected(folder: NodeFolder, *, timeout_s: float = CALL_TIMEOUT_S) -> ControlClient | None:
+def connected(folder: NodeFolder) -> ControlClient | None:
     """Return a connection to the folder's daemon, or None when no daemon listens."""
     try:
-        return ControlClient(folder.path, timeout_s=timeout_s)
+        return ControlClient(folder.path)
     except DaemonNotRunningError:
         return None
 
@@ -165,11 +164,11 @@ def _unreachable(folder: NodeFolder) -> Exception:
             f"the daemon of {folder.path} (pid {holder.pid}) is there but took no call for {REACH_WITHIN_S:g} s: "
             "it is starting or stopping; try again, or look at its log"
         )
-    return FolderInUseError(f"{folder.path} is in use by {holder or 'another process'}: wait until it is done")
+    return folder.in_use()
 
 
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Run a command on the registers of a stopped node; what is decided waits in the outbox for the daemon."""
+    """Run a command on the registers of a stopped node; decisions wait in the outbox for the daemon."""
     from fedmon.common.settings.sources import load_node
     from fedmon.node.folder import read_boot
     from fedmon.node.owner.commands import OwnerCommands
@@ -177,4 +176,6 @@ def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[st
 
     settings, boot = load_node(folder.path, os.environ), read_boot(folder.boot_file)
     with Registers(folder, settings, boot=boot) as registers:
-        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=lambda: boot).run(command, args)
+        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=lambda: boot).run(
+            command, args, by=user_name(os.geteuid())
+        )
