@@ -40,7 +40,7 @@ from fedmon.node.registers.jobs import WatchedJob
 from fedmon.node.registers.plan_workers import PlanChecker, PlanFetcher
 from fedmon.node.registers.plans import CodeCheck
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.dialect import FedmonNodeDialect, NodeDialect, Outgoing, Sender
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender
 from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import handlers
 from fedmon.node.requests.outbox import Delivery
@@ -467,7 +467,7 @@ def _dialect(settings: NodeSettings) -> NodeDialect:
     if settings.wire == "fedbiomed4":
         dialect: NodeDialect = fedbiomed_dialect("node")(settings.id)
         return dialect
-    return FedmonNodeDialect(strict_identity=settings.identity_is_strict)
+    return NodeDialect(strict_identity=settings.identity_is_strict)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
-from fedmon.common.files import LOCK_NAME, LockFile, write_whole
+from fedmon.common.files import LOCK_NAME, LockFile, storage_errors, write_whole
 from fedmon.common.ids import CLIENT_FILE
 
 logger = logging.getLogger(__name__)
@@ -59,10 +59,8 @@ class NodeFolder:
         folder, or when it cannot be made.
         """
         folder = cls(path)
-        try:
+        with storage_errors(folder.path):
             folder.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the node folder {folder.path}: {error.strerror}") from error
         if folder.settings_file.exists():
             raise ConflictError(
                 f"a node lives in {folder.path} already: choose another folder with --dir, or edit its node.toml"

@@ -141,9 +141,7 @@ class OwnerCommands:
             "broker": settings.broker.url,
             "wire": settings.wire,
             "live": None if self._running is None else self._running.live(),
-            "obeys_nobody": policy.obeys_nobody,
-            "policy": msgspec.to_builtins(settings.policy),
-            "rules": list(policy.describe()),
+            **_rules(policy),
             "metrics": msgspec.to_builtins(settings.metrics, enc_hook=str),  # its roots are paths
             "runs": {
                 "enabled": settings.runs.enabled,
@@ -193,16 +191,13 @@ class OwnerCommands:
         if self._running is not None:
             self._running.follow(self.settings)
         effective = self.settings.policy
-        policy = Policy(effective, self.settings.id)
         overridden = [
             f"{_POLICY_VARIABLE}{name}".upper()
             for name in PolicySettings.__struct_fields__
             if getattr(rules, name) != getattr(effective, name)
         ]
         return {
-            "policy": msgspec.to_builtins(effective),
-            "rules": list(policy.describe()),
-            "obeys_nobody": policy.obeys_nobody,
+            **_rules(Policy(effective, self.settings.id)),
             "overridden_by": overridden,
             "notes": [
                 *notes,
@@ -288,7 +283,7 @@ class OwnerCommands:
     ) -> Document:
         """List the plans that match every filter."""
         found = self.registers.plans.all(
-            status=status, plan_type=type, name=name, search=search, sort=sort, descending=descending
+            status=status, plan_type=type, name=name, search=search or "", sort=sort, descending=descending
         )
         return {"plans": [_plan(plan) for plan in found]}
 
@@ -498,6 +493,14 @@ def _arguments(method: Callable[..., Document]) -> type[msgspec.Struct]:
         if name != "self"
     ]
     return msgspec.defstruct(method.__name__, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _rules(policy: Policy) -> Document:
+    return {
+        "policy": msgspec.to_builtins(policy.settings),
+        "rules": list(policy.describe()),
+        "obeys_nobody": policy.obeys_nobody,
+    }
 
 
 def _plan(plan: PlanRecord) -> Document:

@@ -20,7 +20,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.files import make_private, sync
+from fedmon.common.files import make_private, storage_errors, sync
 from fedmon.common.store.damage import DamagedFileError, set_aside
 from fedmon.node.requests.audit import FIRST_PREVIOUS
 
@@ -299,7 +299,7 @@ class Database:
         """Replace the damaged file in one step by its copy, or by an empty register that is behind the whole audit."""
         _remove(self._staged)
         source = "begun anew: there was no copy"
-        try:
+        with storage_errors(self._staged):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(self.copy_path, self._staged)
                 made = datetime.datetime.fromtimestamp(self.copy_path.stat().st_mtime, datetime.UTC)
@@ -311,8 +311,6 @@ class Database:
                 _remove(self._staged)
                 set_aside(self.copy_path)
                 new = Database(self._staged, restores=False)
-        except OSError as error:
-            raise StorageError(f"cannot restore the register {self.path}: {error.strerror}") from error
         with new, new.transaction():
             if new.mark("behind") is None:
                 new.set_mark("behind", f"0 {FIRST_PREVIOUS}")
@@ -426,21 +424,17 @@ def _toggled(total: int, table: str, *values: object) -> int:
 
 def _put(staged: Path, path: Path) -> None:
     """Give a closed file the name of another, safe from a power cut. Raises StorageError."""
-    try:
+    with storage_errors(path):
         sync(staged)
         staged.replace(path)
         sync(path.parent)
-    except OSError as error:
-        raise StorageError(f"cannot write the register {path}: {error.strerror}") from error
 
 
 def _remove(staged: Path) -> None:
-    """Remove what an attempt left that did not come to its end. Raises StorageError."""
-    try:
+    """Remove the remains of an unfinished attempt. Raises StorageError."""
+    with storage_errors(staged):
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{staged}{suffix}").unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot remove {staged}: {error.strerror}") from error
 
 
 def _storage_error(path: Path, error: sqlite3.Error) -> StorageError:

@@ -7,6 +7,8 @@ nothing but gaps is ``float64``, and integers beyond 64 bits are ``object``.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import csv
 import os
 import re
@@ -21,7 +23,7 @@ from fedmon.plan.dataset import GAPS, SAMPLE_CHARACTERS, TRUTHS, column_names, d
 
 TABLES = frozenset({"csv", "tabular"})
 FOLDERS = frozenset({"images", "medical-folder"})
-DType = Literal["int64", "float64", "bool", "object"]
+Kind = Literal["gap", "truth", "integer", "float", "text"]
 
 MAX_LINE_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 100_000
@@ -90,18 +92,18 @@ def _read(path: Path, file: TextIO, delimiter: str) -> DatasetShape:
         if header is None:
             raise _unreadable(path, "it is empty")
         names = _column_names(path, header)
-        columns = [_Column() for _ in names]
+        kinds: list[set[Kind]] = [set() for _ in names]
         rows = 0
         for chunk in _chunks(path, reader, len(names)):
             rows += len(chunk)
-            for column, values in zip(columns, zip(*chunk, strict=True), strict=True):
-                column.take(values)
+            for known, values in zip(kinds, zip(*chunk, strict=True), strict=True):
+                if "text" not in known:
+                    known.update(_kinds_of(set(values)))
     except csv.Error as error:
         raise _unreadable(path, f"line {reader.line_num}: {error}") from error
     if not rows:
         raise _unreadable(path, "it has names of columns but no rows")
-    dtypes: dict[str, str] = {name: column.dtype() for name, column in zip(names, columns, strict=True)}
-    return DatasetShape(shape=[rows, len(names)], dtypes=dtypes)
+    return DatasetShape(shape=[rows, len(names)], dtypes=dict(zip(names, map(_dtype, kinds), strict=True)))
 
 
 def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[list[str]]]:
@@ -122,57 +124,38 @@ def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[lis
         yield chunk
 
 
-class _Column:
-    """The kinds of values in one column so far."""
+def _kinds_of(values: set[str]) -> Iterator[Kind]:
+    """Yield the kinds of values in a part of a column."""
+    present = values - GAPS
+    if len(present) < len(values):
+        yield "gap"
+    others = present - TRUTHS.keys()
+    if len(others) < len(present):
+        yield "truth"
+    joined = "".join(others)
+    if "_" in joined or not joined.isascii():  # int() and float() take underscores, and the digits of every script
+        yield "text"
+    elif others:
+        yield _kind_of_numbers(others)
 
-    def __init__(self) -> None:
-        self._kinds: set[Literal["gap", "truth", "integer", "float", "text"]] = set()
-        self._lowest, self._highest = 0, 0
 
-    def take(self, values: tuple[str, ...]) -> None:
-        """Look at more values; costs nothing once the column is known to hold texts."""
-        kinds = self._kinds
-        if "text" in kinds or self._take_numbers(values):
-            return
-        present = [value for value in values if value not in GAPS]
-        if len(present) != len(values):
-            kinds.add("gap")
-            if not present or self._take_numbers(present):
-                return
-        truths = sum(map(TRUTHS.__contains__, present))
-        if truths:
-            kinds.add("truth")
-        if truths != len(present) or not kinds.isdisjoint({"integer", "float"}):
-            kinds.add("text")
+def _kind_of_numbers(values: set[str]) -> Kind:
+    with contextlib.suppress(ValueError):
+        numbers = list(map(int, values))
+        return "integer" if min(numbers) >= -(2**63) and max(numbers) < 2**63 else "text"
+    with contextlib.suppress(ValueError):
+        collections.deque(map(float, values), maxlen=0)
+        return "float"
+    return "text"
 
-    def dtype(self) -> DType:
-        """Return the type that all values fit."""
-        if "text" in self._kinds or ("truth" in self._kinds and len(self._kinds) > 1):
-            return "object"
-        if "truth" in self._kinds:
-            return "bool"
-        if not self._kinds.isdisjoint({"float", "gap"}):
-            return "float64"
-        return "int64" if self._lowest >= -(2**63) and self._highest < 2**63 else "object"
 
-    def _take_numbers(self, values: tuple[str, ...] | list[str]) -> bool:
-        joined = "".join(values)
-        if "_" in joined or not joined.isascii():  # int() and float() take underscores, and the digits of every script
-            return False
-        try:
-            numbers = list(map(int, values))
-            self._kinds.add("integer")
-            self._lowest, self._highest = min(self._lowest, *numbers), max(self._highest, *numbers)
-            return True
-        except ValueError:
-            pass
-        try:
-            for _ in map(float, values):
-                pass
-        except ValueError:
-            return False
-        self._kinds.add("float")
-        return True
+def _dtype(kinds: set[Kind]) -> str:
+    """Return the type that all kinds of values in a column fit."""
+    if "text" in kinds or ("truth" in kinds and len(kinds) > 1):
+        return "object"
+    if "truth" in kinds:
+        return "bool"
+    return "int64" if kinds == {"integer"} else "float64"
 
 
 def _column_names(path: Path, header: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.files import write_whole
+from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.log import is_hidden
 
 MAX_NAME_LENGTH = 256
@@ -34,10 +34,8 @@ class PlanStore:
     def __init__(self, folder: Path) -> None:
         """Make the folder when it is missing, readable by its owner only. Raises StorageError."""
         self.folder = folder.absolute()
-        try:
+        with storage_errors(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the plan folder {self.folder}: {error.strerror}") from error
 
     def write(self, source: bytes) -> str:
         """Have bytes whole on the disk, safe from a power cut, and return their SHA-256. Raises StorageError."""
@@ -62,20 +60,15 @@ class PlanStore:
 
     def remove(self, sha256: str) -> None:
         """Remove the bytes with this digest; nothing happens when they are gone. Raises StorageError."""
-        path = self.folder / sha256
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot remove the plan file {path}: {error.strerror}") from error
+        with storage_errors(self.folder / sha256):
+            (self.folder / sha256).unlink(missing_ok=True)
 
     def keep_only(self, digests: AbstractSet[str]) -> None:
         """Remove the files of other plans, and what a crash left half-written. Raises StorageError."""
-        try:
+        with storage_errors(self.folder):
             for path in self.folder.iterdir():
                 if _STAGED.fullmatch(path.name) or (_DIGEST.fullmatch(path.name) and path.name not in digests):
                     path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot tidy the plan folder {self.folder}: {error.strerror}") from error
 
 
 def checked_name(source: bytes, name: str, description: str, *, max_bytes: int) -> str:

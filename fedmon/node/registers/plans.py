@@ -8,6 +8,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
 MAX_PENDING_PER_RESEARCHER = 200
-SORT_COLUMNS = (
-    "name", "type", "status", "researcher_id", "size_bytes", "sha256", "plan_id", "description", "note", "problem",
-    "minified_sha256", "created", "modified", "registered", "last_action", "decided",
-)  # fmt: skip
 ID_PREFIX = "training_plan_"
 
 _SELECT = """SELECT p.*, (
@@ -175,29 +172,26 @@ class PlanRegister:
         status: PlanStatus | None = None,
         plan_type: PlanType | None = None,
         name: str | None = None,
-        search: str | None = None,
+        search: str = "",
         sort: str = "created",
         descending: bool = False,
     ) -> list[PlanRecord]:
         """Return the plans that match every filter; ``search`` looks for a text in any column, in any case.
 
-        Raises InvalidInputError when ``sort`` is not one of SORT_COLUMNS.
+        Raises InvalidInputError unless ``sort`` is a field of `PlanRecord`; plans without it come last.
         """
-        if sort not in SORT_COLUMNS:
-            raise InvalidInputError(f"plans cannot be sorted by {sort!r}; use one of {', '.join(SORT_COLUMNS)}")
-        wanted = {
-            "status": None if status is None else status.value,
-            "type": None if plan_type is None else plan_type.value,
-            "name": name,
-        }
-        filters = {column: value for column, value in wanted.items() if value is not None}
-        conditions = " AND ".join(["1", *(f"p.{column} = ?" for column in filters)])
-        order = f"p.{sort} {'DESC' if descending else 'ASC'} NULLS LAST, p.created, p.plan_id"
-        rows = self._database.rows(f"{_SELECT} WHERE {conditions} ORDER BY {order}", tuple(filters.values()))
-        if search:
-            lowered = search.casefold()
-            rows = [row for row in rows if any(lowered in (row[column] or "").casefold() for column in _SEARCHED)]
-        return readable(rows, _record)
+        if sort not in PlanRecord.__struct_fields__:
+            fields = ", ".join(PlanRecord.__struct_fields__)
+            raise InvalidInputError(f"plans cannot be sorted by {sort!r}; use one of {fields}")
+        wanted = {"status": status and status.value, "type": plan_type and plan_type.value, "name": name}
+        rows = [
+            row
+            for row in self._database.rows(f"{_SELECT} ORDER BY p.created, p.plan_id")
+            if all(value in (None, row[column]) for column, value in wanted.items())
+            and any(search.casefold() in (row[column] or "").casefold() for column in _SEARCHED)
+        ]
+        present = sorted((row for row in rows if row[sort] is not None), key=itemgetter(sort), reverse=descending)
+        return readable([*present, *(row for row in rows if row[sort] is None)], _record)
 
     def last_approved(self, name: str, *, other_than: str) -> PlanRecord | None:
         """Return the plan of this name that was approved last, leaving out the one with digest ``other_than``."""
@@ -238,7 +232,12 @@ class PlanRegister:
         with self._database.transaction():
             plan = self.find(digest)
             if plan is None:
-                self._refuse_flood(approval.researcher_id)
+                counted = "SELECT count(*) AS pending FROM plans WHERE researcher_id = ? AND status = 'pending'"
+                if self._database.rows(counted, (approval.researcher_id,))[0]["pending"] >= MAX_PENDING_PER_RESEARCHER:
+                    raise ConflictError(
+                        f"researcher {approval.researcher_id} has {MAX_PENDING_PER_RESEARCHER} undecided plans here, "
+                        "the most that this node keeps: wait for its owner to decide"
+                    )
                 plan = self._insert(
                     source, name, approval.description, type_=PlanType.REQUESTED, researcher_id=approval.researcher_id
                 )
@@ -452,16 +451,6 @@ class PlanRegister:
             note=note,
             by=by,
         )
-
-    def _refuse_flood(self, researcher_id: str) -> None:
-        counted = self._database.rows(
-            "SELECT count(*) AS pending FROM plans WHERE researcher_id = ? AND status = 'pending'", (researcher_id,)
-        )
-        if counted[0]["pending"] >= MAX_PENDING_PER_RESEARCHER:
-            raise ConflictError(
-                f"researcher {researcher_id} has {counted[0]['pending']} undecided plans here, "
-                "the most that this node keeps: wait for its owner to decide"
-            )
 
 
 def _record(row: dict[str, Any]) -> PlanRecord:

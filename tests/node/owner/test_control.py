@@ -9,7 +9,6 @@ import pwd
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -199,20 +198,3 @@ def test_another_user_is_turned_away_even_when_the_modes_would_let_him_in(tmp_pa
         assert _answered(tmp_path) == PONG
 
     assert ran.stdout == b"connected\nb''\n"
-
-
-def test_many_clients_at_once_all_get_their_own_answer(tmp_path: Path) -> None:
-    answers: dict[int, Any] = {}
-
-    def ask(n: int) -> None:
-        with ControlClient(tmp_path) as client:
-            answers[n] = client.call("ping", n=n)["n"]
-
-    with serving(tmp_path):
-        threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    assert {n: n for n in range(8)} == answers

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
 import sqlite3
 import stat
 import subprocess
@@ -38,18 +36,6 @@ except StorageError as error:
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 database.execute("INSERT INTO removed_defaults VALUES (?)", ("c" * 64,))
 print([row["sha256"][0] for row in database.rows("SELECT * FROM removed_defaults ORDER BY sha256")])
-"""
-
-COMMIT_FOR_EVER = """
-import itertools, sys
-from pathlib import Path
-from fedmon.node.registers.database import Database
-database = Database(Path(sys.argv[1]))
-for number in itertools.count():
-    with database.transaction():
-        database.execute(sys.argv[2], ("r", str(number)))
-        database.execute(sys.argv[2], ("s", str(number)))
-    print(number, flush=True)
 """
 
 
@@ -140,49 +126,9 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
     assert kept == "['a', 'c']"
 
 
-def test_what_was_committed_survives_a_killed_process(path: Path) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rounds = random.Random(seed)
-    for _ in range(5):
-        path.unlink(missing_ok=True)
-        child = subprocess.Popen(
-            [sys.executable, "-c", COMMIT_FOR_EVER, str(path), EFFECT], stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        acknowledged = [child.stdout.readline() for _ in range(rounds.randint(1, 200))]
-        child.send_signal(signal.SIGKILL)
-        acknowledged += child.stdout.readlines()
-        child.wait()
-        child.stdout.close()
-
-        with Database(path) as database:
-            rows = database.rows("SELECT researcher_id, request_id FROM effects")
-        kept = {name: {row["request_id"] for row in rows if row["researcher_id"] == name} for name in ("r", "s")}
-        assert kept["r"] == kept["s"]
-        assert {line.strip() for line in acknowledged if line.endswith("\n")} <= kept["r"]
-        for file in path.parent.iterdir():
-            file.unlink()
-
-
 def _set_aside(path: Path) -> list[Path]:
     """Return the damaged files that were set aside, without what SQLite keeps beside them."""
     return list(path.parent.glob(f"{path.name}.damaged-*Z"))
-
-
-@pytest.mark.parametrize(
-    "content", [b"not a database at all, but long enough to be one" * 100, b"SQLite format 3\0" * 300]
-)
-def test_a_damaged_file_is_set_aside_and_reported(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    path.write_bytes(content)
-
-    with Database(path) as database:
-        empty = database.rows("SELECT * FROM plans")
-
-    (aside,) = _set_aside(path)
-    assert empty == []
-    assert aside.read_bytes() == content
-    assert str(aside) in caplog.text
 
 
 def test_a_value_that_no_register_writes_counts_as_damage(path: Path) -> None:

@@ -138,12 +138,6 @@ def test_what_is_not_there_or_of_another_kind_is_refused(register: DatasetRegist
     assert register.all() == []
 
 
-def test_texts_are_trimmed_and_a_tag_counts_once(register: DatasetRegister, table: Path) -> None:
-    record = _add(register, table, name=" patients ", tags=[" mri", "mri ", "brain"])
-
-    assert (record.name, record.tags) == ("patients", ("mri", "brain"))
-
-
 @pytest.mark.parametrize("tags", [["mri", "brain"], ["brain", "mri"], ["mri"], ["mri", "brain", "2024"]])
 def test_tags_that_a_search_could_not_tell_apart_are_refused(
     register: DatasetRegister, table: Path, tags: list[str]

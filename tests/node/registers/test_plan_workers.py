@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from fedmon.common.errors import StorageError
 from fedmon.node.registers.plan_source import PlanStore
 from fedmon.node.registers.plan_workers import PlanChecker
 from fedmon.node.registers.plans import CodeCheck
@@ -144,19 +143,6 @@ def test_stopping_does_not_wait_for_a_slow_check(store: PlanStore, verdicts: Ver
 
     assert time.monotonic() - start < 10
     assert verdicts.empty()
-
-
-def test_bytes_that_are_gone_are_passed_over(store: PlanStore, verdicts: Verdicts) -> None:
-    def read(sha256: str) -> bytes:
-        if sha256 == "gone":
-            raise StorageError("the file is gone")
-        return b"x = 1\n"
-
-    with _checking(read, verdicts) as checker:
-        checker.submit("gone")
-        checker.submit("there")
-
-        assert verdicts.get(timeout=30)[0] == "there"
 
 
 def test_the_check_sees_nothing_of_the_node(store: PlanStore, checker: PlanChecker, verdicts: Verdicts) -> None:

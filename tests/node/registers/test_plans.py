@@ -265,25 +265,6 @@ def test_a_deleted_default_stays_away_until_its_file_changes_or_it_is_wanted(
     assert sorted(plan.type.value for plan in plans.all()) == ["default", "registered"]
 
 
-def test_a_folder_of_defaults_that_is_not_there_is_named(plans: PlanRegister, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="there is no folder"):
-        plans.load_defaults(tmp_path / "nowhere")
-
-
-def test_a_deleted_plan_is_forgotten_with_its_bytes_and_its_approval(plans: PlanRegister, tmp_path: Path) -> None:
-    plan = plans.request(_approval(), SOURCE)
-    plans.decide("plan", APPROVED)
-
-    plans.delete("plan", by="alice")
-    gone = (plans.find(plan.sha256), list((tmp_path / "plans").iterdir()))
-    again = plans.request(_approval(), SOURCE)
-
-    assert gone == (None, [])
-    assert (again.status, again.plan_id != plan.plan_id) == (PENDING, True)
-    assert plans.requesters(again.plan_id) == ("r",)
-    assert [line["event"] for line in _audited(tmp_path)] == ["plan-decision", "plan-delete"]
-
-
 def test_a_deletion_that_is_undone_keeps_the_bytes(database: Database, plans: PlanRegister) -> None:
     plan = plans.request(_approval(), SOURCE)
 
@@ -299,19 +280,6 @@ def test_a_deletion_that_is_undone_keeps_the_bytes(database: Database, plans: Pl
         plans.request(_approval(), SOURCE)
 
     assert plans.store.read(plan.sha256) == SOURCE
-
-
-def test_a_plan_is_compared_with_the_one_of_its_name_that_was_approved_last(plans: PlanRegister) -> None:
-    sources = [f"x = {number}\n".encode() for number in range(4)]
-    made = [plans.request(_approval(source), source) for source in sources]
-    for index in (1, 0):
-        plans.decide(made[index].plan_id, APPROVED)
-    plans.decide(made[2].plan_id, REJECTED)
-
-    seen = [plans.last_approved("plan", other_than=made[index].sha256) for index in (3, 0)]
-
-    assert [plan.plan_id for plan in seen if plan is not None] == [made[0].plan_id, made[1].plan_id]
-    assert plans.last_approved("another", other_than="") is None
 
 
 def test_only_code_that_does_not_parse_is_told_and_told_once(plans: PlanRegister) -> None:

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmon.common.errors import StorageError
 from fedmon.node.requests.audit import COUNT_PERIOD_S, MAX_COUNTED_NAMES, OTHER_NAMES, Audit, chain_files, verify
 
 WRITE_FOR_EVER = """
@@ -323,11 +322,6 @@ def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path
     assert child.stdout.startswith(f"the audit {tmp_path}/audit.jsonl cannot be written: ")
     assert [line["event"] for line in _lines(tmp_path)] == ["before", "after"]
     assert verify(tmp_path).ok
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"nowhere/audit\.jsonl cannot be written: No such file"):
-        Audit(tmp_path / "nowhere")
 
 
 def test_what_was_written_survives_a_killed_process(tmp_path: Path) -> None:
