@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -17,12 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from fedmon import __version__
-from fedmon.common.errors import (
-    ConflictError,
-    FedmonError,
-    InvalidInputError,
-    NotFoundError,
-)
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
 from fedmon.common.ids import chosen
 from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
@@ -378,8 +374,8 @@ class OwnerCommands:
         return {
             "run": _run(record),
             "folder": str(path) if path.is_dir() else None,
-            "output": _output(path),
-            "logged": _logged(path),
+            "output": _output(JobFolder(path)),
+            "logged": _logged(JobFolder(path)),
         }
 
     def run_stop(self, *, job_id: str) -> Document:
@@ -512,25 +508,21 @@ def _run(record: JobRecord) -> Document:
     return {"researcher_id": record.researcher_id, **msgspec.to_builtins(record.job), "result": result}
 
 
-def _output(path: Path) -> dict[str, str | None]:
-    folder = JobFolder(path)
-    output: dict[str, str | None] = {}
+def _output(folder: JobFolder) -> dict[str, str | None]:
+    """Return the beginnings of what a plan printed; None for what cannot be read."""
+    output: dict[str, str | None] = {"stdout": None, "stderr": None}
     for name, read in (("stdout", folder.stdout), ("stderr", folder.stderr)):
-        try:
+        with contextlib.suppress(FedmonError):
             output[name] = visible_text(read(0, _SHOWN_BYTES).text)
-        except FedmonError:
-            output[name] = None
     return output
 
 
-def _logged(path: Path) -> list[str]:
+def _logged(folder: JobFolder) -> list[str]:
     """Return the last lines that the plan logged."""
-    try:
-        events = JobFolder(path).last_events(_SHOWN_BYTES)
-    except FedmonError:
-        return []
-    logged = [event for event in events if isinstance(event, Logged)]
-    return [visible_text(f"{event.level} {event.message}") for event in logged[-_SHOWN_LINES:]]
+    with contextlib.suppress(FedmonError):
+        logged = [event for event in folder.last_events(_SHOWN_BYTES) if isinstance(event, Logged)]
+        return [visible_text(f"{event.level} {event.message}") for event in logged[-_SHOWN_LINES:]]
+    return []
 
 
 def _job(record: WatchedJob) -> Document:

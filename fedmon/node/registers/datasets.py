@@ -15,7 +15,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen
 from fedmon.common.wire import messages
-from fedmon.node.registers.database import Database, readable, timestamp
+from fedmon.node.registers.database import Database, Row, timestamp
 from fedmon.node.registers.dataset_source import DatasetShape, measure
 from fedmon.node.registers.plan_source import checked_line, visible_text
 
@@ -172,7 +172,7 @@ class DatasetRegister:
         if self._read is not None and changes == self._read[0]:
             return list(self._read[1])
         rows = self._database.rows("SELECT * FROM datasets ORDER BY name, dataset_id")
-        records = readable(rows, _record)
+        records = list(map(_record, rows))
         self._read = None if changes is None else (changes, records)
         return list(records)
 
@@ -237,15 +237,12 @@ def _columns(record: DatasetRecord) -> dict[str, object]:
     return columns
 
 
-def _record(row: dict[str, Any]) -> DatasetRecord:
-    try:
-        decoded = {
-            column: msgspec.json.decode(value) if column in _JSON_COLUMNS and value is not None else value
-            for column, value in row.items()
-        }
-        return msgspec.convert(decoded, DatasetRecord)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise StorageError(f"the record of dataset {row['dataset_id']} is damaged: {error}") from error
+def _record(row: Row) -> DatasetRecord:
+    decoded = {
+        column: msgspec.json.decode(value) if column in _JSON_COLUMNS and value is not None else value
+        for column, value in row.items()
+    }
+    return msgspec.convert(decoded, DatasetRecord)
 
 
 def _checked(record: DatasetRecord) -> DatasetRecord:

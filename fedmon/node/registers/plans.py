@@ -18,7 +18,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen, new_id
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
-from fedmon.node.registers.database import Database, readable, timestamp
+from fedmon.node.registers.database import Database, Row, timestamp
 from fedmon.node.registers.plan_source import (
     MAX_TEXT_LENGTH,
     PlanStore,
@@ -191,7 +191,7 @@ class PlanRegister:
             and any(search.casefold() in (row[column] or "").casefold() for column in _SEARCHED)
         ]
         present = sorted((row for row in rows if row[sort] is not None), key=itemgetter(sort), reverse=descending)
-        return readable([*present, *(row for row in rows if row[sort] is None)], _record)
+        return list(map(_record, [*present, *(row for row in rows if row[sort] is None)]))
 
     def last_approved(self, name: str, *, other_than: str) -> PlanRecord | None:
         """Return the plan of this name that was approved last, leaving out the one with digest ``other_than``."""
@@ -453,8 +453,5 @@ class PlanRegister:
         )
 
 
-def _record(row: dict[str, Any]) -> PlanRecord:
-    try:
-        return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
-    except msgspec.ValidationError as error:
-        raise StorageError(f"the record of training plan {row['plan_id']} is damaged: {error}") from error
+def _record(row: Row) -> PlanRecord:
+    return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)

@@ -131,18 +131,6 @@ def test_the_daemon_holds_nothing_of_the_command_line_in_its_memory(folder: Path
     assert "pydantic" not in libraries
 
 
-def test_two_nodes_live_on_one_machine_from_separate_folders(folder: Path, tmp_path: Path, mosquitto: Broker) -> None:
-    other = made_folder(tmp_path / "m", node_id="hospital-b", url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder) as one, NodeProcess(other) as two:
-        found = [online(folder), online(other)]
-        told(folder, "stop")
-        still = told(other, "status")
-
-    assert [status["node_id"] for status in found] == ["hospital-a", "hospital-b"]
-    assert [status["live"]["pid"] for status in found] == [one.pid, two.pid]
-    assert still["running"] is True
-
-
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
     with NodeProcess(folder, by_verb=True):

@@ -51,15 +51,6 @@ def test_decisions_come_back_whole_and_in_order(outbox: Outbox) -> None:
     assert outbox.unacked("r", limit=2) == decisions[:2]
 
 
-def test_decisions_survive_the_process(tmp_path: Path) -> None:
-    decision = _decision(1)
-    with Database(tmp_path / "again.sqlite") as database:
-        Outbox(database).add(decision)
-
-    with Database(tmp_path / "again.sqlite") as database:
-        assert Outbox(database).unacked("r") == [decision]
-
-
 def test_an_acknowledged_decision_is_gone_and_the_others_stay(outbox: Outbox) -> None:
     for number in range(4):
         outbox.add(_decision(number))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import socket
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,15 +14,6 @@ from fedmon.node.owner.cli.screen import fields, seconds, width
 from fedmon.node.owner.cli.shell import Shell, group, verb
 
 app = group("job", "Watch jobs and the usage of their processes.")
-
-
-class Scheduler(enum.StrEnum):
-    """Batch systems whose jobs are found."""
-
-    AUTO = "auto"
-    SLURM = "slurm"
-    PBS = "pbs"
-    OAR = "oar"
 
 
 JobId = Annotated[
@@ -48,8 +38,9 @@ def watch(
         str | None, typer.Option("--cgroup", help="The job's cgroup: its folder, or its path as in /proc/PID/cgroup.")
     ] = None,
     scheduler: Annotated[
-        Scheduler, typer.Option("--scheduler", help="The batch system (default: by the id and this host).")
-    ] = Scheduler.AUTO,
+        Literal["auto", "slurm", "pbs", "oar"],
+        typer.Option(help="The batch system (default: by the id and this host)."),
+    ] = "auto",
     patterns: Annotated[
         list[str] | None,
         typer.Option("--cgroup-pattern", help="Where the scheduler keeps cgroups, such as 'site/jobs/{id}'."),
@@ -99,7 +90,7 @@ def add_scalar(
     shell.show("add-scalar", lambda _: shown, name=name, value=value, step=step, t=time, job=job)
 
 
-def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[str, Any]:
+def _found(job_id: str, scheduler: str, patterns: Sequence[str]) -> dict[str, Any]:
     # Each verb of the owner reads this file, and none but one looks for a job: the finders are a fifth of its start.
     from fedmon.node.job.commands import runner
     from fedmon.node.job.finders import look_up
@@ -107,7 +98,7 @@ def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[s
     environ = dict(os.environ)
     identity, found = look_up(
         job_id,
-        scheduler=None if scheduler is Scheduler.AUTO else scheduler.value,
+        scheduler=None if scheduler == "auto" else scheduler,
         environ=environ,
         hostname=socket.gethostname(),
         run=runner(environ),
