@@ -159,6 +159,7 @@ class LocalNode:
         self._settings = settings
         self.policy.follow(settings.policy)
         self.runs.follow(settings)
+        self.fetcher.repository = settings.repository
         self.leases.set_limits(
             default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
         )

@@ -138,7 +138,7 @@ class ControlServer:
                 logger.warning("control connection refused: it comes from another user")
                 client.close()
                 continue
-            serve = functools.partial(self._serve, client, user_name(user))
+            serve = functools.partial(self._serve, client, user)
             thread = threading.Thread(target=serve, name="fedmon-control-client", daemon=True)
             with self._lock:
                 self._clients[client] = thread
@@ -153,7 +153,8 @@ class ControlServer:
         while self._spare:
             os.close(self._spare.pop())
 
-    def _serve(self, client: socket.socket, by: str) -> None:
+    def _serve(self, client: socket.socket, user: int) -> None:
+        by = user_name(user)  # which may ask a directory service
         client.settimeout(self._idle_timeout_s)
         try:
             with client.makefile("rb") as requests:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import os
@@ -40,6 +41,9 @@ class PlanStore:
     def write(self, source: bytes) -> str:
         """Have bytes whole on the disk, safe from a power cut, and return their SHA-256. Raises StorageError."""
         sha256 = hashlib.sha256(source).hexdigest()
+        with contextlib.suppress(StorageError):
+            self.read(sha256)
+            return sha256
         write_whole(self.folder / sha256, source, mode=0o600, folder_mode=0o700, durable=True)
         return sha256
 

@@ -26,6 +26,7 @@ MAX_DOWNLOADS = 100
 DOWNLOAD_TIMEOUT_S = 30.0
 MAX_PROBLEM_LENGTH = 500
 
+_ENDED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _SCRIPT = Path(__file__).with_name("plan_check.py")
 
 
@@ -66,10 +67,15 @@ class PlanChecker:
         except StorageError as error:
             logger.warning("plan %s cannot be checked: %s", sha256, error)
             return
-        if not self._stopping:
+        if self._stopping:
+            return
+        if check is None:
+            self.submit(sha256)
+        else:
             self._on_check(sha256, check)
 
-    def _run(self, source: bytes) -> CodeCheck:
+    def _run(self, source: bytes) -> CodeCheck | None:
+        """Return the verdict; None if the child was told to end, as with the whole control group of the node."""
         command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
         try:
             child = subprocess.run(
@@ -80,6 +86,8 @@ class PlanChecker:
             return CodeCheck(problem=f"could not be read within {self._timeout_s:g} s")
         except OSError as error:
             return CodeCheck(problem=f"could not be checked: {error.strerror}")
+        if child.returncode in _ENDED:
+            return None
         if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
             return CodeCheck(problem=f"could not be read within {CPU_S} s of processor time")
         try:
@@ -96,7 +104,7 @@ class PlanFetcher:
     def __init__(
         self, repository: RepositorySettings, *, max_bytes: int, hand_over: Callable[[Callable[[], None]], object]
     ) -> None:
-        self._repository, self._max_bytes, self._hand_over = repository, max_bytes, hand_over
+        self.repository, self._max_bytes, self._hand_over = repository, max_bytes, hand_over
         self._actor: Actor | None = None
 
     def submit(self, url: str, sha256: str | None, done: Callable[[bytes | FedmonError], None]) -> bool:
@@ -124,7 +132,7 @@ class PlanFetcher:
                 sha256=sha256,
                 max_bytes=self._max_bytes,
                 deadline_s=DOWNLOAD_TIMEOUT_S,
-                allowed_urls=self._repository.allowed_urls,
+                allowed_urls=self.repository.allowed_urls,
             )
         except FedmonError as error:
             logger.warning("plan %s was not fetched: %s", sha256 or "of unknown digest", error)
