@@ -72,7 +72,7 @@ class NodeFolder:
     def open(cls, path: Path) -> NodeFolder:
         """Return the folder of a node that was made before.
 
-        Raises NotFoundError when there is none, and StorageError when other users can read it or what lies in it.
+        Raises NotFoundError when there is none, and StorageError when other users can read it or its files.
         """
         folder = cls(path)
         try:

@@ -57,7 +57,7 @@ _SET_ASIDE = "*.sqlite.damaged-*Z"
 class RunningNode:
     """What only a running node can do for its owner.
 
-    ``push(researchers)`` sends them what lies in the outbox, ``check_plan(sha256)`` has a new plan read by a worker,
+    ``push(researchers)`` sends them the outbox, ``check_plan(sha256)`` has a new plan read by a worker,
     ``follow(settings)`` makes the node obey changed settings, and ``live()`` returns the part of the status that is in
     no register.
     """
@@ -102,7 +102,7 @@ class OwnerCommands:
         self.registers = registers
 
     def run(self, command: str, args: Mapping[str, Any], *, by: str) -> Document:
-        """Run one command of the user ``by``, whom the audit names.
+        """Run one command; the audit names the user ``by``.
 
         Raises InvalidInputError for a command or argument that it does not know, and the errors of the registers.
         """
@@ -368,7 +368,7 @@ class OwnerCommands:
         return {"runs": [_run(record) for record in found]}
 
     def run_show(self, *, job_id: str) -> Document:
-        """Show a job with the beginning of what it printed, the end of what it logged, and its folder."""
+        """Show a job with the beginning of its output, the end of its log, and its folder."""
         record = self._run_record(job_id)
         path = self._folder.runs_dir / record.job.job_id
         return {
@@ -414,7 +414,7 @@ class OwnerCommands:
         name: str = "",
         found: FoundJob | None = None,
     ) -> Document:
-        """Watch a job from the next sample on: its root processes, or its cgroup, or what was found of it."""
+        """Watch a job from the next sample on: by its root processes, its cgroup, or the shell's finding."""
         facts = {}
         if found is None:
             record = self._jobs().add(job_id, pids=pids, cgroup=cgroup, name=name)
@@ -509,7 +509,7 @@ def _run(record: JobRecord) -> Document:
 
 
 def _output(folder: JobFolder) -> dict[str, str | None]:
-    """Return the beginnings of what a plan printed; None for what cannot be read."""
+    """Return the beginnings of a plan's output; None for a stream that cannot be read."""
     output: dict[str, str | None] = {"stdout": None, "stderr": None}
     for name, read in (("stdout", folder.stdout), ("stderr", folder.stderr)):
         with contextlib.suppress(FedmonError):

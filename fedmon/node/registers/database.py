@@ -266,7 +266,7 @@ class Database:
         return None if mark is None else datetime.datetime.fromisoformat(mark)
 
     def mark(self, name: str) -> str | None:
-        """Return a value that belongs to the file as a whole, such as ``report``: what its last restore found."""
+        """Return a value that belongs to the file as a whole, such as ``report``: the findings of its last restore."""
         found = self.rows("SELECT value FROM marks WHERE name = ?", (name,))
         return found[0]["value"] if found else None
 
@@ -393,7 +393,7 @@ def _expected_objects(version: int) -> set[tuple[str, str]]:
 
 
 def _total_of(connection: sqlite3.Connection) -> int:
-    """Compute from all rows what an undamaged file has as its ``total``."""
+    """Compute from all rows the ``total`` of an undamaged file."""
     total = 0
     for name, columns in connection.execute(_TABLES).fetchall():
         for row in connection.execute(f"SELECT {columns} FROM {name}"):  # noqa: S608 - our own tables
@@ -406,7 +406,7 @@ def _keep_total(connection: sqlite3.Connection) -> None:
     connection.create_function("toggled", -1, _toggled, deterministic=True)
     for name, columns in connection.execute(_TABLES).fetchall():
         old, new = (", ".join(f"{side}.{column}" for column in columns.split(",")) for side in ("OLD", "NEW"))
-        # Temporary, so that other programs can open the file; what they change counts as damage.
+        # Temporary, so that other programs can open the file; their changes count as damage.
         for change, sides in (("INSERT", (new,)), ("DELETE", (old,)), ("UPDATE", (old, new))):
             statements = "; ".join(
                 f"UPDATE total SET value = toggled(value, '{name}', {side})"  # noqa: S608 - our own tables

@@ -45,7 +45,7 @@ def measure(path: Path, data_type: str) -> DatasetShape:
 
     A csv or tabular file is read through; the images of a folder and of its subfolders are counted; of a medical
     folder the subjects (subfolders) are counted; of other types only the presence is checked. Raises InvalidInputError
-    when there is nothing at ``path``, or not what the type needs.
+    when there is nothing at ``path``, or nothing of that type.
     """
     try:
         if not path.exists():

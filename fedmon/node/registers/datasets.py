@@ -51,7 +51,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
     modified: datetime.datetime
 
     def listed(self) -> messages.Dataset:
-        """Return what researchers are told: neither the path nor any parameter that looks like one.
+        """Return the dataset for researchers: without path or any parameter that looks like one.
 
         The types of very many columns (more than 24 KB of them) stay here too; the shape still tells how many.
         """
@@ -107,7 +107,7 @@ class DatasetRegister:
         parameters: Mapping[str, Any] | None = None,
         measured: DatasetShape | None = None,
     ) -> DatasetRecord:
-        """Offer what lies at ``path``; a table is read for its shape and types.
+        """Offer the data at ``path``; a table is read for its shape and types.
 
         Raises InvalidInputError when a field or the file cannot be used, ConflictError when the name is taken or the
         tags are the same as, part of, or more than those of another dataset: a search could not tell them apart.
@@ -127,7 +127,7 @@ class DatasetRegister:
         return self._keep(record, measured, is_moved=True)
 
     def edit(self, reference: str, changes: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
-        """Change what is given and check all of it again; a changed path or type is read anew.
+        """Change the given fields and check them all again; a changed path or type is read anew.
 
         Raises NotFoundError, and what `add` raises; nothing is changed then.
         """
@@ -157,7 +157,7 @@ class DatasetRegister:
         return record
 
     def redo(self, line: Mapping[str, Any]) -> None:
-        """Do again what a line of the audit says; for a register that was restored from an earlier copy.
+        """Redo a line of the audit, for a register that was restored from an earlier copy.
 
         Raises StorageError for a line that does not hold the whole record, as those of earlier releases.
         """
@@ -194,7 +194,7 @@ class DatasetRegister:
         return [record for record in self.all() if wanted <= set(record.tags)]
 
     def _replace(self, dataset_id: str, record: DatasetRecord | None) -> None:
-        """Put a record in the place of what is there under this id; inside a transaction."""
+        """Replace the record of this id; inside a transaction."""
         self._database.execute("DELETE FROM datasets WHERE dataset_id = ?", (dataset_id,))
         if record is not None:
             columns = _columns(record)

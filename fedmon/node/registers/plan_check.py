@@ -1,4 +1,4 @@
-"""Read the code of one training plan in a process of its own that may use little time and memory.
+"""Read the code of one training plan in a separate process that may use little time and memory.
 
 Run as a script with the bytes of the plan on stdin. Prints one JSON object: ``parses``, ``minified_sha256`` and
 ``problem``. It imports nothing of ours, so that it runs isolated from paths, environment and user site.

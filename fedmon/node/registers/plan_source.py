@@ -1,4 +1,4 @@
-"""The source of training plans: what a node takes in, keeps by its digest, and shows with nothing hidden."""
+"""The source of training plans: checked, kept by its digest, and shown with nothing hidden."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PlanStore:
             (self.folder / sha256).unlink(missing_ok=True)
 
     def keep_only(self, digests: AbstractSet[str]) -> None:
-        """Remove the files of other plans, and what a crash left half-written. Raises StorageError."""
+        """Remove the files of other plans, and half-written files of a crash. Raises StorageError."""
         with storage_errors(self.folder):
             for path in self.folder.iterdir():
                 if _STAGED.fullmatch(path.name) or (_DIGEST.fullmatch(path.name) and path.name not in digests):

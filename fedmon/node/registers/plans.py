@@ -1,4 +1,4 @@
-"""The register of training plans: what was asked for, what the owner decided, and the exact bytes of it."""
+"""The register of training plans: requests, the owner's decisions, and the exact bytes."""
 
 from __future__ import annotations
 
@@ -217,10 +217,10 @@ class PlanRegister:
     # --- taking plans in ---------------------------------------------------------------------------------------------
 
     def request(self, approval: Approval, source: bytes) -> PlanRecord:
-        """Take in the bytes that a researcher wants to have approved; returns what is known of them.
+        """Take in the bytes that a researcher wants to have approved; returns their record.
 
         Bytes that are here already keep their record and status; this researcher will hear of decisions too. Raises
-        InvalidInputError when digest, size or name are not what they must be, ConflictError when this researcher has
+        InvalidInputError when digest, size or name are wrong, ConflictError when this researcher has
         too many undecided plans here, StorageError when nothing could be kept.
         """
         digest = hashlib.sha256(source).hexdigest()
@@ -331,7 +331,7 @@ class PlanRegister:
         return plan
 
     def record_check(self, sha256: str, check: CodeCheck) -> Decision | None:
-        """Keep what the check of a plan's code found.
+        """Keep the findings of a plan's check.
 
         Returns a decision for the outbox when the code does not parse and the researchers have not heard so, else None.
         """
@@ -351,7 +351,7 @@ class PlanRegister:
     # --- a register that was restored from an earlier copy -----------------------------------------------------------
 
     def redo(self, line: Mapping[str, Any]) -> None:
-        """Do again what a line of the audit says.
+        """Redo a line of the audit.
 
         Raises StorageError when the bytes of a plan that is not here are missing or altered.
         """

@@ -71,7 +71,7 @@ class Registers:
             self.outbox.add(message)
 
     def _restore(self, behind: tuple[int, str], boot: int) -> None:
-        """Redo the owner's decisions since the copy, as the audit holds them, and report what is lost."""
+        """Redo the owner's decisions since the copy, as the audit holds them, and report the losses."""
         database, plans = self.database, self.plans
         with database.transaction():
             # Decisions that were told before must not come again after later ones; where a plan stands is told anew.
@@ -93,7 +93,7 @@ class Registers:
             logger.error("register restored: %s", sentence)
 
     def _redo(self, behind: tuple[int, str]) -> tuple[set[str], list[str]]:
-        """Return the digests of plans that were decided about since the copy, and sentences about what is lost."""
+        """Return the digests of plans that were decided about since the copy, and sentences about losses."""
         try:
             lines, is_whole = facts_since(self.audit.folder, behind, _PLANS | _DATASETS | {"run"})
         except OSError as error:

@@ -254,7 +254,7 @@ class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where an audit is not what was written: line ``line`` of ``file``, where ``n`` was to come."""
+    """The first altered place of an audit: line ``line`` of ``file``, where ``n`` was to come."""
 
     file: str
     line: int
@@ -442,7 +442,7 @@ def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None) -> 
 
 
 def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:
-    """Say what is wrong with a line; empty when it goes on where the one before ended."""
+    """Return the flaw of a line; empty when it goes on where the one before ended."""
     expected = before.n + 1
     if line is None:
         return "not a line of an audit: altered, or cut off"

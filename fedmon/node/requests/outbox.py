@@ -66,7 +66,7 @@ class Outbox:
             return sum(self._database.execute(statement, (researcher_id, message_id)) for message_id in ids)
 
     def expire(self, *, now: datetime.datetime | None = None) -> int:
-        """Drop what nobody fetched in its lifetime; returns how many."""
+        """Drop results that were not fetched in their lifetime; returns how many."""
         return self._database.execute("DELETE FROM outbox WHERE expires < ?", (timestamp(now or utc_now()),))
 
 

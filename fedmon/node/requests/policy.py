@@ -1,4 +1,4 @@
-"""What the owner of this node allows: who is obeyed, what is listed to whom, which metrics and logs leave.
+"""The owner's rules: researchers that are obeyed, datasets listed to them, metrics and logs that leave.
 
 `allow` and `deny` make new rules of old ones, as `fedmon node policy` does.
 """
@@ -107,7 +107,7 @@ class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, list[str]]:
-    """Add to what is allowed; returns notes for the owner, too, about effects that the wish does not name."""
+    """Add to the rules; returns notes for the owner, too, about effects that the wish does not name."""
     notes: list[str] = []
     if EVERYBODY in policy.researchers and wish.researchers:
         notes.append("everybody is obeyed already ('*'); to obey only some, first: policy deny '*'")
@@ -144,7 +144,7 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
 
 
 def deny(policy: PolicySettings, wish: PolicyWish) -> PolicySettings:
-    """Take away from what is allowed.
+    """Take away from the rules.
 
     Raises ConflictError when a rule for all stands in the way, because taking one from all cannot be written down.
     """

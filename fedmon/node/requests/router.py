@@ -57,7 +57,7 @@ class Router:
     def receive(self, topic: str, payload: bytes, *, retained: bool = False) -> None:
         """Serve one message; never raises because of its content."""
         if retained:
-            # A command that a broker kept is of an unknown age, and nobody waits for it.
+            # A command that a broker kept is of an unknown age, and no caller waits for it.
             self._count_refused("retained", "a retained command was ignored on topic %s", topic)
             return
         sender = self._dialect.sender(topic)

@@ -81,14 +81,6 @@ def test_commits_are_synced_and_the_schema_has_a_version(path: Path) -> None:
     assert found == ["wal", 2, SCHEMA_VERSION]
 
 
-def test_an_exception_undoes_the_whole_transaction(path: Path) -> None:
-    with Database(path) as database:
-        with pytest.raises(ZeroDivisionError):
-            _undone(database, lambda: database.execute(EFFECT, ("r", "1")))
-
-        assert _effects(database) == []
-
-
 def test_an_inner_transaction_that_fails_takes_only_its_own_changes_along(path: Path) -> None:
     with Database(path) as database:
         with database.transaction():

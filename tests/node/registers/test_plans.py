@@ -135,17 +135,6 @@ def test_a_request_that_does_not_hold_what_it_says_is_refused(
     assert list((tmp_path / "plans").iterdir()) == []
 
 
-def test_the_same_bytes_are_the_same_plan_whoever_asks_and_both_hear_of_decisions(plans: PlanRegister) -> None:
-    first = plans.request(_approval(), SOURCE)
-    plans.decide(first.plan_id, REJECTED, note="too broad")
-    again = plans.request(_approval(researcher_id="s", name="another name", id="two"), SOURCE)
-
-    decision = plans.decide(first.plan_id, APPROVED)
-
-    assert (again.plan_id, again.name, again.status, again.note) == (first.plan_id, "plan", REJECTED, "too broad")
-    assert decision.researchers == ("r", "s")
-
-
 def test_other_bytes_are_another_plan_even_with_the_same_code(plans: PlanRegister) -> None:
     first = plans.request(_approval(), SOURCE)
     plans.decide(first.plan_id, APPROVED)

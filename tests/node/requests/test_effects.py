@@ -43,12 +43,6 @@ def _approval(name: str = "plan") -> Approval:
     )
 
 
-def test_a_repeat_finds_the_stored_reply(effects: Effects) -> None:
-    effects.remember("r", "one", b"the reply", seconds_from_now(60))
-
-    assert effects.stored_reply("r", "one") == b"the reply"
-
-
 def test_ids_of_different_researchers_are_different_ids(effects: Effects) -> None:
     effects.remember("r", "one", b"for r", seconds_from_now(60))
 

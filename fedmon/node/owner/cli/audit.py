@@ -11,8 +11,7 @@ import typer
 
 from fedmon.common.errors import StorageError
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.screen import record, seconds
-from fedmon.node.owner.cli.shell import Shell, group, verb
+from fedmon.node.owner.cli.shell import Shell, group, record, seconds, verb
 
 app = group("audit", "Read the audit, and check that no line of it was changed.")
 

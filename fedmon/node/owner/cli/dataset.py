@@ -10,8 +10,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.screen import fields, seconds, width
-from fedmon.node.owner.cli.shell import Shell, group, verb
+from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb, width
 
 app = group("dataset", "Offer datasets to researchers; paths never leave the node.")
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fedmon.common.text import one_line, table
-from fedmon.node.owner.cli.screen import fields, seconds, width
-from fedmon.node.owner.cli.shell import Shell, group, verb
+from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb, width
 
 app = group("job", "Watch jobs and the usage of their processes.")
 

@@ -1,4 +1,4 @@
-"""`fedmon node init`, `start`, `status`, `stop` and `probe`: the life of a node, and what its machine measures."""
+"""`fedmon node init`, `start`, `status`, `stop` and `probe`: the life of a node, and the metrics of its machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from fedmon.common.errors import ConflictError, NoAnswerError
 from fedmon.common.ids import checked_id, new_party_id
 from fedmon.common.text import plural, size
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.screen import ago, fields
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, default_folder, group, verb
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, default_folder, fields, group, verb
 
 if TYPE_CHECKING:
     from fedmon.common.settings import NodeSettings
@@ -91,7 +90,7 @@ def init(
 
 
 def new_settings(values: Mapping[tuple[str, str], Any]) -> str:
-    """Return the text of a new node's settings file; ``values`` maps section and key to what is set.
+    """Return the text of a new node's settings file; ``values`` maps section and key to the setting.
 
     The rules are set from the start too, each below its comment, so that a change finds its place.
     """
@@ -312,7 +311,7 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
 
 
 def _settings(folder: NodeFolder) -> tuple[str | None, NodeSettings]:
-    """Return the settings file and what it says; the defaults if there is no node in your data folder."""
+    """Return the settings file and its settings; the defaults if there is no node in your data folder."""
     from fedmon.common.settings import NodeSettings, broker_from_url
     from fedmon.common.settings.broker import DEFAULT_URL
     from fedmon.common.settings.sources import load_node
@@ -355,7 +354,7 @@ def _machine(machine: Mapping[str, Any]) -> str:
 
 
 def _told(name: str, value: Any) -> str:
-    """Return a part of the machine as text; what is unknown of it is left out."""
+    """Return a part of the machine as text, without unknown fields."""
     if isinstance(value, dict):
         known = {key: _told(key, each) for key, each in value.items() if each not in (None, [])}
         return ", ".join(text if key.endswith("_bytes") else f"{key} {text}" for key, text in known.items())

@@ -13,8 +13,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
 from fedmon.common.text import plural, table
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.screen import ago, fields, seconds, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, group, verb
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, ago, fields, group, seconds, verb, width
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(

@@ -12,8 +12,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.screen import record, width
-from fedmon.node.owner.cli.shell import Shell, group, verb
+from fedmon.node.owner.cli.shell import Shell, group, record, verb, width
 
 policy = group("policy", "Choose which researchers this node obeys, and which data leaves it.")
 config = group("config", "See the settings and where they come from.")

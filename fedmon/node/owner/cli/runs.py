@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.text import one_line, shorten, table
-from fedmon.node.owner.cli.screen import ago, fields, seconds, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, group, verb
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, fields, group, seconds, verb, width
 
 app = group(
     "runs",

@@ -1,10 +1,12 @@
-"""Common to every verb of the owner: ``--dir``, ``--json``, and a shell that reaches the node, asks and prints."""
+"""Common to every verb of the owner: ``--dir``, ``--json``, a shell that reaches the node and asks, and its texts."""
 
 from __future__ import annotations
 
+import datetime
 import functools
 import inspect
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -14,11 +16,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.clock import Deadline
+from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FolderInUseError, InvalidInputError, NoAnswerError
 from fedmon.common.text import one_line
 from fedmon.node.folder import DAEMON, NodeFolder, user_name
-from fedmon.node.owner.cli.screen import folded
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 EXIT_CODES = (
@@ -36,6 +37,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for
 
 REACH_WITHIN_S = 4.0
 _LOCK_ATTEMPT_S = 0.25
+DEFAULT_WIDTH = 80
+_GAP = 2
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 class Shell:
@@ -85,7 +89,7 @@ class Shell:
     def call(self, command: str, **args: Any) -> dict[str, Any]:
         """Have a command of the owner run, by the daemon or here, and return its result.
 
-        Another shell that works in the folder of a stopped node is waited for. Raises what the command raises,
+        Another shell that works in the folder of a stopped node is waited for. Raises the command's errors,
         FolderInUseError naming the holder of the lock, and NoAnswerError if a daemon is there but takes no calls.
         """
         deadline, retry = Deadline(REACH_WITHIN_S), threading.Event()
@@ -179,3 +183,51 @@ def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[st
         return OwnerCommands(folder, settings, registers, environ=os.environ, boot=lambda: boot).run(
             command, args, by=user_name(os.geteuid())
         )
+
+
+# --- text that fits the screen ----------------------------------------------------------------------------------------
+
+
+def record(text: str) -> str:
+    """Return one record: folded at a terminal, on one line where a program reads it."""
+    line = one_line(text)
+    return "\n    ".join(folded(line, width() - 4)) if sys.stdout.isatty() else line
+
+
+def width() -> int:
+    """Return the terminal's columns; 80 if there is none."""
+    if not sys.stdout.isatty():
+        return DEFAULT_WIDTH
+    return max(40, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
+
+
+def fields(shown: Mapping[str, object]) -> str:
+    """Return names and values below each other, without those that are None; long values are folded, ids stay whole."""
+    indent = max(map(len, shown)) + _GAP
+    lines = []
+    for name, value in shown.items():
+        if value is None:
+            continue
+        parts = [part for line in str(value).split("\n") for part in folded(one_line(line), width() - indent) or [""]]
+        lines.append(f"{name:<{indent}}{parts[0]}".rstrip())
+        lines += [f"{'':<{indent}}{part}".rstrip() for part in parts[1:]]
+    return "\n".join(lines)
+
+
+def folded(text: str, columns: int = 0) -> list[str]:
+    """Return a text in lines of at most so many columns (default: the screen's); longer words stay whole."""
+    import textwrap
+
+    return textwrap.wrap(text, max(24, columns or width()), break_on_hyphens=False, break_long_words=False)
+
+
+def ago(time: str) -> str:
+    """Return how long an RFC 3339 time is past, in its largest unit, such as "3 min"."""
+    past = max(0, int((utc_now() - datetime.datetime.fromisoformat(time)).total_seconds()))
+    unit, size = next((unit for unit in _UNITS if past >= unit[1]), _UNITS[-1])
+    return f"{past // size} {unit}"
+
+
+def seconds(time: str | None) -> str:
+    """Return an RFC 3339 time without its fraction; a dash for None."""
+    return f"{time[:19]}Z" if time else "-"
