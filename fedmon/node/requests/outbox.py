@@ -37,9 +37,12 @@ class Outbox:
         self._database = database
 
     def add(self, result: Result, *, lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> None:
-        """Keep a result until it is acknowledged or ``lifetime`` has passed; inside the transaction of its cause."""
+        """Keep a result until it is acknowledged or ``lifetime`` has passed; one that is there already stays.
+
+        Inside the transaction of its cause.
+        """
         self._database.execute(
-            "INSERT INTO outbox (researcher_id, message_id, message, expires) VALUES (?, ?, ?, ?)",
+            "INSERT OR IGNORE INTO outbox (researcher_id, message_id, message, expires) VALUES (?, ?, ?, ?)",
             (result.researcher_id, result.id, _encode(result).decode(), timestamp(utc_now() + lifetime)),
         )
 
