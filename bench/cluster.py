@@ -311,9 +311,7 @@ class Load:
                 with ControlClient(node.folder) as owner:
                     for plan in owner.call("plan-list")["plans"]:
                         if plan["status"] == "pending":
-                            owner.call(
-                                "plan-decide", plan=plan["sha256"], sha256=plan["sha256"], status="approved", by="owner"
-                            )
+                            owner.call("plan-decide", plan=plan["sha256"], sha256=plan["sha256"], status="approved")
                             self.decided[node.folder.name, plan["sha256"]] += 1
 
     def _run_plans(self) -> None:

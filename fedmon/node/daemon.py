@@ -40,7 +40,7 @@ from fedmon.node.registers.jobs import WatchedJob
 from fedmon.node.registers.plan_workers import PlanChecker, PlanFetcher
 from fedmon.node.registers.plans import CodeCheck
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.dialect import FedmonNodeDialect, NodeDialect, Outgoing, Sender
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender
 from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import handlers
 from fedmon.node.requests.outbox import Delivery
@@ -159,6 +159,7 @@ class LocalNode:
         self._settings = settings
         self.policy.follow(settings.policy)
         self.runs.follow(settings)
+        self.fetcher.repository = settings.repository
         self.leases.set_limits(
             default_interval_s=settings.metrics.interval_s, min_interval_s=settings.metrics.min_interval_s
         )
@@ -206,7 +207,7 @@ class LocalNode:
         self.registers.close()
 
     def _count_sent(self, names: Iterable[str], samples: int) -> None:
-        self.registers.audit.count_all("metrics", names, samples)
+        self.registers.audit.count("metrics", names, samples)
 
     def _send_scalars(self, message: RunScalars) -> bool:
         outgoing = self.dialect.answer(message, to=Sender(researcher_id=message.researcher_id), request=None)
@@ -283,15 +284,16 @@ class Daemon:
         )
         self._control = ControlServer(
             folder.path,
-            lambda name, args: self._actor.call(lambda: self._owner.run(name, args), timeout_s=COMMAND_TIMEOUT_S),
+            lambda name, args, by: self._actor.call(
+                lambda: self._owner.run(name, args, by=by), timeout_s=COMMAND_TIMEOUT_S
+            ),
         )
-        self._logs = OutgoingLogHandler(self._send_log, level=_log_level(settings))
+        self._logs = OutgoingLogHandler(self._send_log, level=self._node.policy.log_level)
 
     def run(self) -> None:
         """Serve until a signal comes; on the main thread. Raises FedmonError if the node cannot start."""
         # Threads inherit the mask, so that each signal waits for `sigwait`, also one that comes during the start.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._actor.post(self._node.registers.database.adopt)
         with contextlib.ExitStack() as stack:
             try:
                 self._start(stack)
@@ -394,7 +396,7 @@ class Daemon:
         )
         with contextlib.suppress(InvalidMessageError):
             if self._send(self._node.dialect.log(record)):
-                self._node.registers.audit.count("logs", f"{name} {level}")
+                self._node.registers.audit.count("logs", [f"{name} {level}"])
 
     # --- on the router's thread --------------------------------------------------------------------------------------
 
@@ -414,8 +416,8 @@ class Daemon:
     def _follow(self, settings: NodeSettings) -> None:
         """Apply changed settings. Id and broker stay until the next start."""
         self._settings = self._owner.settings = settings
-        self._logs.setLevel(_log_level(settings))
         self._node.follow(settings)
+        self._logs.setLevel(self._node.policy.log_level)
 
     def _live(self) -> dict[str, Any]:
         """Return the part of the status that only a running daemon knows; times are RFC 3339 in UTC.
@@ -466,13 +468,7 @@ def _dialect(settings: NodeSettings) -> NodeDialect:
     if settings.wire == "fedbiomed4":
         dialect: NodeDialect = fedbiomed_dialect("node")(settings.id)
         return dialect
-    return FedmonNodeDialect(strict_identity=settings.identity_is_strict)
-
-
-def _log_level(settings: NodeSettings) -> int:
-    if settings.policy.log_level == "NONE":
-        return logging.CRITICAL + 1
-    return logging.getLevelNamesMapping()[settings.policy.log_level]
+    return NodeDialect(strict_identity=settings.identity_is_strict)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

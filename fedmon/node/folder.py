@@ -10,12 +10,11 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import ConflictError, FolderInUseError, NotFoundError, StorageError
-from fedmon.common.files import LOCK_NAME, LockFile, write_whole
+from fedmon.common.files import LOCK_NAME, LockFile, storage_errors, write_whole
 from fedmon.common.ids import CLIENT_FILE
 
 logger = logging.getLogger(__name__)
@@ -30,14 +29,11 @@ _RETRY_S = 0.02
 """How often `NodeFolder.wait_free` looks: a lock can be waited for, but not without taking it."""
 
 
-class LockHolder(msgspec.Struct, frozen=True, kw_only=True):
+class LockHolder(NamedTuple):
     """The process that holds a folder, and its purpose, such as ``daemon`` or ``plan approve``."""
 
     pid: int
     purpose: str
-
-    def __str__(self) -> str:
-        return f"{self.purpose} (pid {self.pid})"
 
 
 class NodeFolder:
@@ -63,10 +59,8 @@ class NodeFolder:
         folder, or when it cannot be made.
         """
         folder = cls(path)
-        try:
+        with storage_errors(folder.path):
             folder.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the node folder {folder.path}: {error.strerror}") from error
         if folder.settings_file.exists():
             raise ConflictError(
                 f"a node lives in {folder.path} already: choose another folder with --dir, or edit its node.toml"
@@ -78,7 +72,7 @@ class NodeFolder:
     def open(cls, path: Path) -> NodeFolder:
         """Return the folder of a node that was made before.
 
-        Raises NotFoundError when there is none, and StorageError when other users can read it or what lies in it.
+        Raises NotFoundError when there is none, and StorageError when other users can read it or its files.
         """
         folder = cls(path)
         try:
@@ -124,7 +118,7 @@ class NodeFolder:
             )
         lock = LockFile(self.lock_file)
         if not lock.take(f"{os.getpid()} {purpose}", timeout_s=timeout_s):
-            raise self._in_use()
+            raise self.in_use()
         try:
             yield
         finally:
@@ -136,7 +130,7 @@ class NodeFolder:
         if text is None:
             return None
         pid, _, purpose = text.partition(" ")
-        return LockHolder(pid=int(pid) if pid.isdigit() else 0, purpose=purpose or "a process that just started")
+        return LockHolder(int(pid) if pid.isdigit() else 0, purpose or "a process that just started")
 
     def wait_free(self, timeout_s: float) -> bool:
         """Wait until no process holds the folder; return False after ``timeout_s``."""
@@ -148,16 +142,17 @@ class NodeFolder:
             retry.wait(min(_RETRY_S, deadline.left_s()))
         return True
 
-    def _in_use(self) -> FolderInUseError:
+    def in_use(self) -> FolderInUseError:
+        """Return the error that names the holder of the lock."""
         holder = self.holder()
         if holder is not None and holder.purpose == DAEMON:
             return FolderInUseError(f"the node of {self.path} is already running, pid {holder.pid}")
-        who = str(holder) if holder is not None else "another process"
+        who = "another process" if holder is None else f"{holder.purpose} (pid {holder.pid})"
         return FolderInUseError(f"{self.path} is in use by {who}: wait until it is done, then try again")
 
 
 def read_boot(file: Path) -> int:
-    """Return the number of the last boot; 0 before the first. A damaged file is set aside, and the clock stands in.
+    """Return the number of the last boot; 0 before the first, and the clock's seconds if the file is damaged.
 
     Raises StorageError.
     """
@@ -169,10 +164,7 @@ def read_boot(file: Path) -> int:
         raise StorageError(f"cannot read {file}: {error.strerror}") from error
     if text.isdigit() and len(text) <= MAX_BOOT_DIGITS:
         return int(text)
-    aside = file.with_name(f"{file.name}.damaged-{utc_now():%Y%m%dT%H%M%SZ}")
-    logger.error("%s is damaged: set aside as %s, counting boots from the clock", file, aside)
-    with contextlib.suppress(OSError):
-        file.rename(aside)
+    logger.error("%s is damaged: boots are counted from the clock", file)
     return int(utc_now().timestamp())
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import queue
 import signal
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fedmon.node.folder import read_boot
+from fedmon.common.settings import NodeSettings, RepositorySettings, broker_from_url
+from fedmon.node.daemon import LocalNode
+from fedmon.node.folder import NodeFolder, read_boot
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
@@ -70,14 +74,37 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", "²".encode(), b"9" * 5000, b"", b"-4"])
-def test_a_damaged_boot_file_is_set_aside_and_the_count_goes_on_above(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_boot_file_is_passed_over_and_the_count_goes_on_above(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "boot"
     file.write_bytes(content)
 
-    boot = read_boot(file)
+    assert read_boot(file) >= 1_700_000_000
 
-    assert boot >= 1_700_000_000
-    assert [path.name.startswith("boot.damaged-") for path in tmp_path.iterdir()] == [True]
+
+def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:1/plan.py"
+    settings = NodeSettings(id="n", broker=broker_from_url("mqtt://127.0.0.1:1"))
+    node = LocalNode(
+        NodeFolder.create(tmp_path / "n"),
+        settings,
+        boot=lambda: 1,
+        post=lambda job: job(),
+        publish=lambda _payload: True,
+        send=lambda _outgoing: True,
+    )
+    heard: queue.Queue[object] = queue.Queue()
+
+    node.fetcher.submit(url, None, heard.put)
+    before = heard.get(timeout=20)
+    allowing = RepositorySettings(allowed_urls=("http://127.0.0.1:1/",))
+    node.follow(msgspec.structs.replace(settings, repository=allowing))
+    node.fetcher.submit(url, None, heard.put)
+    after = heard.get(timeout=20)
+    node.fetcher.stop(5.0)
+    node.close()
+
+    assert "not under an allowed address" in str(before)
+    assert "not under an allowed address" not in str(after)
 
 
 def test_an_unsent_reply_and_every_sent_one_have_their_line(mosquitto: Broker, tmp_path: Path) -> None:

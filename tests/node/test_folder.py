@@ -142,13 +142,6 @@ def test_asking_who_holds_a_folder_never_makes_a_start_fail(folder: NodeFolder) 
         _end(asking)
 
 
-def test_replacing_a_file_leaves_no_other_file_behind(folder: NodeFolder) -> None:
-    folder.write_private(folder.settings_file, b"id = 'b'\n")
-
-    assert folder.settings_file.read_bytes() == b"id = 'b'\n"
-    assert sorted(path.name for path in folder.path.iterdir()) == ["node.toml"]
-
-
 def test_a_link_in_place_of_the_settings_is_refused(tmp_path: Path, folder: NodeFolder) -> None:
     elsewhere = tmp_path / "elsewhere.toml"
     folder.settings_file.rename(elsewhere)

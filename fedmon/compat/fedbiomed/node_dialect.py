@@ -18,7 +18,7 @@ from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import FB300, FB301, checked_party
 from fedmon.common.wire.fedbiomed4_datasets import record_of
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
-from fedmon.node.requests.dialect import Outgoing, RefusedMessageError, Sender
+from fedmon.node.requests.dialect import NodeDialect, Outgoing, RefusedMessageError, Sender
 from fedmon.node.requests.handlers import HTTP_OK, PlanApprovalByUrl, PlanError, PlanStatusByUrl
 
 SESSION = "fedbiomed4"
@@ -37,7 +37,7 @@ _STATUS_WORDS = {
 }
 
 
-class FedBioMedDialect:
+class FedBioMedDialect(NodeDialect):
     """The wire of Fed-BioMed 4.4, as a node speaks it.
 
     It pushes no decisions, and knows no pages: what does not fit into one message is refused as too large.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -17,12 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from fedmon import __version__
-from fedmon.common.errors import (
-    ConflictError,
-    FedmonError,
-    InvalidInputError,
-    NotFoundError,
-)
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
 from fedmon.common.ids import chosen
 from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
@@ -61,7 +57,7 @@ _SET_ASIDE = "*.sqlite.damaged-*Z"
 class RunningNode:
     """What only a running node can do for its owner.
 
-    ``push(researchers)`` sends them what lies in the outbox, ``check_plan(sha256)`` has a new plan read by a worker,
+    ``push(researchers)`` sends them the outbox, ``check_plan(sha256)`` has a new plan read by a worker,
     ``follow(settings)`` makes the node obey changed settings, and ``live()`` returns the part of the status that is in
     no register.
     """
@@ -105,8 +101,8 @@ class OwnerCommands:
         self._boot, self._running = boot, running
         self.registers = registers
 
-    def run(self, command: str, args: Mapping[str, Any]) -> Document:
-        """Run one command.
+    def run(self, command: str, args: Mapping[str, Any], *, by: str) -> Document:
+        """Run one command; the audit names the user ``by``.
 
         Raises InvalidInputError for a command or argument that it does not know, and the errors of the registers.
         """
@@ -115,7 +111,7 @@ class OwnerCommands:
                 f"this node has no command {command!r}; another fedmon runs here: restart it with 'fedmon node stop' "
                 "and 'fedmon node start'"
             )
-        method = COMMANDS[command]
+        method, self._by = COMMANDS[command], by
         try:
             values = msgspec.convert(dict(args), _arguments(method))
         except msgspec.ValidationError as error:
@@ -141,9 +137,7 @@ class OwnerCommands:
             "broker": settings.broker.url,
             "wire": settings.wire,
             "live": None if self._running is None else self._running.live(),
-            "obeys_nobody": policy.obeys_nobody,
-            "policy": msgspec.to_builtins(settings.policy),
-            "rules": list(policy.describe()),
+            **_rules(policy),
             "metrics": msgspec.to_builtins(settings.metrics, enc_hook=str),  # its roots are paths
             "runs": {
                 "enabled": settings.runs.enabled,
@@ -168,7 +162,7 @@ class OwnerCommands:
             "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
         }
 
-    def policy_change(self, *, verb: Literal["allow", "deny"], wish: PolicyWish, by: str = "") -> Document:
+    def policy_change(self, *, verb: Literal["allow", "deny"], wish: PolicyWish) -> Document:
         """Allow or deny in node.toml, and obey that from now on.
 
         A dataset may be named by the beginning of its id. Raises ConflictError, and SettingsError for rules that the
@@ -183,25 +177,23 @@ class OwnerCommands:
                 names[each] = False
         wish = msgspec.structs.replace(wish, datasets=tuple(names))
         without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
-        rules, notes = (allow if verb == "allow" else deny)(load_node(self._folder.path, without_policy).policy, wish)
+        before = load_node(self._folder.path, without_policy).policy
+        rules, notes = allow(before, wish) if verb == "allow" else (deny(before, wish), [])
         text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
-        audit.record_durably("policy-change", change=change, by=by)
+        audit.record_durably("policy-change", change=change, by=self._by)
         self._folder.write_private(path, text.encode())
         self.settings = load_node(self._folder.path, self._environ)
         if self._running is not None:
             self._running.follow(self.settings)
         effective = self.settings.policy
-        policy = Policy(effective, self.settings.id)
         overridden = [
             f"{_POLICY_VARIABLE}{name}".upper()
             for name in PolicySettings.__struct_fields__
             if getattr(rules, name) != getattr(effective, name)
         ]
         return {
-            "policy": msgspec.to_builtins(effective),
-            "rules": list(policy.describe()),
-            "obeys_nobody": policy.obeys_nobody,
+            **_rules(Policy(effective, self.settings.id)),
             "overridden_by": overridden,
             "notes": [
                 *notes,
@@ -223,16 +215,14 @@ class OwnerCommands:
         """Show one dataset, by its name or id."""
         return {"dataset": self._dataset(self.registers.datasets.get(dataset))}
 
-    def dataset_add(self, *, dataset: DatasetFields, measured: DatasetShape, by: str = "") -> Document:
+    def dataset_add(self, *, dataset: DatasetFields, measured: DatasetShape) -> Document:
         """Offer a dataset, which the shell has measured: reading a large table would delay the node's requests."""
         with self.registers.database.transaction():
             record = self.registers.datasets.add(**dataset.given(), measured=measured)
-            self._audit_dataset("dataset-add", record, by, record=msgspec.to_builtins(record))
+            self._audit_dataset("dataset-add", record, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 
-    def dataset_edit(
-        self, *, dataset: str, changes: DatasetFields, measured: DatasetShape | None = None, by: str = ""
-    ) -> Document:
+    def dataset_edit(self, *, dataset: str, changes: DatasetFields, measured: DatasetShape | None = None) -> Document:
         """Change a dataset; ``measured`` comes with a new path or type.
 
         Raises ConflictError if a rule restricts it by its present name: the new name would be listed to all.
@@ -246,14 +236,14 @@ class OwnerCommands:
                     f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
                 )
             record = self.registers.datasets.edit(old.dataset_id, changes, measured=measured)
-            self._audit_dataset("dataset-edit", record, by, record=msgspec.to_builtins(record))
+            self._audit_dataset("dataset-edit", record, record=msgspec.to_builtins(record))
         return {"dataset": self._dataset(record)}
 
-    def dataset_remove(self, *, dataset: str, by: str = "") -> Document:
+    def dataset_remove(self, *, dataset: str) -> Document:
         """Offer a dataset no longer; its files stay."""
         with self.registers.database.transaction():
             record = self.registers.datasets.remove(dataset)
-            self._audit_dataset("dataset-remove", record, by)
+            self._audit_dataset("dataset-remove", record)
         return {"dataset": self._dataset(record)}
 
     def _dataset(self, record: DatasetRecord) -> Document:
@@ -262,7 +252,7 @@ class OwnerCommands:
         rule = rules.get(record.dataset_id, rules.get(record.name))
         return {**msgspec.to_builtins(record), "listed_to": None if rule is None else list(rule)}
 
-    def _audit_dataset(self, event: str, dataset: DatasetRecord, by: str, **facts: object) -> None:
+    def _audit_dataset(self, event: str, dataset: DatasetRecord, **facts: object) -> None:
         """Have the line on the disk before the register commits."""
         self.registers.audit.record_durably(
             event,
@@ -270,7 +260,7 @@ class OwnerCommands:
             name=dataset.name,
             tags=list(dataset.tags),
             path=dataset.path,
-            by=by,
+            by=self._by,
             **facts,
         )
 
@@ -289,7 +279,7 @@ class OwnerCommands:
     ) -> Document:
         """List the plans that match every filter."""
         found = self.registers.plans.all(
-            status=status, plan_type=type, name=name, search=search, sort=sort, descending=descending
+            status=status, plan_type=type, name=name, search=search or "", sort=sort, descending=descending
         )
         return {"plans": [_plan(plan) for plan in found]}
 
@@ -327,15 +317,12 @@ class OwnerCommands:
         status: PlanStatus,
         note: str = "",
         sha256: str | None = None,
-        by: str = "",
     ) -> Document:
         """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox."""
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
-            if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
-                raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
-            decision = registers.plans.decide(found.plan_id, status, note=note, by=by, sha256=sha256)
+            decision = registers.plans.decide(found.plan_id, status, note=note, by=self._by, sha256=sha256)
             registers.announce(decision, boot=self._boot())
         if self._running is not None:
             self._running.push(decision.researchers)
@@ -347,19 +334,19 @@ class OwnerCommands:
             "tells": list(decision.researchers),
         }
 
-    def plan_register(self, *, path: str, sha256: str, name: str, description: str = "", by: str = "") -> Document:
+    def plan_register(self, *, path: str, sha256: str, name: str, description: str = "") -> Document:
         """Take in the owner's own plan, approved by that; the file must still hold the bytes that the owner saw."""
         source = read_plan_file(Path(path), self.settings.max_plan_bytes)
         if hashlib.sha256(source).hexdigest() != sha256:
             raise ConflictError(f"{path} changed while it was being registered: look at it again")
-        plan = self.registers.plans.register(source, name=name, description=description, by=by)
+        plan = self.registers.plans.register(source, name=name, description=description, by=self._by)
         if self._running is not None:
             self._running.check_plan(plan.sha256)
         return {"plan": _plan(plan)}
 
-    def plan_delete(self, *, plan: str, by: str = "") -> Document:
+    def plan_delete(self, *, plan: str) -> Document:
         """Forget a plan, its bytes and its approval."""
-        deleted = self.registers.plans.delete(plan, by=by)
+        deleted = self.registers.plans.delete(plan, by=self._by)
         self._stop_runs_of(deleted)
         return {"plan": _plan(deleted)}
 
@@ -381,17 +368,17 @@ class OwnerCommands:
         return {"runs": [_run(record) for record in found]}
 
     def run_show(self, *, job_id: str) -> Document:
-        """Show a job with the beginning of what it printed, the end of what it logged, and its folder."""
+        """Show a job with the beginning of its output, the end of its log, and its folder."""
         record = self._run_record(job_id)
         path = self._folder.runs_dir / record.job.job_id
         return {
             "run": _run(record),
             "folder": str(path) if path.is_dir() else None,
-            "output": _output(path),
-            "logged": _logged(path),
+            "output": _output(JobFolder(path)),
+            "logged": _logged(JobFolder(path)),
         }
 
-    def run_stop(self, *, job_id: str, by: str = "") -> Document:
+    def run_stop(self, *, job_id: str) -> Document:
         """Have a job end; its researcher is told that its owner did it."""
         if self._running is None:
             raise ConflictError(
@@ -399,7 +386,7 @@ class OwnerCommands:
                 "'fedmon node start'"
             )
         found = self._run_record(job_id).job.job_id
-        self._running.runs.stop_by_owner(found, by=by)
+        self._running.runs.stop_by_owner(found, by=self._by)
         return {"run": _run(self._run_record(found))}
 
     def _run_record(self, reference: str) -> JobRecord:
@@ -426,9 +413,8 @@ class OwnerCommands:
         cgroup: str | None = None,
         name: str = "",
         found: FoundJob | None = None,
-        by: str = "",
     ) -> Document:
-        """Watch a job from the next sample on: its root processes, or its cgroup, or what was found of it."""
+        """Watch a job from the next sample on: by its root processes, its cgroup, or the shell's finding."""
         facts = {}
         if found is None:
             record = self._jobs().add(job_id, pids=pids, cgroup=cgroup, name=name)
@@ -436,14 +422,16 @@ class OwnerCommands:
             record = _watch_found(self._jobs(), found, job_id=job_id, cgroup=cgroup, name=name)
             pids = tuple(pid for pid, _ in found.processes)
             facts = {"scheduler": found.origin.scheduler, "method": found.origin.method}
-        self.registers.audit.record("job-watch", job_id=record.job_id, pids=pids, cgroup=record.cgroup, **facts, by=by)
+        self.registers.audit.record(
+            "job-watch", job_id=record.job_id, pids=pids, cgroup=record.cgroup, **facts, by=self._by
+        )
         return {"job": _job(record)}
 
-    def job_forget(self, *, job_id: str, by: str = "") -> Document:
+    def job_forget(self, *, job_id: str) -> Document:
         """Watch a job no longer; its processes are left alone."""
         ids = {each.job_id: each.job_id for each in self._jobs().records() if each.ended is None}
         record = self._jobs().remove(chosen(job_id, ids, what="watched job", see="fedmon node job list"))
-        self.registers.audit.record("job-forget", job_id=record.job_id, by=by)
+        self.registers.audit.record("job-forget", job_id=record.job_id, by=self._by)
         return {"job": _job(record)}
 
     def add_scalar(
@@ -503,46 +491,38 @@ def _arguments(method: Callable[..., Document]) -> type[msgspec.Struct]:
     return msgspec.defstruct(method.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
+def _rules(policy: Policy) -> Document:
+    return {
+        "policy": msgspec.to_builtins(policy.settings),
+        "rules": list(policy.describe()),
+        "obeys_nobody": policy.obeys_nobody,
+    }
+
+
 def _plan(plan: PlanRecord) -> Document:
-    """Return a record as a document, texts with nothing hidden."""
-    document: Document = msgspec.to_builtins(plan)
-    for key in ("name", "description", "note", "problem"):
-        document[key] = visible_text(document[key])
-    return {**document, "hint": plan.hint}
+    return {**msgspec.to_builtins(plan), "hint": plan.hint}
 
 
 def _run(record: JobRecord) -> Document:
-    """Return a record as a document, texts with nothing hidden."""
-    document: Document = msgspec.to_builtins(record.job)
-    for key in ("name", "reason"):
-        document[key] = visible_text(document[key])
-    if document["problem"] is not None:
-        document["problem"] = {
-            key: value if value is None else visible_text(value) for key, value in document["problem"].items()
-        }
     result = None if record.result is None else {"sha256": record.result.sha256, "bytes": record.result.size_bytes}
-    return {"researcher_id": record.researcher_id, **document, "result": result}
+    return {"researcher_id": record.researcher_id, **msgspec.to_builtins(record.job), "result": result}
 
 
-def _output(path: Path) -> dict[str, str | None]:
-    folder = JobFolder(path)
-    output: dict[str, str | None] = {}
+def _output(folder: JobFolder) -> dict[str, str | None]:
+    """Return the beginnings of a plan's output; None for a stream that cannot be read."""
+    output: dict[str, str | None] = {"stdout": None, "stderr": None}
     for name, read in (("stdout", folder.stdout), ("stderr", folder.stderr)):
-        try:
+        with contextlib.suppress(FedmonError):
             output[name] = visible_text(read(0, _SHOWN_BYTES).text)
-        except FedmonError:
-            output[name] = None
     return output
 
 
-def _logged(path: Path) -> list[str]:
+def _logged(folder: JobFolder) -> list[str]:
     """Return the last lines that the plan logged."""
-    try:
-        events = JobFolder(path).last_events(_SHOWN_BYTES)
-    except FedmonError:
-        return []
-    logged = [event for event in events if isinstance(event, Logged)]
-    return [visible_text(f"{event.level} {event.message}") for event in logged[-_SHOWN_LINES:]]
+    with contextlib.suppress(FedmonError):
+        logged = [event for event in folder.last_events(_SHOWN_BYTES) if isinstance(event, Logged)]
+        return [visible_text(f"{event.level} {event.message}") for event in logged[-_SHOWN_LINES:]]
+    return []
 
 
 def _job(record: WatchedJob) -> Document:

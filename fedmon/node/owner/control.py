@@ -7,9 +7,9 @@ One request and one response a line, both JSON objects: ``{"command": "plan-list
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
-import selectors
 import socket
 import struct
 import sys
@@ -22,12 +22,12 @@ import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError, InvalidInputError, NoAnswerError, StorageError
+from fedmon.node.folder import user_name
 
 SOCKET_NAME = "control.sock"
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Room for a training plan of the largest size that a node takes, escaped as JSON."""
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-MAX_CONNECTIONS = 16
 IDLE_TIMEOUT_S = 10.0
 ACCEPT_AGAIN_S = 1.0
 SPARE_DESCRIPTORS = 4
@@ -37,10 +37,11 @@ _BACKLOG = 128
 _SUN_PATH_BYTES = 100
 """A Unix address holds 104 to 108 bytes. Source: sys/un.h of Linux (108), macOS and the BSDs (104)."""
 _PEER = struct.Struct("3i")
+"""Process, user and group at the other end. Source: unix(7), SO_PEERCRED."""
 
 logger = logging.getLogger(__name__)
 
-Submit = Callable[[str, dict[str, Any]], dict[str, Any]]
+Submit = Callable[[str, dict[str, Any], str], dict[str, Any]]
 
 
 class ControlError(FedmonError):
@@ -70,22 +71,20 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ControlServer:
-    """Hands the owner's commands to the daemon; each connection has its own thread.
+    """Hands the owner's commands to the daemon; each connection has a thread, so that no client keeps others waiting.
 
-    ``submit`` is called on these threads: it runs a command on the router thread and returns its result within a
-    bounded time, or raises a FedmonError. A client that sends or reads nothing for ``idle_timeout_s`` is cut off, and
-    so is the oldest one when there are too many: no client keeps others waiting. ``start`` and ``stop`` may be called
-    from any thread.
+    ``submit(command, args, by)`` is called on these threads: it runs a command of a user on the router thread and
+    returns its result within a bounded time, or raises a FedmonError. A client that sends or reads nothing for
+    ``idle_timeout_s`` is cut off. ``start`` and ``stop`` may be called from any thread.
     """
 
     def __init__(self, folder: Path, submit: Submit, *, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
         self._path, self._submit, self._idle_timeout_s = folder / SOCKET_NAME, submit, idle_timeout_s
-        self._waker, self._wakened = socket.socketpair()
+        self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, threading.Thread] = {}
         self._thread = threading.Thread(target=self._accept_all, name="fedmon-control", daemon=True)
         self._spare: list[int] = []
-        self._stopping = False
 
     def start(self) -> None:
         """Listen. The caller holds the folder's lock, so a socket file that lies there is a dead daemon's.
@@ -102,19 +101,17 @@ class ControlServer:
         except OSError as error:
             self._listener.close()
             raise StorageError(f"cannot listen on {self._path}: {error.strerror}") from error
-        self._listener.settimeout(0.0)
         self._keep_spare()
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Close the door, and wait at most so long for commands that are being carried out."""
+        """Close the door, and wait at most so long for commands that are being carried out; after a start."""
         deadline = Deadline(timeout_s)
-        self._stopping = True
-        self._waker.close()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-            self._path.unlink(missing_ok=True)
-            self._listener.close()
+        self._stopping.set()
+        _shut(self._listener, socket.SHUT_RDWR)
+        self._thread.join(timeout_s)
+        self._path.unlink(missing_ok=True)
+        self._listener.close()
         with self._lock:
             open_clients = dict(self._clients)
             self._give_spare()
@@ -122,61 +119,47 @@ class ControlServer:
             _shut(client, socket.SHUT_RD)  # a response still goes out
         for thread in open_clients.values():
             thread.join(deadline.left_s())
-        self._wakened.close()
 
     def _accept_all(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._wakened, selectors.EVENT_READ)
-            while True:
-                selector.register(self._listener, selectors.EVENT_READ)
-                selector.select()
-                selector.unregister(self._listener)
-                if self._stopping:
+        while not self._stopping.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError as error:  # mostly EMFILE; the client stays in the backlog
+                if self._stopping.is_set():
                     return
-                if not self._accept():
-                    selector.select(ACCEPT_AGAIN_S)
-
-    def _accept(self) -> bool:
-        """Take in one client; return False where the process can open no more files, for the moment."""
-        try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return True
-        except OSError as error:  # mostly EMFILE; the client stays in the backlog
-            if not self._spare:
-                return False
-            logger.warning("control connection: %s; spare file descriptors are used", error.strerror)
-            self._give_spare()
-            return True
-        if not _is_ours(client):
-            logger.warning("control connection refused: it comes from another user")
-            client.close()
-            return True
-        thread = threading.Thread(target=self._serve, args=(client,), name="fedmon-control-client", daemon=True)
-        with self._lock:
-            if len(self._clients) >= MAX_CONNECTIONS:
-                oldest = next(iter(self._clients))
-                del self._clients[oldest]
-                _shut(oldest, socket.SHUT_RDWR)
-            self._clients[client] = thread
-        thread.start()
-        return True
+                if not self._spare:
+                    self._stopping.wait(ACCEPT_AGAIN_S)
+                    continue
+                logger.warning("control connection: %s; spare file descriptors are used", error.strerror)
+                self._give_spare()
+                continue
+            user = _user_of(client)
+            if user not in (os.geteuid(), 0):
+                logger.warning("control connection refused: it comes from another user")
+                client.close()
+                continue
+            serve = functools.partial(self._serve, client, user)
+            thread = threading.Thread(target=serve, name="fedmon-control-client", daemon=True)
+            with self._lock:
+                self._clients[client] = thread
+            thread.start()
 
     def _keep_spare(self) -> None:
         with contextlib.suppress(OSError):
-            while len(self._spare) < SPARE_DESCRIPTORS and not self._stopping:
+            while len(self._spare) < SPARE_DESCRIPTORS and not self._stopping.is_set():
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _give_spare(self) -> None:
         while self._spare:
             os.close(self._spare.pop())
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, client: socket.socket, user: int) -> None:
+        by = user_name(user)  # which may ask a directory service
         client.settimeout(self._idle_timeout_s)
         try:
             with client.makefile("rb") as requests:
                 while (line := requests.readline(MAX_REQUEST_BYTES)).endswith(b"\n"):
-                    client.sendall(self._answer(line))
+                    client.sendall(self._answer(line, by))
         except TimeoutError:
             logger.warning("control connection closed: nothing came or went for %.1f s", self._idle_timeout_s)
         except OSError as error:
@@ -187,10 +170,10 @@ class ControlServer:
                 client.close()
                 self._keep_spare()
 
-    def _answer(self, line: bytes) -> bytes:
+    def _answer(self, line: bytes, by: str) -> bytes:
         try:
             request = msgspec.json.decode(line, type=ControlRequest)
-            return msgspec.json.encode({"result": self._submit(request.command, request.args)}) + b"\n"
+            return msgspec.json.encode({"result": self._submit(request.command, request.args, by)}) + b"\n"
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             told = InvalidInputError(f"not a control request: {error}").facts()
         except FedmonError as error:
@@ -231,11 +214,6 @@ class ControlClient:
         self._responses.close()
         self._socket.close()
 
-    @property
-    def daemon_pid(self) -> int | None:
-        """The process that listens, where the system tells (Linux)."""
-        return _peer(self._socket)[0] if sys.platform == "linux" else None
-
     def call(self, command: str, **args: Any) -> dict[str, Any]:
         """Run one command in the daemon and return its result.
 
@@ -274,15 +252,12 @@ def short_address(path: Path) -> Iterator[str]:
         yield str(link / path.name)
 
 
-def _is_ours(client: socket.socket) -> bool:
-    """Tell whether a client runs as the daemon's user or as root; elsewhere than on Linux the 0600 mode must do."""
-    return sys.platform != "linux" or _peer(client)[1] in (os.geteuid(), 0)
-
-
-def _peer(connected: socket.socket) -> tuple[int, int]:
-    """Return pid and user id. Source: unix(7), SO_PEERCRED."""
-    pid, uid, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return pid, uid
+def _user_of(client: socket.socket) -> int:
+    """Return the id of a client's user; elsewhere than on Linux the 0600 mode of the socket must do."""
+    if sys.platform != "linux":
+        return os.geteuid()
+    _, user, _ = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return int(user)
 
 
 def _shut(client: socket.socket, how: int) -> None:

@@ -12,7 +12,6 @@ import hashlib
 import logging
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -21,8 +20,8 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.files import make_private, sync
-from fedmon.common.store.damage import set_aside
+from fedmon.common.files import make_private, storage_errors, sync
+from fedmon.common.store.damage import DamagedFileError, set_aside
 from fedmon.node.requests.audit import FIRST_PREVIOUS
 
 logger = logging.getLogger(__name__)
@@ -145,32 +144,31 @@ _TABLES = """SELECT m.name AS name, (SELECT group_concat(c.name) FROM pragma_tab
 class Database:
     """One SQLite connection in WAL mode, synced to the disk at every commit.
 
-    Belongs to the thread that opened it, or the last that called `adopt`; no method but `adopt` is for another thread.
-    A damaged file is set aside under its name plus ``.damaged-<utc>`` and replaced by its copy, or by an empty one
-    where there is none. Then `behind` is the last line of the audit when the copy was made, the mark ``damage`` says
-    what happened, and `restore.restore` brings the content up to date.
+    For one thread at a time. A damaged file is set aside under its name plus ``.damaged-<utc>`` and replaced by its
+    copy, or by an empty one where there is none. Then `behind` is the last line of the audit when the copy was made,
+    the mark ``damage`` says what happened, and `Registers` brings the content up to date.
     """
 
-    def __init__(self, path: Path, *, must_exist: bool = False) -> None:
+    def __init__(self, path: Path, *, must_exist: bool = False, restores: bool = True) -> None:
         """Open or make the file; with ``must_exist`` a missing or empty one counts as damaged.
 
-        Raises StorageError when that is impossible, or when a newer fedmon wrote it.
+        Raises StorageError when that is impossible, or when a newer fedmon wrote it, and DamagedFileError if it is
+        damaged and nothing ``restores`` it.
         """
         self.path = path.absolute()
         self.copy_path = self.path.with_name(f"{self.path.name}.copy")
-        self._owner = threading.get_ident()
+        self._staged = self.path.with_name(f"{self.path.name}.new")
         self._level = 0
         self._after_commit: list[Callable[[], object]] = []
         try:
             if must_exist and not (path.exists() and path.stat().st_size):
-                raise _DamagedError("it is missing or empty, and the audit is not")
+                raise DamagedFileError("it is missing or empty, and the audit is not")
             self._connection = _opened(self.path)
-        except _DamagedError as damage:
+        except DamagedFileError as damage:
+            if not restores:
+                raise
             self._put_copy_in_place(" ".join(str(damage).split()))
-            try:
-                self._connection = _opened(self.path)
-            except _DamagedError as again:
-                raise StorageError(f"cannot make the register {self.path}: {again}") from again
+            self._connection = _opened(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -178,19 +176,13 @@ class Database:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def adopt(self) -> None:
-        """Make the calling thread the owner; the former owner must have ended or never use the database again."""
-        self._owner = threading.get_ident()
-
     def close(self) -> None:
         """Close the file; safe to call twice."""
-        self._check_owner()
         self._connection.close()
 
     @property
     def changes(self) -> int | None:
         """Return a number that grows with every change, undone ones too; None while changes may still be undone."""
-        self._check_owner()
         return None if self._level else self._connection.total_changes
 
     @contextlib.contextmanager
@@ -200,7 +192,6 @@ class Database:
         A transaction inside another one joins it: its changes are undone alone when it fails, and are committed with
         the outer one. Raises StorageError, with nothing changed, when the disk is full or the file cannot be written.
         """
-        self._check_owner()
         name, callbacks = f"level{self._level}", len(self._after_commit)
         # SQLite has savepoints in place of transactions inside a transaction; one that is undone stays until released.
         begin, *undo, end = (
@@ -229,22 +220,18 @@ class Database:
                 callback()
 
     def after_commit(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once the running transaction is committed, never when it fails."""
-        if not self._level:
-            raise RuntimeError("after_commit needs a running transaction")
+        """Call ``callback`` once the running transaction is committed, never when it fails; inside one."""
         self._after_commit.append(callback)
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> int:
         """Run one statement that changes something; returns the number of rows it changed."""
         if self._level:
-            self._check_owner()
             return self._run(statement, values).rowcount
         with self.transaction():
             return self._run(statement, values).rowcount
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
         """Run a query and return its rows as mappings from column to value. Raises StorageError."""
-        self._check_owner()
         try:
             cursor = self._connection.execute(statement, values)
             names = [column[0] for column in cursor.description]
@@ -279,7 +266,7 @@ class Database:
         return None if mark is None else datetime.datetime.fromisoformat(mark)
 
     def mark(self, name: str) -> str | None:
-        """Return a value that belongs to the file as a whole, such as ``report``: what its last restore found."""
+        """Return a value that belongs to the file as a whole, such as ``report``: the findings of its last restore."""
         found = self.rows("SELECT value FROM marks WHERE name = ?", (name,))
         return found[0]["value"] if found else None
 
@@ -296,56 +283,45 @@ class Database:
             age = utc_now().timestamp() - self.copy_path.stat().st_mtime
             if 0 <= age < COPY_EVERY.total_seconds():
                 return
-        staged = self.path.with_name(f"{self.path.name}.new")
-        _remove(staged)
-        self._check_owner()
-        self._run("VACUUM INTO ?", (str(staged),))
+        _remove(self._staged)
+        self._run("VACUUM INTO ?", (str(self._staged),))
         try:
-            with contextlib.closing(_opened(staged)) as connection:
-                _mark(connection, staged, behind=audit_end, damage=None)
-        except _DamagedError as damage:
-            _remove(staged)
+            with Database(self._staged, restores=False) as copy:
+                copy.set_mark("behind", f"{audit_end[0]} {audit_end[1]}")
+        except DamagedFileError as damage:
+            _remove(self._staged)
             raise StorageError(
                 f"the register {self.path} is damaged ({damage}) and was not copied: restart the node to restore it"
             ) from damage
-        _put(staged, self.copy_path)
+        _put(self._staged, self.copy_path)
 
     def _put_copy_in_place(self, damage: str) -> None:
         """Replace the damaged file in one step by its copy, or by an empty register that is behind the whole audit."""
-        staged = self.path.with_name(f"{self.path.name}.new")
-        _remove(staged)
+        _remove(self._staged)
         source = "begun anew: there was no copy"
-        try:
+        with storage_errors(self._staged):
             with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(self.copy_path, staged)
+                shutil.copyfile(self.copy_path, self._staged)
                 made = datetime.datetime.fromtimestamp(self.copy_path.stat().st_mtime, datetime.UTC)
                 source = f"restored from its copy of {made.isoformat(timespec='seconds')}"
             try:
-                connection = _opened(staged)
-            except _DamagedError:
+                new = Database(self._staged, restores=False)
+            except DamagedFileError:
                 source = "begun anew: its copy was damaged as well"
-                _remove(staged)
+                _remove(self._staged)
                 set_aside(self.copy_path)
-                connection = _opened(staged)
-        except OSError as error:
-            raise StorageError(f"cannot restore the register {self.path}: {error.strerror}") from error
-        with contextlib.closing(connection):
-            _mark(connection, staged, behind=None, damage=f"{damage}; {source}")
+                new = Database(self._staged, restores=False)
+        with new, new.transaction():
+            if new.mark("behind") is None:
+                new.set_mark("behind", f"0 {FIRST_PREVIOUS}")
+            new.set_mark("damage", f"{damage}; {source}")
         aside = set_aside(self.path)
-        _put(staged, self.path)
+        _put(self._staged, self.path)
         logger.error("the register %s was damaged: %s; %s; set aside as %s", self.path, damage, source, aside)
-
-    def _check_owner(self) -> None:
-        if threading.get_ident() != self._owner:
-            raise RuntimeError(f"{self.path} belongs to another thread; call adopt() where its new owner starts")
-
-
-class _DamagedError(Exception):
-    """The file holds something that SQLite cannot have written."""
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """Open or make a file, with everything in it checked. Raises StorageError, and _DamagedError."""
+    """Open or make a file, with everything in it checked. Raises StorageError, and DamagedFileError."""
     make_private(path)
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
@@ -355,17 +331,17 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys=ON")
         verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if verdict != "ok":
-            raise _DamagedError(verdict)
+            raise DamagedFileError(verdict)
         _migrate(connection, path)
         _keep_total(connection)
     except sqlite3.Error as error:
         connection.close()
         if error.sqlite_errorcode & 0xFF in _DAMAGED:
-            raise _DamagedError(str(error)) from error
+            raise DamagedFileError(str(error)) from error
         raise _storage_error(path, error) from error
     except UnicodeDecodeError as error:
         connection.close()
-        raise _DamagedError(f"a name in it is not UTF-8: {error.object!r}") from error
+        raise DamagedFileError(f"a name in it is not UTF-8: {error.object!r}") from error
     except BaseException:
         connection.close()
         raise
@@ -377,15 +353,15 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     if version >= TOTAL_SINCE:
         marked = connection.execute("SELECT value FROM marks WHERE name = 'version'").fetchone()
         if marked != (str(version),):
-            raise _DamagedError(f"it says that it has version {version}, and is marked otherwise")
+            raise DamagedFileError(f"it says that it has version {version}, and is marked otherwise")
     if version > SCHEMA_VERSION:
         raise StorageError(
             f"the register {path} has version {version} and this fedmon knows up to {SCHEMA_VERSION}: upgrade fedmon"
         )
     if version < 0 or _objects(connection) != _expected_objects(version):
-        raise _DamagedError("its tables are not those of any fedmon")
+        raise DamagedFileError("its tables are not those of any fedmon")
     if version >= TOTAL_SINCE and connection.execute("SELECT value FROM total").fetchone() != (_total_of(connection),):
-        raise _DamagedError("a row in it is not what was written")
+        raise DamagedFileError("a row in it is not what was written")
     if version == SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -417,7 +393,7 @@ def _expected_objects(version: int) -> set[tuple[str, str]]:
 
 
 def _total_of(connection: sqlite3.Connection) -> int:
-    """Compute from all rows what an undamaged file has as its ``total``."""
+    """Compute from all rows the ``total`` of an undamaged file."""
     total = 0
     for name, columns in connection.execute(_TABLES).fetchall():
         for row in connection.execute(f"SELECT {columns} FROM {name}"):  # noqa: S608 - our own tables
@@ -430,7 +406,7 @@ def _keep_total(connection: sqlite3.Connection) -> None:
     connection.create_function("toggled", -1, _toggled, deterministic=True)
     for name, columns in connection.execute(_TABLES).fetchall():
         old, new = (", ".join(f"{side}.{column}" for column in columns.split(",")) for side in ("OLD", "NEW"))
-        # Temporary, so that other programs can open the file; what they change counts as damage.
+        # Temporary, so that other programs can open the file; their changes count as damage.
         for change, sides in (("INSERT", (new,)), ("DELETE", (old,)), ("UPDATE", (old, new))):
             statements = "; ".join(
                 f"UPDATE total SET value = toggled(value, '{name}', {side})"  # noqa: S608 - our own tables
@@ -446,39 +422,19 @@ def _toggled(total: int, table: str, *values: object) -> int:
     return total ^ int.from_bytes(digest, signed=True)
 
 
-def _mark(connection: sqlite3.Connection, path: Path, *, behind: tuple[int, str] | None, damage: str | None) -> None:
-    """Note in a copy which lines of the audit it knows of, and in one that takes the file's place what happened."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        if behind is not None:
-            connection.execute("DELETE FROM marks WHERE name = 'behind'")
-        number, digest = behind or (0, FIRST_PREVIOUS)
-        connection.execute("INSERT OR IGNORE INTO marks VALUES ('behind', ?)", (f"{number} {digest}",))
-        if damage is not None:
-            connection.execute("DELETE FROM marks WHERE name = 'damage'")
-            connection.execute("INSERT INTO marks VALUES ('damage', ?)", (damage,))
-        connection.execute("COMMIT")
-    except sqlite3.Error as error:
-        raise _storage_error(path, error) from error
-
-
 def _put(staged: Path, path: Path) -> None:
     """Give a closed file the name of another, safe from a power cut. Raises StorageError."""
-    try:
+    with storage_errors(path):
         sync(staged)
         staged.replace(path)
         sync(path.parent)
-    except OSError as error:
-        raise StorageError(f"cannot write the register {path}: {error.strerror}") from error
 
 
 def _remove(staged: Path) -> None:
-    """Remove what an attempt left that did not come to its end. Raises StorageError."""
-    try:
+    """Remove the remains of an unfinished attempt. Raises StorageError."""
+    with storage_errors(staged):
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{staged}{suffix}").unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot remove {staged}: {error.strerror}") from error
 
 
 def _storage_error(path: Path, error: sqlite3.Error) -> StorageError:

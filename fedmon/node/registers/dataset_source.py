@@ -1,12 +1,14 @@
-"""What lies at the path of a dataset: whether it can be offered, its shape, and the types of a table's columns.
+"""The data at the path of a dataset: whether it can be offered, its shape, and the types of a table's columns.
 
-The names of types are those that a reader of pandas knows: ``int64``, ``uint64``, ``float64``, ``bool`` and ``object``
-(texts, dates, and columns that mix kinds). As there, an integer column with gaps is ``float64``, a truth column with
-gaps is ``object``, a column of nothing but gaps is ``float64``, and integers beyond 64 bits are ``object``.
+The names of types are those of pandas: ``int64``, ``float64``, ``bool`` and ``object`` (texts, dates, and columns that
+mix kinds). As there, an integer column with gaps is ``float64``, a truth column with gaps is ``object``, a column of
+nothing but gaps is ``float64``, and integers beyond 64 bits are ``object``.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import csv
 import os
 import re
@@ -21,14 +23,12 @@ from fedmon.plan.dataset import GAPS, SAMPLE_CHARACTERS, TRUTHS, column_names, d
 
 TABLES = frozenset({"csv", "tabular"})
 FOLDERS = frozenset({"images", "medical-folder"})
-DType = Literal["int64", "uint64", "float64", "bool", "object"]
+Kind = Literal["gap", "truth", "integer", "float", "text"]
 
 MAX_LINE_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 100_000
 
-_IMAGE_SUFFIXES = frozenset(
-    {".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".nii", ".nii.gz", ".png", ".tif", ".tiff", ".webp"}
-)
+_IMAGE_SUFFIXES = (".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".nii", ".nii.gz", ".png", ".tif", ".tiff", ".webp")
 _CHUNK_CELLS = 200_000
 _NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE | re.ASCII)
 
@@ -41,11 +41,11 @@ class DatasetShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(path: Path, data_type: str) -> DatasetShape:
-    """Look at what a dataset is to be made of; safe from any thread.
+    """Return shape and types of the data at a path; safe from any thread.
 
     A csv or tabular file is read through; the images of a folder and of its subfolders are counted; of a medical
     folder the subjects (subfolders) are counted; of other types only the presence is checked. Raises InvalidInputError
-    when there is nothing at ``path``, or not what the type needs.
+    when there is nothing at ``path``, or nothing of that type.
     """
     try:
         if not path.exists():
@@ -92,18 +92,18 @@ def _read(path: Path, file: TextIO, delimiter: str) -> DatasetShape:
         if header is None:
             raise _unreadable(path, "it is empty")
         names = _column_names(path, header)
-        columns = [_Column() for _ in names]
+        kinds: list[set[Kind]] = [set() for _ in names]
         rows = 0
         for chunk in _chunks(path, reader, len(names)):
             rows += len(chunk)
-            for column, values in zip(columns, zip(*chunk, strict=True), strict=True):
-                column.take(values)
+            for known, values in zip(kinds, zip(*chunk, strict=True), strict=True):
+                if "text" not in known:
+                    known.update(_kinds_of(set(values)))
     except csv.Error as error:
         raise _unreadable(path, f"line {reader.line_num}: {error}") from error
     if not rows:
         raise _unreadable(path, "it has names of columns but no rows")
-    dtypes: dict[str, str] = {name: column.dtype() for name, column in zip(names, columns, strict=True)}
-    return DatasetShape(shape=[rows, len(names)], dtypes=dtypes)
+    return DatasetShape(shape=[rows, len(names)], dtypes=dict(zip(names, map(_dtype, kinds), strict=True)))
 
 
 def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[list[str]]]:
@@ -124,61 +124,38 @@ def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[lis
         yield chunk
 
 
-class _Column:
-    """What the values of one column had in common so far."""
+def _kinds_of(values: set[str]) -> Iterator[Kind]:
+    """Yield the kinds of values in a part of a column."""
+    present = values - GAPS
+    if len(present) < len(values):
+        yield "gap"
+    others = present - TRUTHS.keys()
+    if len(others) < len(present):
+        yield "truth"
+    joined = "".join(others)
+    if "_" in joined or not joined.isascii():  # int() and float() take underscores, and the digits of every script
+        yield "text"
+    elif others:
+        yield _kind_of_numbers(others)
 
-    def __init__(self) -> None:
-        self._kinds: set[Literal["gap", "truth", "integer", "float", "text"]] = set()
-        self._lowest, self._highest = 0, 0
 
-    def take(self, values: tuple[str, ...]) -> None:
-        """Look at more values; costs nothing once the column is known to hold texts."""
-        kinds = self._kinds
-        if "text" in kinds or self._take_numbers(values):
-            return
-        present = [value for value in values if value not in GAPS]
-        if len(present) != len(values):
-            kinds.add("gap")
-            if not present or self._take_numbers(present):
-                return
-        truths = sum(map(TRUTHS.__contains__, present))
-        if truths:
-            kinds.add("truth")
-        if truths != len(present) or not kinds.isdisjoint({"integer", "float"}):
-            kinds.add("text")
+def _kind_of_numbers(values: set[str]) -> Kind:
+    with contextlib.suppress(ValueError):
+        numbers = list(map(int, values))
+        return "integer" if min(numbers) >= -(2**63) and max(numbers) < 2**63 else "text"
+    with contextlib.suppress(ValueError):
+        collections.deque(map(float, values), maxlen=0)
+        return "float"
+    return "text"
 
-    def dtype(self) -> DType:
-        """Return the type that all values fit."""
-        if "text" in self._kinds or ("truth" in self._kinds and len(self._kinds) > 1):
-            return "object"
-        if "truth" in self._kinds:
-            return "bool"
-        if not self._kinds.isdisjoint({"float", "gap"}):
-            return "float64"
-        if self._lowest >= -(2**63) and self._highest < 2**63:
-            return "int64"
-        return "uint64" if self._lowest >= 0 and self._highest < 2**64 else "object"
 
-    def _take_numbers(self, values: tuple[str, ...] | list[str]) -> bool:
-        joined = "".join(values)
-        if "_" in joined or not joined.isascii():  # int() and float() take underscores, and the digits of every script
-            return False
-        try:
-            numbers = list(map(int, values))
-        except ValueError:
-            return self._take_floats(values)
-        self._kinds.add("integer")
-        self._lowest, self._highest = min(self._lowest, *numbers), max(self._highest, *numbers)
-        return True
-
-    def _take_floats(self, values: tuple[str, ...] | list[str]) -> bool:
-        try:
-            for _ in map(float, values):
-                pass
-        except ValueError:
-            return False
-        self._kinds.add("float")
-        return True
+def _dtype(kinds: set[Kind]) -> str:
+    """Return the type that all kinds of values in a column fit."""
+    if "text" in kinds or ("truth" in kinds and len(kinds) > 1):
+        return "object"
+    if "truth" in kinds:
+        return "bool"
+    return "int64" if kinds == {"integer"} else "float64"
 
 
 def _column_names(path: Path, header: list[str]) -> list[str]:
@@ -215,18 +192,12 @@ def _unreadable(path: Path, cause: str) -> InvalidInputError:
 
 
 def _images(folder: Path) -> int:
-    return sum(
-        1 for _, _, names in os.walk(folder, onerror=_raise) for name in names if _IMAGE_SUFFIXES & _suffixes(name)
-    )
-
-
-def _suffixes(name: str) -> frozenset[str]:
-    parts = name.lower().split(".")
-    return frozenset({f".{parts[-1]}", f".{'.'.join(parts[-2:])}"}) if len(parts) > 1 else frozenset()
+    files = (name for _, _, names in os.walk(folder, onerror=_raise) for name in names)
+    return sum(name.lower().endswith(_IMAGE_SUFFIXES) for name in files)
 
 
 def _subjects(folder: Path) -> int:
-    return sum(1 for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sum(path.is_dir() and not path.name.startswith(".") for path in folder.iterdir())
 
 
 def _raise(error: OSError) -> None:

@@ -15,7 +15,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen
 from fedmon.common.wire import messages
-from fedmon.node.registers.database import Database, readable, timestamp
+from fedmon.node.registers.database import Database, Row, timestamp
 from fedmon.node.registers.dataset_source import DatasetShape, measure
 from fedmon.node.registers.plan_source import checked_line, visible_text
 
@@ -51,13 +51,11 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
     modified: datetime.datetime
 
     def listed(self) -> messages.Dataset:
-        """Return what researchers are told: neither the path nor any parameter that looks like one.
+        """Return the dataset for researchers: without path or any parameter that looks like one.
 
         The types of very many columns (more than 24 KB of them) stay here too; the shape still tells how many.
         """
-        dtypes = self.dtypes
-        if dtypes is not None and _is_long(dtypes):
-            dtypes = None
+        is_long = self.dtypes is not None and len(_encode(self.dtypes)) > MAX_LISTED_DTYPES_BYTES
         return messages.Dataset(
             dataset_id=self.dataset_id,
             name=self.name,
@@ -65,7 +63,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
             tags=list(self.tags),
             description=self.description,
             shape=self.shape,
-            dtypes=dtypes,
+            dtypes=None if is_long else self.dtypes,
             dataset_parameters=None if self.dataset_parameters is None else _without_paths(self.dataset_parameters),
             created=self.created,
             modified=self.modified,
@@ -109,7 +107,7 @@ class DatasetRegister:
         parameters: Mapping[str, Any] | None = None,
         measured: DatasetShape | None = None,
     ) -> DatasetRecord:
-        """Offer what lies at ``path``; a table is read for its shape and types.
+        """Offer the data at ``path``; a table is read for its shape and types.
 
         Raises InvalidInputError when a field or the file cannot be used, ConflictError when the name is taken or the
         tags are the same as, part of, or more than those of another dataset: a search could not tell them apart.
@@ -129,7 +127,7 @@ class DatasetRegister:
         return self._keep(record, measured, is_moved=True)
 
     def edit(self, reference: str, changes: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
-        """Change what is given and check all of it again; a changed path or type is read anew.
+        """Change the given fields and check them all again; a changed path or type is read anew.
 
         Raises NotFoundError, and what `add` raises; nothing is changed then.
         """
@@ -159,7 +157,7 @@ class DatasetRegister:
         return record
 
     def redo(self, line: Mapping[str, Any]) -> None:
-        """Do again what a line of the audit says; for a register that was restored from an earlier copy.
+        """Redo a line of the audit, for a register that was restored from an earlier copy.
 
         Raises StorageError for a line that does not hold the whole record, as those of earlier releases.
         """
@@ -174,7 +172,7 @@ class DatasetRegister:
         if self._read is not None and changes == self._read[0]:
             return list(self._read[1])
         rows = self._database.rows("SELECT * FROM datasets ORDER BY name, dataset_id")
-        records = readable(rows, _record)
+        records = list(map(_record, rows))
         self._read = None if changes is None else (changes, records)
         return list(records)
 
@@ -196,7 +194,7 @@ class DatasetRegister:
         return [record for record in self.all() if wanted <= set(record.tags)]
 
     def _replace(self, dataset_id: str, record: DatasetRecord | None) -> None:
-        """Put a record in the place of what is there under this id; inside a transaction."""
+        """Replace the record of this id; inside a transaction."""
         self._database.execute("DELETE FROM datasets WHERE dataset_id = ?", (dataset_id,))
         if record is not None:
             columns = _columns(record)
@@ -239,15 +237,12 @@ def _columns(record: DatasetRecord) -> dict[str, object]:
     return columns
 
 
-def _record(row: dict[str, Any]) -> DatasetRecord:
-    try:
-        decoded = {
-            column: msgspec.json.decode(value) if column in _JSON_COLUMNS and value is not None else value
-            for column, value in row.items()
-        }
-        return msgspec.convert(decoded, DatasetRecord)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise StorageError(f"the record of dataset {row['dataset_id']} is damaged: {error}") from error
+def _record(row: Row) -> DatasetRecord:
+    decoded = {
+        column: msgspec.json.decode(value) if column in _JSON_COLUMNS and value is not None else value
+        for column, value in row.items()
+    }
+    return msgspec.convert(decoded, DatasetRecord)
 
 
 def _checked(record: DatasetRecord) -> DatasetRecord:
@@ -275,12 +270,6 @@ def _checked(record: DatasetRecord) -> DatasetRecord:
             f"the dataset takes {size} bytes in a message, more than {MAX_LISTED_BYTES}: shorten tags or parameters"
         )
     return checked
-
-
-def _is_long(dtypes: dict[str, str]) -> bool:
-    characters = sum(map(len, dtypes)) + 16 * len(dtypes)
-    # A character takes at most six bytes in JSON: most tables need no closer look.
-    return 6 * characters > MAX_LISTED_DTYPES_BYTES and len(msgspec.json.encode(dtypes)) > MAX_LISTED_DTYPES_BYTES
 
 
 def _without_paths(parameters: Mapping[str, Any]) -> dict[str, Any]:

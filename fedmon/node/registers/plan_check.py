@@ -1,8 +1,7 @@
-"""Read the code of one training plan in a process of its own that may use little time and memory.
+"""Read the code of one training plan in a separate process that may use little time and memory.
 
-Run as a script with the bytes of the plan on stdin. Prints the line ``parsed`` once they are known to be Python, and at
-the end one JSON object with ``minified_sha256`` and ``problem``. It imports nothing of ours, so that it runs isolated
-from paths, environment and user site.
+Run as a script with the bytes of the plan on stdin. Prints one JSON object: ``parses``, ``minified_sha256`` and
+``problem``. It imports nothing of ours, so that it runs isolated from paths, environment and user site.
 """
 
 from __future__ import annotations
@@ -16,27 +15,29 @@ import warnings
 
 CPU_S = 5
 MEMORY_BYTES = 512 * 1024 * 1024
-PARSED = "parsed"
 
 
 def main() -> None:
     """Check what stdin holds and print the verdict."""
-    _limit()
+    for limit, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+        resource.setrlimit(limit, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
     source = sys.stdin.buffer.read()
     warnings.simplefilter("ignore")
-    digest, problem = None, ""
+    parses, digest, problem = False, None, ""
     try:
         ast.parse(source)
-        sys.stdout.write(f"{PARSED}\n")
-        sys.stdout.flush()
+        parses = True
         digest = minified_sha256(source)
     except (SyntaxError, ValueError) as error:
-        problem = _described(error)
+        problem = f"not Python: {error}"
+        if isinstance(error, SyntaxError) and error.lineno is not None:
+            problem = f"line {error.lineno}: {error.msg}"
     except RecursionError:
         problem = "the code is nested too deeply to be read"
     except MemoryError:
         problem = f"the code is too large or too deeply nested to be read within {MEMORY_BYTES >> 20} MB"
-    json.dump({"minified_sha256": digest, "problem": problem}, sys.stdout)
+    json.dump({"parses": parses, "minified_sha256": digest, "problem": problem}, sys.stdout)
 
 
 def minified_sha256(source: bytes) -> str | None:
@@ -60,19 +61,6 @@ def minified_sha256(source: bytes) -> str | None:
     except python_minifier.UnstableMinification:
         return None
     return hashlib.sha256(minified.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-
-def _described(error: SyntaxError | ValueError) -> str:
-    if isinstance(error, SyntaxError) and error.lineno is not None:
-        return f"line {error.lineno}: {error.msg}"
-    return f"not Python: {error}"
 
 
 if __name__ == "__main__":

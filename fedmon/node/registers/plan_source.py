@@ -1,15 +1,17 @@
-"""The source of training plans: what a node takes in, keeps by its digest, and shows with nothing hidden."""
+"""The source of training plans: checked, kept by its digest, and shown with nothing hidden."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import os
 import re
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.files import write_whole
+from fedmon.common.files import storage_errors, write_whole
 from fedmon.common.log import is_hidden
 
 MAX_NAME_LENGTH = 256
@@ -33,30 +35,24 @@ class PlanStore:
     def __init__(self, folder: Path) -> None:
         """Make the folder when it is missing, readable by its owner only. Raises StorageError."""
         self.folder = folder.absolute()
-        try:
+        with storage_errors(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the plan folder {self.folder}: {error.strerror}") from error
 
-    def write(self, source: bytes, *, durably: bool = True) -> str:
-        """Write bytes whole or not at all, and return their SHA-256.
-
-        ``durably`` has them on the disk, safe from a power cut, before this returns. Raises StorageError.
-        """
+    def write(self, source: bytes) -> str:
+        """Have bytes whole on the disk, safe from a power cut, and return their SHA-256. Raises StorageError."""
         sha256 = hashlib.sha256(source).hexdigest()
-        path = self.folder / sha256
-        try:
-            if not _holds(path, source) or durably:
-                write_whole(path, source, mode=0o600, folder_mode=0o700, durable=durably)
-        except OSError as error:
-            raise StorageError(f"cannot write the plan file {path}: {error.strerror}") from error
+        with contextlib.suppress(StorageError):
+            self.read(sha256)
+            return sha256
+        write_whole(self.folder / sha256, source, mode=0o600, folder_mode=0o700, durable=True)
         return sha256
 
     def read(self, sha256: str) -> bytes:
         """Return the bytes with this digest, computed anew. Raises StorageError when they are missing or altered."""
-        path = self._path(sha256)
+        path = self.folder / sha256
         try:
-            source = _content(path)
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                source = file.read()
         except OSError as error:
             raise StorageError(f"cannot read the plan file {path}: {error.strerror}") from error
         if hashlib.sha256(source).hexdigest() != sha256:
@@ -68,37 +64,15 @@ class PlanStore:
 
     def remove(self, sha256: str) -> None:
         """Remove the bytes with this digest; nothing happens when they are gone. Raises StorageError."""
-        path = self._path(sha256)
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot remove the plan file {path}: {error.strerror}") from error
+        with storage_errors(self.folder / sha256):
+            (self.folder / sha256).unlink(missing_ok=True)
 
-    def clear_staged(self) -> None:
-        """Remove what a crash left half-written. Raises StorageError."""
-        try:
+    def keep_only(self, digests: AbstractSet[str]) -> None:
+        """Remove the files of other plans, and half-written files of a crash. Raises StorageError."""
+        with storage_errors(self.folder):
             for path in self.folder.iterdir():
-                if _STAGED.fullmatch(path.name):
+                if _STAGED.fullmatch(path.name) or (_DIGEST.fullmatch(path.name) and path.name not in digests):
                     path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot tidy the plan folder {self.folder}: {error.strerror}") from error
-
-    def _path(self, sha256: str) -> Path:
-        if not _DIGEST.fullmatch(sha256):
-            raise ValueError(f"{sha256!r} is not a SHA-256")
-        return self.folder / sha256
-
-
-def _holds(path: Path, source: bytes) -> bool:
-    try:
-        return _content(path) == source
-    except FileNotFoundError:
-        return False
-
-
-def _content(path: Path) -> bytes:
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        return file.read()
 
 
 def checked_name(source: bytes, name: str, description: str, *, max_bytes: int) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from fedmon.common.actor import Actor, Bound
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import RepositorySettings
-from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES, PARSED
+from fedmon.node.registers.plan_check import CPU_S, MEMORY_BYTES
 from fedmon.node.registers.plan_source import visible_text
 from fedmon.node.registers.plans import CodeCheck
 
@@ -26,7 +26,7 @@ MAX_DOWNLOADS = 100
 DOWNLOAD_TIMEOUT_S = 30.0
 MAX_PROBLEM_LENGTH = 500
 
-_MARK = f"{PARSED}\n".encode()
+_ENDED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _SCRIPT = Path(__file__).with_name("plan_check.py")
 
 
@@ -43,10 +43,9 @@ class PlanChecker:
         on_check: Callable[[str, CodeCheck], None],
         *,
         timeout_s: float = CHECK_TIMEOUT_S,
-        capacity: int = MAX_CHECKS,
     ) -> None:
         self._read, self._on_check, self._timeout_s = read, on_check, timeout_s
-        self._actor = Actor("plan-checker", urgent=Bound(capacity))
+        self._actor = Actor("plan-checker", urgent=Bound(MAX_CHECKS))
         self._stopping = False
 
     def start(self) -> None:
@@ -68,21 +67,35 @@ class PlanChecker:
         except StorageError as error:
             logger.warning("plan %s cannot be checked: %s", sha256, error)
             return
-        if not self._stopping:
+        if self._stopping:
+            return
+        if check is None:
+            self.submit(sha256)
+        else:
             self._on_check(sha256, check)
 
-    def _run(self, source: bytes) -> CodeCheck:
+    def _run(self, source: bytes) -> CodeCheck | None:
+        """Return the verdict; None if the child was told to end, as with the whole control group of the node."""
         command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
         try:
             child = subprocess.run(
                 command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
                 timeout=self._timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
             )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            return _check_of(error.stdout or b"", f"could not be read within {self._timeout_s:g} s")
+        except subprocess.TimeoutExpired:
+            return CodeCheck(problem=f"could not be read within {self._timeout_s:g} s")
         except OSError as error:
-            return CodeCheck(problem=f"could not be checked: {error.strerror}")  # says nothing about the code
-        return _check_of(child.stdout, _problem(child.returncode))
+            return CodeCheck(problem=f"could not be checked: {error.strerror}")
+        if child.returncode in _ENDED:
+            return None
+        if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+            return CodeCheck(problem=f"could not be read within {CPU_S} s of processor time")
+        try:
+            check = msgspec.json.decode(child.stdout, type=CodeCheck)
+        except msgspec.MsgspecError:
+            ended = f"ended with {child.returncode}"
+            return CodeCheck(problem=f"could not be read in a process with {MEMORY_BYTES >> 20} MB ({ended})")
+        return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])
 
 
 class PlanFetcher:
@@ -91,7 +104,7 @@ class PlanFetcher:
     def __init__(
         self, repository: RepositorySettings, *, max_bytes: int, hand_over: Callable[[Callable[[], None]], object]
     ) -> None:
-        self._repository, self._max_bytes, self._hand_over = repository, max_bytes, hand_over
+        self.repository, self._max_bytes, self._hand_over = repository, max_bytes, hand_over
         self._actor: Actor | None = None
 
     def submit(self, url: str, sha256: str | None, done: Callable[[bytes | FedmonError], None]) -> bool:
@@ -119,29 +132,9 @@ class PlanFetcher:
                 sha256=sha256,
                 max_bytes=self._max_bytes,
                 deadline_s=DOWNLOAD_TIMEOUT_S,
-                allowed_urls=self._repository.allowed_urls,
+                allowed_urls=self.repository.allowed_urls,
             )
         except FedmonError as error:
             logger.warning("plan %s was not fetched: %s", sha256 or "of unknown digest", error)
             result = error
         self._hand_over(lambda: done(result))
-
-
-def _problem(returncode: int) -> str:
-    if returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return f"could not be read within {CPU_S} s of processor time"
-    if returncode != 0:
-        return f"could not be read in a process with {MEMORY_BYTES >> 20} MB (ended with {returncode})"
-    return ""
-
-
-def _check_of(output: bytes, problem: str) -> CodeCheck:
-    """Return what a child found; ``problem`` says why it came to no end."""
-    parses = output.startswith(_MARK)
-    if problem:
-        return CodeCheck(problem=problem, parses=parses)
-    try:
-        check = msgspec.json.decode(output.removeprefix(_MARK), type=CodeCheck)
-    except msgspec.MsgspecError:
-        return CodeCheck(problem="could not be read: the check gave no verdict", parses=parses)
-    return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH], parses=parses)

@@ -1,4 +1,4 @@
-"""The register of training plans: what was asked for, what the owner decided, and the exact bytes of it."""
+"""The register of training plans: requests, the owner's decisions, and the exact bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen, new_id
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
-from fedmon.node.registers.database import Database, readable, timestamp
+from fedmon.node.registers.database import Database, Row, timestamp
 from fedmon.node.registers.plan_source import (
     MAX_TEXT_LENGTH,
     PlanStore,
@@ -30,10 +31,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
 MAX_PENDING_PER_RESEARCHER = 200
-SORT_COLUMNS = (
-    "name", "type", "status", "researcher_id", "size_bytes", "sha256", "plan_id", "description", "note", "problem",
-    "minified_sha256", "created", "modified", "registered", "last_action", "decided",
-)  # fmt: skip
 ID_PREFIX = "training_plan_"
 
 _SELECT = """SELECT p.*, (
@@ -85,9 +82,9 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What the check of a plan's code found: the digest of its minified form, or the problem.
+    """The finding of a plan's check: the digest of the code's minified form, or the problem.
 
-    Code that ``parses`` can still have a problem, when its minified form takes too much to make.
+    It counts as code that ``parses`` unless the check found that it does not; else its researchers are told.
     """
 
     minified_sha256: str | None = None
@@ -129,18 +126,21 @@ class PlanRegister:
     line cannot happen, while a crash between the two leaves a line about a decision that did not take hold. Methods
     may run inside ``database.transaction()``, to commit together with effects and outbox.
 
-    New bytes are committed with their record, in one write to the disk, and kept there until their own file is safe on
-    the disk too: see `settle`.
+    The file of a plan's bytes is on the disk before its record, and goes after it; a start removes what a crash left.
     """
 
     def __init__(
         self, database: Database, folder: Path, *, audit: Audit, max_plan_bytes: int = DEFAULT_MAX_PLAN_BYTES
     ) -> None:
-        """Use ``folder`` for the bytes of plans, and settle what an earlier process left. Raises StorageError."""
+        """Use ``folder`` for the bytes of plans. Raises StorageError."""
         self._database, self._audit, self._max_plan_bytes = database, audit, max_plan_bytes
         self.store = PlanStore(folder)
-        self.store.clear_staged()
-        self._settle_if_possible()
+        if unsettled := database.rows("SELECT source FROM unsettled"):  # where earlier releases kept new bytes first
+            for row in unsettled:
+                self.store.write(row["source"])
+            database.execute("DELETE FROM unsettled")
+        if database.behind is None and database.restored is None:  # a restored register may lack plans
+            self.store.keep_only({row["sha256"] for row in database.rows("SELECT sha256 FROM plans")})
 
     # --- finding plans -----------------------------------------------------------------------------------------------
 
@@ -172,29 +172,26 @@ class PlanRegister:
         status: PlanStatus | None = None,
         plan_type: PlanType | None = None,
         name: str | None = None,
-        search: str | None = None,
+        search: str = "",
         sort: str = "created",
         descending: bool = False,
     ) -> list[PlanRecord]:
         """Return the plans that match every filter; ``search`` looks for a text in any column, in any case.
 
-        Raises InvalidInputError when ``sort`` is not one of SORT_COLUMNS.
+        Raises InvalidInputError unless ``sort`` is a field of `PlanRecord`; plans without it come last.
         """
-        if sort not in SORT_COLUMNS:
-            raise InvalidInputError(f"plans cannot be sorted by {sort!r}; use one of {', '.join(SORT_COLUMNS)}")
-        wanted = {
-            "status": None if status is None else status.value,
-            "type": None if plan_type is None else plan_type.value,
-            "name": name,
-        }
-        filters = {column: value for column, value in wanted.items() if value is not None}
-        conditions = " AND ".join(["1", *(f"p.{column} = ?" for column in filters)])
-        order = f"p.{sort} {'DESC' if descending else 'ASC'} NULLS LAST, p.created, p.plan_id"
-        rows = self._database.rows(f"{_SELECT} WHERE {conditions} ORDER BY {order}", tuple(filters.values()))
-        if search:
-            lowered = search.casefold()
-            rows = [row for row in rows if any(lowered in (row[column] or "").casefold() for column in _SEARCHED)]
-        return readable(rows, _record)
+        if sort not in PlanRecord.__struct_fields__:
+            fields = ", ".join(PlanRecord.__struct_fields__)
+            raise InvalidInputError(f"plans cannot be sorted by {sort!r}; use one of {fields}")
+        wanted = {"status": status and status.value, "type": plan_type and plan_type.value, "name": name}
+        rows = [
+            row
+            for row in self._database.rows(f"{_SELECT} ORDER BY p.created, p.plan_id")
+            if all(value in (None, row[column]) for column, value in wanted.items())
+            and any(search.casefold() in (row[column] or "").casefold() for column in _SEARCHED)
+        ]
+        present = sorted((row for row in rows if row[sort] is not None), key=itemgetter(sort), reverse=descending)
+        return list(map(_record, [*present, *(row for row in rows if row[sort] is None)]))
 
     def last_approved(self, name: str, *, other_than: str) -> PlanRecord | None:
         """Return the plan of this name that was approved last, leaving out the one with digest ``other_than``."""
@@ -220,10 +217,10 @@ class PlanRegister:
     # --- taking plans in ---------------------------------------------------------------------------------------------
 
     def request(self, approval: Approval, source: bytes) -> PlanRecord:
-        """Take in the bytes that a researcher wants to have approved; returns what is known of them.
+        """Take in the bytes that a researcher wants to have approved; returns their record.
 
         Bytes that are here already keep their record and status; this researcher will hear of decisions too. Raises
-        InvalidInputError when digest, size or name are not what they must be, ConflictError when this researcher has
+        InvalidInputError when digest, size or name are wrong, ConflictError when this researcher has
         too many undecided plans here, StorageError when nothing could be kept.
         """
         digest = hashlib.sha256(source).hexdigest()
@@ -235,12 +232,17 @@ class PlanRegister:
         with self._database.transaction():
             plan = self.find(digest)
             if plan is None:
-                self._refuse_flood(approval.researcher_id)
+                counted = "SELECT count(*) AS pending FROM plans WHERE researcher_id = ? AND status = 'pending'"
+                if self._database.rows(counted, (approval.researcher_id,))[0]["pending"] >= MAX_PENDING_PER_RESEARCHER:
+                    raise ConflictError(
+                        f"researcher {approval.researcher_id} has {MAX_PENDING_PER_RESEARCHER} undecided plans here, "
+                        "the most that this node keeps: wait for its owner to decide"
+                    )
                 plan = self._insert(
                     source, name, approval.description, type_=PlanType.REQUESTED, researcher_id=approval.researcher_id
                 )
             else:
-                self.store.write(source, durably=False)  # mends a file that was lost or altered
+                self.store.write(source)  # mends a file that was lost or altered
             self._add_requester(plan.sha256, approval.researcher_id, timestamp(utc_now()))
         return plan
 
@@ -309,7 +311,6 @@ class PlanRegister:
             if (plan.status, plan.note) == (status, note):
                 return Decision(plan=plan, researchers=(), time=plan.last_action)
             if status is PlanStatus.APPROVED:
-                self.settle()
                 self.store.read(plan.sha256)
             moment = utc_now()
             self._write_down(plan, status, note=note, by=by)
@@ -330,7 +331,7 @@ class PlanRegister:
         return plan
 
     def record_check(self, sha256: str, check: CodeCheck) -> Decision | None:
-        """Keep what the check of a plan's code found.
+        """Keep the findings of a plan's check.
 
         Returns a decision for the outbox when the code does not parse and the researchers have not heard so, else None.
         """
@@ -338,7 +339,6 @@ class PlanRegister:
             plan = self.find(sha256)
             if plan is None:
                 return None
-            self._settle_if_possible()
             moment = utc_now()
             self._database.execute(
                 "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
@@ -351,7 +351,7 @@ class PlanRegister:
     # --- a register that was restored from an earlier copy -----------------------------------------------------------
 
     def redo(self, line: Mapping[str, Any]) -> None:
-        """Do again what a line of the audit says.
+        """Redo a line of the audit.
 
         Raises StorageError when the bytes of a plan that is not here are missing or altered.
         """
@@ -383,26 +383,6 @@ class PlanRegister:
 
     # --- rows and files ----------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Have every plan's file safe on the disk and no file of a deleted plan there.
-
-        Drops the copies that were committed with their records. Runs by itself at the start, when a plan is approved or
-        deleted, and when its code has been checked. Raises StorageError.
-        """
-        for row in self._database.rows("SELECT sha256, source FROM unsettled"):
-            self.store.write(row["source"])
-            self._database.execute("DELETE FROM unsettled WHERE sha256 = ?", (row["sha256"],))
-        for row in self._database.rows("SELECT sha256 FROM leavings"):
-            if self.find(row["sha256"]) is None:
-                self.store.remove(row["sha256"])
-            self._database.execute("DELETE FROM leavings WHERE sha256 = ?", (row["sha256"],))
-
-    def _settle_if_possible(self) -> None:
-        try:
-            self.settle()
-        except StorageError as error:
-            logger.warning("the files of plans are put in order when that is possible: %s", error)
-
     def _insert(
         self,
         source: bytes,
@@ -417,7 +397,7 @@ class PlanRegister:
     ) -> PlanRecord:
         now = timestamp(utc_now())
         approved = status is PlanStatus.APPROVED
-        digest = hashlib.sha256(source).hexdigest()
+        digest = self.store.write(source)
         plan_id = plan_id or f"{ID_PREFIX}{uuid.uuid4()}"
         self._database.execute(
             "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, researcher_id, "
@@ -427,18 +407,10 @@ class PlanRegister:
                 now, now, None if type_ is PlanType.REQUESTED else now, now, now if approved else None,
             ),
         )  # fmt: skip
-        self._database.execute("INSERT INTO unsettled (sha256, source) VALUES (?, ?)", (digest, source))
-        self._database.after_commit(lambda: self._write_file(source))
         plan = self._by_id(plan_id)
         if approved:
             self._write_down(plan, status, note="", by=by)
         return plan
-
-    def _write_file(self, source: bytes) -> None:
-        try:
-            self.store.write(source, durably=False)
-        except StorageError as error:
-            logger.warning("the file of a plan will be written when that is possible: %s", error)
 
     def _set_status(self, sha256: str, status: str, note: str, time: str) -> None:
         decided = None if status == PlanStatus.PENDING.value else time
@@ -458,8 +430,14 @@ class PlanRegister:
         self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))
         if is_default:
             self._database.execute("INSERT OR IGNORE INTO removed_defaults (sha256) VALUES (?)", (sha256,))
-        self._database.execute("INSERT OR IGNORE INTO leavings (sha256) VALUES (?)", (sha256,))
-        self._database.after_commit(self._settle_if_possible)
+        self._database.after_commit(lambda: self._remove_file(sha256))
+
+    def _remove_file(self, sha256: str) -> None:
+        try:
+            if self.find(sha256) is None:  # unless the same transaction took it in again
+                self.store.remove(sha256)
+        except StorageError as error:
+            logger.warning("the file of a deleted plan is left for the next start: %s", error)
 
     def _write_down(self, plan: PlanRecord, status: PlanStatus, *, note: str, by: str) -> None:
         self._audit.record_durably(
@@ -474,19 +452,6 @@ class PlanRegister:
             by=by,
         )
 
-    def _refuse_flood(self, researcher_id: str) -> None:
-        counted = self._database.rows(
-            "SELECT count(*) AS pending FROM plans WHERE researcher_id = ? AND status = 'pending'", (researcher_id,)
-        )
-        if counted[0]["pending"] >= MAX_PENDING_PER_RESEARCHER:
-            raise ConflictError(
-                f"researcher {researcher_id} has {counted[0]['pending']} undecided plans here, "
-                "the most that this node keeps: wait for its owner to decide"
-            )
 
-
-def _record(row: dict[str, Any]) -> PlanRecord:
-    try:
-        return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)
-    except msgspec.ValidationError as error:
-        raise StorageError(f"the record of training plan {row['plan_id']} is damaged: {error}") from error
+def _record(row: Row) -> PlanRecord:
+    return msgspec.convert({**row, "checked": bool(row["checked"])}, PlanRecord)

@@ -12,7 +12,6 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
-from fedmon.common.wire.messages import PlanDecision
 from fedmon.node.folder import NodeFolder
 from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.registers.datasets import DatasetRegister
@@ -33,7 +32,7 @@ _SHOWN = 20
 class Registers:
     """Audit, database, datasets, plans, outbox and refused researchers of one node; a context manager.
 
-    Belongs to the thread that opened it, or the last that called ``database.adopt``. A register that was put back from
+    For one thread at a time. A register that was put back from
     its copy is brought up to date from the audit: an approval holds only if the audit is whole since the copy, and the
     plan's bytes are here.
     """
@@ -66,15 +65,13 @@ class Registers:
         """Close the files."""
         self._opened.close()
 
-    def announce(self, decision: Decision, *, boot: int) -> tuple[PlanDecision, ...]:
+    def announce(self, decision: Decision, *, boot: int) -> None:
         """Put the messages of a decision into the outbox; inside the transaction that made it."""
-        messages = decision.messages(node_id=self._node_id, boot=boot)
-        for message in messages:
+        for message in decision.messages(node_id=self._node_id, boot=boot):
             self.outbox.add(message)
-        return messages
 
     def _restore(self, behind: tuple[int, str], boot: int) -> None:
-        """Redo the owner's decisions since the copy, as the audit holds them, and report what is lost."""
+        """Redo the owner's decisions since the copy, as the audit holds them, and report the losses."""
         database, plans = self.database, self.plans
         with database.transaction():
             # Decisions that were told before must not come again after later ones; where a plan stands is told anew.
@@ -96,7 +93,7 @@ class Registers:
             logger.error("register restored: %s", sentence)
 
     def _redo(self, behind: tuple[int, str]) -> tuple[set[str], list[str]]:
-        """Return the digests of plans that were decided about since the copy, and sentences about what is lost."""
+        """Return the digests of plans that were decided about since the copy, and sentences about losses."""
         try:
             lines, is_whole = facts_since(self.audit.folder, behind, _PLANS | _DATASETS | {"run"})
         except OSError as error:

@@ -34,9 +34,7 @@ _SUFFIX = re.compile(rb',"hash":"([0-9a-f]{64})"\}\n\Z')
 _SUFFIX_LENGTH = len(b',"hash":""}\n') + 64
 _ROTATED = re.compile(r"audit-[0-9]{15}\.jsonl")
 _BLOCK = 256 * 1024
-_ATTEMPTS = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_RESERVED = frozenset({"n", "time", "prev", "hash"})
 
 
 class Audit:
@@ -56,8 +54,8 @@ class Audit:
     ) -> None:
         """Continue the chain in ``folder``, or begin one.
 
-        Half a line that a crash left is put aside, and lines that are missing are noted, both as an event of the audit.
-        Raises StorageError.
+        Half a line that a crash left is cut off, and lines that are missing stay missing; an event of the audit tells
+        of either. Raises StorageError.
         """
         self.folder = folder.absolute()
         self.path = self.folder / LOG_NAME
@@ -70,19 +68,17 @@ class Audit:
         try:
             self._file = _opened(self.path)
             self._size = os.fstat(self._file).st_size
-            torn = self._put_torn_aside()
-            end, broken = find_end(self.folder)
+            found = {"audit-torn-line": self._cut_torn_end()}
+            end, found["audit-broken"] = find_end(self.folder)
         except OSError as error:
             raise self._storage_error(error) from error
         self._n, self._previous = end.n, end.hash
         self._synced_n = -1
         with self._lock:
-            if torn is not None:
-                self._write("audit-torn-line", torn)
-            if broken is not None:
-                self._write("audit-broken", broken)
-            if torn is not None or broken is not None:
-                self._sync()
+            for event, facts in found.items():
+                if facts is not None:
+                    self._write(event, facts)
+                    self._sync()
 
     def __enter__(self) -> Self:
         return self
@@ -95,8 +91,6 @@ class Audit:
 
         Raises StorageError, with nothing written, when the line could not be written whole.
         """
-        if not facts.keys().isdisjoint(_RESERVED):
-            raise ValueError(f"facts of the audit may not be called {', '.join(sorted(facts.keys() & _RESERVED))}")
         with self._lock:
             self._flush_counts_when_due()
             return self._write(event, facts)
@@ -118,12 +112,11 @@ class Audit:
         with self._lock:
             return self._n, self._previous
 
-    def count(self, kind: str, name: str, n: int = 1) -> None:
-        """Count ``n`` metrics or log records (``kind``) of one name for the line of this hour."""
-        self.count_all(kind, (name,), n)
+    def count(self, kind: str, names: Iterable[str], n: int = 1) -> None:
+        """Count ``n`` metrics or log records (``kind``) of each name for the line of this hour.
 
-    def count_all(self, kind: str, names: Iterable[str], n: int = 1) -> None:
-        """Count ``n`` for each of ``names``; beyond 2000 names of a kind an hour, the rest is counted together."""
+        Beyond 2000 names of a kind an hour, the rest is counted together.
+        """
         with self._lock:
             counts = self._counts[kind]
             for name in names:
@@ -205,17 +198,14 @@ class Audit:
             self._counts.clear()
         self._counting_since, self._counted_from = self._clock(), _utc_text()
 
-    def _put_torn_aside(self) -> dict[str, object] | None:
-        """Move half a line at the end into a file of its own; return the facts of it."""
+    def _cut_torn_end(self) -> dict[str, object] | None:
+        """Cut half a line off the end; return the facts of it."""
         torn = next(lines_backwards(self.path), b"")
         if not torn or torn.endswith(b"\n"):
             return None
-        stamp = utc_now().strftime("%Y%m%dT%H%M%S%fZ")
-        aside = self.folder / f"audit.torn-{stamp}"
-        write_whole(aside, torn, mode=0o600, durable=True, only_new=True)
         self._size -= len(torn)
         os.ftruncate(self._file, self._size)
-        return {"file": aside.name, "size_bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()}
+        return {"size_bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()}
 
     def _storage_error(self, error: OSError) -> StorageError:
         return StorageError(
@@ -264,7 +254,7 @@ class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where an audit is not what was written: line ``line`` of ``file``, where ``n`` was to come."""
+    """The first altered place of an audit: line ``line`` of ``file``, where ``n`` was to come."""
 
     file: str
     line: int
@@ -342,7 +332,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
             yield rest + ending
 
 
-def find_end(folder: Path) -> tuple[ChainHead, dict[str, int] | None]:
+def find_end(folder: Path) -> tuple[ChainHead, dict[str, object] | None]:
     """Learn from the last lines of an audit, and from the note of its last sync, where the chain goes on.
 
     If it is not the chain that was synced to the disk, the facts of that come too, and what was synced is the end, so
@@ -403,29 +393,32 @@ def verify(folder: Path) -> VerifyResult:
     May run while another process writes. Raises StorageError when the folder cannot be read.
     """
     try:
-        head = read_head(folder)
-        with contextlib.ExitStack() as stack:
-            return _verified(_opened_files(folder, stack), head)
+        return _verified(_files(folder), read_head(folder))
     except OSError as error:
         raise StorageError(f"the audit in {folder} cannot be read: {error.strerror}") from error
 
 
-def _opened_files(folder: Path, stack: contextlib.ExitStack) -> list[tuple[str, BinaryIO]]:
-    """Return the files of an audit as they are at one moment, each with its name."""
-    for _ in range(_ATTEMPTS):
-        paths = chain_files(folder)
-        with contextlib.suppress(FileNotFoundError):
-            files: list[tuple[str, BinaryIO]] = [(path.name, stack.enter_context(path.open("rb"))) for path in paths]
-            if chain_files(folder) == paths:
-                return files
-    raise StorageError(f"the audit in {folder} cannot be read: its files change too fast")
+def _files(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
+    """Yield the files of an audit, oldest first, each with its name; what is rotated meanwhile comes once."""
+    with contextlib.ExitStack() as stack:
+        log, number = None, 0
+        with contextlib.suppress(FileNotFoundError):  # for a moment while it is rotated
+            log = stack.enter_context((folder / LOG_NAME).open("rb"))
+            number = os.fstat(log.fileno()).st_ino
+        for path in chain_files(folder):
+            if path.name == LOG_NAME or path.stat().st_ino == number:
+                break
+            with path.open("rb") as file:
+                yield path.name, file
+        if log is not None:
+            yield LOG_NAME, log
 
 
-def _verified(files: list[tuple[str, BinaryIO]], head: ChainHead | None) -> VerifyResult:
+def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None) -> VerifyResult:
     notes: list[str] = []
     last = AuditLine(n=0, event="", prev="", hash=FIRST_PREVIOUS)
-    name, number, why = LOG_NAME, 0, ""
-    for name, file in files:
+    name, number, count, why = LOG_NAME, 0, 0, ""
+    for count, (name, file) in enumerate(files, start=1):  # noqa: B007 - they tell where it ended
         number = 0
         while not why and (raw := file.readline(MAX_LINE_BYTES)):
             if name == LOG_NAME and not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES:
@@ -437,20 +430,19 @@ def _verified(files: list[tuple[str, BinaryIO]], head: ChainHead | None) -> Veri
             last = line if line is not None and not why else last
         if why:
             break
-    else:
+    if not why and head is not None and head.n > last.n:
         number += 1
-        if head is not None and head.n > last.n:
-            why = f"missing: {_span(last.n + 1, head.n)} had been synced to the disk"
-    if not files and head is None:
+        why = f"missing: {_span(last.n + 1, head.n)} had been synced to the disk"
+    if not count and head is None:
         notes.append(f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away")
     if head is None and last.n:
         notes.append(f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told")
     bad = BadLine(file=name, line=number, n=last.n + 1, why=why) if why else None
-    return VerifyResult(files=len(files), lines=last.n, first_bad=bad, notes=tuple(notes))
+    return VerifyResult(files=count, lines=last.n, first_bad=bad, notes=tuple(notes))
 
 
 def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:
-    """Say what is wrong with a line; empty when it goes on where the one before ended."""
+    """Return the flaw of a line; empty when it goes on where the one before ended."""
     expected = before.n + 1
     if line is None:
         return "not a line of an audit: altered, or cut off"

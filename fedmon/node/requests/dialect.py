@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Set as AbstractSet
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 import msgspec
 
@@ -56,43 +56,12 @@ class RefusedMessageError(InvalidMessageError):
         self.sender, self.envelope = sender, envelope
 
 
-class NodeDialect(Protocol):
-    """One wire, as a node speaks it.
+class NodeDialect:
+    """The wire of a node: "fedmon/1" here, others in subclasses.
 
     ``commands`` names its requests, ``page_bytes`` is the room for the datasets of one reply, and ``marks`` are added
-    to the capabilities of the node's presence.
-    """
-
-    commands: AbstractSet[str]
-    page_bytes: int
-    marks: tuple[str, ...]
-
-    def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
-        """Return the filters and QoS under which the node hears requests."""
-        ...
-
-    def sender(self, topic: str) -> str | None:
-        """Return the researcher that may write on this topic, or None if the topic names none."""
-        ...
-
-    def request(self, topic: str, payload: bytes) -> Request:
-        """Read a request. Raises RefusedMessageError."""
-        ...
-
-    def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:
-        """Write an answer or a result; None if this wire stays silent. Raises InvalidMessageError."""
-        ...
-
-    def log(self, record: LogRecord) -> Outgoing:
-        """Write a record of the node's log. Raises InvalidMessageError."""
-        ...
-
-
-class FedmonNodeDialect:
-    """The wire "fedmon/1".
-
-    With ``strict_identity`` a command on a node's own topic must name the node; without, an older researcher's need
-    not, and that is logged once for each researcher.
+    to the capabilities of the node's presence. With ``strict_identity`` a command on a node's own topic must name the
+    node; without, an older researcher's need not, and that is logged once for each researcher.
     """
 
     commands: AbstractSet[str] = codec.REQUEST_COMMANDS
@@ -108,7 +77,7 @@ class FedmonNodeDialect:
         return [(topics.BROADCAST_FILTER, 0), (topics.command_filter(node_id), 1)]
 
     def sender(self, topic: str) -> str | None:
-        """Return the researcher that the topic names."""
+        """Return the researcher that may write on this topic, or None if the topic names none."""
         return topics.parse(topic).researcher_id
 
     def request(self, topic: str, payload: bytes) -> Request:
@@ -159,7 +128,10 @@ class FedmonNodeDialect:
             )  # fmt: skip
 
     def answer(self, reply: Message, *, to: Sender, request: Request | None) -> Outgoing | None:  # noqa: ARG002
-        """Write an answer to its instance; results and scalars go to every instance. Raises InvalidMessageError."""
+        """Write an answer to its instance, or a result to all; None if this wire stays silent.
+
+        Raises InvalidMessageError.
+        """
         if not isinstance(reply, Reply | PlanDecision | JobOutcome | RunScalars):
             return None
         instance = to.instance if isinstance(reply, Reply) else ALL_INSTANCES
@@ -193,15 +165,13 @@ def error(request: Request, node_id: str, code: ErrorCode, reason: str) -> Error
     return Error(code=code, reason=reason, **echo(request, node_id))
 
 
-def error_reply(node_id: str, refused: RefusedMessageError) -> Error | None:
-    """Return the error reply to a message that is not served; None if no sender is known."""
-    if refused.sender is None:
-        return None
+def error_reply(node_id: str, refused: RefusedMessageError, sender: Sender) -> Error:
+    """Return the error reply to a message that is not served, with as much of its envelope as can be read."""
     envelope = refused.envelope
     sequence = envelope.get("sequence", 0)
     return Error(
         node_id=node_id,
-        researcher_id=refused.sender.researcher_id,
+        researcher_id=sender.researcher_id,
         id=str(envelope.get("id", ""))[:256],
         session=str(envelope.get("session", ""))[:256],
         sequence=sequence if isinstance(sequence, int) and 0 <= sequence < 2**63 else 0,

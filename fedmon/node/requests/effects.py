@@ -19,7 +19,7 @@ from fedmon.node.registers.database import Database, timestamp
 
 KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
 MAX_LIFETIME = datetime.timedelta(days=30)
-"""A request that claims to live longer is forgotten after this all the same, so that nobody can fill the disk."""
+"""A request that claims to live longer is forgotten after this all the same, so that no party can fill the disk."""
 
 MAX_REFUSALS = 10_000
 """Refusals kept at most, of all researchers; the one that would be forgotten first goes first."""
@@ -55,7 +55,13 @@ class Effects:
             "SELECT reply, content FROM effects WHERE researcher_id = ? AND request_id = ?", (researcher_id, request_id)
         )
         if not found:
-            self._refuse_before_restore(request_id)
+            restored, made = self._database.restored, made_at(request_id)
+            if restored is not None and (made is None or made <= restored):
+                raise ConflictError(
+                    f"request {request_id!r} was made before this node restored its register at "
+                    f"{restored.isoformat(timespec='seconds')}, or its id is no UUID of version 7, so it may have had "
+                    "its effect already: look how things stand, and ask with a new id"
+                )
             return None
         if content and found[0]["content"] and content != found[0]["content"]:
             raise ConflictError(
@@ -71,15 +77,8 @@ class Effects:
         expires: datetime.datetime,
         *,
         content: str = "",
-    ) -> None:
-        """Keep a reply until one day after the request expires.
-
-        Raises ConflictError when the id has a stored reply already: look for it with `stored_reply` first.
-        """
-        if not self._keep(researcher_id, request_id, reply, expires, content):
-            raise ConflictError(f"request {request_id!r} of researcher {researcher_id} has its effect already")
-
-    def _keep(self, researcher_id: str, request_id: str, reply: bytes, expires: datetime.datetime, content: str) -> int:
+    ) -> int:
+        """Keep a reply until one day after the request expires, unless the id has one; returns how many are new."""
         now = utc_now()
         keep_until = max(now, min(expires, now + MAX_LIFETIME)) + KEEP_AFTER_EXPIRY
         return self._database.execute(
@@ -92,25 +91,17 @@ class Effects:
         """Make an effect, its id and its reply one commit; a repeat gets the stored reply and is counted."""
         content = content_digest(request)
         stored = self.stored_reply(request.researcher_id, request.id, content=content)
+        reply: Reply | None
         if stored is not None:
             self.counters["repeated"] += 1
-            reply: Reply = _decode(stored)
+            reply = _decode(stored)
             return reply
         with self._database.transaction():
-            made = effect()
-            if made is not None:
-                encoded = msgspec.json.encode(made)
+            reply = effect()
+            if reply is not None:
+                encoded = msgspec.json.encode(reply)
                 self.remember(request.researcher_id, request.id, encoded, request.expires, content=content)
-        return made
-
-    def _refuse_before_restore(self, request_id: str) -> None:
-        restored, made = self._database.restored, made_at(request_id)
-        if restored is not None and (made is None or made <= restored):
-            raise ConflictError(
-                f"request {request_id!r} was made before this node restored its register at "
-                f"{restored.isoformat(timespec='seconds')}, or its id is no UUID of version 7, so it may have had its "
-                "effect already: look how things stand, and ask with a new id"
-            )
+        return reply
 
     def remember_refusal(self, researcher_id: str, request_id: str, reply: bytes, expires: datetime.datetime) -> None:
         """Keep the error reply to a refused request, so that it is not served later, such as after the clock went back.
@@ -118,7 +109,7 @@ class Effects:
         It is kept as long as a reply, and for a day at least; a stored reply stays. Raises StorageError.
         """
         with self._database.transaction():
-            self._refusals += self._keep(researcher_id, request_id, reply, expires, "")
+            self._refusals += self.remember(researcher_id, request_id, reply, expires)
             if self._refusals > MAX_REFUSALS:
                 # A tenth at once, so that a flood does not sort the table for each of its requests.
                 self._database.execute(

@@ -72,7 +72,7 @@ class PlanError(Error, frozen=True, kw_only=True, tag="error"):
 class BytesElsewhereError(Exception):
     """The plan's bytes are not in the message: they must be fetched before it can be answered.
 
-    ``sha256`` is the digest that they must have, None if nobody said. ``then`` makes the reply of the bytes, or of the
+    ``sha256`` is the digest that they must have, None if unknown. ``then`` makes the reply of the bytes, or of the
     error that fetching them ended with; it raises FedmonError.
     """
 
@@ -106,7 +106,7 @@ class PlanHandlers:
         raise BytesElsewhereError(request.url, sha256=None, then=partial(self._take_in_by_url, request))
 
     def status(self, request: TrainingPlanStatus) -> Reply:
-        """Tell what the owner decided about these bytes; the status is null if they are not here."""
+        """Return the owner's decision about these bytes; the status is null if they are not here."""
         plan = self._registers.plans.find(request.sha256)
         if plan is None:
             return TrainingPlanStatusReply(sha256=request.sha256, status=None, **echo(request, self._node_id))

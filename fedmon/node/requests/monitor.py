@@ -27,7 +27,6 @@ OPENING = "the recording is being opened, so what it holds is told later"
 PAGE_BYTES = 65_536
 _FRAME_BYTES = 1_024
 """What the reply needs beside its samples."""
-_NUMBER_BYTES = 10
 _MOST_WITHHELD = 5_000
 _LARGEST = 2**63 - 1
 _UNREADABLE = "this node cannot read its recording now; try again later, its owner's log says why"
@@ -113,7 +112,7 @@ class MonitorHandler:
             recorder,
             node_id=self._node_id,
             leaves=(lambda _metric: True) if is_own else self._policy.metric_leaves,
-            on_sent=lambda names, samples: self._audit.count_all("metrics", names, samples),
+            on_sent=lambda names, samples: self._audit.count("metrics", names, samples),
         )
 
 
@@ -183,31 +182,25 @@ class _Page:
 
     def _add(self, batch: Batch) -> bool:
         """Add a batch, or the front part of it that fits; False when the page is full."""
-        sample_bytes = float(_NUMBER_BYTES * (len(batch.columns) + 2))
-        while True:
-            wanted = max(1, int(self._left / sample_bytes))
-            part = batch.part(batch.seq, batch.seq + wanted - 1)
+        part = batch
+        while len(text := _encoded(part)) > self._left and len(part.t) > 1:
+            part = part.part(part.seq, part.seq + len(part.t) // 2 - 1)
+        if len(text) > self._left and self.batches:
+            self.next_seq = part.seq
+            return False
+        if len(text) > MAX_SAMPLE_BYTES:  # alone a sample may take a whole message
+            part = fitting(part, MAX_SAMPLE_BYTES)
             text = _encoded(part)
-            if len(text) > self._left and len(part.t) > 1:
-                sample_bytes = 1.1 * max(sample_bytes, len(text) / len(part.t))
-                continue
-            if len(text) > self._left and self.batches:
-                self.next_seq = batch.seq
-                return False
-            if len(text) > MAX_SAMPLE_BYTES:  # alone a sample may take a whole message
-                part = fitting(part, MAX_SAMPLE_BYTES)
-                text = _encoded(part)
-            self.batches.append(msgspec.Raw(text))
-            self.samples += len(part.t)
-            self._series.update(dict.fromkeys(part.columns))
-            self._left -= len(text) + 1
-            is_all = part.last_seq == batch.last_seq
-            if self._left <= 0 or (not is_all and self._left < PAGE_BYTES // 4):
-                self.next_seq = part.last_seq + 1
-                return False
-            if is_all:
-                return True
-            batch = batch.part(part.last_seq + 1, batch.last_seq)
+        self.batches.append(msgspec.Raw(text))
+        self.samples += len(part.t)
+        self._series.update(dict.fromkeys(part.columns))
+        self._left -= len(text) + 1
+        if part.last_seq < batch.last_seq:
+            return self._add(batch.part(part.last_seq + 1, batch.last_seq))
+        if self._left > 0:
+            return True
+        self.next_seq = part.last_seq + 1
+        return False
 
 
 def _encoded(part: Batch) -> bytes:

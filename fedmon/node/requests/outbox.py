@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, InvalidMessageError, StorageError
+from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import Error, ErrorCode, Result
 from fedmon.common.wire.runs import JobOutcome
@@ -37,16 +37,14 @@ class Outbox:
         self._database = database
 
     def add(self, result: Result, *, lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> None:
-        """Keep a result until it is acknowledged or ``lifetime`` has passed.
+        """Keep a result until it is acknowledged or ``lifetime`` has passed; one that is there already stays.
 
-        Inside a transaction it is committed with it. Raises ConflictError when its id was added before.
+        Inside the transaction of its cause.
         """
-        changed = self._database.execute(
+        self._database.execute(
             "INSERT OR IGNORE INTO outbox (researcher_id, message_id, message, expires) VALUES (?, ?, ?, ?)",
             (result.researcher_id, result.id, _encode(result).decode(), timestamp(utc_now() + lifetime)),
         )
-        if not changed:
-            raise ConflictError(f"result {result.id!r} for researcher {result.researcher_id} is there already")
 
     def unacked(self, researcher_id: str, *, limit: int = 1000) -> list[Result]:
         """Return what this researcher has not acknowledged, oldest first, at most ``limit`` results."""
@@ -65,20 +63,13 @@ class Outbox:
         return {row["researcher_id"]: row["waiting"] for row in found}
 
     def ack(self, researcher_id: str, ids: Sequence[str]) -> int:
-        """Drop results that are safe with this researcher; ids of others or unknown ids change nothing.
-
-        Returns how many were dropped.
-        """
+        """Drop the results that are safe with this researcher; returns how many."""
+        statement = "DELETE FROM outbox WHERE researcher_id = ? AND message_id = ?"
         with self._database.transaction():
-            return sum(
-                self._database.execute(
-                    "DELETE FROM outbox WHERE researcher_id = ? AND message_id = ?", (researcher_id, message_id)
-                )
-                for message_id in ids
-            )
+            return sum(self._database.execute(statement, (researcher_id, message_id)) for message_id in ids)
 
     def expire(self, *, now: datetime.datetime | None = None) -> int:
-        """Drop what nobody fetched in its lifetime; returns how many."""
+        """Drop results that were not fetched in their lifetime; returns how many."""
         return self._database.execute("DELETE FROM outbox WHERE expires < ?", (timestamp(now or utc_now()),))
 
 

@@ -1,4 +1,4 @@
-"""What the owner of this node allows: who is obeyed, what is listed to whom, which metrics and logs leave.
+"""The owner's rules: researchers that are obeyed, datasets listed to them, metrics and logs that leave.
 
 `allow` and `deny` make new rules of old ones, as `fedmon node policy` does.
 """
@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import Any
 
 import msgspec
@@ -18,7 +19,6 @@ from fedmon.common.settings import PolicySettings
 EVERYBODY = "*"
 NO_LOGS = "NONE"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", NO_LOGS)
-_MAX_REMEMBERED = 10_000
 
 
 class Policy:
@@ -31,10 +31,11 @@ class Policy:
     def follow(self, settings: PolicySettings) -> None:
         """Obey other rules from now on."""
         self.settings = settings
-        self._obeyed = frozenset(settings.researchers)
-        self._lowest = None if settings.log_level == "NONE" else logging.getLevelNamesMapping()[settings.log_level]
-        # One value, so that no answer by the old patterns is remembered for the new ones.
-        self._leaving: tuple[tuple[str, ...], dict[str, bool]] = (settings.metrics, {})
+        self._obeyed = settings.researchers
+        is_none = settings.log_level == NO_LOGS
+        self.log_level = logging.CRITICAL + 1 if is_none else logging.getLevelNamesMapping()[settings.log_level]
+        """The lowest level that leaves; above all levels if none does."""
+        self._metrics = re.compile("|".join(map(translate, settings.metrics)))
 
     @property
     def obeys_nobody(self) -> bool:
@@ -64,53 +65,32 @@ class Policy:
 
     def metric_leaves(self, series: str) -> bool:
         """Tell whether a series such as ``host_load_ratio{cpu="0"}`` may leave, by the name of its metric."""
-        name = series.partition("{")[0]
-        patterns, known = self._leaving
-        leaves = known.get(name)
-        if leaves is None:
-            leaves = any(fnmatchcase(name, pattern) for pattern in patterns)
-            if len(known) < _MAX_REMEMBERED:
-                known[name] = leaves
-        return leaves
+        return self._metrics.fullmatch(series.partition("{")[0]) is not None
 
-    def log_leaves(self, level: int | str) -> bool:
-        """Tell whether a log record of this level may leave; a level that nobody knows does not."""
-        if self._lowest is None:
-            return False
-        number = logging.getLevelNamesMapping().get(level, 0) if isinstance(level, str) else level
-        return number >= self._lowest
+    def log_leaves(self, level: str) -> bool:
+        """Tell whether a log record of this level may leave; an unknown level does not."""
+        return logging.getLevelNamesMapping().get(level, 0) >= self.log_level
 
     def describe(self) -> tuple[str, ...]:
         """Return the rules as lines for the owner to read."""
-        settings = self.settings
-        lines = [_obeyed_line(settings.researchers)]
-        lines += [
-            f"dataset {name} is listed to {_named(researchers)}"
-            for name, researchers in sorted(settings.datasets.items())
-        ]
+        settings, no_logs = self.settings, self.settings.log_level == NO_LOGS
+        obeyed = "every researcher that reaches the broker" if EVERYBODY in self._obeyed else ", ".join(self._obeyed)
         others = "other datasets are" if settings.datasets else "every dataset is"
-        lines.append(f"{others} listed to every researcher that is obeyed")
-        lines.append(f"metrics that leave: {', '.join(settings.metrics) or 'none'}")
-        lines.append(
-            "logs that leave: none" if self._lowest is None else f"logs that leave: {settings.log_level} and above"
-        )
-        lines.append(
+        return (
+            "OBEYS NOBODY: every request is refused; allow one with: fedmon node policy allow RESEARCHER"
+            if self.obeys_nobody
+            else f"obeys {obeyed}",
+            *(f"dataset {name} is listed to {_named(whom)}" for name, whom in sorted(settings.datasets.items())),
+            f"{others} listed to every researcher that is obeyed",
+            f"metrics that leave: {', '.join(settings.metrics) or 'none'}",
+            f"logs that leave: {'none' if no_logs else f'{settings.log_level} and above'}",
             "what jobs print, log and fail with leaves"
             if settings.job_output
-            else "what jobs print, log and fail with stays here; results and scalars of approved plans leave"
+            else "what jobs print, log and fail with stays here; results and scalars of approved plans leave",
         )
-        return tuple(lines)
 
 
-def _obeyed_line(researchers: tuple[str, ...]) -> str:
-    if not researchers:
-        return "OBEYS NOBODY: every request is refused; allow one with: fedmon node policy allow RESEARCHER"
-    if EVERYBODY in researchers:
-        return "obeys every researcher that reaches the broker"
-    return f"obeys {', '.join(researchers)}"
-
-
-def _named(researchers: tuple[str, ...]) -> str:
+def _named(researchers: Sequence[str]) -> str:
     if EVERYBODY in researchers:
         return "every researcher that is obeyed"
     return ", ".join(researchers) or "nobody"
@@ -127,13 +107,12 @@ class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, list[str]]:
-    """Add to what is allowed; returns sentences for the owner, too, about effects that the words alone do not tell."""
+    """Add to the rules; returns notes for the owner, too, about effects that the wish does not name."""
     notes: list[str] = []
-    researchers = policy.researchers
-    if EVERYBODY in researchers and wish.researchers:
+    if EVERYBODY in policy.researchers and wish.researchers:
         notes.append("everybody is obeyed already ('*'); to obey only some, first: policy deny '*'")
-    else:
-        researchers = _with(researchers, wish.researchers)
+    if EVERYBODY in policy.metrics and wish.metrics:
+        notes.append("every metric leaves already; to let only some leave, first: policy deny --metric '*'")
     datasets = dict(policy.datasets)
     for dataset in wish.datasets:
         if dataset not in datasets:
@@ -142,7 +121,7 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
                 "until now every researcher that is obeyed could see it"
             )
         datasets[dataset] = _with(datasets.get(dataset, ()), wish.researchers)
-    if wish.researchers and not wish.datasets:
+    if not wish.datasets:
         notes += [
             f"dataset {dataset} stays hidden from {researcher}: a rule names who may see it"
             for researcher in wish.researchers
@@ -152,11 +131,10 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
     if wish.job_output and policy.log_level != "DEBUG":
         lowest = "no record leaves" if policy.log_level == NO_LOGS else f"records below {policy.log_level} stay here"
         notes.append(f"of what plans log, {lowest}: policy allow --log-level INFO lets more leave")
-    if wish.metrics and "*" in policy.metrics:
-        notes.append("every metric leaves already; to let only some leave, first: policy deny --metric '*'")
+    is_for_all = EVERYBODY in policy.researchers
     changed = msgspec.structs.replace(
         policy,
-        researchers=researchers,
+        researchers=policy.researchers if is_for_all else _with(policy.researchers, wish.researchers),
         datasets=datasets,
         metrics=_with(policy.metrics, wish.metrics),
         log_level=wish.log_level or policy.log_level,
@@ -165,48 +143,32 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
     return changed, notes
 
 
-def deny(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, list[str]]:
-    """Take away from what is allowed; returns sentences for the owner, too.
+def deny(policy: PolicySettings, wish: PolicyWish) -> PolicySettings:
+    """Take away from the rules.
 
     Raises ConflictError when a rule for all stands in the way, because taking one from all cannot be written down.
     """
     if wish.log_level == NO_LOGS:
         raise InvalidInputError("NONE is no level of a record: deny one of " + ", ".join(LEVELS[:-1]))
-    notes: list[str] = []
     researchers, datasets = policy.researchers, dict(policy.datasets)
     if wish.datasets:
         for dataset in wish.datasets:
-            datasets[dataset] = _without_one_of(datasets.get(dataset, policy.researchers), wish.researchers, dataset)
-            if not datasets[dataset]:
-                notes.append(f"dataset {dataset} is listed to nobody now")
+            listed_to = datasets.get(dataset, researchers)
+            datasets[dataset] = _without(listed_to, wish.researchers, f"dataset {dataset} is listed to everybody")
     elif wish.researchers:
-        if EVERYBODY in researchers and EVERYBODY not in wish.researchers:
-            raise ConflictError(
-                "everybody is obeyed ('*'), so nobody can be left out: first \"policy deny '*'\", "
-                "then allow those whom this node shall obey"
-            )
-        researchers = _without(researchers, wish.researchers)
-        datasets = {dataset: _without(allowed, wish.researchers) for dataset, allowed in datasets.items()}
-    if wish.metrics and "*" in policy.metrics and "*" not in wish.metrics:
-        raise ConflictError(
-            "every metric leaves ('*'), so none can be left out: first \"policy deny --metric '*'\", "
-            "then allow those that shall leave"
-        )
-    notes += [f"no rule lets metrics {glob!r} leave" for glob in wish.metrics if glob not in policy.metrics]
-    notes += [
-        f"{researcher} was not obeyed before"
-        for researcher in wish.researchers
-        if not wish.datasets and researcher not in policy.researchers
-    ]
-    changed = msgspec.structs.replace(
+        researchers = _without(researchers, wish.researchers, "everybody is obeyed")
+        datasets = {
+            dataset: tuple(name for name in allowed if name not in wish.researchers)
+            for dataset, allowed in datasets.items()
+        }
+    return msgspec.structs.replace(
         policy,
         researchers=researchers,
         datasets=datasets,
-        metrics=_without(policy.metrics, wish.metrics),
+        metrics=_without(policy.metrics, wish.metrics, "every metric leaves"),
         log_level=_above(policy.log_level, wish.log_level),
         job_output=policy.job_output and not wish.job_output,
     )
-    return changed, notes
 
 
 def with_policy(text: str, policy: PolicySettings) -> str:
@@ -248,17 +210,11 @@ def _with(present: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*present, *added)))
 
 
-def _without(present: Sequence[str], removed: Sequence[str]) -> tuple[str, ...]:
+def _without(present: Sequence[str], removed: Sequence[str], all_are: str) -> tuple[str, ...]:
+    """Take out names. Raises ConflictError if a rule for all is there, and stays."""
+    if removed and EVERYBODY in present and EVERYBODY not in removed:
+        raise ConflictError(f"{all_are} ('*'), so none can be left out: first deny '*', then allow the others by name")
     return tuple(name for name in present if name not in removed)
-
-
-def _without_one_of(present: Sequence[str], removed: Sequence[str], dataset: str) -> tuple[str, ...]:
-    if EVERYBODY in present and EVERYBODY not in removed:
-        raise ConflictError(
-            f"dataset {dataset} is listed to everybody who is obeyed, and that is everybody ('*'): name those who may "
-            f"see it with 'policy allow RESEARCHER --dataset {dataset}'"
-        )
-    return _without(present, removed)
 
 
 def _above(present: str, denied: str | None) -> str:

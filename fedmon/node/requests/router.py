@@ -57,7 +57,7 @@ class Router:
     def receive(self, topic: str, payload: bytes, *, retained: bool = False) -> None:
         """Serve one message; never raises because of its content."""
         if retained:
-            # A command that a broker kept is of an unknown age, and nobody waits for it.
+            # A command that a broker kept is of an unknown age, and no caller waits for it.
             self._count_refused("retained", "a retained command was ignored on topic %s", topic)
             return
         sender = self._dialect.sender(topic)
@@ -66,7 +66,7 @@ class Router:
             code = ErrorCode.REFUSED.value
             self._refused.count(sender)
             self._count_refused(code, "message of researcher %s dropped: not obeyed, and too many", sender)
-            self._audit.count("declined", f"{sender} {code}")
+            self._audit.count("declined", [f"{sender} {code}"])
             return
         try:
             request = self._dialect.request(topic, payload)
@@ -168,7 +168,7 @@ class Router:
         refusal = self._refusal(request, code, reason)
         command = command_of(request)
         if not self._junk.allows(request.researcher_id):
-            self._audit.count("declined", f"{request.researcher_id} {command} {code.value}")
+            self._audit.count("declined", [f"{request.researcher_id} {command} {code.value}"])
             return
         self._delivery.write_down(
             "command",
@@ -181,13 +181,12 @@ class Router:
         self._answer(request, refusal)
 
     def _answer_refused(self, refused: RefusedMessageError) -> None:
-        reply = error_reply(self._policy.node_id, refused)
-        if reply is None or refused.sender is None:
+        if refused.sender is None:
             return
         if self._junk.allows(refused.sender.researcher_id):
-            self._delivery.reply(reply, refused.sender)
+            self._delivery.reply(error_reply(self._policy.node_id, refused, refused.sender), refused.sender)
         else:
-            self._audit.count("declined", f"{refused.sender.researcher_id} {refused.code}")
+            self._audit.count("declined", [f"{refused.sender.researcher_id} {refused.code}"])
 
     def _count_refused(self, code: str, text: str, *facts: object) -> None:
         self.counters[f"refused {code}"] += 1

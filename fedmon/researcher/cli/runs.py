@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedmon.common.errors import NotFoundError
+from fedmon.common.ids import chosen, made_at
 from fedmon.common.log import escape_control
 from fedmon.researcher.asking.tables import rich_rows
 from fedmon.researcher.cli.run_values import arguments, read_inputs, save, shown, sketched
@@ -35,6 +37,7 @@ from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.states import NodeRun, RunList, RunStates, by_reason, named, why_not
 
 INTERRUPTED = 130
+_DIGEST, _DATASET = "sha256:", "dataset_"
 FOLLOW_EVERY_S = 1.0
 
 Show = Callable[[RunStates], None]
@@ -42,7 +45,9 @@ Show = Callable[[RunStates], None]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The id of a run, as `fedmon run` and `jobs` show it.")]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="The id of a run, or its beginning (at least 4 characters).")
+]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
 ]
@@ -59,12 +64,17 @@ LookOption = Annotated[
 def run(
     federation: Federation,
     *,
-    plan: Annotated[str, typer.Argument(help="A Python file with an approved training plan, or sha256:DIGEST.")],
+    plan: Annotated[
+        str,
+        typer.Argument(
+            help="A Python file with an approved plan, or sha256:DIGEST; the beginning of a digest that ran before."
+        ),
+    ],
     tags: Annotated[
         list[str] | None,
         typer.Option("--tags", "--tag", help="On a dataset with this tag; of several, also as a,b, all must fit."),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="On the dataset with this id.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="On the dataset with this id, or its beginning.")] = None,
     node: NodesOption = None,
     arg: Annotated[
         list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument; JSON, else a text.")
@@ -92,10 +102,10 @@ def run(
     limits = {"wall_s": wall_s, "cpu_s": cpu_s, "memory_bytes": memory_bytes, "output_bytes": output_bytes}
     with federation:
         handle = federation.run(
-            plan,
+            _plan(federation, plan, node),
             nodes=node,
             tags=each(tags),
-            dataset=dataset,
+            dataset=_dataset_id(federation, dataset, node),
             args=words,
             inputs=given,
             limits={name: value for name, value in limits.items() if value is not None},
@@ -112,7 +122,8 @@ def jobs(
     federation: Federation,
     *,
     job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="One run by its id: how it stands, and its results.")
+        str | None,
+        typer.Argument(metavar="[JOB]", help="One run, by its id or its beginning: how it stands, and its results."),
     ] = None,
     node: NodesOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to list, newest first.")] = 30,
@@ -127,7 +138,7 @@ def jobs(
             outcomes = federation.jobs(nodes=node)
             emit(outcomes_document(federation, outcomes), text=RunList(outcomes, limit=limit), as_json=json)
             raise typer.Exit(exit_code(outcomes, named=bool(node)))
-        handle = federation.job(job, nodes=node)
+        handle = federation.job(_job_id(federation, job, node), nodes=node)
         if wait is not None:
             _finish(handle, wait=wait, output=output, as_json=json)
         # A run that is over is complete after a question or two more: for its results and reports.
@@ -154,7 +165,7 @@ def job_logs(
 ) -> None:
     """Show what a plan printed in a run, as far as the owners let it leave."""
     with federation:
-        handle = federation.job(job, nodes=node)
+        handle = federation.job(_job_id(federation, job, node), nodes=node)
         offsets = dict.fromkeys(node or handle.nodes, 0)
         withheld: dict[str, str] = {}
         shown = ""
@@ -196,15 +207,49 @@ def stop(
 ) -> None:
     """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
     with federation:
-        handle = federation.job(job, nodes=node)
+        handle = federation.job(_job_id(federation, job, node), nodes=node)
         going = [node_id for node_id, part in handle.states().items() if not part.is_over]
         asked = node or going
         outcomes = handle.stop(nodes=asked)
         done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
         first = "it was over already" if not outcomes else "asked to end; not over yet" if not done else "ended"
         refused = "".join(f"\n{escape_control(line)}" for line in why_not(outcomes))
-        emit(outcomes_document(federation, outcomes), text=f"job {job}: {first}{refused}\n{handle}", as_json=json)
+        emit(
+            outcomes_document(federation, outcomes),
+            text=f"job {handle.job_id}: {first}{refused}\n{handle}",
+            as_json=json,
+        )
         raise typer.Exit(exit_code(outcomes, named=True) if outcomes else 0)
+
+
+def _job_id(federation: Federation, job: str, nodes: list[str] | None) -> str:
+    """Return the id of the only run of this researcher that begins so."""
+    return job if made_at(job) else _whole(job, federation.jobs(nodes=nodes).runs(), what="run", see="fedmon jobs")
+
+
+def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:
+    """Return a plan; of a digest all digits: those of the only one that begins so and ran for this researcher."""
+    if not plan.startswith(_DIGEST) or len(plan) == len(_DIGEST) + 64:
+        return plan
+    ran = {job.sha256 for jobs in federation.jobs(nodes=nodes).runs().values() for job in jobs.values()}
+    return _DIGEST + _whole(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon jobs --json")
+
+
+def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | None) -> str | None:
+    """Return the id of the only dataset that begins so."""
+    if dataset is None or len(dataset) == len(_DATASET) + 36:
+        return dataset
+    found = {each.dataset_id for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets}
+    return _whole(dataset, found, what="dataset", see="fedmon list")
+
+
+def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
+    """Return the id with this beginning; the text itself if it is unknown, which the request then refuses."""
+    known = {form: each for each in ids for form in (each, each.removeprefix(_DATASET))}
+    try:
+        return chosen(beginning, known, what=what, see=see)
+    except NotFoundError:
+        return beginning
 
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:

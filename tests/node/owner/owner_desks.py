@@ -70,4 +70,4 @@ def events(path: Path) -> list[str]:
 
 def done(desk: OwnerCommands, command: str, **args: object) -> dict[str, Any]:
     """Run one command at a desk."""
-    return desk.run(command, args)
+    return desk.run(command, args, by="eve")

@@ -131,18 +131,6 @@ def test_the_daemon_holds_nothing_of_the_command_line_in_its_memory(folder: Path
     assert "pydantic" not in libraries
 
 
-def test_two_nodes_live_on_one_machine_from_separate_folders(folder: Path, tmp_path: Path, mosquitto: Broker) -> None:
-    other = made_folder(tmp_path / "m", node_id="hospital-b", url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder) as one, NodeProcess(other) as two:
-        found = [online(folder), online(other)]
-        told(folder, "stop")
-        still = told(other, "status")
-
-    assert [status["node_id"] for status in found] == ["hospital-a", "hospital-b"]
-    assert [status["live"]["pid"] for status in found] == [one.pid, two.pid]
-    assert still["running"] is True
-
-
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
     with NodeProcess(folder, by_verb=True):
@@ -166,13 +154,6 @@ def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(f
     assert f"(pid {running.pid}) still runs after 0.3 s" in message
     assert "--force" in message
     assert f"kill -9 {running.pid}" in forced
-
-
-def test_a_node_in_a_folder_of_a_long_path_is_reached(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = made_folder(tmp_path.joinpath(*["d" * 50] * 4), url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder, by_verb=True):
-        assert online(folder)["folder"] == str(folder)
-        assert told(folder, "policy", "allow", "alice")["policy"]["researchers"] == ["alice"]
 
 
 def test_a_rule_holds_at_once_in_a_running_node(folder: Path, mosquitto: Broker) -> None:

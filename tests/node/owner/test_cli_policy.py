@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,14 +105,6 @@ def test_at_a_terminal_the_researcher_is_asked_for(folder: Path) -> None:
 
     assert code == 0, shown
     assert "obeys alice" in shown
-
-
-def test_changes_made_at_the_same_time_all_arrive(folder: Path) -> None:
-    with ThreadPoolExecutor(4) as shells:
-        ran = list(shells.map(lambda name: node(folder, "policy", "allow", name), ["a", "b", "c", "d"]))
-
-    assert [each.returncode for each in ran] == [0, 0, 0, 0], [each.stderr for each in ran]
-    assert sorted(load_node(folder, {}).policy.researchers) == ["a", "b", "c", "d"]
 
 
 def test_settings_are_shown_with_where_they_come_from(folder: Path) -> None:

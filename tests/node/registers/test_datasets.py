@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.node.registers.database import Database
-from fedmon.node.registers.dataset_source import DatasetShape, measure
 from fedmon.node.registers.datasets import DATA_TYPES, DatasetFields, DatasetRecord, DatasetRegister
 
 
@@ -60,14 +59,6 @@ def test_a_table_is_offered_with_its_shape_and_types(register: DatasetRegister, 
     assert register.all() == [record]
 
 
-def test_a_record_survives_the_process(tmp_path: Path, table: Path) -> None:
-    with Database(tmp_path / "again.sqlite") as database:
-        record = _add(DatasetRegister(database), table, parameters={"nested": {"a": [1, 2.5, None, True]}})
-
-    with Database(tmp_path / "again.sqlite") as database:
-        assert DatasetRegister(database).all() == [record]
-
-
 def test_images_are_counted_and_subjects_too(register: DatasetRegister, images: Path) -> None:
     record = _add(register, images, data_type="images")
     folder = _add(register, images, name="subjects", data_type="medical-folder", tags=["other"])
@@ -79,14 +70,6 @@ def test_images_are_counted_and_subjects_too(register: DatasetRegister, images: 
 @pytest.mark.parametrize("data_type", ["default", "mednist", "custom"])
 def test_other_types_need_only_be_there(register: DatasetRegister, images: Path, data_type: str) -> None:
     assert _add(register, images, data_type=data_type).shape is None
-
-
-def test_a_relative_path_is_kept_as_an_absolute_one(
-    register: DatasetRegister, table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(table.parent)
-
-    assert _add(register, "patients.csv").path == str(table)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +138,6 @@ def test_what_is_not_there_or_of_another_kind_is_refused(register: DatasetRegist
     assert register.all() == []
 
 
-def test_texts_are_trimmed_and_a_tag_counts_once(register: DatasetRegister, table: Path) -> None:
-    record = _add(register, table, name=" patients ", tags=[" mri", "mri ", "brain"])
-
-    assert (record.name, record.tags) == ("patients", ("mri", "brain"))
-
-
 @pytest.mark.parametrize("tags", [["mri", "brain"], ["brain", "mri"], ["mri"], ["mri", "brain", "2024"]])
 def test_tags_that_a_search_could_not_tell_apart_are_refused(
     register: DatasetRegister, table: Path, tags: list[str]
@@ -171,20 +148,6 @@ def test_tags_that_a_search_could_not_tell_apart_are_refused(
         _add(register, table, name="second", tags=tags)
 
     assert len(register.all()) == 1
-
-
-def test_tags_may_overlap_when_each_has_one_that_the_other_lacks(register: DatasetRegister, table: Path) -> None:
-    _add(register, table)
-    _add(register, table, name="second", tags=["mri", "heart"])
-
-    assert [record.name for record in register.search(["mri"])] == ["patients", "second"]
-
-
-def test_a_name_is_given_once(register: DatasetRegister, table: Path) -> None:
-    _add(register, table)
-
-    with pytest.raises(ConflictError, match="is called 'patients' already"):
-        _add(register, table, tags=["other"])
 
 
 def test_a_search_finds_what_carries_every_tag(register: DatasetRegister, table: Path) -> None:
@@ -245,17 +208,6 @@ def test_an_edit_changes_what_is_given_and_nothing_else(register: DatasetRegiste
     assert register.all() == [after]
 
 
-def test_an_edited_path_is_read_anew(register: DatasetRegister, table: Path, images: Path) -> None:
-    _add(register, table)
-    table.write_text("x\n1\n")
-
-    tabular = register.edit("patients", DatasetFields(path=str(table)))
-    folder = register.edit("patients", DatasetFields(path=str(images), data_type="images"))
-
-    assert (tabular.shape, tabular.dtypes) == ([1, 1], {"x": "int64"})
-    assert (folder.shape, folder.dtypes) == ([3], None)
-
-
 def test_an_edit_is_checked_like_an_addition_and_changes_nothing_when_refused(
     register: DatasetRegister, table: Path
 ) -> None:
@@ -274,17 +226,6 @@ def test_an_edit_is_checked_like_an_addition_and_changes_nothing_when_refused(
 
     assert register.all() == [first, second]
     assert register.edit("second", DatasetFields(tags=("heart",))).tags == ("heart",)
-
-
-def test_a_removed_dataset_is_gone_and_its_file_stays(register: DatasetRegister, table: Path) -> None:
-    record = _add(register, table)
-
-    removed = register.remove(record.dataset_id)
-
-    assert (removed, register.all(), table.exists()) == (record, [], True)
-    for act in (register.get, register.remove, lambda reference: register.edit(reference, DatasetFields(name="x"))):
-        with pytest.raises(NotFoundError, match="no dataset 'patients' here; see: fedmon node dataset list"):
-            act("patients")
 
 
 def test_what_an_undone_transaction_added_is_not_remembered(
@@ -306,11 +247,3 @@ def test_what_an_undone_transaction_added_is_not_remembered(
     assert register.all() == [first]
     register.all().clear()
     assert register.all() == [first]
-
-
-def test_what_was_measured_elsewhere_is_taken_as_it_is(register: DatasetRegister, table: Path) -> None:
-    measured = measure(table, "csv")
-    table.unlink()
-
-    assert measured == DatasetShape(shape=[2, 3], dtypes={"age": "int64", "weight": "float64", "sex": "object"})
-    assert _add(register, table, measured=measured).shape == [2, 3]

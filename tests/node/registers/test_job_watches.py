@@ -18,7 +18,7 @@ from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.jobs import MAX_JOBS, JobWatches, WatchedJob
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
-from tests.node.owner.owner_desks import desk_of, events, made_folder, running_node
+from tests.node.owner.owner_desks import desk_of, done, events, made_folder, running_node
 from tests.support.waiting import wait_until
 
 
@@ -202,14 +202,14 @@ def test_the_owners_commands_watch_list_and_forget(tmp_path: Path, machine: Root
     folder = made_folder(tmp_path / "node")
     watch = Watch(machine)
     with desk_of(folder) as desk, pytest.raises(DaemonNotRunningError, match="only a running node watches jobs"):
-        desk.run("job-list", {})
+        done(desk, "job-list")
     running = running_node(measuring=SimpleNamespace(enabled=True, jobs=watch.watches))
     with desk_of(folder, running=running) as desk:
-        watched = desk.run("job-watch", {"job_id": "a", "pids": [10], "name": "n", "by": "me"})["job"]
-        listed = desk.run("job-list", {})["jobs"]
-        forgotten = desk.run("job-forget", {"job_id": "a", "by": "me"})["job"]
+        watched = done(desk, "job-watch", job_id="a", pids=[10], name="n")["job"]
+        listed = done(desk, "job-list")["jobs"]
+        forgotten = done(desk, "job-forget", job_id="a")["job"]
         with pytest.raises(InvalidInputError, match="job-watch"):
-            desk.run("job-watch", {"job_id": "a", "pids": ["x"]})
+            done(desk, "job-watch", job_id="a", pids=["x"])
 
     assert (watched["state"], watched["processes"], watched["pids"]) == ("watched", 2, [10])
     assert [(each["job_id"], each["state"], each["name"]) for each in listed] == [("a", "watched", "n")]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -30,6 +31,7 @@ OTHER_LAYOUT = b"class Plan: pass  # same code\n"
 REQUEST_AND_DECIDE_FOR_EVER = """
 import hashlib, itertools, sys
 from pathlib import Path
+from typing import NamedTuple
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.requests.audit import Audit
@@ -133,17 +135,6 @@ def test_a_request_that_does_not_hold_what_it_says_is_refused(
     assert list((tmp_path / "plans").iterdir()) == []
 
 
-def test_the_same_bytes_are_the_same_plan_whoever_asks_and_both_hear_of_decisions(plans: PlanRegister) -> None:
-    first = plans.request(_approval(), SOURCE)
-    plans.decide(first.plan_id, REJECTED, note="too broad")
-    again = plans.request(_approval(researcher_id="s", name="another name", id="two"), SOURCE)
-
-    decision = plans.decide(first.plan_id, APPROVED)
-
-    assert (again.plan_id, again.name, again.status, again.note) == (first.plan_id, "plan", REJECTED, "too broad")
-    assert decision.researchers == ("r", "s")
-
-
 def test_other_bytes_are_another_plan_even_with_the_same_code(plans: PlanRegister) -> None:
     first = plans.request(_approval(), SOURCE)
     plans.decide(first.plan_id, APPROVED)
@@ -196,18 +187,8 @@ def test_a_decision_names_its_plan_its_time_and_who_must_hear(plans: PlanRegiste
     ]  # fmt: skip
 
 
-def test_a_decision_is_about_the_bytes_that_were_shown(plans: PlanRegister) -> None:
-    plans.request(_approval(), SOURCE)
-
-    with pytest.raises(ConflictError, match="look at it again"):
-        plans.decide("plan", APPROVED, sha256="0" * 64)
-
-    assert plans.get("plan").status is PENDING
-
-
 def test_bytes_that_were_altered_on_the_disk_cannot_be_approved(plans: PlanRegister, tmp_path: Path) -> None:
     plan = plans.request(_approval(), SOURCE)
-    plans.settle()
     (tmp_path / "plans" / plan.sha256).write_bytes(b"something else")
 
     with pytest.raises(StorageError, match="no longer holds the bytes"):
@@ -217,26 +198,6 @@ def test_bytes_that_were_altered_on_the_disk_cannot_be_approved(plans: PlanRegis
 
     assert status is PENDING
     assert plans.decide("plan", APPROVED).plan.status is APPROVED
-
-
-def test_deciding_the_same_again_changes_nothing_and_tells_nobody(plans: PlanRegister, tmp_path: Path) -> None:
-    plans.request(_approval(), SOURCE)
-    first = plans.decide("plan", REJECTED, note="no")
-
-    again = plans.decide("plan", REJECTED, note="no")
-
-    assert (again.plan, again.researchers) == (first.plan, ())
-    assert len(_audited(tmp_path)) == 1
-
-
-def test_a_reset_plan_is_pending_without_note_and_its_requesters_hear_it(plans: PlanRegister) -> None:
-    plans.request(_approval(), SOURCE)
-    plans.decide("plan", REJECTED, note="no")
-
-    decision = plans.decide("plan", PENDING)
-
-    assert (decision.plan.status, decision.plan.note, decision.plan.decided) == (PENDING, "", None)
-    assert decision.researchers == ("r",)
 
 
 def test_no_decision_is_taken_that_the_audit_cannot_hold(plans: PlanRegister, audit: Audit) -> None:
@@ -251,22 +212,6 @@ def test_no_decision_is_taken_that_the_audit_cannot_hold(plans: PlanRegister, au
         plans.register(b"x = 1\n", name="own")
 
     assert [(plan.name, plan.status) for plan in plans.all()] == [("plan", PENDING)]
-
-
-def test_the_owners_own_plan_is_approved_by_registering_it(plans: PlanRegister, tmp_path: Path) -> None:
-    plan = plans.register(SOURCE, name="own", description="mine", by="alice")
-
-    assert (plan.type, plan.status, plan.researcher_id) == (PlanType.REGISTERED, APPROVED, None)
-    assert plan.registered == plan.decided == plan.created
-    assert [line["status"] for line in _audited(tmp_path)] == ["approved"]
-    assert plans.request(_approval(), SOURCE).status is APPROVED
-
-
-def test_bytes_that_were_asked_for_are_approved_and_not_registered_again(plans: PlanRegister) -> None:
-    plan = plans.request(_approval(), SOURCE)
-
-    with pytest.raises(ConflictError, match=f"fedmon node plan approve {plan.plan_id}"):
-        plans.register(SOURCE, name="own")
 
 
 def test_default_plans_wait_for_the_owner_and_a_changed_file_is_another_plan(
@@ -309,25 +254,6 @@ def test_a_deleted_default_stays_away_until_its_file_changes_or_it_is_wanted(
     assert sorted(plan.type.value for plan in plans.all()) == ["default", "registered"]
 
 
-def test_a_folder_of_defaults_that_is_not_there_is_named(plans: PlanRegister, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="there is no folder"):
-        plans.load_defaults(tmp_path / "nowhere")
-
-
-def test_a_deleted_plan_is_forgotten_with_its_bytes_and_its_approval(plans: PlanRegister, tmp_path: Path) -> None:
-    plan = plans.request(_approval(), SOURCE)
-    plans.decide("plan", APPROVED)
-
-    plans.delete("plan", by="alice")
-    gone = (plans.find(plan.sha256), list((tmp_path / "plans").iterdir()))
-    again = plans.request(_approval(), SOURCE)
-
-    assert gone == (None, [])
-    assert (again.status, again.plan_id != plan.plan_id) == (PENDING, True)
-    assert plans.requesters(again.plan_id) == ("r",)
-    assert [line["event"] for line in _audited(tmp_path)] == ["plan-decision", "plan-delete"]
-
-
 def test_a_deletion_that_is_undone_keeps_the_bytes(database: Database, plans: PlanRegister) -> None:
     plan = plans.request(_approval(), SOURCE)
 
@@ -343,62 +269,6 @@ def test_a_deletion_that_is_undone_keeps_the_bytes(database: Database, plans: Pl
         plans.request(_approval(), SOURCE)
 
     assert plans.store.read(plan.sha256) == SOURCE
-
-
-def test_a_plan_is_found_by_id_digest_part_of_it_or_name(plans: PlanRegister) -> None:
-    plan = plans.request(_approval(), SOURCE)
-
-    for reference in (plan.plan_id, plan.sha256, plan.sha256[:4], plan.sha256[:40], "plan", plan.plan_id[14:18]):
-        assert plans.get(reference) == plan
-    for reference in ("", "pla", "*" * 6, "?" * 64, plan.sha256.upper(), "training", "training_plan"):
-        with pytest.raises(NotFoundError, match="fedmon node plan list"):
-            plans.get(reference)
-
-
-def test_a_name_of_several_plans_stands_for_none_of_them(plans: PlanRegister) -> None:
-    ids = sorted(plans.request(_approval(source), source).plan_id for source in (SOURCE, OTHER_LAYOUT))
-
-    with pytest.raises(ConflictError, match=f"2 training plans: {ids[0]}, {ids[1]}; "):
-        plans.decide("plan", APPROVED)
-
-
-def test_plans_are_filtered_searched_and_sorted(plans: PlanRegister) -> None:
-    for name, description in (("b", "first"), ("c", "SECOND"), ("a", "third")):
-        source = f"name = {name!r}".encode()
-        plans.request(_approval(source, name=name, description=description, researcher_id=f"res-{name}"), source)
-    plans.register(b"x = 1", name="own")
-    plans.decide("c", APPROVED)
-
-    def names(**wanted: object) -> str:
-        return " ".join(plan.name for plan in plans.all(**wanted))  # type: ignore[arg-type]  # mixed filters
-
-    assert names() == "b c a own"
-    assert names(sort="name") == "a b c own"
-    assert names(sort="name", descending=True) == "own c b a"
-    assert names(sort="researcher_id") == "a b c own"
-    assert names(sort="decided") == "own c b a"
-    assert names(status=APPROVED) == "c own"
-    assert names(plan_type=PlanType.REQUESTED) == "b c a"
-    assert names(status=APPROVED, plan_type=PlanType.REGISTERED) == "own"
-    assert names(name="a") == "a"
-    assert names(search="second") == "c"
-    assert names(search="RES-A") == "a"
-    assert names(search="nothing like it") == ""
-    with pytest.raises(InvalidInputError, match="cannot be sorted by 'name; DROP TABLE plans'"):
-        plans.all(sort="name; DROP TABLE plans")
-
-
-def test_a_plan_is_compared_with_the_one_of_its_name_that_was_approved_last(plans: PlanRegister) -> None:
-    sources = [f"x = {number}\n".encode() for number in range(4)]
-    made = [plans.request(_approval(source), source) for source in sources]
-    for index in (1, 0):
-        plans.decide(made[index].plan_id, APPROVED)
-    plans.decide(made[2].plan_id, REJECTED)
-
-    seen = [plans.last_approved("plan", other_than=made[index].sha256) for index in (3, 0)]
-
-    assert [plan.plan_id for plan in seen if plan is not None] == [made[0].plan_id, made[1].plan_id]
-    assert plans.last_approved("another", other_than="") is None
 
 
 def test_only_code_that_does_not_parse_is_told_and_told_once(plans: PlanRegister) -> None:
@@ -434,68 +304,96 @@ def test_a_researcher_cannot_fill_the_disk_with_undecided_plans(database: Databa
     assert plans.request(_approval(OTHER_LAYOUT), OTHER_LAYOUT).status is PENDING
 
 
-def test_bytes_whose_file_a_power_cut_took_are_written_again(
+def test_bytes_that_an_earlier_release_kept_in_the_register_get_their_file(
     plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path
 ) -> None:
-    requested, registered = plans.request(_approval(), SOURCE), plans.register(OTHER_LAYOUT, name="own")
-    for path in (tmp_path / "plans").iterdir():
-        path.write_bytes(b"")
+    plan = plans.request(_approval(), SOURCE)
+    (tmp_path / "plans" / plan.sha256).unlink()
+    database.execute("INSERT INTO unsettled VALUES (?, ?)", (plan.sha256, SOURCE))
 
     again = PlanRegister(database, tmp_path / "plans", audit=audit)
 
-    assert [again.store.read(plan.sha256) for plan in (requested, registered)] == [SOURCE, OTHER_LAYOUT]
+    assert again.store.read(plan.sha256) == SOURCE
     assert database.rows("SELECT * FROM unsettled") == []
 
 
-@pytest.mark.parametrize("step", ["approve", "check", "start"])
-def test_bytes_are_kept_twice_only_until_their_file_is_safe(
-    plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path, step: str
-) -> None:
-    plan = plans.request(_approval(), SOURCE)
-    before = len(database.rows("SELECT * FROM unsettled"))
-
-    if step == "approve":
-        plans.decide("plan", APPROVED)
-    elif step == "check":
-        plans.record_check(plan.sha256, CodeCheck())
-    else:
-        PlanRegister(database, tmp_path / "plans", audit=audit)
-
-    assert (before, len(database.rows("SELECT * FROM unsettled"))) == (1, 0)
-    assert plans.store.read(plan.sha256) == SOURCE
-
-
-def test_a_plan_folder_that_cannot_be_written_delays_only_the_file(
-    plans: PlanRegister, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plan_folder_that_cannot_be_written_takes_no_plan(plans: PlanRegister, tmp_path: Path) -> None:
     (tmp_path / "plans").rmdir()
     (tmp_path / "plans").touch()
-    plan = plans.request(_approval(), SOURCE)
-    with pytest.raises(StorageError, match="cannot write the plan file"):
-        plans.decide("plan", APPROVED)
-    plans.record_check(plan.sha256, CodeCheck(minified_sha256="a" * 64))
-    (tmp_path / "plans").unlink()
-    (tmp_path / "plans").mkdir()
 
-    approved = plans.decide("plan", APPROVED)
+    with pytest.raises(StorageError, match="cannot write"):
+        plans.request(_approval(), SOURCE)
 
-    assert "will be written when that is possible" in caplog.text
-    assert (approved.plan.status, approved.plan.checked) == (APPROVED, True)
-    assert plans.store.read(plan.sha256) == SOURCE
+    assert plans.all() == []
 
 
 def test_the_bytes_of_a_deleted_plan_go_even_when_a_crash_came_between(
     plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path
 ) -> None:
-    plan = plans.request(_approval(), SOURCE)
+    plans.request(_approval(), SOURCE)
     plans.delete("plan")
     plans.store.write(SOURCE)
-    database.execute("INSERT INTO leavings VALUES (?)", (plan.sha256,))
-    (tmp_path / "plans" / f".{plan.sha256}.{'0' * 16}").write_bytes(b"half")
 
     PlanRegister(database, tmp_path / "plans", audit=audit)
 
     assert list((tmp_path / "plans").iterdir()) == []
+
+
+class Known(NamedTuple):
+    """A plan that a register knows."""
+
+    plan_id: str
+    name: str
+    sha256: str
+
+
+ONE = Known("training_plan_11112222-3333-4444-8555-666677778888", "logistic", "ab" * 32)
+TWO = Known("training_plan_11119999-3333-4444-8555-666677778888", "tree", "ab12" + "c" * 60)
+POSING = Known("training_plan_aaaabbbb-3333-4444-8555-666677778888", ONE.sha256[:12], "ef" * 32)
+POSING_WHOLE = Known("training_plan_ccccdddd-3333-4444-8555-666677778888", ONE.sha256, "cd" * 32)
+
+
+@pytest.fixture
+def known(database: Database, plans: PlanRegister) -> PlanRegister:
+    """A register that knows these plans."""
+    insert = (
+        "INSERT INTO plans (plan_id, name, description, sha256, size_bytes, type, status, created, modified, "
+        "last_action) VALUES (?, ?, '', ?, 1, 'requested', 'pending', ?4, ?4, ?4)"
+    )
+    for plan in (POSING_WHOLE, POSING, ONE, TWO):
+        database.execute(insert, (*plan, "2026-01-01T00:00:00.000000+00:00"))
+    return plans
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        (ONE.plan_id, ONE),
+        (ONE.sha256, ONE),  # though it is the name of another
+        (TWO.sha256, TWO),
+        ("11112222", ONE),
+        ("training_plan_11119", TWO),
+        ("ab12", TWO),
+        ("tree", TWO),
+        ("111", "at least 4 characters"),
+        ("aba", "at least 4 characters"),
+        ("1111", f"'1111' stands for 2 training plans: {ONE.plan_id}, {TWO.plan_id}; see: fedmon node plan list"),
+        (ONE.sha256[:12], "stands for 2 "),
+        ("logist", "fedmon node plan list"),
+        ("", "fedmon node plan list"),
+        ("*" * 6, "fedmon node plan list"),
+        (TWO.sha256.upper(), "fedmon node plan list"),
+        ("training", "fedmon node plan list"),
+    ],
+)
+def test_a_plan_goes_by_its_id_digest_beginning_or_name(
+    known: PlanRegister, reference: str, expected: Known | str
+) -> None:
+    if isinstance(expected, Known):
+        assert known.get(reference).plan_id == expected.plan_id
+        return
+    with pytest.raises((NotFoundError, ConflictError, InvalidInputError), match=expected):
+        known.get(reference)
 
 
 def test_a_killed_node_never_has_an_approval_without_its_line_nor_loses_what_it_acknowledged(tmp_path: Path) -> None:

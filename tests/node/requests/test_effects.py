@@ -43,12 +43,6 @@ def _approval(name: str = "plan") -> Approval:
     )
 
 
-def test_a_repeat_finds_the_stored_reply(effects: Effects) -> None:
-    effects.remember("r", "one", b"the reply", seconds_from_now(60))
-
-    assert effects.stored_reply("r", "one") == b"the reply"
-
-
 def test_ids_of_different_researchers_are_different_ids(effects: Effects) -> None:
     effects.remember("r", "one", b"for r", seconds_from_now(60))
 
@@ -63,26 +57,6 @@ def test_an_id_with_other_content_is_refused(effects: Effects) -> None:
     with pytest.raises(ConflictError, match="use a new id"):
         effects.stored_reply("r", "one", content="b")
     assert effects.stored_reply("r", "one", content="a") == b"the reply"
-
-
-def test_an_effect_is_not_remembered_twice(effects: Effects) -> None:
-    effects.remember("r", "one", b"first", seconds_from_now(60))
-
-    with pytest.raises(ConflictError, match="has its effect already"):
-        effects.remember("r", "one", b"second", seconds_from_now(60))
-    assert effects.stored_reply("r", "one") == b"first"
-
-
-def test_an_effect_and_its_reply_are_one_transaction(database: Database, effects: Effects) -> None:
-    def fail() -> None:
-        with database.transaction():
-            effects.remember("r", "one", b"the reply", seconds_from_now(60))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-
-    assert effects.stored_reply("r", "one") is None
 
 
 def test_a_reply_is_kept_until_a_day_after_the_request_expires(effects: Effects) -> None:

@@ -35,7 +35,7 @@ class Counted:
 
     metrics: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def count_all(self, _kind: str, names: Iterable[str], n: int) -> None:
+    def count(self, _kind: str, names: Iterable[str], n: int) -> None:
         for name in names:
             self.metrics[name] = self.metrics.get(name, 0) + n
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError
 from fedmon.common.wire.messages import PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database
 from fedmon.node.requests.outbox import Outbox
@@ -52,15 +51,6 @@ def test_decisions_come_back_whole_and_in_order(outbox: Outbox) -> None:
     assert outbox.unacked("r", limit=2) == decisions[:2]
 
 
-def test_decisions_survive_the_process(tmp_path: Path) -> None:
-    decision = _decision(1)
-    with Database(tmp_path / "again.sqlite") as database:
-        Outbox(database).add(decision)
-
-    with Database(tmp_path / "again.sqlite") as database:
-        assert Outbox(database).unacked("r") == [decision]
-
-
 def test_an_acknowledged_decision_is_gone_and_the_others_stay(outbox: Outbox) -> None:
     for number in range(4):
         outbox.add(_decision(number))
@@ -86,22 +76,3 @@ def test_a_decision_that_nobody_fetches_expires_after_thirty_days(outbox: Outbox
     dropped = [outbox.expire(), outbox.expire(now=utc_now() + 29 * DAY), outbox.expire(now=utc_now() + 31 * DAY)]
 
     assert (unacked, dropped) == (["decision-1"], [1, 0, 1])
-
-
-def test_an_id_is_added_once(outbox: Outbox) -> None:
-    outbox.add(_decision(1))
-
-    with pytest.raises(ConflictError, match="there already"):
-        outbox.add(_decision(1))
-
-
-def test_a_decision_is_committed_with_its_cause_or_not_at_all(database: Database, outbox: Outbox) -> None:
-    def fail() -> None:
-        with database.transaction():
-            outbox.add(_decision(1))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-
-    assert outbox.waiting() == {}

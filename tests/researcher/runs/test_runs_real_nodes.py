@@ -91,6 +91,29 @@ def test_the_shell_runs_writes_lists_and_shows(real: RealNodes, tmp_path: Path) 
     assert [one["values"] for one in found["scalars"]["a"]] == [{"loss": 1.0}, {"loss": 0.5}]
 
 
+def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealNodes) -> None:
+    _, ran = shell(real, "run", str(real.plan), "--nodes", "b")
+    _, listed = shell(real, "list")
+    job_id, dataset_id = ran["job_id"], listed["outcomes"][0]["reply"]["datasets"][0]["dataset_id"]
+    others = [job["job_id"] for one in shell(real, "jobs")[1]["outcomes"] for job in one["reply"]["jobs"]]
+    enough = next(
+        job_id[:n] for n in range(4, 37) if {each for each in others if each.startswith(job_id[:n])} == {job_id}
+    )
+
+    found = [shell(real, "jobs", enough), shell(real, "stop", enough)]
+    printed = fedmon_here("job-logs", enough, environ=real.environ())
+    again = shell(real, "run", f"sha256:{ran['sha256'][:4]}", "--dataset", dataset_id[8:14], "--nodes", "a,b")[1]
+    short = fedmon_here("stop", job_id[:3], environ=real.environ())
+    several = fedmon_here("jobs", job_id[:4], environ=real.environ())
+
+    assert [code for code, _ in found] == [0, 0]
+    assert found[0][1]["job_id"] == job_id
+    assert printed.stdout == "hello from b\n"
+    assert (again["sha256"], sum(each["rows"] == 3 for each in again["results"].values())) == (ran["sha256"], 1)
+    assert (short.returncode, "at least 4 characters" in short.stderr) == (2, True)
+    assert (several.returncode, f"'{job_id[:4]}' stands for " in several.stderr) == (4, True)
+
+
 def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("import fedmon\n\nclass P(fedmon.TrainingPlan):\n    pass\n")

@@ -1,7 +1,8 @@
-"""`fedmon node audit`: what came in, what was decided, and what left."""
+"""`fedmon node audit`: requests, decisions, and everything that left."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -10,10 +11,9 @@ import typer
 
 from fedmon.common.errors import StorageError
 from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.cli.screen import record, seconds
-from fedmon.node.owner.cli.shell import Shell, group, verb
+from fedmon.node.owner.cli.shell import Shell, group, record, seconds, verb
 
-app = group("audit", "Read the audit, and prove that nobody changed it.")
+app = group("audit", "Read the audit, and check that no line of it was changed.")
 
 _CHAIN = ("n", "time", "event", "prev", "hash")
 
@@ -27,20 +27,15 @@ def show(
     ] = None,
 ) -> None:
     """Show the last lines of the audit, oldest first."""
-    found: list[dict[str, Any]] = []
-    for line in _backwards(shell.folder):
-        if event is None or line.get("event") == event:
-            found.append(line)
-        if len(found) == last:
-            break
-    found.reverse()
+    wanted = (line for line in _backwards(shell.folder) if event in (None, line.get("event")))
+    found = [*itertools.islice(wanted, last)][::-1]
     nothing = "The audit holds no such line." if event else "The audit is empty."
     shell.emit({"lines": found}, lambda: "\n".join(map(_line, found)) or nothing)
 
 
 @verb(app, "verify")
 def verify(shell: Shell) -> None:
-    """Prove that nobody changed the audit.
+    """Check that no line of the audit was changed.
 
     Reads all of it and names the first line that was altered, taken out or moved; ends with 1 then.
     """
@@ -48,20 +43,20 @@ def verify(shell: Shell) -> None:
 
     folder = shell.folder
     result = verified(folder.path)
-    whole = f"The audit is whole: {result.lines} lines in {result.files} files of {folder.path}."
-    changed = (
-        f"THE AUDIT WAS CHANGED. First bad line: {result.first_bad}\n"
+    text = (
+        f"The audit is whole: {result.lines} lines in {result.files} files of {folder.path}."
+        if result.ok
+        else f"THE AUDIT WAS CHANGED. First bad line: {result.first_bad}\n"
         f"The {result.lines} lines before it are as they were written."
     )
-    document = {"ok": result.ok, **msgspec.to_builtins(result)}
-    shell.emit(document, lambda: whole if result.ok else changed)
-    for text in result.notes:
-        shell.note(text)
+    shell.emit({"ok": result.ok, **msgspec.to_builtins(result)}, lambda: text)
+    for note in result.notes:
+        shell.note(note)
     raise typer.Exit(0 if result.ok else 1)
 
 
 def _backwards(folder: NodeFolder) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the whole audit from its end; a line that is no JSON object is shown as it is."""
+    """Yield the lines of the whole audit from its end; a line that is not a JSON object is shown as it is."""
     from fedmon.node.requests.audit import chain_files, lines_backwards
 
     try:
@@ -76,8 +71,8 @@ def _backwards(folder: NodeFolder) -> Iterator[dict[str, Any]]:
 
 
 def _line(line: dict[str, Any]) -> str:
-    facts = " ".join(f"{name}={_text(value)}" for name, value in line.items() if name not in _CHAIN and value != "")
-    return record(f"{line.get('n')} {seconds(str(line.get('time')))} {line.get('event')} {facts}".rstrip())
+    facts = [f"{name}={_text(value)}" for name, value in line.items() if name not in _CHAIN and value != ""]
+    return record(" ".join([str(line.get("n")), seconds(str(line.get("time"))), str(line.get("event")), *facts]))
 
 
 def _text(value: object) -> str:

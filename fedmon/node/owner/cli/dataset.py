@@ -1,4 +1,4 @@
-"""`fedmon node dataset`: what the node offers."""
+"""`fedmon node dataset`: the datasets that the node offers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.screen import fields, seconds, width
-from fedmon.node.owner.cli.shell import Shell, group, login, verb
+from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb, width
 
 app = group("dataset", "Offer datasets to researchers; paths never leave the node.")
 
@@ -26,9 +25,9 @@ DataType = Annotated[
 Tags = Annotated[
     list[str] | None, typer.Option("--tags", "-t", help="Tags to search by: separated by commas, or given repeatedly.")
 ]
-Description = Annotated[str | None, typer.Option(help="What is in it, for people.")]
+Description = Annotated[str | None, typer.Option(help="A description for people.")]
 Parameters = Annotated[
-    str | None, typer.Option(help="What training plans must know of it: a JSON object, or @FILE that holds one.")
+    str | None, typer.Option(help="Parameters for training plans: a JSON object, or @FILE that holds one.")
 ]
 _SHOWN_COLUMNS = 40
 
@@ -63,23 +62,20 @@ def add(
         "parameters": _parameters(parameters),
     }
     measured = msgspec.to_builtins(measure(location, kind))
-    result = shell.call("dataset-add", dataset=values, measured=measured, by=login())
-    shell.emit(result, lambda: f"Offered from now on:\n{_screen(result, columns=False)}")
+    shell.show("dataset-add", _screen, dataset=values, measured=measured)
 
 
 @verb(app, "list")
 def list_(shell: Shell, tags: Tags = None) -> None:
-    """List what the node offers, or what carries all of the tags."""
-    result = shell.call("dataset-list", tags=_split(tags))
+    """List the datasets, or those that carry all of the tags."""
     nothing = "No dataset carries these tags." if tags else "No datasets yet. Add one: fedmon node dataset add PATH"
-    shell.emit(result, lambda: _table(result["datasets"]) or nothing)
+    shell.show("dataset-list", lambda result: _table(result["datasets"]) or nothing, tags=_split(tags))
 
 
 @verb(app, "show")
 def show(shell: Shell, dataset: Which = None) -> None:
-    """Show everything that is known of a dataset."""
-    result = shell.call("dataset-show", dataset=_named(dataset, shell))
-    shell.emit(result, lambda: _screen(result))
+    """Show the record of a dataset."""
+    shell.show("dataset-show", _screen, dataset=_named(dataset, shell))
 
 
 @verb(app, "edit")
@@ -90,10 +86,10 @@ def edit(
     tags: Tags = None,
     data_type: DataType = None,
     description: Description = None,
-    path: Annotated[Path | None, typer.Option(help="Where the data lie now.")] = None,
+    path: Annotated[Path | None, typer.Option(help="New location of the data.")] = None,
     parameters: Parameters = None,
 ) -> None:
-    """Change what is given; the id stays.
+    """Change the given fields; the id stays.
 
     A table is read anew when its path or type changes.
     """
@@ -114,17 +110,17 @@ def edit(
         old = shell.call("dataset-show", dataset=reference)["dataset"]
         reference = old["dataset_id"]
         measured = msgspec.to_builtins(measure(Path(changes["path"] or old["path"]), data_type or old["data_type"]))
-    result = shell.call("dataset-edit", dataset=reference, changes=changes, measured=measured, by=login())
-    shell.emit(result, lambda: f"Changed:\n{_screen(result, columns=False)}")
+    shell.show("dataset-edit", _screen, dataset=reference, changes=changes, measured=measured)
 
 
 @verb(app, "remove")
 def remove(shell: Shell, dataset: Which = None) -> None:
-    """Offer a dataset no longer. Its files are not touched."""
-    result = shell.call("dataset-remove", dataset=_named(dataset, shell), by=login())
-    removed = result["dataset"]
-    lines = [("removed", removed["name"]), ("path", f"{removed['path']} (untouched)")]
-    shell.emit(result, lambda: fields(lines))
+    """Remove a dataset from the offer. Its files stay."""
+    shell.show(
+        "dataset-remove",
+        lambda result: f"removed {result['dataset']['name']}; {result['dataset']['path']} (untouched)",
+        dataset=_named(dataset, shell),
+    )
 
 
 def _named(dataset: str | None, shell: Shell) -> str:
@@ -154,27 +150,26 @@ def _table(datasets: list[dict[str, Any]]) -> str:
     return table(["NAME", "TYPE", "SHAPE", "TAGS", "LISTED TO"], rows, width=width()) if rows else ""
 
 
-def _screen(result: dict[str, Any], *, columns: bool = True) -> str:
+def _screen(result: dict[str, Any]) -> str:
     dataset = result["dataset"]
-    dtypes = [f"{name} {kind}" for name, kind in (dataset["dtypes"] or {}).items()]
-    more = f", and {len(dtypes) - _SHOWN_COLUMNS} more (all of them with --json)" if dtypes[_SHOWN_COLUMNS:] else ""
+    columns = [f"{name} {kind}" for name, kind in (dataset["dtypes"] or {}).items()]
+    more = f", and {len(columns) - _SHOWN_COLUMNS} more (all of them with --json)" if columns[_SHOWN_COLUMNS:] else ""
     parameters = dataset["dataset_parameters"]
-    return fields(
-        [
-            ("name", dataset["name"]),
-            ("id", dataset["dataset_id"]),
-            ("type", dataset["data_type"]),
-            ("tags", ", ".join(dataset["tags"])),
-            ("description", dataset["description"] or "-"),
-            ("shape", _shape(dataset)),
-            *([("columns", (", ".join(dtypes[:_SHOWN_COLUMNS]) + more) or "-")] if columns else []),
-            ("parameters", msgspec.json.encode(parameters).decode() if parameters else "-"),
-            ("path", f"{dataset['path']} (stays here)"),
-            ("listed to", _listed_to(dataset)),
-            ("created", seconds(dataset["created"])),
-            ("modified", seconds(dataset["modified"])),
-        ]
-    )
+    shown = {
+        "name": dataset["name"],
+        "id": dataset["dataset_id"],
+        "type": dataset["data_type"],
+        "tags": ", ".join(dataset["tags"]),
+        "description": dataset["description"] or "-",
+        "shape": _shape(dataset),
+        "columns": (", ".join(columns[:_SHOWN_COLUMNS]) + more) or "-",
+        "parameters": msgspec.json.encode(parameters).decode() if parameters else "-",
+        "path": f"{dataset['path']} (stays here)",
+        "listed to": _listed_to(dataset),
+        "created": seconds(dataset["created"]),
+        "modified": seconds(dataset["modified"]),
+    }
+    return fields(shown)
 
 
 def _shape(dataset: dict[str, Any]) -> str:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import socket
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from fedmon.common.text import one_line, table
-from fedmon.node.owner.cli.screen import fields, seconds, width
-from fedmon.node.owner.cli.shell import Shell, group, login, verb
+from fedmon.node.owner.cli.shell import Shell, fields, group, seconds, verb, width
 
-app = group("job", "Watch jobs: what their processes use.")
-
-
-class Scheduler(enum.StrEnum):
-    """Batch systems whose jobs are found."""
-
-    AUTO = "auto"
-    SLURM = "slurm"
-    PBS = "pbs"
-    OAR = "oar"
+app = group("job", "Watch jobs and the usage of their processes.")
 
 
 JobId = Annotated[
@@ -42,21 +31,22 @@ def watch(
     shell: Shell,
     job_id: BatchId,
     pids: Annotated[
-        list[int] | None, typer.Option("--pid", help="A process of the job; all that descends from it is its, too.")
+        list[int] | None, typer.Option("--pid", help="A process of the job, with all its descendants.")
     ] = None,
     cgroup: Annotated[
         str | None, typer.Option("--cgroup", help="The job's cgroup: its folder, or its path as in /proc/PID/cgroup.")
     ] = None,
     scheduler: Annotated[
-        Scheduler, typer.Option("--scheduler", help="Whose job it is; found out from the id and this host.")
-    ] = Scheduler.AUTO,
+        Literal["auto", "slurm", "pbs", "oar"],
+        typer.Option(help="The batch system (default: by the id and this host)."),
+    ] = "auto",
     patterns: Annotated[
         list[str] | None,
         typer.Option("--cgroup-pattern", help="Where the scheduler keeps cgroups, such as 'site/jobs/{id}'."),
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="What people call it.")] = "",
+    name: Annotated[str, typer.Option("--name", help="A name for people.")] = "",
 ) -> None:
-    """Watch a job from the next sample on, in a stream job-ID of its own.
+    """Watch a job from the next sample on, in a separate stream job-ID.
 
     With neither --pid nor --cgroup the job ID of this host's batch system is found: by its cgroup, by asking the
     scheduler, or by the variables of its processes. A job of an array is named 4711_3 (SLURM) or 4711[3].server (PBS).
@@ -68,57 +58,38 @@ def watch(
     if not pids and cgroup is None:
         shell.call("job-list")  # before a search whose result no node could take
         args = _found(job_id, scheduler, patterns or [])
-    document = shell.call("job-watch", **args, name=name, by=login())
-    shell.emit(document, lambda: _screen(document["job"]))
+    shell.show("job-watch", _screen, **args, name=name)
 
 
 @verb(app, "list")
 def list_(shell: Shell) -> None:
     """List the jobs that are watched, and the last 64 that were."""
-    document = shell.call("job-list")
-    rows = [
-        [
-            job["job_id"],
-            job["state"],
-            job["processes"],
-            f"{job['cpu_seconds']:.2f}",
-            job["methods"]["cpu"],
-            job["origin"]["method"] if job["origin"] else "",
-            seconds(job["since"]),
-            job["name"] or job["reason"],
-        ]
-        for job in document["jobs"]
-    ]
-    heads = ["job", "state", "processes", "CPU s", "method", "found by", "since", "name"]
-    shell.emit(document, lambda: table(heads, rows, width=width()) if rows else "No job is watched.")
+    shell.show("job-list", _table)
 
 
 @verb(app, "forget")
 def forget(shell: Shell, job_id: JobId) -> None:
     """Watch a job no longer; its processes are left alone."""
-    document = shell.call("job-forget", job_id=job_id, by=login())
-    shell.emit(document, lambda: _screen(document["job"]))
+    shell.show("job-forget", _screen, job_id=job_id)
 
 
 def add_scalar(
     shell: Shell,
-    name: Annotated[str, typer.Argument(help="What the value is called: any text of up to 256 characters.")],
+    name: Annotated[str, typer.Argument(help="The value's name: any text of up to 256 characters.")],
     value: Annotated[str, typer.Argument(help="A number; nan and inf are kept as a missing value with its reason.")],
     step: Annotated[int | None, typer.Option(help="The program's own count, such as the epoch.")] = None,
     job: Annotated[str | None, typer.Option(help="Id of the job that the value belongs to.")] = None,
-    time: Annotated[
-        float | None, typer.Option("--time", help="When it was, in Unix seconds; now when not given.")
-    ] = None,
+    time: Annotated[float | None, typer.Option("--time", help="When it was, in Unix seconds (default: now).")] = None,
 ) -> None:
     """Report a value, such as an accuracy, to the running node.
 
     It goes out and is kept on the time axis of what the node measures, in the stream user.
     """
-    document = shell.call("add-scalar", name=name, value=value, step=step, t=time, job=job)
-    shell.emit(document, lambda: f"{one_line(name)} = {one_line(value)}")
+    shown = f"{one_line(name)} = {one_line(value)}"
+    shell.show("add-scalar", lambda _: shown, name=name, value=value, step=step, t=time, job=job)
 
 
-def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[str, Any]:
+def _found(job_id: str, scheduler: str, patterns: Sequence[str]) -> dict[str, Any]:
     # Each verb of the owner reads this file, and none but one looks for a job: the finders are a fifth of its start.
     from fedmon.node.job.commands import runner
     from fedmon.node.job.finders import look_up
@@ -126,7 +97,7 @@ def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[s
     environ = dict(os.environ)
     identity, found = look_up(
         job_id,
-        scheduler=None if scheduler is Scheduler.AUTO else scheduler.value,
+        scheduler=None if scheduler == "auto" else scheduler,
         environ=environ,
         hostname=socket.gethostname(),
         run=runner(environ),
@@ -151,26 +122,36 @@ def _found(job_id: str, scheduler: Scheduler, patterns: Sequence[str]) -> dict[s
     }
 
 
-def _screen(job: dict[str, Any]) -> str:
-    ended = [] if job["ended"] is None else [("ended", f"{seconds(job['ended'])}, {job['reason']}")]
-    return fields(
+def _table(document: dict[str, Any]) -> str:
+    rows = [
         [
-            ("job", job["job_id"]),
-            *([("name", one_line(job["name"]))] if job["name"] else []),
-            ("stream", f"job-{job['job_id']}"),
-            *(_origin(job["origin"]) if job["origin"] else []),
-            ("processes", job["processes"]),
-            ("CPU time", f"{job['cpu_seconds']:.2f} s"),
-            ("measured by", ", ".join(f"{of}: {method}" for of, method in job["methods"].items())),
-            *([("cgroup", job["cgroup"])] if job["cgroup"] else []),
-            ("since", seconds(job["since"])),
-            *ended,
+            job["job_id"],
+            job["state"],
+            job["processes"],
+            f"{job['cpu_seconds']:.2f}",
+            job["methods"]["cpu"],
+            job["origin"]["method"] if job["origin"] else "",
+            seconds(job["since"]),
+            job["name"] or job["reason"],
         ]
-    )
-
-
-def _origin(origin: dict[str, Any]) -> list[tuple[str, object]]:
-    return [
-        ("batch job", f"{one_line(origin['job_id'])} of {origin['scheduler']}"),
-        ("found by", f"{origin['method']} (confidence: {origin['confidence']})"),
+        for job in document["jobs"]
     ]
+    heads = ["job", "state", "processes", "CPU s", "method", "found by", "since", "name"]
+    return table(heads, rows, width=width()) if rows else "No job is watched."
+
+
+def _screen(document: dict[str, Any]) -> str:
+    job, origin = document["job"], document["job"]["origin"] or {}
+    return fields({
+        "job": job["job_id"],
+        "name": job["name"] or None,
+        "stream": f"job-{job['job_id']}",
+        "batch job": f"{origin['job_id']} of {origin['scheduler']}" if origin else None,
+        "found by": f"{origin['method']} (confidence: {origin['confidence']})" if origin else None,
+        "processes": job["processes"],
+        "CPU time": f"{job['cpu_seconds']:.2f} s",
+        "measured by": ", ".join(f"{of}: {method}" for of, method in job["methods"].items()),
+        "cgroup": job["cgroup"],
+        "since": seconds(job["since"]),
+        "ended": f"{seconds(job['ended'])}, {job['reason']}" if job["ended"] else None,
+    })  # fmt: skip

@@ -1,4 +1,4 @@
-"""`fedmon node init`, `start`, `status`, `stop` and `probe`: the life of a node, and what its machine measures."""
+"""`fedmon node init`, `start`, `status`, `stop` and `probe`: the life of a node, and the metrics of its machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, StorageError
+from fedmon.common.errors import ConflictError, NoAnswerError
 from fedmon.common.ids import checked_id, new_party_id
-from fedmon.common.text import plural
+from fedmon.common.text import plural, size
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.screen import ago, fields
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, connected, default_folder, group, verb
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, default_folder, fields, group, verb
 
 if TYPE_CHECKING:
     from fedmon.common.settings import NodeSettings
     from fedmon.node.measure.survey import MetricGroup, Survey
 
 STOP_WITHIN_S = 5.0
-_GIGABYTE = 1_000_000_000
 _FEW = 3
 
 
@@ -42,14 +40,16 @@ app = group(
 def init(
     shell: Shell,
     broker: Annotated[
-        str | None, typer.Option(help="Where the broker is, such as mqtt://broker.example.org or mqtts://HOST:8883.")
+        str | None, typer.Option(help="Broker URL, such as mqtt://broker.example.org or mqtts://HOST:8883.")
     ] = None,
-    node_id: Annotated[str | None, typer.Option("--id", help="The node's name; made up when not given.")] = None,
+    node_id: Annotated[str | None, typer.Option("--id", help="The node's name (default: a new one).")] = None,
     username: Annotated[str | None, typer.Option(help="User at the broker.")] = None,
     password_file: Annotated[
         Path | None, typer.Option(help="File that holds the password and that only you can read.")
     ] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="Certificates that the broker's must come from.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates of the authorities that sign the broker's.")
+    ] = None,
     cert_file: Annotated[Path | None, typer.Option(help="Client certificate.")] = None,
     key_file: Annotated[Path | None, typer.Option(help="Private key of the client certificate.")] = None,
 ) -> None:
@@ -67,46 +67,30 @@ def init(
     if username is not None:
         given["username"] = username
     broker_from_url(url, **given).password()
-    folder = _written(shell.folder.path, {"id": own_id}, {"url": url, **given})
-    following = [f"fedmon node {verb}{_dir_option(folder)}" for verb in ("policy allow RESEARCHER", "start")]
+    folder = NodeFolder.create(shell.folder.path)
+    values = {("broker", name): value for name, value in {"url": url, **given}.items()}
+    folder.write_private(folder.settings_file, new_settings({("node", "id"): own_id, **values}).encode())
+    where = _dir_option(folder.path)
+    following = [f"fedmon node {verb}{where}" for verb in ("policy allow RESEARCHER", "start")]
     document = {
         "node_id": own_id,
-        "folder": str(folder),
-        "settings": str(folder / "node.toml"),
+        "folder": str(folder.path),
+        "settings": str(folder.settings_file),
         "broker": url,
         "obeys_nobody": True,
         "next": following,
     }
     text = (
-        f"Node {own_id} lives in {folder}; its settings are in node.toml there.\n\n"
+        f"Node {own_id} lives in {folder.path}; its settings are in node.toml there.\n\n"
         "IT OBEYS NOBODY YET: every request is refused until you allow a researcher. Type next:\n\n"
         f"  {following[0]}\n  {following[1]}\n\n"
-        f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{_dir_option(folder)}"
+        f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{where}"
     )
     shell.emit(document, lambda: text)
 
 
-def _written(path: Path, node: dict[str, Any], broker: dict[str, Any]) -> Path:
-    """Make the folder and its settings, or leave nothing behind. Returns the folder."""
-    from fedmon.common.settings.sources import load_node
-
-    is_new = not path.exists()
-    folder = NodeFolder.create(path)
-    values = {("node", name): value for name, value in node.items()}
-    values |= {("broker", name): value for name, value in broker.items()}
-    try:
-        folder.write_private(folder.settings_file, new_settings(values).encode())
-        load_node(folder.path, {})
-    except FedmonError:
-        folder.settings_file.unlink(missing_ok=True)
-        if is_new:
-            folder.path.rmdir()
-        raise
-    return folder.path
-
-
 def new_settings(values: Mapping[tuple[str, str], Any]) -> str:
-    """Return the text of a new node's settings file; ``values`` maps section and key to what is set.
+    """Return the text of a new node's settings file; ``values`` maps section and key to the setting.
 
     The rules are set from the start too, each below its comment, so that a change finds its place.
     """
@@ -131,7 +115,7 @@ def _dir_option(folder: Path) -> str:
 @verb(app, "start")
 def start(
     shell: Shell,
-    log_level: Annotated[str, typer.Option(help="The lowest level of log records that is shown here.")] = "INFO",
+    log_level: Annotated[str, typer.Option(help="The lowest level of log records to show here.")] = "INFO",
 ) -> None:
     """Run the node in the foreground, until Ctrl-C or a stop.
 
@@ -160,58 +144,38 @@ def start(
 
 @verb(app, "status")
 def status(shell: Shell) -> None:
-    """Show what needs you, and how the node is, running or not.
+    """Show what needs you, and the state of the node.
 
     Whether it runs and is connected, whom it obeys, what waits for you, and what it did since its start.
     """
     document = shell.call("status")
     live = document["live"]
-    shell.emit({"running": live is not None, **document}, lambda: fields([*_lines(document, live)]))
+    shell.emit({"running": live is not None, **document}, lambda: fields(dict(_lines(document, live))))
 
 
 @verb(app, "stop")
 def stop(
     shell: Shell,
-    force: Annotated[bool, typer.Option("--force", help="End it at once when it does not stop in time.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="End it at once if it does not stop in time.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for it to be gone.", min=0.1)] = STOP_WITHIN_S,
 ) -> None:
     """Stop the node, and wait until it is gone."""
     folder = shell.folder
-    pid = _daemon_pid(folder)
-    if pid is None:
-        _stopped(shell, None)
-        return
-    _signal(pid, folder)
-    gone = folder.wait_free(timeout)
-    if not gone and force:
-        _signal(pid, folder)
-        gone = folder.wait_free(timeout)
-    if not gone:
+    holder = folder.holder()
+    pid = holder.pid if holder is not None and holder.purpose == DAEMON and holder.pid else None
+    is_gone = pid is None
+    for _ in range(2 if force else 1):
+        if pid is not None and not is_gone:
+            _signal(pid, folder)
+            is_gone = folder.wait_free(timeout)
+    if not is_gone:
         way_out = f"kill -9 {pid}" if force else "fedmon node stop --force"
         raise NoAnswerError(
             f"the node of {folder.path} (pid {pid}) still runs after {timeout:g} s; end it with: {way_out}"
         )
-    _stopped(shell, pid)
-
-
-def _stopped(shell: Shell, pid: int | None) -> None:
-    document = {"folder": str(shell.folder.path), "was_running": pid is not None, "pid": pid}
+    document = {"folder": str(folder.path), "was_running": pid is not None, "pid": pid}
     outcome = "was not running." if pid is None else f"has stopped (it was pid {pid})."
-    shell.emit(document, lambda: f"The node of {shell.folder.path} {outcome}")
-
-
-def _daemon_pid(folder: NodeFolder) -> int | None:
-    """Return the running daemon: the process behind the socket where the system tells, else the holder of the lock."""
-    try:
-        client = connected(folder, timeout_s=1.0)
-    except (NoAnswerError, StorageError):
-        client = None
-    if client is not None:
-        with client:
-            if client.daemon_pid is not None:
-                return client.daemon_pid
-    holder = folder.holder()
-    return holder.pid if holder is not None and holder.purpose == DAEMON and holder.pid else None
+    shell.emit(document, lambda: f"The node of {folder.path} {outcome}")
 
 
 def _signal(pid: int, folder: NodeFolder) -> None:
@@ -226,7 +190,7 @@ def _signal(pid: int, folder: NodeFolder) -> None:
 
 
 def _needs(document: Mapping[str, Any]) -> Iterator[str]:
-    """Say what waits for the owner."""
+    """Yield a sentence for each thing that waits for the owner."""
     pending, refused = document["plans"]["pending"], document["refused"]
     if pending:
         yield f"{plural(pending, 'plan waits', 'plans wait')} for your decision: fedmon node requests"
@@ -246,7 +210,7 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _troubles(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Iterator[str]:
-    """Say what keeps a node from its work."""
+    """Yield a sentence for each thing that keeps a node from its work."""
     if live is None:
         yield "the node is not running: fedmon node start"
         return
@@ -266,7 +230,7 @@ def _troubles(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> It
 
 
 def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
-    """Say why no plan can run here; empty if plans can, or while the node still finds out."""
+    """Return why no plan can run here; empty if plans can, or while the node still finds out."""
     from fedmon.node.runs.order import is_weaker
 
     if live["sandbox_problem"] or (live["sandbox"] is None and not live["sandbox_reasons"]):
@@ -302,7 +266,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
 
 
 def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
-    """Say whether approved plans run here, how they are confined, and what is asked for at least."""
+    """Return whether approved plans run here, how they are confined, and the weakest level that the owner accepts."""
     if not runs["enabled"]:
         return "off: no plan runs here (enabled in [runs], or a wire that has no words for it)"
     level = None if live is None else live["sandbox"]
@@ -318,7 +282,7 @@ def probe(
     sys: Annotated[Path | None, typer.Option(help="A folder that stands in for /sys.")] = None,
     cgroup: Annotated[Path | None, typer.Option(help="A folder that stands in for /sys/fs/cgroup.")] = None,
 ) -> None:
-    """Show what this machine measures, from which source, how often, and why not; and what it is made of.
+    """List this machine's metrics with source and period, why others are absent, and its hardware.
 
     Needs no running node, and no node at all: without a folder the default settings hold. With folders that stand in
     for those of the kernel, the results are marked as simulated.
@@ -336,17 +300,18 @@ def probe(
 
 
 def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
+    mark = " (simulated)" if found.simulated else ""
     parts = [
         f"Read from {', '.join(roots)}.\nSettings: {settings or 'the defaults, since there is no node'}.",
         *map(_block, found.groups),
-        f"Machine{' (simulated)' if found.simulated else ''}\n{_machine(found)}",
+        f"Machine{mark}\n{_machine(found.hardware)}",
     ]
-    mark = "SIMULATED: trees of files stand in for this machine.\n" if found.simulated else ""
-    return mark + "\n\n".join(parts)
+    first = "SIMULATED: trees of files stand in for this machine.\n" if found.simulated else ""
+    return first + "\n\n".join(parts)
 
 
 def _settings(folder: NodeFolder) -> tuple[str | None, NodeSettings]:
-    """Return the settings file and what it says; the defaults if there is no node in your data folder."""
+    """Return the settings file and its settings; the defaults if there is no node in your data folder."""
     from fedmon.common.settings import NodeSettings, broker_from_url
     from fedmon.common.settings.broker import DEFAULT_URL
     from fedmon.common.settings.sources import load_node
@@ -358,7 +323,7 @@ def _settings(folder: NodeFolder) -> tuple[str | None, NodeSettings]:
 
 
 def _block(group: MetricGroup) -> str:
-    """Return what one group measures, by source, and below it what it does not, by reason."""
+    """Return the metrics of one group by source, and below them the absent ones by reason."""
     from fedmon.node.measure.survey import by_source
 
     measured = [finding for finding in group.metrics if finding.reason is None]
@@ -376,38 +341,26 @@ def _block(group: MetricGroup) -> str:
 
 
 def _indented(head: str, text: str) -> str:
-    """Return a heading, and under it what belongs to it."""
-    return f"{fields([('  ', head)])}\n{fields([('      ', text)])}"
+    """Return a heading, and its text indented under it."""
+    return f"{fields({'  ': head})}\n{fields({'      ': text})}"
 
 
-def _machine(found: Survey) -> str:
-    machine = found.hardware
-    reasons: dict[str, str] = machine["reasons"]
-    pairs = [
-        (name, _told(name, value, reasons))
-        for name, value in machine.items()
-        if name not in ("reasons", "notes", "simulated")
-    ]
-    pairs += [(f"{name} note", text) for name, text in machine["notes"].items()]
-    return fields(pairs)
+def _machine(machine: Mapping[str, Any]) -> str:
+    shown = {}
+    for name, value in machine.items():
+        if name not in ("reasons", "notes", "simulated"):
+            shown[name] = f"unknown ({machine['reasons'][name]})" if name in machine["reasons"] else _told(name, value)
+    return fields(shown | {f"{name} note": text for name, text in machine["notes"].items()})
 
 
-def _told(name: str, value: Any, reasons: dict[str, str]) -> str:
-    if value is None:
-        return f"unknown ({reasons[name]})" if name in reasons else "none"
+def _told(name: str, value: Any) -> str:
+    """Return a part of the machine as text, without unknown fields."""
+    if isinstance(value, dict):
+        known = {key: _told(key, each) for key, each in value.items() if each not in (None, [])}
+        return ", ".join(text if key.endswith("_bytes") else f"{key} {text}" for key, text in known.items())
     if isinstance(value, list):
-        return "\n".join(_one(each) for each in value) or "none"
-    return f"{value / _GIGABYTE:.1f} GB" if name.endswith("_bytes") else str(value)
-
-
-def _one(part: dict[str, Any]) -> str:
-    """Return a part of the machine on one line; what is unknown of it is left out."""
-    told = []
-    for name, value in part.items():
-        if value is None or value == []:
-            continue
-        if name.endswith("_bytes"):
-            told.append(f"{value / _GIGABYTE:.1f} GB" if value >= _GIGABYTE else f"{value / 1024:.0f} KiB")
-        else:
-            told.append(f"{name} {', '.join(value) if isinstance(value, list) else value}")
-    return ", ".join(told)
+        separator = "\n" if value and isinstance(value[0], dict) else ", "
+        return separator.join(_told(name, each) for each in value) or "none"
+    if value is None:
+        return "none"
+    return size(value) if name.endswith("_bytes") else str(value)

@@ -1,4 +1,4 @@
-"""`fedmon node plan` and `requests`: what researchers want to run here, and what the owner says to it."""
+"""`fedmon node plan` and `requests`: training plans and refused researchers, and the owner's decisions about them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
 from fedmon.common.text import plural, table
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.screen import ago, fields, seconds, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, group, login, verb
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, ago, fields, group, seconds, verb, width
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(
-    "requests", "See what waits for you, and decide.", no_args_is_help=False, invoke_without_command=True,
+    "requests",
+    "List plans and refused researchers that wait for you, and decide.",
+    no_args_is_help=False,
+    invoke_without_command=True,
     epilog=EXIT_CODES,
-)  # fmt: skip
+)
 
 Which = Annotated[
     str | None,
@@ -50,30 +52,27 @@ def list_(
     They were asked for by researchers, registered by you, or come from the folder of default plans.
     """
     wanted = {"status": status, "type": type_, "name": name, "search": search}
-    result = shell.call("plan-list", **wanted, sort=sort, descending=descending)
     nothing = "No training plan matches." if any(wanted.values()) else "No training plans yet: nobody has asked."
-    shell.emit(result, lambda: _table(result["plans"]) if result["plans"] else nothing)
+    shell.show(
+        "plan-list", lambda result: _table(result["plans"]) or nothing, **wanted, sort=sort, descending=descending
+    )
 
 
 @verb(app, "show")
 def show(shell: Shell, plan: Which = None) -> None:
-    """Show all that is known of a plan, and its source.
+    """Show the record of a plan, and its source.
 
     Characters that a reader would not see, or that reorder what he sees, are written out as in ⟦U+202E⟧.
     """
-    result = shell.call("plan-show", plan=_named(plan, shell))
-    found = result["plan"]
-    shell.emit(result, lambda: f"{_screen(found)}\n\n--- source, {found['size_bytes']} bytes ---\n{result['source']}")
+    shell.show(
+        "plan-show", lambda found: f"{_screen(found)}\n\n--- source ---\n{found['source']}", plan=_named(plan, shell)
+    )
 
 
 @verb(app, "diff", epilog=f"{EXIT_CODES} Like diff(1), it ends with 1 when the plans differ.")
 def diff(shell: Shell, plan: Which = None) -> None:
     """Compare a plan with the one of its name approved last."""
-    result = shell.call("plan-diff", plan=_named(plan, shell))
-    before, after = result["against"], result["plan"]
-    lines = [("plan", after["name"]), ("-", f"approved {seconds(before['decided'])}"), ("+", after["status"])]
-    difference = result["diff"].removesuffix("\n") or "The bytes are the same."
-    shell.emit(result, lambda: f"{fields(lines)}\n{difference}")
+    result = shell.show("plan-diff", _difference, plan=_named(plan, shell))
     raise typer.Exit(0 if result["same"] else 1)
 
 
@@ -93,78 +92,65 @@ def approve(
     At a terminal you see its whole SHA-256 and are asked. Without one, give the whole id or SHA-256, or --yes.
     """
     reference = plan or sha256 or _named(None, shell)
-    found = shell.call("plan-show", plan=reference)["plan"]
-    whole = (found["plan_id"], found["plan_id"].removeprefix(_ID_PREFIX), found["sha256"])
-    is_prefix = sha256 is not None and len(sha256) >= MIN_PREFIX and found["sha256"].startswith(sha256)
+    shown = shell.call("plan-show", plan=reference)
+    plan_id, digest = shown["plan"]["plan_id"], shown["plan"]["sha256"]
+    is_prefix = sha256 is not None and len(sha256) >= MIN_PREFIX and digest.startswith(sha256)
     shell.confirm(
-        _screen(found),
+        _screen(shown),
         "Approve exactly these bytes?",
-        is_exact=reference in whole or sha256 == found["sha256"],
-        what=f"plan {found['plan_id']}, --sha256 {found['sha256']}",
+        is_exact=reference in (plan_id, plan_id.removeprefix(_ID_PREFIX), digest) or sha256 == digest,
+        what=f"plan {plan_id}, --sha256 {digest}",
         yes=yes or (sha256 is not None and not is_prefix),  # which is another plan's, and refused
     )
-    agreed = found["sha256"] if sha256 is None or is_prefix else sha256
-    _decide(shell, plan=found["plan_id"], sha256=agreed, status="approved", note=note)
+    agreed = digest if sha256 is None or is_prefix else sha256
+    shell.show("plan-decide", _decided, plan=plan_id, sha256=agreed, status="approved", note=note)
 
 
 @verb(app, "reject")
 def reject(shell: Shell, plan: Which = None, note: Note = "") -> None:
     """Reject a plan; the researcher gets your note."""
-    _decide(shell, plan=_named(plan, shell), status="rejected", note=note)
+    shell.show("plan-decide", _decided, plan=_named(plan, shell), status="rejected", note=note)
 
 
 @verb(app, "reset")
 def reset(shell: Shell, plan: Which = None) -> None:
-    """Make a plan pending again, as if nothing had been decided."""
-    _decide(shell, plan=_named(plan, shell), status="pending")
+    """Make a plan pending again."""
+    shell.show("plan-decide", _decided, plan=_named(plan, shell), status="pending")
 
 
 @verb(app, "register")
 def register(
     shell: Shell,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A Python file.")] = None,
-    name: Annotated[str | None, typer.Option(help="Its name; without it the file's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name (default: the file's).")] = None,
     description: Annotated[str, typer.Option(help="What it does.")] = "",
 ) -> None:
-    """Take in a plan of your own; it is approved by that."""
+    """Register and approve a plan of yours."""
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from None
-    values = {"path": str(path), "sha256": digest, "name": name or path.stem, "description": description, "by": login()}
-    result = shell.call("plan-register", **values)
-    shell.emit(result, lambda: f"Registered and approved:\n{_screen(result['plan'])}")
+    values = {"path": str(path), "sha256": digest, "name": name or path.stem, "description": description}
+    shell.show("plan-register", lambda result: f"Registered and approved:\n{_screen(result)}", **values)
 
 
 @verb(app, "delete")
 def delete(shell: Shell, plan: Which = None) -> None:
     """Forget a plan, its bytes and its approval."""
-    result = shell.call("plan-delete", plan=_named(plan, shell), by=login())
-    deleted = result["plan"]
-    lines = [("forgotten", deleted["name"]), *_identity(deleted), ("it was", deleted["status"])]
-    shell.emit(result, lambda: fields(lines))
+    shell.show(
+        "plan-delete",
+        lambda result: fields(
+            {"forgotten": result["plan"]["name"], **_identity(result), "it was": result["plan"]["status"]}
+        ),
+        plan=_named(plan, shell),
+    )
 
 
 @verb(requests)
 def waiting(shell: Shell) -> None:
-    """List what waits for you: plans to decide about, and researchers that were refused; decide with allow, approve."""
-    result = shell.call("requests")
-    plans, refused = result["plans"], result["researchers"]
-    heads = ("RESEARCHER", "REFUSED", "LAST", "FIRST")
-    rows = [
-        [each["researcher_id"], f"{each['times']} x", f"{ago(each['last'])} ago", f"{ago(each['first'])} ago"]
-        for each in refused
-    ]
-    parts = [
-        f"{plural(len(plans), 'plan waits', 'plans wait')} for your decision:\n\n{_table(plans)}\n\n"
-        "Read one: fedmon node plan show ID     Decide: fedmon node requests approve ID"
-        if plans else "",
-        f"{plural(len(rows), 'researcher was', 'researchers were')} refused:\n\n{table(heads, rows, width=width())}\n\n"
-        "Obey one from now on: fedmon node requests allow RESEARCHER"
-        if rows else "",
-    ]  # fmt: skip
-    shell.emit(result, lambda: "\n\n".join(filter(None, parts)) or "Nothing waits for you.")
+    """List plans to decide about, and refused researchers; decide with allow and approve."""
+    shell.show("requests", _waiting)
 
 
 @verb(requests, "allow")
@@ -190,32 +176,59 @@ def allow(
 
 def _named(plan: str | None, shell: Shell) -> str:
     """Return the plan that was named, or ask for one of those that wait for a decision, or of all."""
-    if plan is not None:
-        return plan
-    if shell.is_interactive:
-        plans = shell.call("plan-list", status="pending")["plans"] or shell.call("plan-list")["plans"]
-        if not plans:
-            raise NotFoundError("there are no training plans here: nobody has asked")
-        print(_table(plans))
-    return shell.ask("PLAN", f"{_HEADERS[0].capitalize()}, sha256 or name")
+    if plan is None and shell.is_interactive:
+        print(_table(shell.call("plan-list", status="pending")["plans"] or shell.call("plan-list")["plans"]))
+    return plan or shell.ask("PLAN", "Id, sha256 or name")
 
 
-def _decide(shell: Shell, **values: Any) -> None:
-    result = shell.call("plan-decide", **values, by=login())
-    plan, told = result["plan"], ", ".join(result["tells"])
-    lines: list[tuple[str, object]] = [("plan", plan["name"]), *_identity(plan)]
-    lines.append(("is now" if result["changed"] else "was already", plan["status"]))
-    if told:
-        lines.append(("goes to", f"{told}; waits in the node's outbox until they have it"))
-    shell.emit(result, lambda: fields(lines))
+def _difference(result: Mapping[str, Any]) -> str:
+    before, after = result["against"], result["plan"]
+    shown = {"plan": after["name"], "-": f"approved {seconds(before['decided'])}", "+": after["status"]}
+    return f"{fields(shown)}\n{result['diff'].removesuffix(chr(10)) or 'The bytes are the same.'}"
 
 
-def _identity(plan: dict[str, Any]) -> list[tuple[str, object]]:
-    return [("id", plan["plan_id"]), ("sha256", plan["sha256"])]
+def _decided(result: Mapping[str, Any]) -> str:
+    told = ", ".join(result["tells"])
+    shown = {
+        "plan": result["plan"]["name"],
+        **_identity(result),
+        "is now" if result["changed"] else "was already": result["plan"]["status"],
+        "goes to": f"{told}; waits in the node's outbox until they have it" if told else None,
+    }
+    return fields(shown)
+
+
+def _identity(result: Mapping[str, Any]) -> dict[str, object]:
+    return {"id": result["plan"]["plan_id"], "sha256": result["plan"]["sha256"]}
+
+
+def _waiting(result: Mapping[str, Any]) -> str:
+    plans, refused = result["plans"], result["researchers"]
+    heads = ("RESEARCHER", "REFUSED", "LAST", "FIRST")
+    rows = [
+        [each["researcher_id"], f"{each['times']} x", f"{ago(each['last'])} ago", f"{ago(each['first'])} ago"]
+        for each in refused
+    ]
+    parts = []
+    if plans:
+        parts += [
+            f"{plural(len(plans), 'plan waits', 'plans wait')} for your decision:",
+            _table(plans),
+            "Read one: fedmon node plan show ID     Decide: fedmon node requests approve ID",
+        ]
+    if rows:
+        parts += [
+            f"{plural(len(rows), 'researcher was', 'researchers were')} refused:",
+            table(heads, rows, width=width()),
+            "Obey one from now on: fedmon node requests allow RESEARCHER",
+        ]
+    return "\n\n".join(parts) or "Nothing waits for you."
 
 
 def _table(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of plans, with the digest of each on a line of its own."""
+    """Return a table of plans, the digest of each on a separate line; empty if there are none."""
+    if not plans:
+        return ""
     rows = [
         [
             plan["plan_id"].removeprefix(_ID_PREFIX)[:_SHORT_ID],
@@ -232,26 +245,21 @@ def _table(plans: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([head, line, *paired])
 
 
-def _screen(plan: Mapping[str, Any]) -> str:
-    """Return what is known of a plan, the whole digest too."""
+def _screen(result: Mapping[str, Any]) -> str:
+    """Return the record of a plan as text, the whole digest too."""
+    plan = result["plan"]
     asked = plan.get("requested_by") or ([plan["researcher_id"]] if plan["researcher_id"] else [])
     code = "read, no problem found" if plan["checked"] else "not read yet; the running node does that"
-    if plan["problem"]:
-        code = f"PROBLEM: {plan['problem']}"
-    elif plan["hint"]:
-        code = plan["hint"]
-    return fields(
-        [
-            ("plan", plan["name"]),
-            ("id", plan["plan_id"]),
-            ("sha256", plan["sha256"]),
-            ("status", f"{plan['status']}{', ' + seconds(plan['decided']) if plan['decided'] else ''}"),
-            *([("note", plan["note"])] if plan["note"] else []),
-            ("type", plan["type"]),
-            ("from", ", ".join(asked) or "-"),
-            ("asked", seconds(plan["created"])),
-            ("size", f"{plan['size_bytes']} bytes"),
-            ("code", code),
-            ("description", plan["description"] or "-"),
-        ]
-    )
+    shown = {
+        "plan": plan["name"],
+        **_identity(result),
+        "status": f"{plan['status']}{', ' + seconds(plan['decided']) if plan['decided'] else ''}",
+        "note": plan["note"] or None,
+        "type": plan["type"],
+        "from": ", ".join(asked) or "-",
+        "asked": seconds(plan["created"]),
+        "size": f"{plan['size_bytes']} bytes",
+        "code": f"PROBLEM: {plan['problem']}" if plan["problem"] else plan["hint"] or code,
+        "description": plan["description"] or "-",
+    }
+    return fields(shown)

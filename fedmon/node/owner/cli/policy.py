@@ -12,14 +12,13 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.text import table
-from fedmon.node.owner.cli.screen import record, width
-from fedmon.node.owner.cli.shell import Shell, group, login, verb
+from fedmon.node.owner.cli.shell import Shell, group, record, verb, width
 
-policy = group("policy", "Say whom this node obeys, and what leaves it.")
+policy = group("policy", "Choose which researchers this node obeys, and which data leaves it.")
 config = group("config", "See the settings and where they come from.")
 
 Researchers = Annotated[
-    list[str] | None, typer.Argument(metavar="RESEARCHER", help="Ids of researchers; '*' is everybody.")
+    list[str] | None, typer.Argument(metavar="RESEARCHER", help="Ids of researchers; '*' means all.")
 ]
 Datasets = Annotated[
     list[str] | None, typer.Option("--dataset", help="Only about this dataset (name or id); repeatable.")
@@ -34,7 +33,9 @@ LogLevel = Annotated[
         "of it and below here; allow NONE: none leaves."
     ),
 ]
-JobOutput = Annotated[bool, typer.Option("--job-output", help="What jobs print and log, and the text of their errors.")]
+JobOutput = Annotated[
+    bool, typer.Option("--job-output", help="Output and log records of jobs, and the text of their errors.")
+]
 
 
 @verb(policy, "show")
@@ -45,7 +46,11 @@ def show(shell: Shell) -> None:
     """
     status = shell.call("status")
     document = {name: status[name] for name in ("policy", "rules", "obeys_nobody")}
-    shell.emit(document, lambda: "\n".join(map(record, document["rules"])))
+    shell.emit(document, lambda: _rules(document))
+
+
+def _rules(document: Mapping[str, Any]) -> str:
+    return "\n".join(map(record, document["rules"]))
 
 
 def _rule(name: str, purpose: str) -> None:
@@ -83,7 +88,7 @@ _rule(
 )
 _rule(
     "deny",
-    """Obey researchers no longer, or let less leave the node.
+    """Stop obeying researchers, or let less leave the node.
 
     With --dataset, only that dataset is hidden from them. --metric takes back what was allowed by the same glob. Takes
     effect at once, also in a running node.
@@ -92,9 +97,8 @@ _rule(
 
 
 def change_policy(shell: Shell, verb: str, **wish: object) -> None:
-    """Allow or deny what is wished, the fields of a `PolicyWish`, and print the rules that hold from then on."""
-    result = shell.call("policy-change", verb=verb, wish=wish, by=login())
-    shell.emit(result, lambda: "\n".join(map(record, result["rules"])))
+    """Allow or deny the fields of a `PolicyWish`, and print the rules that hold from then on."""
+    result = shell.show("policy-change", _rules, verb=verb, wish=wish)
     for text in result["notes"]:
         shell.note(text)
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.text import one_line, shorten, table
-from fedmon.node.owner.cli.screen import ago, fields, seconds, width
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, group, login, verb
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, fields, group, seconds, verb, width
 
 app = group(
     "runs",
@@ -26,40 +25,39 @@ Limit = Annotated[int, typer.Option(help="How many to list, newest first.", min=
 
 
 _SHOWN = 13
-"""Of an id: so many letters tell jobs of different milliseconds apart; more are shown where it takes more."""
+"""Letters of an id that tell jobs of different milliseconds apart; more are shown if necessary."""
 _MIB = 2**20
 
 
 @verb(app)
 @verb(app, "list")
 def runs(shell: Shell, limit: Limit = 100) -> None:
-    """List the jobs of all researchers, newest first: what runs, and how each ended."""
-    found = shell.call("run-list", limit=limit)
-    shell.emit(found, lambda: _table(found["runs"]) if found["runs"] else "No plan has run here yet.")
+    """List the jobs of all researchers, newest first, with their states."""
+    shell.show("run-list", lambda found: _table(found["runs"]) or "No plan has run here yet.", limit=limit)
 
 
 @verb(app, "show")
 def show(shell: Shell, job_id: JobId) -> None:
-    """Show a job: who runs what on which data, how it is confined, what it took, and what it printed."""
-    document = shell.call("run-show", job_id=job_id)
-    parts = [fields([*_lines(document["run"]), ("files", document["folder"] or "removed, or never made")])]
-    if document["logged"]:
-        parts.append("\n".join(["\nlogged, the last of it:", *map(one_line, document["logged"])]))
-    parts += [f"\n{name}:\n{text}" for name, text in document["output"].items() if text]
-    shell.emit(document, lambda: "\n".join(parts))
+    """Show a job: researcher, plan, dataset, sandbox, usage, and output."""
+    shell.show("run-show", _screen, job_id=job_id)
 
 
 @verb(app, "stop")
 def stop(shell: Shell, job_id: JobId) -> None:
-    """Stop a job: it is asked to end, and killed when it does not; its researcher is told."""
-    document = shell.call("run-stop", job_id=job_id, by=login())
+    """Stop a job: ask it to end, kill it if it does not, and tell its researcher."""
+    shell.show("run-stop", _stopped, job_id=job_id)
+
+
+def _stopped(document: Mapping[str, Any]) -> str:
     run = document["run"]
-    stopped = f"Job {run['job_id']} is stopped; see: fedmon node runs show {run['job_id']}"
-    over = f"Job {run['job_id']} was over already: {run['state']}."
-    shell.emit(document, lambda: stopped if run["ended"] is None else over)
+    if run["ended"] is not None:
+        return f"Job {run['job_id']} was over already: {run['state']}."
+    return f"Job {run['job_id']} is stopped; see: fedmon node runs show {run['job_id']}"
 
 
 def _table(runs: Sequence[Mapping[str, Any]]) -> str:
+    if not runs:
+        return ""
     ids = [run["job_id"] for run in runs]
     enough = next(size for size in range(_SHOWN, 65) if len({job_id[:size] for job_id in ids}) == len(ids))
     heads = ["state", "researcher", "plan", "wall s", "since"]
@@ -83,31 +81,38 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _lines(run: Mapping[str, Any]) -> list[tuple[str, object]]:
-    limits = ", ".join(_quantity(name, value) for name, value in run["limits"].items() if value is not None)
+def _screen(document: Mapping[str, Any]) -> str:
+    run, problem, result = document["run"], document["run"]["problem"] or {}, document["run"]["result"]
     usage = ", ".join(_quantity(name, value) for name, value in run["usage"].items() if value is not None)
-    problem = run["problem"] or {}
-    result = run["result"]
-    return [
-        ("job", run["job_id"]),
-        ("state", run["state"] + (f": {one_line(run['reason'])}" if run["reason"] else "")),
-        ("researcher", run["researcher_id"]),
-        ("plan", f"{one_line(run['name'])}, SHA-256 {run['sha256']}"),
-        ("dataset", run["dataset_id"] or "none"),
-        ("sandbox", run["sandbox"] or "not known"),
-        ("limits", limits),
-        ("took", usage or ("not known" if run["ended"] else "not over yet: fedmon node job list shows what it uses")),
-        ("created", seconds(run["created"])),
-        ("started", seconds(run["started"])),
-        ("ended", seconds(run["ended"])),
-        *([("exit code", run["exit_code"])] if run["exit_code"] is not None else []),
-        *([("error", f"{one_line(problem['type'])}: {one_line(problem.get('message') or '')}")] if problem else []),
-        *([("result", f"{result['bytes']} bytes, SHA-256 {result['sha256']}")] if result else []),
-    ]
+    shown = {
+        "job": run["job_id"],
+        "state": run["state"] + (f": {one_line(run['reason'])}" if run["reason"] else ""),
+        "researcher": run["researcher_id"],
+        "plan": f"{one_line(run['name'])}, SHA-256 {run['sha256']}",
+        "dataset": run["dataset_id"] or "none",
+        "sandbox": run["sandbox"] or "not known",
+        "limits": ", ".join(_quantity(name, value) for name, value in run["limits"].items() if value is not None),
+        "took": usage or ("not known" if run["ended"] else "not over yet: fedmon node job list shows what it uses"),
+        "created": seconds(run["created"]),
+        "started": seconds(run["started"]),
+        "ended": seconds(run["ended"]),
+        "exit code": run["exit_code"],
+        "error": f"{problem['type']}: {problem.get('message') or ''}" if problem else None,
+        "result": f"{result['bytes']} bytes, SHA-256 {result['sha256']}" if result else None,
+        "files": document["folder"] or "removed, or never made",
+    }
+    logged = "\n".join(["\nlogged, the last of it:", *map(one_line, document["logged"])])
+    return "\n".join(
+        [
+            fields(shown),
+            *([logged] if document["logged"] else []),
+            *(f"\n{name}:\n{text}" for name, text in document["output"].items() if text),
+        ]
+    )
 
 
 def _quantity(name: str, value: float) -> str:
-    """Return a quantity with its unit, of which its name ends with."""
+    """Return a quantity with the unit that its name ends with."""
     for ending, unit, size in (("_bytes", "MiB", _MIB), ("_s", "s", 1), ("_j", "J", 1)):
         if name.endswith(ending):
             return f"{name.removesuffix(ending).replace('_', ' ')} {value / size:.6g} {unit}"

@@ -1,10 +1,12 @@
-"""What every verb of the owner has: ``--dir`` and ``--json``, and a shell that reaches the node, asks and prints."""
+"""Common to every verb of the owner: ``--dir``, ``--json``, a shell that reaches the node and asks, and its texts."""
 
 from __future__ import annotations
 
+import datetime
 import functools
 import inspect
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -14,11 +16,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.clock import Deadline
+from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FolderInUseError, InvalidInputError, NoAnswerError
 from fedmon.common.text import one_line
 from fedmon.node.folder import DAEMON, NodeFolder, user_name
-from fedmon.node.owner.cli.screen import folded
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 EXIT_CODES = (
@@ -28,15 +29,17 @@ EXIT_CODES = (
 Dir = Annotated[
     Path | None,
     typer.Option(
-        "--dir", "-d", envvar="FEDMON_NODE_DIR", help="The node's folder; without it the one in your data folder."
+        "--dir", "-d", envvar="FEDMON_NODE_DIR", help="The node's folder (default: the one in your data folder)."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking, also by a name or a prefix.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for a name or a prefix.")]
 
 REACH_WITHIN_S = 4.0
-CALL_TIMEOUT_S = 30.0
 _LOCK_ATTEMPT_S = 0.25
+DEFAULT_WIDTH = 80
+_GAP = 2
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 class Shell:
@@ -54,8 +57,14 @@ class Shell:
         """Print one JSON document on one line, or the text about it."""
         print(msgspec.json.encode(document).decode() if self.as_json else text())
 
+    def show(self, command: str, text: Callable[[dict[str, Any]], str], **args: Any) -> dict[str, Any]:
+        """Have a command of the owner run, print its result, and return it."""
+        document = self.call(command, **args)
+        self.emit(document, lambda: text(document))
+        return document
+
     def note(self, text: str) -> None:
-        """Tell the reader something beside the result, where no program takes it for the result."""
+        """Print a note for the reader to standard error."""
         if not self.as_json:
             print("\n".join(folded(one_line(f"note: {text}"))), file=sys.stderr)
 
@@ -66,7 +75,7 @@ class Shell:
         return str(typer.prompt(question, default=default, err=True)).strip()
 
     def confirm(self, shown: str, question: str, *, is_exact: bool, what: str, yes: bool) -> None:
-        """Show what is meant and have a person say yes; without one it must be named exactly, or with --yes.
+        """Show the choice and ask a person to confirm; without one it must be named exactly, or with --yes.
 
         Raises InvalidInputError, and Exit if the answer is no.
         """
@@ -80,11 +89,10 @@ class Shell:
     def call(self, command: str, **args: Any) -> dict[str, Any]:
         """Have a command of the owner run, by the daemon or here, and return its result.
 
-        Another shell that works in the folder of a stopped node is waited for. Raises what the command raises,
+        Another shell that works in the folder of a stopped node is waited for. Raises the command's errors,
         FolderInUseError naming the holder of the lock, and NoAnswerError if a daemon is there but takes no calls.
         """
-        deadline = Deadline(REACH_WITHIN_S)
-        retry = threading.Event()
+        deadline, retry = Deadline(REACH_WITHIN_S), threading.Event()
         while True:
             client = connected(self.folder)
             if client is not None:
@@ -107,7 +115,7 @@ def group(name: str, purpose: str, **options: Any) -> typer.Typer:
 def verb(
     app: typer.Typer, *names: str, epilog: str = EXIT_CODES, is_there: bool = True, **options: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function the verb of a group, under each of ``names``; without a name, what the group does by itself.
+    """Make a function a verb of a group, under each of ``names``; without a name, the group's default.
 
     The function gets a `Shell` before its own arguments; ``--dir`` and ``--json`` are added to these. Without
     ``is_there`` there may be no node in the folder yet.
@@ -145,15 +153,10 @@ def default_folder() -> Path:
     return user_data_path("fedmon", appauthor=False) / "node"
 
 
-def login() -> str:
-    """Return the name of the user at the shell, for the audit."""
-    return user_name(os.getuid())
-
-
-def connected(folder: NodeFolder, *, timeout_s: float = CALL_TIMEOUT_S) -> ControlClient | None:
+def connected(folder: NodeFolder) -> ControlClient | None:
     """Return a connection to the folder's daemon, or None when no daemon listens."""
     try:
-        return ControlClient(folder.path, timeout_s=timeout_s)
+        return ControlClient(folder.path)
     except DaemonNotRunningError:
         return None
 
@@ -165,11 +168,11 @@ def _unreachable(folder: NodeFolder) -> Exception:
             f"the daemon of {folder.path} (pid {holder.pid}) is there but took no call for {REACH_WITHIN_S:g} s: "
             "it is starting or stopping; try again, or look at its log"
         )
-    return FolderInUseError(f"{folder.path} is in use by {holder or 'another process'}: wait until it is done")
+    return folder.in_use()
 
 
 def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Run a command on the registers of a stopped node; what is decided waits in the outbox for the daemon."""
+    """Run a command on the registers of a stopped node; decisions wait in the outbox for the daemon."""
     from fedmon.common.settings.sources import load_node
     from fedmon.node.folder import read_boot
     from fedmon.node.owner.commands import OwnerCommands
@@ -177,4 +180,54 @@ def _run_here(folder: NodeFolder, command: str, args: dict[str, Any]) -> dict[st
 
     settings, boot = load_node(folder.path, os.environ), read_boot(folder.boot_file)
     with Registers(folder, settings, boot=boot) as registers:
-        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=lambda: boot).run(command, args)
+        return OwnerCommands(folder, settings, registers, environ=os.environ, boot=lambda: boot).run(
+            command, args, by=user_name(os.geteuid())
+        )
+
+
+# --- text that fits the screen ----------------------------------------------------------------------------------------
+
+
+def record(text: str) -> str:
+    """Return one record: folded at a terminal, on one line where a program reads it."""
+    line = one_line(text)
+    return "\n    ".join(folded(line, width() - 4)) if sys.stdout.isatty() else line
+
+
+def width() -> int:
+    """Return the terminal's columns; 80 if there is none."""
+    if not sys.stdout.isatty():
+        return DEFAULT_WIDTH
+    return max(40, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
+
+
+def fields(shown: Mapping[str, object]) -> str:
+    """Return names and values below each other, without those that are None; long values are folded, ids stay whole."""
+    indent = max(map(len, shown)) + _GAP
+    lines = []
+    for name, value in shown.items():
+        if value is None:
+            continue
+        parts = [part for line in str(value).split("\n") for part in folded(one_line(line), width() - indent) or [""]]
+        lines.append(f"{name:<{indent}}{parts[0]}".rstrip())
+        lines += [f"{'':<{indent}}{part}".rstrip() for part in parts[1:]]
+    return "\n".join(lines)
+
+
+def folded(text: str, columns: int = 0) -> list[str]:
+    """Return a text in lines of at most so many columns (default: the screen's); longer words stay whole."""
+    import textwrap
+
+    return textwrap.wrap(text, max(24, columns or width()), break_on_hyphens=False, break_long_words=False)
+
+
+def ago(time: str) -> str:
+    """Return how long an RFC 3339 time is past, in its largest unit, such as "3 min"."""
+    past = max(0, int((utc_now() - datetime.datetime.fromisoformat(time)).total_seconds()))
+    unit, size = next((unit for unit in _UNITS if past >= unit[1]), _UNITS[-1])
+    return f"{past // size} {unit}"
+
+
+def seconds(time: str | None) -> str:
+    """Return an RFC 3339 time without its fraction; a dash for None."""
+    return f"{time[:19]}Z" if time else "-"
