@@ -67,18 +67,6 @@ def test_a_known_burn_counts_as_the_kernel_counts_it_user_and_system() -> None:
     )
 
 
-def test_what_slept_for_many_ticks_counts_at_once_when_it_wakes() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        asleep = [watch.tick("job-processes") for _ in range(5)]
-        program.tell("burn 0.05")
-        awake = watch.cpu_s()
-        oracle = sum(program.used_s())
-
-    assert cpu_s(asleep[1].values) == cpu_s(asleep[4].values)
-    assert awake == pytest.approx(oracle, abs=2 * TICK_S)
-
-
 def test_children_that_lived_between_two_ticks_count() -> None:
     with Program() as program, Watch() as watch:
         watch.add(program.pid)
@@ -263,19 +251,6 @@ def test_a_job_of_which_only_a_zombie_is_left_has_ended_with_complete_totals() -
     assert watch.streams == {}
 
 
-def test_a_root_that_ends_between_two_ticks_ends_the_job_and_takes_nothing_back() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        program.tell("burn 0.03")
-        before = watch.tick()
-        program.end()
-
-        reading = watch.tick()
-
-        assert reading.values["job_processes"] == 0
-        assert cpu_s(reading.values) >= cpu_s(before.values) >= 0.01
-
-
 def test_known_bytes_and_calls_count_exactly_and_apart_from_each_other(tmp_path: Path) -> None:
     with Program() as program, Watch() as watch:
         watch.add(program.pid)
@@ -325,18 +300,6 @@ def test_pss_and_uss_are_read_when_the_memory_of_a_job_moved_and_never_repeated(
         assert watch.value(name, grown) > 40 * MEGABYTE
         assert name not in same.values
         assert name not in last.values
-
-
-def test_the_peak_stays_when_the_memory_is_given_back() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        child = program.tell("worker 0")
-        high = watch.tick()
-        program.tell(f"end {child}")
-        low = watch.tick()
-
-    assert watch.value("job_memory_rss_bytes", low) < watch.value("job_memory_rss_bytes", high)
-    assert watch.value("job_memory_peak_bytes", low) >= watch.value("job_memory_rss_bytes", high)
 
 
 def test_open_files_and_context_switches_are_counted() -> None:

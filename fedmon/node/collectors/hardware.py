@@ -6,7 +6,7 @@ import functools
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.files import (
     LONGEST_TEXT,
+    PROBE,
     KernelFile,
     entries,
     entries_or_none,
@@ -26,18 +27,12 @@ from fedmon.node.collectors.infiniband import Ports
 from fedmon.node.collectors.kernel import SECTOR_BYTES, NumaCollector, choose_disks, choose_interfaces, memory_collector
 
 _ValueT = TypeVar("_ValueT")
-_NOW = Instant(t=0.0, mono=0.0)
 
 INFO = "host_hardware_info"
 INFO_LABELS = (
     *("simulated", "vendor", "model", "microarchitecture", "sockets", "cores", "threads", "kernel"),
     "virtualisation",
 )
-_ON_A_VM = (
-    "guessed from the CPU's features; this is a virtual machine, which may hide some of them, so the guess may be "
-    "an older one than the processor is"
-)
-_GUESSED = "guessed from the CPU's features"
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _VENDOR_KEYS = ("vendor_id", "CPU implementer")
@@ -58,25 +53,21 @@ _HYPERVISORS = {
 }
 
 
-def hardware(roots: Roots = THIS_MACHINE, *, gpus: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
     """Describe the machine whose files lie under ``roots`` as a document; takes milliseconds, so do it once.
 
-    ``gpus`` describes each GPU; None if they were not looked for. Unknown fields are None; ``reasons`` says why, by the
-    field's name, or by a name such as ``disks.sda.model``. ``notes`` holds cautions. ``simulated`` is true if the files
-    are not those of this process's machine. ``threads`` counts all CPUs of the kernel, online or not.
+    Unknown fields are None; ``reasons`` says why, by the field's name, or by a name such as ``disks.sda.model``.
+    ``simulated`` is true if the files are not those of this process's machine. ``threads`` counts all CPUs of the
+    kernel, online or not.
     """
     reasons: dict[str, str] = {}
-    notes: dict[str, str] = {}
-    found: dict[str, Any] = {"simulated": roots.simulated} | _processors(roots, reasons, notes)
+    found: dict[str, Any] = {"simulated": roots.simulated} | _processors(roots, reasons)
     _memory(roots, found, reasons)
     found["disks"] = _devices(roots.sys / "block", choose_disks, _disk, "disks", reasons)
     found["network"] = _devices(roots.sys / "class" / "net", choose_interfaces, _interface, "network", reasons)
     found["infiniband"] = _adapters(roots.sys / "class" / "infiniband", reasons)
-    found["gpus"] = None if gpus is None else [dict(gpu) for gpu in gpus]
-    if gpus is None:
-        reasons["gpus"] = "not found: GPUs were not looked for"
     _system(roots, found, reasons)
-    return {**found, "reasons": reasons, "notes": notes}
+    return {**found, "reasons": reasons}
 
 
 class HardwareCollector:
@@ -109,7 +100,7 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     """Describe memory and swap, and the NUMA nodes."""
     collector = memory_collector(roots.proc)
     report = collector.probe()
-    values = collector.collect(_NOW).values if None in report.values() else {}
+    values = collector.collect(PROBE).values if None in report.values() else {}
     for field, metric in (("memory_bytes", "host_memory_total_bytes"), ("swap_bytes", "host_swap_total_bytes")):
         found[field] = values.get(metric)
         if found[field] is None:
@@ -118,7 +109,7 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     nodes = _read(lambda: entries(folder, r"node\d+"), "numa", reasons)
     found["numa"] = nodes
     if nodes is not None:
-        memory = NumaCollector(sys=roots.sys).collect(_NOW).values
+        memory = NumaCollector(sys=roots.sys).collect(PROBE).values
         found["numa"] = [
             {
                 "node": int(name[4:]),
@@ -173,7 +164,7 @@ def _interface(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
 def _adapters(folder: Path, reasons: dict[str, str]) -> list[dict[str, Any]] | None:
     """Return the RDMA adapters; None if they cannot be listed."""
     try:
-        ports = Ports(folder).look(_NOW)
+        ports = Ports(folder).look(PROBE)
     except CollectorUnavailableError as error:
         if error.is_lack:
             return []
@@ -234,7 +225,7 @@ def _read(read: Callable[[], _ValueT], field: str, reasons: dict[str, str]) -> _
         return None
 
 
-def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) -> dict[str, Any]:
+def _processors(roots: Roots, reasons: dict[str, str]) -> dict[str, Any]:
     """Describe the CPUs by ``cpuinfo`` and by the topology under ``/sys/devices/system/cpu``."""
     cpus = roots.sys / "devices" / "system" / "cpu"
     try:
@@ -249,7 +240,7 @@ def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) ->
         "architecture": _architecture(roots, first),
     }
     reasons.update({field: unknown for field, value in found.items() if value is None})
-    found["microarchitecture"] = _microarchitecture(first, found["architecture"], reasons, notes)
+    found["microarchitecture"] = _microarchitecture(first, found["architecture"], reasons)
     names = entries_or_none(cpus, r"cpu\d+")
     places: set[tuple[object, ...]] = {place for name in names if (place := _place(cpus / name / "topology"))}
     if not places:
@@ -270,7 +261,7 @@ def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) ->
 
 def _cpuinfo(path: Path) -> list[dict[str, str]]:
     """Return the blocks of ``cpuinfo``, one for each online CPU. Raises CollectorUnavailableError."""
-    text = KernelFile(path, size_bytes=65_536).read().decode(errors="replace")
+    text = KernelFile(path).read().decode(errors="replace")
     blocks = [
         {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
         for block in text.split("\n\n")
@@ -278,12 +269,10 @@ def _cpuinfo(path: Path) -> list[dict[str, str]]:
     return [block for block in blocks if "processor" in block]
 
 
-def _microarchitecture(
-    block: Mapping[str, str], architecture: str | None, reasons: dict[str, str], notes: dict[str, str]
-) -> str | None:
+def _microarchitecture(block: Mapping[str, str], architecture: str | None, reasons: dict[str, str]) -> str | None:
     """Return archspec's name of the newest micro-architecture whose features the first CPU of ``cpuinfo`` has.
 
-    None with a reason if none is known; the notes say that it is a guess.
+    None with a reason if none is known. A virtual machine may hide some features, so that the guess is too old.
     """
     if architecture not in ("x86_64", "aarch64"):
         reasons["microarchitecture"] = f"{Why.UNSUPPORTED.value}: no names are known for {architecture or 'this'} CPUs"
@@ -318,7 +307,6 @@ def _microarchitecture(
     # A maker's name is right only if the CPU has all features of the newest level without a maker's name.
     level = max((target for target in fitting if target.vendor == "generic"), key=_newness, default=root)
     makers = [target for target in fitting if target.vendor != "generic" and (target > level or part)]
-    notes["microarchitecture"] = _ON_A_VM if "hypervisor" in features else _GUESSED
     return str(max(makers or [level], key=_newness).name)
 
 

@@ -13,37 +13,32 @@ from typing import Protocol
 from fedmon.node.collectors.base import CollectorUnavailableError, why
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.fork_events import ForkEvents
-from fedmon.node.collectors.job.process import Birth, Process, descended, read_birth
+from fedmon.node.collectors.job.process import Birth, Process, descended, find_birth
 
 _ENVIRONMENT_BYTES = 262_144
 LIST_EVERY_S = 10.0
-MAX_PROBES = 64
-"""Up to so many new numbers are tried one by one; for more, a list of all processes is cheaper."""
-
 _MAX_KEPT = 20_000
-_YOUNGEST = 16
-"""So many of the newest numbers may belong to processes that cannot be seen yet."""
 
 
 class Births:
     """Finds new processes for all jobs of a node; each job reads on from its own position. Safe from any thread.
 
     The kernel gives numbers in turn, and the last field of ``loadavg`` is the newest one: while it stands still there
-    is no new process anywhere, and the processes born since the last look lie between two values of it. Every 10 s all
-    numbers are listed, because a process may ask for a certain number. If ``proc`` shows other numbers than ours
-    (another name space, a tree of files), every look is a whole scan.
+    is no new process anywhere. Once it moved, all numbers are listed, and again at the next look, because a process may
+    have a number before it can be seen; and every 10 s, because a process may ask for a certain number. If ``proc``
+    shows other numbers than ours (another name space, a tree of files), every look is a whole scan.
     Source: Linux fs/proc/loadavg.c and kernel/pid.c, idr_alloc_cyclic.
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = os.fsencode(proc)
-        self._loadavg = KernelFile(proc / "loadavg", size_bytes=128)
+        self._loadavg = KernelFile(proc / "loadavg")
         self._events = ForkEvents()
         self._is_ours = _shows_us(proc)
         self._last: int | None = None
         self._known: set[int] = set()
         self._listed_at = float("-inf")
-        self._again: list[int] = []
+        self._has_moved = False
         self._kept: deque[Birth] = deque(maxlen=_MAX_KEPT)
         self._position = 0
         self._lock = threading.Lock()
@@ -88,26 +83,22 @@ class Births:
         if not self._is_ours:
             return self.everything()
         try:
-            last = int(self._loadavg.head().split()[4])
+            last = int(self._loadavg.read().split()[4])
         except (CollectorUnavailableError, ValueError, IndexError):
             return self.everything()
         before, self._last = self._last, last
-        again, self._again = self._again, []
         if before is None:  # the first look of each job is a scan
             self._known, self._listed_at = set(self._listing()), mono
             return []
-        is_listing_due = mono - self._listed_at >= LIST_EVERY_S
-        if last == before and not again and not is_listing_due:
+        had_moved, self._has_moved = self._has_moved, last != before
+        if not (had_moved or self._has_moved or mono - self._listed_at >= LIST_EVERY_S):
             return []
-        gap = last - before
-        if 0 <= gap <= MAX_PROBES and not is_listing_due:
-            return [*self._read(again), *self._read(range(before + 1, last + 1), youngest=last)]
         there = self._listing()
         new = [pid for pid in there if pid not in self._known or _is_between(pid, before, last)]
         self._known, self._listed_at = set(there), mono
-        self._again = [pid for pid in range(max(1, last - _YOUNGEST + 1), last + 1) if pid not in self._known]
         # In the order in which the numbers were given, which goes on from the smallest after the largest.
-        return self._read(sorted(new, key=lambda pid: (pid <= last, pid) if gap < 0 else (False, pid)))
+        has_wrapped = last < before
+        return self._read(sorted(new, key=lambda pid: (has_wrapped and pid <= last, pid)))
 
     def _ancestors(self, pid: int) -> tuple[int, ...]:
         found: list[int] = []
@@ -123,15 +114,8 @@ class Births:
             raise why(error) from None
         return [int(name) for name in names if name.isdigit()]
 
-    def _read(self, pids: Iterable[int], *, youngest: int = 0) -> list[Birth]:
-        found = []
-        for pid in pids:
-            try:
-                found.append(read_birth(pid, self._proc))
-            except (OSError, ValueError, IndexError):
-                if youngest and youngest - pid < _YOUNGEST:
-                    self._again.append(pid)
-        return found
+    def _read(self, pids: Iterable[int]) -> list[Birth]:
+        return [birth for birth in (find_birth(pid, self._proc) for pid in pids) if birth is not None]
 
 
 def _is_between(pid: int, before: int, last: int) -> bool:
