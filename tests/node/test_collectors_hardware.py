@@ -72,16 +72,18 @@ def test_what_nothing_tells_is_none_with_a_reason_and_never_made_up(tmp_path: Pa
     unknown = {name for name, value in found.items() if value is None}
     assert found["infiniband"] == []
     assert unknown == set(found["reasons"])
-    assert unknown == set(found) - {"simulated", "python", "infiniband", "reasons"}
+    assert unknown == set(found) - {"simulated", "python", "infiniband", "reasons", "notes"}
 
 
-def test_features_that_a_virtual_machine_shows_tell_its_microarchitecture(tmp_path: Path) -> None:
+def test_on_a_virtual_machine_the_guess_of_the_microarchitecture_is_marked(tmp_path: Path) -> None:
     virtual = cpuinfo_of(tmp_path / "virtual", EPYC)
     iron = cpuinfo_of(tmp_path / "iron", EPYC.replace(" hypervisor", ""))
 
     assert virtual["vendor"] == "AuthenticAMD"
     assert virtual["microarchitecture"] == iron["microarchitecture"]
     assert str(virtual["microarchitecture"]).startswith(("zen", "x86_64_v3"))
+    assert "virtual machine" in virtual["notes"]["microarchitecture"]
+    assert "virtual machine" not in iron["notes"]["microarchitecture"]
     assert (virtual["virtualisation"], iron["virtualisation"]) == ("unknown hypervisor", "none")
 
 

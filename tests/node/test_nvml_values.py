@@ -184,6 +184,16 @@ def test_what_a_gpu_refused_for_good_is_not_asked_again_and_the_other_gpu_still_
     assert found.report['gpu_fan_speed_ratio{gpu="0"}'] == reason
 
 
+def test_memory_that_a_gpu_shares_with_its_machine_is_absent_with_a_reason() -> None:
+    fake = FakeNvml(FakeGpu())
+    fake.refuse("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED)
+    found = reader(fake).read()
+
+    assert not [key for key in found.values if key.startswith("gpu_memory_") and key.split("{")[0].endswith("_bytes")]
+    assert str(found.report["gpu_memory_total_bytes"]).startswith("unsupported: nvmlDeviceGetMemoryInfo")
+    assert found.values['gpu_utilization_ratio{gpu="0"}'] == 0.37
+
+
 def test_an_older_driver_is_asked_in_the_older_way() -> None:
     fake = FakeNvml(FakeGpu())
     missing = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
@@ -281,6 +291,16 @@ def test_one_sample_of_eight_gpus_with_18_links_fits_a_message() -> None:
 
     columns = {key: [value] for key, value in found.values.items()}
     assert len(msgspec.json.encode(columns)) < 80_000
+
+
+def test_nvml_is_started_once_for_many_readings() -> None:
+    fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
+    gpus = reader(fake)
+    for _ in range(5):
+        gpus.read()
+
+    assert (fake.calls["nvmlInit"], fake.calls["nvmlShutdown"]) == (1, 0)
+    assert fake.calls["nvmlDeviceGetHandleByIndex"] == 2
 
 
 def test_a_gpu_that_falls_off_the_bus_is_null_and_comes_back_under_its_name() -> None:

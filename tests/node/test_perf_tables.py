@@ -165,7 +165,9 @@ def test_a_group_that_needs_more_counters_than_there_are_is_not_tried() -> None:
     [("1 + 2 * 3", 7.0), ("(1 + 2) * 3", 9.0), ("8 / 4 / 2", 1.0), ("2 - 3 - 4", -5.0), ("1e-6 * a", 1e-05),
      ("a / b.c_1 ", 2.5), ("a / (a - a)", None)],
 )  # fmt: skip
-def test_a_formula_follows_arithmetic_and_gives_nothing_for_a_divisor_of_0(text: str, expected: float | None) -> None:
+def test_a_formula_follows_arithmetic_and_gives_no_number_for_what_is_missing(
+    text: str, expected: float | None
+) -> None:
     value = Formula(text).value({"a": 10.0, "b_c_1": 4.0})
 
     assert value == (None if expected is None else pytest.approx(expected))

@@ -27,13 +27,13 @@ class AgentCollector:
     lane = Lane.FAST
 
     def __init__(self, *, proc: Path = Path("/proc"), counts: Counts | None = None) -> None:
-        self._statm = KernelFile(proc / "self" / "statm")
+        self._statm = KernelFile(proc / "self" / "statm", size_bytes=128)
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._counts: Counts = counts if counts is not None else dict
 
     def collect(self, _now: Instant) -> Reading:
         """Read CPU time, memory and counts."""
-        rss = int(self._statm.read().split(None, 2)[1]) * self._page_bytes
+        rss = int(self._statm.head().split(None, 2)[1]) * self._page_bytes
         values: Values = {CPU: round(time.process_time(), 6), RSS: rss, **self._counts()}
         return Reading(values, {key: Why.FIRST_SAMPLE.value for key, value in values.items() if value is None})
 

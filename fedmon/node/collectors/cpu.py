@@ -75,12 +75,12 @@ class CpuCollector(SourceCollector):
 
     def __init__(self, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         super().__init__("cpu", Lane.FAST, (BUSY, SECONDS, COUNT), where=proc / "stat")
-        self._stat = KernelFile(proc / "stat")
+        self._stat = KernelFile(proc / "stat", size_bytes=512)
         self._online = OnlineCpus(sys)
         self._busy = CpuBusy()
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
-        text = self._stat.read()
+        text = self._stat.head()
         ticks = _ticks_of(text[4 : text.index(b"\n")])
         share, reason = self._busy.of(ticks, now)
         values: Values = {BUSY: share}
@@ -98,11 +98,11 @@ class OnlineCpus:
     """Counts the online CPUs."""
 
     def __init__(self, sys: Path) -> None:
-        self._file = KernelFile(sys / "devices" / "system" / "cpu" / "online")
+        self._file = KernelFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
 
     def count(self) -> int:
         """Return the number of CPUs in a list such as ``0-3,8``. Raises CollectorUnavailableError."""
-        text = self._file.read()
+        text = self._file.head()
         try:
             ranges = [list(map(int, part.split(b"-"))) for part in text.split(b",")]
         except ValueError:

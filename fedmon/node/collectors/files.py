@@ -25,7 +25,6 @@ PROBE = Instant(t=0.0, mono=0.0)
 """The instant of a reading for a report."""
 
 _MAX_BYTES = 65_536
-_PAGE_BYTES = 16_384
 _OF_THE_KERNEL = ("/proc/", "/sys/")
 _DIGITS = re.compile(r"(\d+)")
 
@@ -37,24 +36,32 @@ class KernelFile:
     would outlive its removal.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, size_bytes: int = 16_384) -> None:
         self.path = path
+        self._size = size_bytes
         self._fd: int | None = None
         self._stands_in = not str(path).startswith(_OF_THE_KERNEL)
 
+    def head(self) -> bytes:
+        """Return one read: enough for a file that the kernel writes in one piece, or for its first line.
+
+        Raises CollectorUnavailableError if the file cannot be read.
+        """
+        try:
+            return os.pread(self._descriptor(), self._size, 0)
+        except OSError as error:
+            raise self._unavailable(error) from None
+
     def read(self) -> bytes:
-        """Return the whole file; one read gives a page at most. Raises CollectorUnavailableError."""
+        """Return the whole file; one read gives a page at most. Raises CollectorUnavailableError as `head` does."""
         try:
             descriptor = self._descriptor()
-            text = chunk = os.pread(descriptor, _PAGE_BYTES, 0)
+            text = chunk = os.pread(descriptor, self._size, 0)
             while chunk:
-                chunk = os.pread(descriptor, _PAGE_BYTES, len(text))
+                chunk = os.pread(descriptor, self._size, len(text))
                 text += chunk
         except OSError as error:
-            # A device or process that went away leaves a dead descriptor behind: open again next time.
-            self.close()
-            error.filename = str(self.path)
-            raise why(error) from None
+            raise self._unavailable(error) from None
         return text
 
     def close(self) -> None:
@@ -69,6 +76,12 @@ class KernelFile:
         if self._fd is None:
             self._fd = os.open(self.path, READ_FLAGS)
         return self._fd
+
+    def _unavailable(self, error: OSError) -> CollectorUnavailableError:
+        # A device or process that went away leaves a dead descriptor behind: open again next time.
+        self.close()
+        error.filename = str(self.path)
+        return why(error)
 
     def __del__(self) -> None:
         self.close()
@@ -135,28 +148,38 @@ class FileCollector(SourceCollector):
 
     def __init__(
         self, name: str, lane: Lane, path: Path, parse: Callable[[bytes], Values], metrics: Iterable[str],
-        *, untold: str = "",
+        *, size_bytes: int = 16_384, is_long: bool = False, untold: str = "",
     ) -> None:  # fmt: skip
         super().__init__(name, lane, metrics, where=path, untold=untold)
-        self._file, self._parse = KernelFile(path), parse
+        self._file, self._parse = KernelFile(path, size_bytes=size_bytes), parse
+        self._text = self._file.read if is_long else self._file.head
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
-        return self._parse(self._file.read()), {}
+        return self._parse(self._text()), {}
 
 
 class KeyedFile:
     """Parses lines of a key and a number; a key that this kernel lacks leaves its metric out.
 
-    The table maps a metric to its key and a factor.
+    The table maps a metric to its key, the space or colon behind it included, and to a factor.
     """
 
     def __init__(self, table: Mapping[str, tuple[bytes, int]]) -> None:
-        self._table = table
+        self._table = [(metric, b"\n" + key, factor) for metric, (key, factor) in table.items()]
 
     def __call__(self, text: bytes) -> Values:
         """Return the metrics."""
-        found = dict(line.split(None, 2)[:2] for line in text.splitlines())
-        return {metric: int(found[key]) * factor for metric, (key, factor) in self._table.items() if key in found}
+        text = b"\n" + text
+        values: Values = {}
+        position = 0
+        for metric, key, factor in self._table:
+            # With a table in the kernel's order, each key is found behind the one before it.
+            start = text.find(key, position)
+            if start < 0 and (start := text.find(key)) < 0:
+                continue
+            position = start + len(key)
+            values[metric] = int(text[position : position + 40].split(None, 1)[0]) * factor
+        return values
 
 
 class RowFile:

@@ -33,6 +33,11 @@ INFO_LABELS = (
     *("simulated", "vendor", "model", "microarchitecture", "sockets", "cores", "threads", "kernel"),
     "virtualisation",
 )
+_ON_A_VM = (
+    "guessed from the CPU's features; this is a virtual machine, which may hide some of them, so the guess may be "
+    "an older one than the processor is"
+)
+_GUESSED = "guessed from the CPU's features"
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _VENDOR_KEYS = ("vendor_id", "CPU implementer")
@@ -57,17 +62,18 @@ def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
     """Describe the machine whose files lie under ``roots`` as a document; takes milliseconds, so do it once.
 
     Unknown fields are None; ``reasons`` says why, by the field's name, or by a name such as ``disks.sda.model``.
-    ``simulated`` is true if the files are not those of this process's machine. ``threads`` counts all CPUs of the
-    kernel, online or not.
+    ``notes`` holds cautions. ``simulated`` is true if the files are not those of this process's machine. ``threads``
+    counts all CPUs of the kernel, online or not.
     """
     reasons: dict[str, str] = {}
-    found: dict[str, Any] = {"simulated": roots.simulated} | _processors(roots, reasons)
+    notes: dict[str, str] = {}
+    found: dict[str, Any] = {"simulated": roots.simulated} | _processors(roots, reasons, notes)
     _memory(roots, found, reasons)
     found["disks"] = _devices(roots.sys / "block", choose_disks, _disk, "disks", reasons)
     found["network"] = _devices(roots.sys / "class" / "net", choose_interfaces, _interface, "network", reasons)
     found["infiniband"] = _adapters(roots.sys / "class" / "infiniband", reasons)
     _system(roots, found, reasons)
-    return {**found, "reasons": reasons}
+    return {**found, "reasons": reasons, "notes": notes}
 
 
 class HardwareCollector:
@@ -225,7 +231,7 @@ def _read(read: Callable[[], _ValueT], field: str, reasons: dict[str, str]) -> _
         return None
 
 
-def _processors(roots: Roots, reasons: dict[str, str]) -> dict[str, Any]:
+def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) -> dict[str, Any]:
     """Describe the CPUs by ``cpuinfo`` and by the topology under ``/sys/devices/system/cpu``."""
     cpus = roots.sys / "devices" / "system" / "cpu"
     try:
@@ -240,7 +246,7 @@ def _processors(roots: Roots, reasons: dict[str, str]) -> dict[str, Any]:
         "architecture": _architecture(roots, first),
     }
     reasons.update({field: unknown for field, value in found.items() if value is None})
-    found["microarchitecture"] = _microarchitecture(first, found["architecture"], reasons)
+    found["microarchitecture"] = _microarchitecture(first, found["architecture"], reasons, notes)
     names = entries_or_none(cpus, r"cpu\d+")
     places: set[tuple[object, ...]] = {place for name in names if (place := _place(cpus / name / "topology"))}
     if not places:
@@ -261,7 +267,7 @@ def _processors(roots: Roots, reasons: dict[str, str]) -> dict[str, Any]:
 
 def _cpuinfo(path: Path) -> list[dict[str, str]]:
     """Return the blocks of ``cpuinfo``, one for each online CPU. Raises CollectorUnavailableError."""
-    text = KernelFile(path).read().decode(errors="replace")
+    text = KernelFile(path, size_bytes=65_536).read().decode(errors="replace")
     blocks = [
         {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
         for block in text.split("\n\n")
@@ -269,10 +275,12 @@ def _cpuinfo(path: Path) -> list[dict[str, str]]:
     return [block for block in blocks if "processor" in block]
 
 
-def _microarchitecture(block: Mapping[str, str], architecture: str | None, reasons: dict[str, str]) -> str | None:
+def _microarchitecture(
+    block: Mapping[str, str], architecture: str | None, reasons: dict[str, str], notes: dict[str, str]
+) -> str | None:
     """Return archspec's name of the newest micro-architecture whose features the first CPU of ``cpuinfo`` has.
 
-    None with a reason if none is known. A virtual machine may hide some features, so that the guess is too old.
+    None with a reason if none is known; the notes say that it is a guess.
     """
     if architecture not in ("x86_64", "aarch64"):
         reasons["microarchitecture"] = f"{Why.UNSUPPORTED.value}: no names are known for {architecture or 'this'} CPUs"
@@ -307,6 +315,7 @@ def _microarchitecture(block: Mapping[str, str], architecture: str | None, reaso
     # A maker's name is right only if the CPU has all features of the newest level without a maker's name.
     level = max((target for target in fitting if target.vendor == "generic"), key=_newness, default=root)
     makers = [target for target in fitting if target.vendor != "generic" and (target > level or part)]
+    notes["microarchitecture"] = _ON_A_VM if "hypervisor" in features else _GUESSED
     return str(max(makers or [level], key=_newness).name)
 
 

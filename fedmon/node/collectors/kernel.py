@@ -52,18 +52,18 @@ MEMORY_METRICS = (
     "host_swap_used_bytes",
 )
 ACTIVITY = {
-    "host_interrupts_total": (b"intr", 1),
-    "host_context_switches_total": (b"ctxt", 1),
-    "host_processes_started_total": (b"processes", 1),
-    "host_processes_running": (b"procs_running", 1),
-    "host_processes_blocked": (b"procs_blocked", 1),
+    "host_interrupts_total": (b"intr ", 1),
+    "host_context_switches_total": (b"ctxt ", 1),
+    "host_processes_started_total": (b"processes ", 1),
+    "host_processes_running": (b"procs_running ", 1),
+    "host_processes_blocked": (b"procs_blocked ", 1),
 }
 PAGING = {
-    "host_swap_in_bytes_total": (b"pswpin", _PAGE_BYTES),
-    "host_swap_out_bytes_total": (b"pswpout", _PAGE_BYTES),
-    "host_page_faults_total": (b"pgfault", 1),
-    "host_page_faults_major_total": (b"pgmajfault", 1),
-    "host_oom_kills_total": (b"oom_kill", 1),
+    "host_swap_in_bytes_total": (b"pswpin ", _PAGE_BYTES),
+    "host_swap_out_bytes_total": (b"pswpout ", _PAGE_BYTES),
+    "host_page_faults_total": (b"pgfault ", 1),
+    "host_page_faults_major_total": (b"pgmajfault ", 1),
+    "host_oom_kills_total": (b"oom_kill ", 1),
 }
 LOADS = ("host_load1", "host_load5", "host_load15")
 UPTIME = "host_uptime_seconds"
@@ -109,12 +109,12 @@ def proc_collectors(proc: Path) -> list[FileCollector]:
     fast, medium, threads = Lane.FAST, Lane.MEDIUM, ("host_threads", "host_threads_runnable")
     return [
         memory_collector(proc),
-        FileCollector("load", fast, proc / "loadavg", _load, (*LOADS, *threads)),
+        FileCollector("load", fast, proc / "loadavg", _load, (*LOADS, *threads), size_bytes=128),
         disk_collector(proc),
         network_collector(proc),
-        FileCollector("activity", medium, proc / "stat", KeyedFile(ACTIVITY), ACTIVITY),
-        FileCollector("paging", medium, proc / "vmstat", KeyedFile(PAGING), PAGING),
-        FileCollector("uptime", fast, proc / "uptime", _uptime, [UPTIME]),
+        FileCollector("activity", medium, proc / "stat", KeyedFile(ACTIVITY), ACTIVITY, is_long=True),
+        FileCollector("paging", medium, proc / "vmstat", KeyedFile(PAGING), PAGING, is_long=True),
+        FileCollector("uptime", fast, proc / "uptime", _uptime, [UPTIME], size_bytes=128),
     ]
 
 
@@ -140,7 +140,7 @@ def memory_collector(proc: Path) -> FileCollector:
 def disk_collector(proc: Path) -> FileCollector:
     """Return the collector of ``diskstats``: disks, volumes and arrays; no partitions, loop, RAM or optical devices."""
     rows, none = RowFile(choose_disks, _DISK_COLUMNS, name=2), f"{Why.NOT_FOUND.value}: no disk is listed"
-    return FileCollector("disk", Lane.FAST, proc / "diskstats", rows, DISK, untold=none)
+    return FileCollector("disk", Lane.FAST, proc / "diskstats", rows, DISK, is_long=True, untold=none)
 
 
 def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
@@ -157,7 +157,7 @@ def network_collector(proc: Path) -> FileCollector:
     """Return the collector of ``net/dev``; interfaces that only carry traffic inside the host are left out."""
     rows = RowFile(choose_interfaces, _NETWORK_COLUMNS, name=0, header=2)
     none = f"{Why.NOT_FOUND.value}: no interface that leaves this host is listed"
-    return FileCollector("network", Lane.FAST, proc / "net" / "dev", rows, NETWORK, untold=none)
+    return FileCollector("network", Lane.FAST, proc / "net" / "dev", rows, NETWORK, is_long=True, untold=none)
 
 
 def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
@@ -174,7 +174,7 @@ class PressureCollector(SourceCollector):
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         super().__init__("pressure", Lane.FAST, PRESSURE, where=proc / "pressure")
         self._files = [
-            (KernelFile(proc / "pressure" / resource), {
+            (KernelFile(proc / "pressure" / resource, size_bytes=512), {
                 stalled.encode(): tuple(series(metric, resource=resource, stalled=stalled) for metric in PRESSURE)
                 for stalled in ("some", "full")
             })
@@ -187,7 +187,7 @@ class PressureCollector(SourceCollector):
         problem: CollectorUnavailableError | None = None
         for file, keys in self._files:
             try:
-                text = file.read()
+                text = file.head()
             except CollectorUnavailableError as error:
                 problem = problem or error
                 if not error.is_lack:

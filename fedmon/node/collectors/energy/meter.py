@@ -80,7 +80,7 @@ class JobShares:
         that was not there at the previous call gets nothing yet.
         """
         before, self._used_ns = self._used_ns, {name: round(seconds * _NS) for name, seconds in job_cpu_s.items()}
-        grown = {name: ns - before[name] for name, ns in self._used_ns.items() if name in before}
+        grown = {name: max(0, ns - before[name]) for name, ns in self._used_ns.items() if name in before}
         busy_ns, self._busy_ns = round(busy_s * _NS) - self._busy_ns, round(busy_s * _NS)
         self._job_uj = dict.fromkeys(job_cpu_s, 0) | self._job_uj
         cpu_drawn, self._cpu_uj = cpu_uj - self._cpu_uj, cpu_uj
@@ -113,13 +113,13 @@ class BusyCpuTime:
     """
 
     def __init__(self, proc: Path) -> None:
-        self._stat = KernelFile(proc / "stat")
+        self._stat = KernelFile(proc / "stat", size_bytes=512)
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
 
     def __call__(self) -> float:
         """Return busy seconds since the system started. Raises CollectorUnavailableError."""
         try:
-            user, nice, system, _, _, irq, softirq = map(int, self._stat.read().split(None, 8)[1:8])
+            user, nice, system, _, _, irq, softirq = map(int, self._stat.head().split(None, 8)[1:8])
         except ValueError:
             raise CollectorUnavailableError(Why.FAILED, f"{self._stat.path} has no times of all CPUs") from None
         return (user + nice + system + irq + softirq) / self._ticks_per_s

@@ -72,7 +72,7 @@ class CgroupCpu:
         if cpuacct is not None:
             choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat", cpuacct / "cpuacct.usage"]))
         for method, paths in choices:
-            self.method, self._files = method, [KernelFile(path) for path in paths]
+            self.method, self._files = method, [KernelFile(path, size_bytes=1024) for path in paths]
             try:
                 used = self._read()
             except CollectorUnavailableError:
@@ -92,7 +92,7 @@ class CgroupCpu:
 
     def _read(self) -> tuple[int, int]:
         try:
-            texts = [file.read() for file in self._files]
+            texts = [file.head() for file in self._files]
             words = texts[0].split()
             numbers = dict(zip(words[::2], words[1::2], strict=False))
             if self.method == "cgroup-v2":

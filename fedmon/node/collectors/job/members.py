@@ -17,6 +17,10 @@ from fedmon.node.collectors.job.process import Birth, Process, descended, find_b
 
 _ENVIRONMENT_BYTES = 262_144
 LIST_EVERY_S = 10.0
+MAX_PROBES = 64
+"""Up to so many new numbers are tried one by one; for more, a list of all processes is cheaper."""
+_YOUNGEST = 16
+"""So many of the newest numbers may belong to processes that cannot be seen yet."""
 _MAX_KEPT = 20_000
 
 
@@ -24,21 +28,21 @@ class Births:
     """Finds new processes for all jobs of a node; each job reads on from its own position. Safe from any thread.
 
     The kernel gives numbers in turn, and the last field of ``loadavg`` is the newest one: while it stands still there
-    is no new process anywhere. Once it moved, all numbers are listed, and again at the next look, because a process may
-    have a number before it can be seen; and every 10 s, because a process may ask for a certain number. If ``proc``
-    shows other numbers than ours (another name space, a tree of files), every look is a whole scan.
+    is no new process anywhere, and the processes born since the last look lie between two values of it. Every 10 s all
+    numbers are listed, because a process may ask for a certain number. If ``proc`` shows other numbers than ours
+    (another name space, a tree of files), every look is a whole scan.
     Source: Linux fs/proc/loadavg.c and kernel/pid.c, idr_alloc_cyclic.
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = os.fsencode(proc)
-        self._loadavg = KernelFile(proc / "loadavg")
+        self._loadavg = KernelFile(proc / "loadavg", size_bytes=128)
         self._events = ForkEvents()
         self._is_ours = _shows_us(proc)
         self._last: int | None = None
         self._known: set[int] = set()
         self._listed_at = float("-inf")
-        self._has_moved = False
+        self._again: list[int] = []
         self._kept: deque[Birth] = deque(maxlen=_MAX_KEPT)
         self._position = 0
         self._lock = threading.Lock()
@@ -83,19 +87,27 @@ class Births:
         if not self._is_ours:
             return self.everything()
         try:
-            last = int(self._loadavg.read().split()[4])
+            last = int(self._loadavg.head().split()[4])
         except (CollectorUnavailableError, ValueError, IndexError):
             return self.everything()
         before, self._last = self._last, last
+        again, self._again = self._again, []
         if before is None:  # the first look of each job is a scan
             self._known, self._listed_at = set(self._listing()), mono
             return []
-        had_moved, self._has_moved = self._has_moved, last != before
-        if not (had_moved or self._has_moved or mono - self._listed_at >= LIST_EVERY_S):
+        is_listing_due = mono - self._listed_at >= LIST_EVERY_S
+        if last == before and not again and not is_listing_due:
             return []
+        if 0 <= last - before <= MAX_PROBES and not is_listing_due:
+            born = range(before + 1, last + 1)
+            found = self._read([*again, *born])
+            visible = {birth.pid for birth in found}
+            self._again = [pid for pid in born if pid not in visible and last - pid < _YOUNGEST]
+            return found
         there = self._listing()
         new = [pid for pid in there if pid not in self._known or _is_between(pid, before, last)]
         self._known, self._listed_at = set(there), mono
+        self._again = [pid for pid in range(max(1, last - _YOUNGEST + 1), last + 1) if pid not in self._known]
         # In the order in which the numbers were given, which goes on from the smallest after the largest.
         has_wrapped = last < before
         return self._read(sorted(new, key=lambda pid: (has_wrapped and pid <= last, pid)))
