@@ -158,6 +158,23 @@ def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(opene
     assert after.values[POWER] == 123.456
 
 
+def test_a_reading_that_is_late_for_a_slow_lane_is_handed_out_once_without_another_one(opened: Open) -> None:
+    fake = FakeNvml(FakeGpu())
+    _, (_, counters, *_) = opened(fake)
+    counters.probe()
+    fake.hang("nvmlDeviceGetPcieReplayCounter")
+    late = counters.collect(NOW)
+    fake.release.set()
+    wait_until(lambda: getattr(counters, "probe_changed"), what="the late reading")  # noqa: B009 - optional
+
+    after = counters.collect(NOW)
+
+    assert late.values['gpu_pcie_replays_total{gpu="0"}'] is None
+    assert after.values['gpu_pcie_replays_total{gpu="0"}'] == 3
+    assert fake.calls["nvmlDeviceGetPcieReplayCounter"] == 2
+    assert not getattr(counters, "probe_changed")  # noqa: B009 - optional
+
+
 def test_a_call_that_hangs_costs_its_own_gpu_alone(
     opened: Open,
     monkeypatch: pytest.MonkeyPatch,

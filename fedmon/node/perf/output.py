@@ -111,7 +111,6 @@ class Totals:
         self._seconds = 0.0
         self._totals: dict[str, float] = {}
         self._gaps: dict[str, str] = {}
-        self._valued: set[str] = set()
         self._windows: dict[str, GroupWindow] = {}
         self._fresh = False
 
@@ -149,10 +148,10 @@ class Totals:
                 fresh=self._fresh,
                 seconds=self._seconds,
                 totals=dict(self._totals),
-                gaps={name: reason for name, reason in self._gaps.items() if name not in self._valued},
+                gaps={name: reason for name, reason in self._gaps.items() if reason},
                 windows=self._windows,
             )
-            self._fresh, self._windows, self._gaps, self._valued = False, {}, {}, set()
+            self._fresh, self._windows, self._gaps = False, {}, {}
             return snapshot
 
     def _end_group(self, name: str, printed: list[str], seconds: float) -> None:
@@ -164,10 +163,10 @@ class Totals:
             lines = self._interval.get(event_name, [])
             value, reason = _sum_of(event, lines)
             if reason:
-                self._gaps[key] = reason
+                self._gaps.setdefault(key, reason)
             elif lines:
                 self._totals[key] = self._totals.get(key, 0) + value
-                self._valued.add(key)
+                self._gaps[key] = ""  # a value since the previous look is enough
                 counts[event.variable] = value
                 ratios += [line.running_ratio for line in lines if line.running_ratio is not None]
         if len(counts) < len(printed) or seconds <= 0:
