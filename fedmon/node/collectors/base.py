@@ -76,8 +76,8 @@ class Collector(Protocol):
     fraction of a tick. A series that it cannot read this once is None with a reason; a metric that this machine does
     not have is left out, and ``probe`` gives the reason. If it raises, the other collectors go on, and the series that
     it gave before become None with the error as the reason. A collector whose report changes later may have a property
-    ``probe_changed``, true once after that: then it is probed again. One that keeps something back may have a method
-    ``ending``, called when only one reading is left, from the same thread.
+    ``probe_changed``, true once after that: then it is read and probed again, whatever its lane. One that keeps
+    something back may have a method ``ending``, called when only one reading is left, from the same thread.
     """
 
     @property

@@ -73,7 +73,10 @@ class Pipeline:
             on_sample=self._take,
             cost_budget_ratio=settings.metrics.cost_budget_ratio,
         )
-        self.jobs = JobWatches(roots_of(settings), self._add_job_stream, self._remove_job_stream, on_end=on_job_end)
+        self.jobs = JobWatches(
+            roots_of(settings), self._add_job_stream, self._remove_job_stream,
+            on_end=on_job_end, sample_last=self.sampler.sample_last,
+        )  # fmt: skip
         self._instruments = Instruments(
             settings,
             counts=self._counts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -296,49 +297,50 @@ class _Buffer:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._size = max_bytes, 0
-        self._waiting: deque[Batch] = deque()
-        self._in_hand: list[Batch] = []
+        self._batches: deque[Batch] = deque()
+        self._in_hand = 0
         self.samples = self.dropped = 0
 
     def batches(self) -> list[Batch]:
         """Return all batches, also those in hand."""
-        return [*self._in_hand, *self._waiting]
+        return list(self._batches)
 
     def add(self, batch: Batch) -> None:
         """Append a batch; the oldest make room for it."""
-        self._waiting.append(batch)
+        self._batches.append(batch)
         self._size += _memory_bytes(batch)
         self.samples += len(batch.t)
         self._make_room()
 
     def take(self) -> list[Batch]:
         """Return the next batches to store, of at most half of the buffer; the rest stays free for newer ones."""
-        room = self._max_bytes // 2
-        while self._waiting and len(self._in_hand) < _AT_ONCE and (room > 0 or not self._in_hand):
-            room -= _memory_bytes(self._waiting[0])
-            self._in_hand.append(self._waiting.popleft())
-        return self._in_hand
+        sizes = itertools.accumulate(map(_memory_bytes, itertools.islice(self._batches, _AT_ONCE)))
+        fitting = sum(size <= self._max_bytes // 2 for size in sizes)
+        self._in_hand = min(max(fitting, 1), len(self._batches))
+        return list(itertools.islice(self._batches, self._in_hand))
 
     def done(self, stored: int) -> None:
         """Forget the batches in hand; samples that the recording had already count as dropped."""
-        taken = sum(len(batch.t) for batch in self._in_hand)
-        self._size -= sum(map(_memory_bytes, self._in_hand))
-        self.samples -= taken
-        self.dropped += taken - stored
-        self._in_hand = []
+        while self._in_hand:
+            self._in_hand -= 1
+            self._drop(0)
+        self.dropped -= stored
 
     def failed(self) -> None:
-        """Put the batches in hand back."""
-        self._waiting.extendleft(reversed(self._in_hand))
-        self._in_hand = []
+        """Let the batches in hand wait again."""
+        self._in_hand = 0
         self._make_room()
 
     def _make_room(self) -> None:
-        while self._size > self._max_bytes and self._waiting:
-            batch = self._waiting.popleft()
-            self._size -= _memory_bytes(batch)
-            self.samples -= len(batch.t)
-            self.dropped += len(batch.t)
+        while self._size > self._max_bytes and len(self._batches) > self._in_hand:
+            self._drop(self._in_hand)
+
+    def _drop(self, index: int) -> None:
+        batch = self._batches[index]
+        del self._batches[index]
+        self._size -= _memory_bytes(batch)
+        self.samples -= len(batch.t)
+        self.dropped += len(batch.t)
 
 
 def _memory_bytes(batch: Batch) -> int:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
-from fedmon.common.actor import Actor
+from fedmon.common.actor import Actor, BusyError
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why
@@ -56,6 +56,7 @@ class Sampler:
     ) -> None:
         self._readers = {stream: StreamReader(collectors) for stream, collectors in streams.items()}
         self._reading: Mapping[str, StreamReader] = {}
+        self._closing: set[StreamReader] = set()
         self._on_sample = on_sample
         self.asked_interval_s = _checked(interval_s)
         self._cost = SamplingCost(budget_ratio=cost_budget_ratio)
@@ -82,16 +83,15 @@ class Sampler:
         behind with the thread. Safe to call twice.
         """
         if last_sample:
-            for reader in self._readers.values():
-                self._actor.post(reader.ending)
-            self.sample_now()
+            actor = self._actor
+            actor.post(lambda: self._take(actor, self._readers, is_last=True))
         with self._lock:
             if self._is_stopped:
                 return
             self._is_stopped = True
         if not self._actor.close(timeout_s=timeout_s):
             logger.error("the sampler did not end within %.1f s: a collector does not return", timeout_s)
-        for reader in self._readers.values():
+        for reader in (*self._readers.values(), *self._closing):
             reader.close()
 
     def __enter__(self) -> Self:
@@ -104,7 +104,7 @@ class Sampler:
     def sample_now(self) -> None:
         """Take one sample off the grid, as soon as the thread is free."""
         actor = self._actor
-        actor.post(lambda: self._take(actor))
+        actor.post(lambda: self._take(actor, self._readers))
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -129,6 +129,13 @@ class Sampler:
             self._readers = {name: reader for name, reader in self._readers.items() if name != stream}
         self._close(removed)
 
+    def sample_last(self, stream: str, timeout_s: float = 2.0) -> None:
+        """Take the last sample of a stream that is going to be removed, off the grid; wait for it at most so long."""
+        actor, readers = self._actor, {name: reader for name, reader in self._readers.items() if name == stream}
+        if self._is_started:
+            with contextlib.suppress(BusyError):
+                actor.call(lambda: self._take(actor, readers, is_last=True), timeout_s=timeout_s)
+
     @property
     def streams(self) -> list[str]:
         """Name the streams that are read."""
@@ -136,8 +143,15 @@ class Sampler:
 
     def _close(self, reader: StreamReader | None) -> None:
         """Close a reader between two ticks."""
-        if reader is not None and not self._actor.post(reader.close):
+        if reader is not None:
+            self._closing.add(reader)
+            if not self._actor.post(self._close_removed):
+                self._close_removed()
+
+    def _close_removed(self) -> None:
+        for reader in tuple(self._closing):
             reader.close()
+            self._closing.discard(reader)
 
     # --- pace --------------------------------------------------------------------------------------------------------
 
@@ -198,12 +212,11 @@ class Sampler:
 
     def sample(self) -> dict[str, Sample]:
         """Read every collector that is due, now, by stream; for the thread, and for callers without a grid."""
-        return self._sample(self._actor)
+        return self._sample(self._actor, self._readers)
 
-    def _sample(self, actor: Actor) -> dict[str, Sample]:
+    def _sample(self, actor: Actor, readers: Mapping[str, StreamReader]) -> dict[str, Sample]:
         now = Instant(t=time.time(), mono=time.monotonic())
-        # Also a stream that is removed meanwhile is watched until it is read.
-        readers = self._reading = self._readers
+        self._reading = readers  # also a stream that is removed meanwhile is watched until it is read
         samples = {stream: reader.read(now, goes_on=lambda: actor is self._actor) for stream, reader in readers.items()}
         if actor is not self._actor:  # a collector did not return in time, and another thread took over
             return {}
@@ -215,7 +228,7 @@ class Sampler:
 
         Its thread is left to it, and another one reads the others.
         """
-        watches = (watch for reader in self._reading.values() for watch in reader.watches)
+        watches = (watch for reader in (*self._reading.values(), *tuple(self._closing)) for watch in reader.watches)
         stuck = next((watch for watch in watches if not watch.is_left and watch.waited_s() > stuck_after_s), None)
         with self._lock:
             if stuck is None or self._is_stopped:
@@ -223,6 +236,7 @@ class Sampler:
             stuck.is_left = True
             left, self._actor, self._paced_s = self._actor, Actor("fedmon-sampler"), None
         logger.error("collector %s does not return, and the others go on without it", stuck.name)
+        self._actor.post(self._close_removed)
         self._actor.post(self._arrange)
         self._actor.start()
         left.close(timeout_s=0.0)
@@ -241,7 +255,7 @@ class Sampler:
         actor = self._actor
         if due != self._due:
             return  # the interval has changed meanwhile
-        self._take(actor)
+        self._take(actor, self._readers)
         if actor is not self._actor:
             return  # another thread goes on
         self._last_due = due
@@ -250,9 +264,13 @@ class Sampler:
         self._missed += missed
         self._arrange()
 
-    def _take(self, actor: Actor) -> None:
+    def _take(self, actor: Actor, readers: Mapping[str, StreamReader], *, is_last: bool = False) -> None:
+        if actor is not self._actor:
+            return
         before = time.thread_time()
-        for stream, sample in (self._sample(actor) if actor is self._actor else {}).items():
+        for watch in (watch for reader in readers.values() for watch in reader.watches if is_last):
+            watch.tell("ending")
+        for stream, sample in self._sample(actor, readers).items():
             if not sample.values:
                 continue
             try:
@@ -334,21 +352,11 @@ class StreamReader:
         for watch in self.watches:
             if goes_on() and (watch.is_fast or watch.is_due(now)):
                 watch.collect(now, values, reasons)
-        if None in values.values():
-            for key, value in values.items():
-                if value is None and key not in reasons:
-                    reasons[key] = f"{Why.FAILED.value}: the collector gave no value and no reason"
         return Sample(t=now.t, mono=now.mono, values=values, reasons=reasons)
-
-    def ending(self) -> None:
-        """Tell the collectors that the next reading is the last."""
-        for watch in self.watches:
-            watch.tell("ending")
 
     def close(self) -> None:
         """Close the collectors; one that is being read is closed when it returns."""
         for watch in self.watches:
-            watch.is_closed = True
             watch.close()
 
     def capabilities(self) -> dict[str, str | None]:
@@ -372,10 +380,11 @@ class _Watch:
         self.name = collector.name
         self.seconds: float | None = None
         self._begun: float | None = None
-        self.is_left = self.is_closed = False
+        self.is_left = False
+        self._is_closing = self._is_closed = False
 
     def waited_s(self) -> float:
-        """Return for how long the collector has been read without an end."""
+        """Return how long the present call of the collector has taken."""
         begun = self._begun
         return 0.0 if begun is None else time.perf_counter() - begun
 
@@ -387,11 +396,11 @@ class _Watch:
             logger.warning("collector %s cannot be probed: %s", self.name, _reason(error))
 
     def is_due(self, now: Instant) -> bool:
-        """Tell whether this is a tick of the collector's lane; the first one always is."""
+        """Tell whether this is a tick of the collector's lane, as the first one is, or it has news."""
         if self._start is None:
             self._start = now.mono
         if now.mono < self._next:
-            return False
+            return self._has_news()
         passed = (now.mono - self._start) // self._lane_s + 1
         self._next = self._start + passed * self._lane_s - _EARLY_S
         if self._next <= now.mono:  # this tick came within the early part
@@ -406,6 +415,8 @@ class _Watch:
         self._begun = before = time.perf_counter()
         try:
             reading = self._collector.collect(now)
+            if self._has_news():
+                self.probe()
         except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
             level = logging.DEBUG if self._problem else logging.WARNING
             self._problem = _reason(error)
@@ -414,12 +425,11 @@ class _Watch:
             return
         finally:
             self.seconds, self._begun, self.is_left = time.perf_counter() - before, None, False
-            self.close()
+            if self._is_closing:
+                self.close()
         if self._problem:
             logger.info("collector %s works again", self.name)
             self._problem = ""
-        if self._learns and getattr(self._collector, "probe_changed", False):
-            self.probe()
         self._gave = reading.values
         values.update(reading.values)
         if reading.reasons:
@@ -431,14 +441,22 @@ class _Watch:
         return {name: reason or problem or None for name, reason in self._probed.items()}
 
     def close(self) -> None:
-        """Close the collector if its stream is closed and it is not being read."""
-        if self.is_closed and self._begun is None:
+        """Close the collector, once; one that is being called is closed when it returns."""
+        self._is_closing = True
+        if self._begun is None and not self._is_closed:
+            self._is_closed = True
             self.tell("close")
 
     def tell(self, word: str) -> None:
-        """Call an optional method of the collector."""
-        with contextlib.suppress(Exception):
-            getattr(self._collector, word, lambda: None)()
+        """Call an optional method of the collector, unless it hangs in another one."""
+        if self._begun is None:
+            self._begun = time.perf_counter()
+            with contextlib.suppress(Exception):
+                getattr(self._collector, word, lambda: None)()
+            self._begun, self.is_left = None, False
+
+    def _has_news(self) -> bool:
+        return self._learns and bool(getattr(self._collector, "probe_changed", False))
 
     def _miss(self, reason: str, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         values.update(dict.fromkeys(self._gave))

@@ -15,10 +15,10 @@ from fedmon.common.metrics.metric import Metric, Scope
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.settings import NodeSettings
-from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.agent import CollectorTimes
 from fedmon.node.collectors.base import Collector, Lane, Roots, Why
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session
 from fedmon.node.collectors.nvml.library import AbsentError
 
@@ -64,6 +64,10 @@ class Instruments:
         self._hardware: dict[str, Any] | None = None
         self._settings = settings
 
+    @property
+    def _roots(self) -> Roots:
+        return roots_of(self._settings)
+
     def follow(self, settings: NodeSettings) -> bool:
         """Take other settings; return whether collectors made before are out of date."""
         before, self._settings = self._settings, settings
@@ -76,11 +80,9 @@ class Instruments:
         """Return the collectors of the machine as a whole."""
         # GPUs first: the collectors that follow use their energy and processes.
         collectors: list[Collector] = [*nvml_collectors(self._gpus())]
-        collectors += host_collectors(
-            roots=roots_of(self._settings), per_core=self._settings.metrics.per_core, counts=self._counts
-        )
+        collectors += host_collectors(roots=self._roots, per_core=self._settings.metrics.per_core, counts=self._counts)
         self._meter = EnergyMeter(
-            roots_of(self._settings),
+            self._roots,
             self._settings.energy,
             job_cpu=self._job_cpu,
             gpu_energy=self._gpus().gpu_energy,
@@ -96,7 +98,7 @@ class Instruments:
             from fedmon.node.collectors.plugins import plugin_collectors
 
             names, tables = self._settings.metrics.plugins, self._settings.plugins
-            collectors += plugin_collectors(names, roots=roots_of(self._settings), settings=tables)
+            collectors += plugin_collectors(names, roots=self._roots, settings=tables)
         collectors.append(CollectorTimes(self._times))
         return collectors
 
@@ -120,7 +122,7 @@ class Instruments:
         if self._hardware is None:
             from fedmon.node.collectors.hardware import hardware
 
-            self._hardware = hardware(roots_of(self._settings), gpus=())
+            self._hardware = hardware(self._roots)
         gpus = self._gpus().hardware()
         factor = self._meter.factor() if self._meter is not None else {}
         return {**self._hardware, "gpus": gpus, "emission_factor": factor or None}
@@ -128,17 +130,15 @@ class Instruments:
     def _gpus(self) -> NvmlSession:
         if self._nvml is None:
             # A simulated machine has neither the GPUs nor the events of this one.
-            self._nvml = (
-                NvmlSession(None, absent=NO_GPU_IN_A_TREE) if roots_of(self._settings).simulated else open_session()
-            )
+            self._nvml = NvmlSession(None, absent=NO_GPU_IN_A_TREE) if self._roots.simulated else open_session()
         return self._nvml
 
     def _perf_source(self) -> PerfSource | None:
-        if roots_of(self._settings).simulated or not self._settings.perf.enabled:
+        if self._roots.simulated or not self._settings.perf.enabled:
             return None
         from fedmon.node.perf.source import PerfSource
 
-        return PerfSource(self._settings.perf, roots=roots_of(self._settings), begin_after_s=self._perf_after_s)
+        return PerfSource(self._settings.perf, roots=self._roots, begin_after_s=self._perf_after_s)
 
 
 def roots_of(settings: NodeSettings) -> Roots:

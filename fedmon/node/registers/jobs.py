@@ -65,10 +65,10 @@ class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
 class JobWatches:
     """Watches jobs, each in a stream ``job-<id>`` of its own, until it has ended or is forgotten.
 
-    ``add_stream(stream, collectors)`` and ``remove_stream(stream)`` are the sampler's. ``on_end(record)`` is told of
-    each job that has ended, on the thread that calls ``close_ended``. A job's last sample, with complete totals, was
-    taken before its stream ends. Every method is safe from any thread; ``cpu_seconds`` reads, and is meant for the
-    sampler's.
+    ``add_stream(stream, collectors)``, ``remove_stream(stream)`` and ``sample_last(stream)`` are the sampler's.
+    ``on_end(record)`` is told of each job that has ended, on the thread that calls ``close_ended``. A job's last
+    sample, with complete totals, was taken before its stream ends. Every method is safe from any thread;
+    ``cpu_seconds`` reads, and is meant for the sampler's.
     """
 
     def __init__(
@@ -78,9 +78,11 @@ class JobWatches:
         remove_stream: Callable[[str], None],
         *,
         on_end: Callable[[WatchedJob], object] = lambda _record: None,
+        sample_last: Callable[[str], object] = lambda _stream: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._add_stream, self._remove_stream, self._on_end = add_stream, remove_stream, on_end
+        self._sample_last = sample_last
         self._monotonic = monotonic
         self._maker = JobMaker(roots)
         self._changing = threading.Lock()
@@ -158,6 +160,7 @@ class JobWatches:
             job = self._jobs.get(job_id)
             if job is None:
                 raise NotFoundError(f"no job {job_id!r} is watched; see 'fedmon node job list'")
+            self._sample_last(job.stream)
             return self._close(job, FORGOTTEN)
 
     def records(self) -> list[WatchedJob]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant, Sample
-from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.measure.sampler import MAX_STRETCH, Sampler, SamplingCost, StreamReader, next_tick
 from tests.support.waiting import wait_until
 
@@ -139,7 +139,6 @@ def test_a_collector_that_never_worked_is_absent_and_the_report_says_why(samples
         (sample,) = samples.wait_for(1)
 
     assert sample.values == {"good_metric": 1.0, "x": None}
-    assert sample.reasons == {"x": "failed: the collector gave no value and no reason"}
     assert running.capabilities() == {
         "broken_metric": "no permission: /sys/x", "good_metric": None, "bus": "failed: OSError: no such bus",
     }  # fmt: skip
@@ -322,6 +321,29 @@ def test_a_collector_that_hangs_while_its_stream_is_removed_holds_up_nothing_and
 
     assert (closed, hanging.closed) == (0, 1)
     assert caplog.text.count("collector h does not return") == 1
+
+
+def test_a_removed_collector_that_does_not_close_holds_up_no_other_one(samples: Samples) -> None:
+    hangs, let_go = threading.Event(), threading.Event()
+
+    class Stubborn(Scripted):
+        def close(self) -> None:
+            hangs.set()
+            let_go.wait(60.0)
+            super().close()
+
+    stubborn, other = Stubborn("h", {"h": 2.0}), Scripted("o", {"o": 3.0})
+    with sampler(samples, Scripted("c", {"c": 1.0})) as running:
+        running.add_stream("job-1", [stubborn, other])
+        running.remove_stream("job-1")
+        assert hangs.wait(20.0)
+        running.check_stuck(stuck_after_s=0.0)
+        samples.wait_for(len(samples.of.get("host", [])) + 2)
+        wait_until(lambda: other.closed)
+        let_go.set()
+        wait_until(lambda: stubborn.closed)
+
+    assert (stubborn.closed, other.closed) == (1, 1)
 
 
 def test_a_collector_that_hangs_at_the_end_keeps_no_other_from_being_closed(samples: Samples) -> None:

@@ -1,0 +1,45 @@
+"""The measuring parts of a node together, with a real job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedmon.common.settings import NodeSettings, broker_from_url
+from fedmon.common.settings.values import MetricsSettings
+from fedmon.node.measure.pipeline import Pipeline
+from tests.node.jobs_real import Program
+from tests.support.waiting import wait_until
+
+
+def test_a_job_that_is_forgotten_while_it_lives_gets_a_last_sample_with_its_memory(tmp_path: Path) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def send(payload: bytes) -> bool:
+        sent.append(json.loads(payload))
+        return True
+
+    metrics = MetricsSettings(interval_s=60.0)
+    pipeline = Pipeline(
+        NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=metrics),
+        boot=1,
+        recording_file=tmp_path / "recording",
+        send=send,
+        leaves=lambda _metric: True,
+        on_sent=lambda _names, _samples: None,
+        on_job_end=lambda _job: None,
+    )
+    pipeline.start()
+    try:
+        with Program() as program:
+            pipeline.jobs.add("fit", pids=[program.pid])
+            pipeline.sampler.sample_now()
+            wait_until(lambda: pipeline.publisher.last_seq("job-fit") == 0)
+            pipeline.jobs.remove("fit")
+    finally:
+        pipeline.stop()
+
+    batches = [each["m"] for each in sent if each["stream"] == "job-fit"]
+    assert [count for batch in batches for count in batch["job_processes"]] == [1, 1]
+    assert None not in [size for batch in batches for size in batch["job_memory_pss_bytes"]]
