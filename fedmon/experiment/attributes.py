@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import enum
-import json
 import math
 import operator
 import os
@@ -77,17 +75,15 @@ def plain(value: Any, *, depth: int = 0) -> Any:
 
 
 def _noted(value: Any) -> Any:
-    """Return a value as journals hold it: as JSON text if JSON readers would change it, such as infinity."""
+    """Return a value as journals hold it. Raises ValueError if JSON would change it, such as infinity."""
     value = plain(value)
     try:
-        is_kept = bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
+        is_kept = msgspec.json.decode(msgspec.json.encode(value)) == value
     except (ValueError, OverflowError):
         is_kept = False
-    return value if is_kept and not _is_json_text(value) else {"json": json.dumps(value)}
-
-
-def _is_json_text(note: Any) -> bool:
-    return isinstance(note, dict) and list(note) == ["json"] and isinstance(note["json"], str)
+    if not is_kept:
+        raise ValueError("the journal cannot hold it")
+    return value
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -137,7 +133,6 @@ class Attribute:
     allowed: tuple[Any, ...] | None = None
     range: tuple[float, float] | None = None
     _hidden_in = ""  # the resource of a copy that may not be read
-    _write: Callable[[Any], object] | None = None  # sets the value of a copy in its resource
 
     def __init__(
         self,
@@ -200,7 +195,7 @@ class Attribute:
 
     @value.setter
     def value(self, value: Any) -> None:
-        self._value = self.accepted(value) if self._write is None else self._write(value)
+        self._value = self.accepted(value)
 
     def has_flag(self, flag: int) -> bool:
         """Tell whether it has a flag; Credential and Filter only count with all of their bits."""
@@ -260,12 +255,6 @@ class Attribute:
         """Return a checked value as files hold it until it is set. Raises InvalidAttributeValueError."""
         return self._written(plain, self.checked(value, resource=resource), resource)
 
-    def from_note(self, note: Any) -> Any:
-        """Return the value of `as_noted`."""
-        if self.type is Types.Integer and isinstance(note, str) and note.startswith(("0x", "-0x")):
-            return int(note, 16)  # of an earlier version, that wrote integers over 64 bits so
-        return json.loads(note["json"]) if _is_json_text(note) else note
-
     def shown(self, resource: str) -> Self:
         """Return a copy for callers; if they may not read the value, reading it is an error."""
         return self._copied(_hidden_in=resource if self.has_flag(Flags.NoRead) else "")
@@ -274,17 +263,13 @@ class Attribute:
         """Return a copy for callers; its value is None if they may not read it."""
         return self.with_value(None if self.has_flag(Flags.NoRead) else self._value)
 
-    def bound(self, write: Callable[[Any], object]) -> Self:
-        """Return a copy whose value is set by ``write``, which returns the value stored."""
-        return self._copied(_write=write)
-
     def with_value(self, value: Any) -> Self:
         """Return a copy with a value that `accepted` has returned."""
         return self._copied(_value=value)
 
     def _copied(self, **changes: Any) -> Self:
-        made = copy.copy(self)
-        vars(made).update(changes)
+        made = object.__new__(type(self))  # twice as fast as copy.copy, for each new resource
+        vars(made).update(vars(self) | changes)
         return made
 
     def takes(self) -> str:

@@ -40,7 +40,17 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import Became, DeployAsked, Measured, Opened, ReleaseAsked, Removed, Retry, Verb
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.journal import DOCUMENT, NAME, Journal, SavedRun, path_of, run_folder, run_id_of, saved_run
+from fedmon.experiment.journal import (
+    DOCUMENT,
+    NAME,
+    Journal,
+    Reports,
+    SavedRun,
+    path_of,
+    run_folder,
+    run_id_of,
+    saved_run,
+)
 from fedmon.experiment.registry import Registry
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import Guids, State
@@ -153,14 +163,14 @@ class ExperimentController:
         self._ended, self.release_timeout_s = threading.Event(), RELEASE_TIMEOUT_S
         if left is None:
             left = SavedRun(folder=self.folder, journal=Journal(self.folder.make() / NAME) if journal else None)
-        self._told = left.told
+        self._reports = left.reports
         self.registry = Registry(self, left)
         self.engine = self._engine_for(left)
         self.tasks = Tasks(self.engine, left.tasks)
         try:
             self.fm.set_ec(self)
             if opened is None:
-                self.engine.post(Opened(t=self.engine.now(), persist=self.persist, threads=self.max_running or 0))
+                self.engine.post(self._beginning())
             self.registry.restore(left)
             if self._netgraph is not None:
                 nepi("topology").call_back(self, self._netgraph, add_node_callback, add_edge_callback)
@@ -170,6 +180,10 @@ class ExperimentController:
             else:
                 self.shutdown()
             raise
+
+    def _beginning(self) -> Opened:
+        options: dict[str, Any] = {"persist": self.persist, "threads": self.max_running or 0}
+        return Opened(t=self.engine.now(), process=os.getpid(), **options)
 
     def _engine_for(self, left: SavedRun) -> Engine:
         return Engine(
@@ -342,7 +356,6 @@ class ExperimentController:
     @property
     def failure_level(self) -> FailureLevel:
         """The level of the worst failure."""
-        failure.heed(self.fm, self.engine)
         return self.engine.state.level
 
     @property
@@ -606,7 +619,6 @@ class ExperimentController:
         chosen, wanted = tuple(self.registry) if guids is None else self.registry.guids_of(guids), state_of(state)
         if timeout is None and quit is None:
             refuse_own_wait(self, map(self.get_resource, chosen), wanted)
-        failure.heed(self.fm, self.engine)
         heeds_abort = wanted is not ResourceState.RELEASED
         found = self.engine.wait(chosen, wanted, timeout_s=timeout, heeds_abort=heeds_abort, quit_asked=quit)
         return found if found or found.reason else replace(found, reason=self._why(found, timeout))
@@ -749,19 +761,12 @@ class ExperimentController:
         if type(self).inform_failure is ExperimentController.inform_failure:
             self.inform_failure(guid)
         else:  # a subclass's own, which may block
-            self.engine.run(functools.partial(self._informed, guid))
-
-    def _informed(self, guid: int) -> None:
-        try:
-            self.inform_failure(guid)
-        except Exception:  # a user's code
-            logger.exception("inform_failure failed; the failure is judged without it")
-            failure.look(self.fm, self.engine, guid)
+            self.engine.run(functools.partial(self.inform_failure, guid))
 
     def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Report a metric of a resource to conditions, which count the values of each ``source`` by themselves.
 
-        ``nth`` numbers the values of a source; see `told_before`. Raises UnknownGuidError, and InvalidConditionError
+        ``nth`` numbers the reports of a source. Raises UnknownGuidError, and InvalidConditionError
         for an invalid name or value.
         """
         known = self.get_resource(guid).guid
@@ -770,9 +775,9 @@ class ExperimentController:
         number = number_of(value, f"{name} of resource {guid}")
         self.engine.note(Measured(t=self.engine.now(), guid=known, name=name, value=number, source=source, nth=nth))
 
-    def told_before(self, guid: int) -> frozenset[tuple[str, int, str]]:
-        """Return the source, number and name of each numbered value that a former process of the run reported."""
-        return frozenset(self._told.get(guid, ()))
+    def reports(self, guid: int) -> Reports:
+        """Return the numbered reports of a resource that a former process of the run passed to conditions."""
+        return self._reports.get(guid) or Reports()
 
     # --- documents, plans and explanations ----------------------------------------------------------------------------
 
@@ -815,7 +820,7 @@ class ExperimentController:
 
         Resources of a federation ask nodes for problems, which may take a moment; nothing is changed there.
         """
-        return plan(self.engine.state, self.registry.facts())
+        return plan(self.engine.state, names=self.registry.names, problems=self.registry.foreseen())
 
     def explain(self, guid: int | str) -> Explanation:
         """Return the reason of a resource's state: its waits, with their start and the time left."""

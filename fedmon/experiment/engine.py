@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -134,11 +135,6 @@ class Hooks:
         """Tell whether the calling thread runs one of its jobs."""
         return here.job in self._running
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a job runs or waits."""
-        return bool(self._running or self._verbs or self._others)
-
     def drop(self) -> None:
         """Drop the jobs that wait, but for releases and failures, and lift the limit."""
         with self._changed:
@@ -224,8 +220,8 @@ class Engine:
 
     ``state`` is the present one. An event is in the journal before it takes effect, and its actions are performed
     before the next event. If the journal cannot be written, the experiment counts as failed and can only be released.
-    Hooks run on daemon threads, timers on the thread of an actor. ``call`` calls a verb of a resource and returns the
-    event of its end, if that still matters; ``abandon`` leaves one behind and returns its job. ``inform`` must not
+    Hooks run on daemon threads, timers on the thread of an actor. ``call`` calls a verb of a resource, which
+    notes its end; ``abandon`` leaves one behind and returns its job. ``inform`` must not
     block; ``waits_for`` says what a resource waits for, for the reason of a timeout.
     """
 
@@ -233,7 +229,7 @@ class Engine:
         self,
         journal: Journal | None,
         *,
-        call: Callable[[int, Verb, str], AnyEvent | None],
+        call: Callable[[int, Verb, str], None],
         assign: Callable[[int, str, Any], None],
         inform: Callable[[int], None],
         abandon: Callable[[int], HookJob | None],
@@ -253,7 +249,8 @@ class Engine:
         self._actions: deque[Action] = deque()
         self._waits: list[_Wait] = []
         self._actor = Actor("fedmon-experiment")
-        self._timers: dict[object, Callable[[], object]] = {}  # what cancels each
+        # By key: the moment, the work, and when the actor looks.
+        self._timers: dict[object, tuple[float, Callable[[], object], float]] = {}
         self._is_timed = self._is_performing = self._is_closed = self._is_journal_lost = False
 
     def now(self) -> float:
@@ -289,7 +286,7 @@ class Engine:
         """Call a function in a thread for hooks."""
         self.hooks.put(HookJob(work))
 
-    def reconnect(self, guid: int, verb: Verb | None, work: Callable[[], AnyEvent | None]) -> None:
+    def reconnect(self, guid: int, verb: Verb | None, work: Callable[[], None]) -> None:
         """Call a function in a thread for hooks that takes up a resource, and its verb that was under way."""
         kind: Kind = "ending" if verb == "release" else "other" if verb is None else "verb"
         self.hooks.put(HookJob(functools.partial(self._begin, guid, verb, work), kind))
@@ -331,8 +328,6 @@ class Engine:
     def stop(self) -> None:
         """Drop timers and waiting jobs, but for releases, and end all waits."""
         with self._lock:
-            for cancel in self._timers.values():
-                cancel()
             self._timers.clear()
             self.hooks.drop()
             self._end_waits(is_abort=False)
@@ -415,15 +410,13 @@ class Engine:
                 if job is not None:
                     self.hooks.leave(job)
 
-    def _begin(self, guid: int, verb: Verb | None, call: Callable[[], AnyEvent | None]) -> None:
-        """Start the timeout of a verb, call its hook, and note its end."""
+    def _begin(self, guid: int, verb: Verb | None, call: Callable[[], None]) -> None:
+        """Start the timeout of a verb, and call its hook."""
         with self._lock:
             resource = self.state.resources.get(guid)
             if verb is not None and resource is not None and resource.calling == verb and verb in resource.timeouts:
                 self.note(VerbBegan(t=self.now(), guid=guid, verb=verb))
-        ended = call()
-        if ended is not None:
-            self.note(ended)
+        call()
 
     def _end_waits(self, *, is_abort: bool) -> None:
         for wait in self._waits:
@@ -442,21 +435,32 @@ class Engine:
 
     def _schedule(self, key: object, moment: float, work: Callable[[], object]) -> None:
         """Call a function at a moment, on the thread of the actor, and none that was scheduled under its key before."""
-
-        def due() -> None:
-            with self._lock:
-                self._timers.pop(key, None)
-            work()
-
         with self._lock:
             if self._is_closed:
                 return
             if not self._is_timed:
                 self._actor.start()
                 self._is_timed = True
-            if (cancel := self._timers.get(key)) is not None:
-                cancel()
-            self._timers[key] = self._actor.at(moment - self._start, due)
+            looks_at = self._timers[key][2] if key in self._timers else math.inf
+            self._timers[key] = moment, work, min(moment, looks_at)
+            if moment < looks_at:  # else the actor looks earlier, and again at this moment
+                self._look_at(key, moment)
+
+    def _look_at(self, key: object, moment: float) -> None:
+        self._actor.at(moment - self._start, functools.partial(self._look, key))
+
+    def _look(self, key: object) -> None:
+        """Call what is scheduled under a key, if its moment has come."""
+        with self._lock:
+            if key not in self._timers:
+                return
+            moment, work, _ = self._timers[key]
+            if moment > self.now():
+                self._timers[key] = moment, work, moment
+                self._look_at(key, moment)
+                return
+            del self._timers[key]
+        work()
 
 
 def _result_of(guids: Iterable[int], wait: _Wait, state: State, *, is_late: bool) -> WaitResult:

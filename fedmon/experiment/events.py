@@ -73,10 +73,11 @@ class AnyEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omi
 
 
 class Opened(AnyEvent, frozen=True, kw_only=True, tag="opened"):
-    """The run began, with these options of its controller; they are for the process that reconnects."""
+    """The run began in a process, with these options of its controller; they are for the one that reconnects."""
 
     persist: bool = False
     threads: int = 0
+    process: int = 0
 
 
 class Registered(AnyEvent, frozen=True, kw_only=True, tag="registered"):
@@ -186,7 +187,7 @@ class Became(AnyEvent, frozen=True, kw_only=True, tag="became"):
 
 
 class Returned(AnyEvent, frozen=True, kw_only=True, tag="returned"):
-    """A resource that had failed because it was lost is back, in its state of before."""
+    """A lost resource was back after it had failed; in older journals alone, and without effect."""
 
     guid: int
     state: ResourceState
@@ -233,6 +234,7 @@ class Reopened(AnyEvent, frozen=True, kw_only=True, tag="reopened"):
     """Another process reconnected; the STARTED resources ``left_alone`` have a type that cannot do so."""
 
     left_alone: tuple[int, ...] = ()
+    process: int = 0
 
 
 class Fired(AnyEvent, frozen=True, kw_only=True, tag="fired"):
@@ -311,23 +313,25 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Action = Call | Assign | Alarm | Inform | Abandon | Reached
 
 
+_Timeouts, _Retries = dict[Verb, _Timeout], dict[Verb, Retry]
+
+
 def checked_timeouts(*given: Mapping[Verb, float] | None) -> dict[Verb, float]:
     """Return timeouts in seconds by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
-    try:
-        return msgspec.convert(_merged(given), dict[Verb, _Timeout])
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise InvalidPolicyError(f"timeouts must be seconds by verb, as in {{'deploy': 60.0}}: {error}") from None
+    return _checked(given, _Timeouts, "timeouts must be seconds by verb, as in {'deploy': 60.0}")
 
 
 def checked_retries(*given: Mapping[Verb, Retry] | None) -> dict[Verb, Retry]:
     """Return retries by verb, later mappings over earlier ones. Raises InvalidPolicyError."""
+    return _checked(given, _Retries, "retry must be by verb, as in {'start': Retry(times=3, delay_s=1.0)}")
+
+
+def _checked(given: tuple[Mapping[Verb, Any] | None, ...], kind: Any, form: str) -> dict[Verb, Any]:
+    if not any(given):
+        return {}
     try:
-        return msgspec.convert(msgspec.to_builtins(_merged(given)), dict[Verb, Retry])
+        merged = {verb: value for mapping in given for verb, value in dict(mapping or {}).items()}
+        found: dict[Verb, Any] = msgspec.convert(msgspec.to_builtins(merged), kind)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise InvalidPolicyError(
-            f"retry must be by verb, as in {{'start': Retry(times=3, delay_s=1.0)}}: {error}"
-        ) from None
-
-
-def _merged(given: tuple[Mapping[Verb, Any] | None, ...]) -> dict[Verb, Any]:
-    return {verb: value for mapping in given for verb, value in dict(mapping or {}).items()}
+        raise InvalidPolicyError(f"{form}: {error}") from None
+    return found

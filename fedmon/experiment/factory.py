@@ -99,15 +99,16 @@ class ResourceFactory:
 
         A registered type is not replaced.
         """
-        parts = [part for part in os.environ.get(SEARCH_PATH, "").split(os.pathsep) if part.strip()]
         found: list[PluginError] = []
         with cls._lock:  # a plug-in may ask for a type while it is loaded
-            for folder in [str(Path(part).expanduser().absolute()) for part in parts]:
+            for part in filter(str.strip, os.environ.get(SEARCH_PATH, "").split(os.pathsep)):
+                folder = str(Path(part).expanduser().absolute())
                 if folder not in cls._searched:
-                    cls._searched = {**cls._searched, folder: ()}
-                    errors = cls._search(folder)
-                    cls._searched = {**cls._searched, folder: tuple(errors)}
+                    cls._searched[folder] = ()
+                    cls._searched[folder] = errors = tuple(cls._search(folder))
                     found += errors
+        for error in found:
+            logger.error("%s", error)
         return found
 
     @classmethod
@@ -124,24 +125,22 @@ class ResourceFactory:
                     cls.register_own(each)
 
     @classmethod
-    def _search(cls, folder: str) -> list[PluginError]:
-        errors: list[PluginError] = []
+    def _search(cls, folder: str) -> Iterator[PluginError]:
+        """Load the modules of a folder and of the packages in it, and register their types; yield the errors."""
         if not os.access(folder, os.R_OK | os.X_OK):
-            errors.append(PluginError(folder, f"this folder of {SEARCH_PATH} does not exist, or cannot be read"))
+            yield PluginError(folder, f"this folder of {SEARCH_PATH} does not exist, or cannot be read")
         # A package for each folder: files of two folders may have the same name.
-        name = f"fedmon_experiment_plugin_{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
-        package = sys.modules[name] = ModuleType(name)
-        package.__path__ = [folder]
-        for path, module in _modules(folder, name, errors):
-            for each in vars(module).values():
-                if isinstance(each, type) and each.__module__ == module.__name__ and "_rtype" in vars(each):
-                    try:
+        package = ModuleType(f"fedmon_experiment_plugin_{hashlib.sha256(folder.encode()).hexdigest()[:12]}")
+        sys.modules[package.__name__], package.__path__ = package, [folder]
+        for _, name, is_package in pkgutil.walk_packages([folder], f"{package.__name__}.", onerror=lambda _: None):
+            path = f"{folder}/{name.partition('.')[2].replace('.', '/')}{'/__init__' if is_package else ''}.py"
+            try:
+                for each in vars(importlib.import_module(name)).values():
+                    if isinstance(each, type) and each.__module__ == name and "_rtype" in vars(each):
                         cls._add_plugin(each)
-                    except InvalidTypeError as error:
-                        errors.append(PluginError(path, str(error)))
-        for unusable in errors:
-            logger.error("%s", unusable)
-        return errors
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's file; the others are still of use
+                reason = str(error) if isinstance(error, InvalidTypeError) else f"cannot be loaded: {told(error)}"
+                yield PluginError(path, reason)
 
     @classmethod
     def _add_plugin(cls, rclass: type[Any]) -> None:
@@ -155,19 +154,6 @@ class ResourceFactory:
 def populate_factory() -> None:
     """Search the plug-in folders, as NEPI calls it."""
     ResourceFactory.populate()
-
-
-def _modules(folder: str, package: str, errors: list[PluginError]) -> Iterator[tuple[str, ModuleType]]:
-    """Load the modules of a folder and of the packages in it; yield each with its path."""
-    for _, name, is_package in pkgutil.iter_modules([folder]):
-        path = f"{folder}/{name}/__init__.py" if is_package else f"{folder}/{name}.py"
-        try:
-            yield path, importlib.import_module(f"{package}.{name}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's file; the others are still of use
-            errors.append(PluginError(path, f"cannot be loaded: {told(error)}"))
-        else:
-            if is_package:
-                yield from _modules(f"{folder}/{name}", f"{package}.{name}", errors)
 
 
 def _checked(rclass: object) -> type[ResourceManager]:

@@ -6,15 +6,14 @@ import contextlib
 import copy
 import functools
 import logging
-import threading
 import weakref
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from fedmon.experiment.document.description import FailurePolicy, QuorumDescription
 from fedmon.experiment.document.files import read
 from fedmon.experiment.engine import Engine
-from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason, told
+from fedmon.experiment.errors import ExperimentOverError, InvalidPolicyError, as_reason
 from fedmon.experiment.events import Leveled
 from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.resource import Experiment
@@ -24,30 +23,11 @@ from fedmon.experiment.states import FailureLevel, ResourceState
 logger = logging.getLogger(__name__)
 
 
-class _Here(threading.local):
-    """Whether this thread asks a failure manager, whose changes take effect when it returns."""
-
-    is_judging = False
-
-
-_here = _Here()
-
-
-@contextlib.contextmanager
-def _judging() -> Iterator[None]:
-    """Mark that this thread asks a failure manager."""
-    before, _here.is_judging = _here.is_judging, True
-    try:
-        yield
-    finally:
-        _here.is_judging = before
-
-
 class FailureManager:
     """Ends the experiment if a critical resource fails.
 
-    Subclasses override `eval_failure`, and call `give_up` or set ``_failure_level`` and ``_abort``, at any time and in
-    any thread. A manager belongs to one experiment at a time.
+    Subclasses override `eval_failure`, and call `give_up`, at any time and in any thread; `eval_failure` may also set
+    ``_failure_level`` and ``_abort``, as in NEPI. A manager belongs to one experiment at a time.
     """
 
     _failure_level = FailureLevel.OK
@@ -57,19 +37,8 @@ class FailureManager:
 
     def set_ec(self, ec: Experiment, level: FailureLevel = FailureLevel.OK, reason: str = "") -> None:
         """Take over an experiment, at the failure level that it has."""
-        self._ec = None  # so that the former experiment does not see the change
         self._failure_level, self._abort, self._reason = level, level is not FailureLevel.OK, reason
         self._ec = weakref.ref(ec)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, value)
-        if name in ("_failure_level", "_abort") and not _here.is_judging:
-            self._tell()
-
-    def _tell(self) -> None:
-        found = None if self._ec is None else self._ec()
-        if found is not None:
-            heed(self, found.engine)
 
     @property
     def ec(self) -> Experiment:
@@ -104,15 +73,17 @@ class FailureManager:
     def give_up(self, reason: object) -> None:
         """End the experiment, because it needs the resources that failed."""
         if self._failure_level is FailureLevel.OK:
-            self._reason = as_reason(reason) or f"{type(self).__name__} gives up"
-            self._failure_level, self._abort = FailureLevel.RM_FAILURE, True
-            logger.warning("the experiment gives up: %s", self._reason)
-            self._tell()
+            logger.warning("the experiment gives up: %s", reason)
+            self._end(FailureLevel.RM_FAILURE, as_reason(reason) or f"{type(self).__name__} gives up")
 
     def set_ec_failure(self, reason: object = "") -> None:
         """Report a failure of the controller itself."""
-        self._reason = as_reason(reason) or self._reason or "the controller failed"
-        self._failure_level, self._abort = FailureLevel.EC_FAILURE, True
+        self._end(FailureLevel.EC_FAILURE, as_reason(reason) or self._reason or "the controller failed")
+
+    def _end(self, level: FailureLevel, reason: str) -> None:
+        self._failure_level, self._abort, self._reason = level, True, reason
+        engine = self.ec.engine
+        engine.note(Leveled(t=engine.now(), level=level, reason=reason))
 
 
 class OptionalFailures(FailureManager):
@@ -184,36 +155,17 @@ def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
 
     If a user's manager raises, that is logged, and `FailureManager` judges instead.
     """
-    with _judging(), contextlib.suppress(ExperimentOverError):
+    with contextlib.suppress(ExperimentOverError):
         try:
             manager.eval_failure(guid)
         except BaseException:  # a user's code, which may even call sys.exit
             logger.exception("the failure manager %s failed; judged without it", type(manager).__name__)
             FailureManager.eval_failure(manager, guid)
-    level, reason = _level_of(manager)
+    level = manager.failure_level
+    if level is FailureLevel.OK and manager.abort:
+        level = FailureLevel.RM_FAILURE
+    reason = "" if level is FailureLevel.OK else manager.reason or f"{type(manager).__name__} aborts"
     engine.note(Leveled(t=engine.now(), level=level, reason=reason, guid=guid))
-
-
-def heed(manager: FailureManager, engine: Engine) -> None:
-    """Note the level of a manager if it is worse than before."""
-    if not _here.is_judging:  # else a manager asks about its own experiment
-        level, reason = _level_of(manager)
-        if level > engine.state.level:
-            engine.note(Leveled(t=engine.now(), level=level, reason=reason))
-
-
-def _level_of(manager: FailureManager) -> tuple[FailureLevel, str]:
-    """Return the level of a manager and the reason; a user's may abort without a level, or without a reason."""
-    try:
-        with _judging():
-            level = manager.failure_level
-            if level is FailureLevel.OK and manager.abort:
-                level = FailureLevel.RM_FAILURE
-            reason = as_reason(manager.reason) or f"{type(manager).__name__} aborts"
-    except Exception as error:  # a user's code
-        logger.exception("the failure manager %s failed; the experiment ends", type(manager).__name__)
-        return FailureLevel.RM_FAILURE, f"the failure manager failed: {told(error)}"
-    return level, "" if level is FailureLevel.OK else reason
 
 
 def _failed(ec: Experiment, guid: int) -> Resource | None:

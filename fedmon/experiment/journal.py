@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import fcntl
 import functools
-import mmap
 import operator
 import os
 import re
@@ -14,7 +13,7 @@ import secrets
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +33,7 @@ from fedmon.experiment.events import (
     Measured,
     Opened,
     Registered,
+    Reopened,
     SetWanted,
     TaskDone,
     TaskScheduled,
@@ -45,10 +45,10 @@ from fedmon.experiment.states import ResourceState
 NAME = "journal.jsonl"
 DOCUMENT = "experiment.toml"
 """The file that keeps the document of a run, for its failure policy and its report."""
-_LOCKS, _PROCESSES = Path("/proc/locks"), Path("/proc")
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _FORK_S, _TICK_S = 1.0, 0.02
 _LOOK_S = 0.2
+_BLOCK_BYTES = 65_536
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(
     functools.reduce(operator.or_, AnyEvent.__subclasses__())
@@ -116,26 +116,15 @@ def run_id_of(moment: datetime.datetime) -> str:
     return moment.strftime("%Y%m%d%H%M%S%f")
 
 
-def holder_of(path: Path) -> int | None:
-    """Return the process that holds the lock of a file; None if there is none, or the system does not tell.
-
-    Source: proc_locks(5): ``1: FLOCK  ADVISORY  WRITE 22768 fe:00:3277848 0 EOF``.
-    """
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        about = path.stat()
-        for words in map(str.split, _LOCKS.read_text(encoding="ascii").splitlines()):
-            # A device's number differs from that of its files on some file systems, so the open files decide.
-            if "FLOCK" in words[1:2] and words[5].endswith(f":{about.st_ino}") and _has_open(int(words[4]), about):
-                return int(words[4])
-    return None
-
-
-def _has_open(process: int, about: os.stat_result) -> bool:
-    with contextlib.suppress(OSError):
-        for each in os.scandir(_PROCESSES / str(process) / "fd"):
-            with contextlib.suppress(OSError):
-                if os.path.samestat(each.stat(), about):
-                    return True
+def is_held(path: Path) -> bool:
+    """Tell whether a process runs the experiment of a journal."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
     return False
 
 
@@ -188,12 +177,16 @@ class Journal:
 
     def _cut_torn_line(self) -> int:
         """Remove a last line that a crash cut off; return the size of the file."""
-        size = os.fstat(self._file).st_size
-        if size:
-            with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as text:
-                size = text.rfind(b"\n") + 1
-            os.ftruncate(self._file, size)
-        return size
+        whole = end = os.fstat(self._file).st_size
+        while end:
+            start = max(0, end - _BLOCK_BYTES)
+            if (at := os.pread(self._file, end - start, start).rfind(b"\n")) >= 0:
+                end = start + at + 1
+                break
+            end = start
+        if end < whole:
+            os.ftruncate(self._file, end)
+        return end
 
     def close(self) -> None:
         """Let another process have the run."""
@@ -213,12 +206,11 @@ def _lock(file: int, path: Path) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = holder_of(path)
-            if holder == os.getpid() or any(each.path == path for each in list(_open)):
+            if any(each.path == path for each in list(_open)):
                 text = f"this process has the experiment in {path.parent} open: shut that controller down first"
                 raise FolderInUseError(text) from error
-            # A child that was forked just before its parent died closes what it inherited as soon as it runs.
-            if holder is not None or deadline.passed():
+            # A forked child closes its copy as soon as it runs, and a follower holds the lock for an instant.
+            if deadline.passed():
                 text = f"another process runs the experiment in {path.parent}: wait for its end, or stop it"
                 raise FolderInUseError(text) from error
             tick.wait(_TICK_S)
@@ -260,12 +252,51 @@ def _event(line: bytes, number: int, path: Path) -> AnyEvent:
         raise StorageError(f"line {number} of {path} is no event of an experiment: {error}") from error
 
 
+class Reports:
+    """The numbers of the reports that conditions know, by their source; those without a gap take no memory."""
+
+    def __init__(self) -> None:
+        self._below: dict[str, int] = {}
+        self._above: dict[str, set[int]] = {}
+        self._last: tuple[str, int] | None = None
+        self._names: set[str] = set()
+
+    def add(self, source: str, number: int) -> bool:
+        """Add a report; return False if it was known."""
+        below, above = self._below.get(source, 0), self._above.setdefault(source, set())
+        if number < below or number in above:
+            return False
+        above.add(number)
+        while below in above:
+            above.remove(below)
+            below += 1
+        self._below[source] = below
+        return True
+
+    def note(self, event: Measured) -> None:
+        """Add a value that the journal holds; a crash may have cut off the rest of the last report."""
+        if event.nth is not None:
+            report = event.source, event.nth
+            if report != self._last:
+                self._last, self._names = report, set()
+                self.add(*report)
+            self._names.add(event.name)
+
+    def missing(self, source: str, number: int, values: Mapping[str, float | None]) -> Mapping[str, float | None]:
+        """Return the values of a report that conditions do not know, and add it."""
+        if self.add(source, number):
+            return values
+        names = self._names if (source, number) == self._last else values.keys()
+        return {name: value for name, value in values.items() if name not in names}
+
+
 class SavedRun(msgspec.Struct, kw_only=True):
     """A run as its journal tells it: its folder, its state, and the actions whose end was not noted.
 
-    ``journal`` is held. ``until`` is the moment of the last event; ``highest_guid``, ``conditions`` and ``tasks`` are
-    the last numbers. ``names`` are those of resources; ``unassigned`` are attributes to set, by guid and name;
-    ``unjudged`` are failed resources that the failure manager has not judged; ``due`` are tasks that have not run.
+    ``journal`` is held. ``until`` is the moment of the last event, ``process`` the one that ran it last;
+    ``highest_guid``, ``conditions`` and ``tasks`` are the last numbers. ``names`` are those of resources;
+    ``unassigned`` are attributes to set, by guid and name; ``unjudged`` are failed resources that the failure manager
+    has not judged; ``due`` are tasks that have not run.
     """
 
     folder: RunFolder
@@ -276,12 +307,13 @@ class SavedRun(msgspec.Struct, kw_only=True):
     conditions: int = 0
     tasks: int = 0
     opened: Opened | None = None
+    process: int = 0
     names: dict[int, str] = {}
     unassigned: dict[tuple[int, str], Any] = {}
     unjudged: list[int] = []
     due: dict[int, TaskScheduled] = {}
-    told: dict[int, set[tuple[str, int, str]]] = {}
-    """The source, number and name of each numbered metric value, by guid; of a job, since it was last sent."""
+    reports: dict[int, Reports] = {}
+    """The numbered reports of metrics by guid; of a job, since it was last sent."""
 
     def take(self, event: AnyEvent) -> None:
         """Go on by an event."""
@@ -289,7 +321,9 @@ class SavedRun(msgspec.Struct, kw_only=True):
         self.until = max(self.until, event.t)
         match event:
             case Opened():
-                self.opened = event
+                self.opened, self.process = event, event.process
+            case Reopened(process=process):
+                self.process = process
             case Registered(guid=guid, name=name):
                 self.highest_guid = max(self.highest_guid, guid)
                 self.names |= {guid: name} if name else {}
@@ -325,9 +359,9 @@ def saved_run(run_dir: str | Path) -> SavedRun:
         for event in read_journal(journal.path):
             run.take(event)
             if isinstance(event, Measured) and event.nth is not None:
-                run.told.setdefault(event.guid, set()).add((event.source, event.nth, event.name))
+                run.reports.setdefault(event.guid, Reports()).note(event)
             elif isinstance(event, AttributeSet) and event.name == "jobId":
-                run.told.pop(event.guid, None)
+                run.reports.pop(event.guid, None)
     except BaseException:
         journal.close()
         raise
@@ -350,7 +384,9 @@ class Follower:
         self.folder = Path(run_dir).expanduser().absolute()
         self.path = self.folder / NAME
         if not self.path.is_file():
-            raise NotFoundError(f"there is no run in {self.folder}: it has no {NAME}; {_advice(self.folder)}")
+            raise NotFoundError(
+                f"there is no run in {self.folder}: it has no {NAME}; the folder of a run is LOCAL_DIR/EXP_ID/RUN_ID"
+            )
         self._seen = self._stat()
         self._begin()
 
@@ -361,9 +397,14 @@ class Follower:
         """Do nothing: no file is held."""
 
     @property
-    def process(self) -> int | None:
-        """The process that runs the experiment; None if there is none, or the system does not tell."""
-        return holder_of(self.path)
+    def is_held(self) -> bool:
+        """Whether a process runs the experiment."""
+        return is_held(self.path)
+
+    @property
+    def process(self) -> int:
+        """The process that ran the experiment last; 0 if it is not known."""
+        return self._run.process
 
     def names(self) -> dict[int, str]:
         """Return the names of resources that have one, as far as the journal was read."""
@@ -409,7 +450,7 @@ class Follower:
             about = self.path.stat()
         except OSError:
             return ()
-        return about.st_ino, about.st_size, about.st_mtime_ns, holder_of(self.path)
+        return about.st_ino, about.st_size, about.st_mtime_ns, self.is_held
 
     def _begin(self) -> None:
         where = self.folder.parent
@@ -424,11 +465,3 @@ class Follower:
         self._on_event(event)
         self.began = self.began or event.t
         self._offset += len(line)
-
-
-def _advice(folder: Path) -> str:
-    """Name a run below the folder of an experiment, or of all experiments."""
-    below = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{NAME}")]
-    if not below:
-        return "a run's folder is EXPERIMENT/RUN in that of all"
-    return f"runs are below it, such as {max(below, key=lambda path: path.name)}"

@@ -59,19 +59,14 @@ def natures() -> Natures:
 
 
 def _nature_of(rclass: type[ResourceManager]) -> Nature:
-    asks = _is_current(rclass, "_required_attributes")
-    passes, skips = rclass._passes, frozenset[ResourceState]()  # noqa: SLF001 - declared by types, here and below
-    if passes is not None:
-        skips = _BEFORE_READY.difference(passes) if _is_current(rclass, "_passes") else skips
-    elif not rclass.overrides("deploy"):
-        skips = _BEFORE_READY
+    passes = () if rclass._passes is None and not rclass.overrides("deploy") else rclass._passes  # noqa: SLF001 - declared by types, here and below
     return Nature(
         rtypes=frozenset(vars(each)["_rtype"] for each in rclass.__mro__ if "_rtype" in vars(each)),
         needs=rclass._needs,  # noqa: SLF001
         ending="always" if rclass._ends_itself else "maybe" if rclass.overrides("start") else "never",  # noqa: SLF001
-        skips=skips,
-        attributes=tuple(each for each in rclass._required_attributes if asks and _is_empty(rclass, each)),  # noqa: SLF001
-        connections=rclass._required_connections if _is_current(rclass, "_required_connections") else (),  # noqa: SLF001
+        skips=frozenset() if passes is None else _BEFORE_READY.difference(passes),
+        attributes=tuple(each for each in rclass._required_attributes if _is_empty(rclass, each)),  # noqa: SLF001
+        connections=rclass._required_connections,  # noqa: SLF001
         measured_by=rclass._measured_by,  # noqa: SLF001
         measures_when_ready=rclass._measures_when_ready,  # noqa: SLF001
     )
@@ -84,15 +79,11 @@ def needed(
     for need in nature(resource.rtype).needs:
         if need.verb != verb:
             continue
-        if need.attribute:
-            named = resources.get(resource.attributes.get(need.attribute, -1))
-            found = [] if named is None else [named]
-        elif need.through and _connected(resource, need.of, resources, nature):
+        if need.through and _connected(resource, need.of, resources, nature):
             continue
-        else:
-            found = [resource]
-            for rtype in (*need.through, need.of):
-                found = [other for each in found for other in _connected(each, rtype, resources, nature)]
+        found = [resource]
+        for rtype in (*need.through, need.of):
+            found = [other for each in found for other in _connected(each, rtype, resources, nature)]
         yield from ((need, other) for other in found if other.guid != resource.guid)
 
 
@@ -113,12 +104,6 @@ def is_kind(rtype: str, of: str, nature: Natures) -> bool:
 def _connected(resource: Resource, of: str, resources: Mapping[int, Resource], nature: Natures) -> list[Resource]:
     others = (resources.get(guid) for guid in sorted(resource.connections))
     return [other for other in others if other is not None and is_kind(other.rtype, of, nature)]
-
-
-def _is_current(rclass: type[ResourceManager], name: str) -> bool:
-    """Tell whether a declaration is made by the class with the latest code for deploy, or by one derived from it."""
-    latest = next(each for each in rclass.__mro__ if not vars(each).keys().isdisjoint({name, "do_deploy", "deploy"}))
-    return name in vars(latest)
 
 
 def _is_empty(rclass: type[ResourceManager], name: str) -> bool:

@@ -1,10 +1,11 @@
-"""The resources of an experiment by guid and name: registration, conditions, connections, and facts for plans."""
+"""The resources of an experiment by guid and name: registration, conditions, connections, and problems for plans."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -12,8 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
-from fedmon.experiment.check.graph import refuse_circles
-from fedmon.experiment.check.problems import Facts, Problem
+from fedmon.experiment.check.graph import Problem, refuse_circles
 from fedmon.experiment.conditions import AnyCondition, StateCondition, action_of, check_condition
 from fedmon.experiment.engine import HookJob
 from fedmon.experiment.errors import (
@@ -26,7 +26,6 @@ from fedmon.experiment.errors import (
 )
 from fedmon.experiment.events import (
     VERB_OF,
-    AnyEvent,
     ConditionAdded,
     ConditionsRemoved,
     Connected,
@@ -134,11 +133,8 @@ class Registry:
                 raise InvalidExperimentError(
                     f"guid {number!r} is not a positive whole number below 2**63: leave it out to get the next one"
                 )
-            if number in self._resources:
-                taken = self._resources[number].get_rtype()
-                raise DuplicateGuidError(f"guid {number} is taken by a resource of type {taken}: leave the guid out")
-            if number in self._coming:
-                raise DuplicateGuidError(f"guid {number} is being registered by another thread: leave the guid out")
+            if number in self._resources or number in self._coming:
+                raise DuplicateGuidError(f"guid {number} is taken: leave the guid out")
             if name in self._guids:
                 raise DuplicateGuidError(f"the name {name!r} is taken by resource {self._guids[name]}")
             if name:
@@ -266,10 +262,11 @@ class Registry:
 
     # --- calls of the engine: resources that were removed meanwhile do nothing --------------------------------------
 
-    def call(self, guid: int, verb: Verb, reason: str) -> AnyEvent | None:
-        """Call a verb of a resource; return the event of its end."""
+    def call(self, guid: int, verb: Verb, reason: str) -> None:
+        """Call a verb of a resource."""
         resource = self._resources.get(guid)
-        return None if resource is None else resource.called(verb, reason)
+        if resource is not None:
+            resource.called(verb, reason)
 
     def assign(self, guid: int, name: str, value: Any) -> None:
         """Set an attribute; an error is logged."""
@@ -321,7 +318,7 @@ class Registry:
             if is_running and seen.calling is None and is_default and rclass.overrides("start"):
                 alone.append(guid)
                 logger.warning("resource %d was STARTED, and is not taken up: its type has no do_reconnect", guid)
-        engine.note(Reopened(t=engine.now(), left_alone=tuple(alone)))
+        engine.note(Reopened(t=engine.now(), left_alone=tuple(alone), process=os.getpid()))
         engine.resume()
         for (guid, name), value in left.unassigned.items():
             engine.run(functools.partial(self.assign, guid, name, value))
@@ -330,39 +327,27 @@ class Registry:
                 again = functools.partial(self._resources[guid].reconnected, seen.calling)
                 engine.reconnect(guid, seen.calling, again)
 
-    # --- facts for plans --------------------------------------------------------------------------------------------
+    # --- problems for plans -----------------------------------------------------------------------------------------
 
-    def facts(self) -> Facts:
-        """Return the facts that a plan needs beside the state; asks nodes, which may take a moment."""
-        resources = sorted(self._resources.items())
-        return Facts(
-            rtypes=ResourceFactory.get_resource_types(),
-            accepts=lambda one, other: self.get(one).valid_connection(other),
-            attributes={
-                guid: {each.name: each.value for each in resource.changed_attributes() if not each.is_masked}
-                for guid, resource in resources
-            },
-            names=self.names,
-            problems=tuple(_foreseen([each for _, each in resources if each.state < ResourceState.READY])),
-            are_removed=True,
-        )
+    def foreseen(self, *, asks: bool = True) -> Iterator[Problem]:
+        """Yield the problems that resources foresee; with ``asks`` those of the federation, which may take a moment.
 
-
-def _foreseen(resources: list[ResourceManager]) -> Iterator[Problem]:
-    """Yield the problems that resources foresee; without a connection the rest is not asked."""
-    for each in resources:
-        yield from getattr(each, "missing", list)()
-    asked = [each for each in resources if hasattr(each, "foreseen") and not _lacks_attribute(each)]
-    for place, each in enumerate(asked):
-        try:
-            yield from getattr(each, "foreseen", list)()
-        except (ConnectionFailedError, NotConnectedError) as error:
-            guids = tuple(one.guid for one in asked[place:])
-            yield Problem(kind="not-asked", severity="warning", guids=guids, text=f"cannot ask the federation: {error}")
-            return
-        except FedmonError as error:
-            text = f"{each.name} cannot be looked at: {error}"
-            yield Problem(kind="not-asked", severity="warning", guids=(each.guid,), text=text)
+        Without a connection the rest is not asked.
+        """
+        waiting = [each for _, each in sorted(self._resources.items()) if each.state < ResourceState.READY]
+        for each in waiting:
+            yield from getattr(each, "missing", list)()
+        asked = [each for each in waiting if asks and hasattr(each, "foreseen") and not _lacks_attribute(each)]
+        for place, each in enumerate(asked):
+            try:
+                yield from getattr(each, "foreseen", list)()
+            except (ConnectionFailedError, NotConnectedError) as error:
+                guids, text = tuple(one.guid for one in asked[place:]), f"cannot ask the federation: {error}"
+                yield Problem(kind="not-asked", severity="warning", guids=guids, text=text)
+                return
+            except FedmonError as error:
+                text = f"{each.name} cannot be looked at: {error}"
+                yield Problem(kind="not-asked", severity="warning", guids=(each.guid,), text=text)
 
 
 def _lacks_attribute(resource: ResourceManager) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import functools
 import logging
 import threading
 import weakref
@@ -580,14 +579,11 @@ class ResourceManager:
                 self._check_may(verb)
                 seen = self._seen()
                 if verb in ("deploy", "start", "stop") and seen.calling != verb:
-                    if seen.is_called:
-                        raise InvalidStateError(
-                            f"{verb} of {self.name} does nothing: its {seen.calling} is about to run"
-                        )
+                    if seen.calling is not None:
+                        raise InvalidStateError(f"{verb} of {self.name} does nothing: its {seen.calling} is under way")
                     self.ec.engine.note(VerbBegan(t=self.ec.engine.now(), guid=self._guid, verb=cast("Verb", verb)))
                 event, error = self._outermost(verb, lambda: self._run(verb))
-                if event is not None:
-                    self.ec.engine.note(event)
+                self._noted(event)
             if error is not None:
                 raise error
 
@@ -627,29 +623,31 @@ class ResourceManager:
 
     def trap(self, verb: str, error: BaseException) -> None:
         """Fail, or retry the verb, after a method other than a hook raised; see `failtrap`."""
-        event = self._failed(verb, error)
-        if event is not None:
-            self.ec.engine.note(event)
+        self._noted(self._failed(verb, error))
 
-    def called(self, verb: str, reason: str) -> AnyEvent | None:
-        """Call a verb for the experiment; return the event of its end."""
+    def called(self, verb: str, reason: str) -> None:
+        """Call a verb for the experiment, and note its end."""
         if verb in ("fail", "release"):
             self.fail(reason) if verb == "fail" else self.release()
-            return None
+            return
         with self.__turn:
             seen = self._seen()
-            if seen.calling != verb or seen.returned:
-                return None  # called in another way, or released, meanwhile
-            return self._outermost(verb, getattr(self, verb))[0]
+            if seen.calling == verb and not seen.returned:  # else called in another way, or released, meanwhile
+                self._noted(self._outermost(verb, getattr(self, verb))[0])
 
-    def reconnected(self, verb: str | None) -> AnyEvent | None:
-        """Go on after the death of another process; return the event of the end of the verb."""
+    def reconnected(self, verb: str | None) -> None:
+        """Go on after the death of another process, and note the end of the verb."""
         with self.__turn:
             event, error = self._outermost(verb or "reconnect", lambda: self.reconnect(verb))
-        if verb == "release" and error is not None:
-            self._set_state(ResourceState.RELEASED)
-            return None
-        return event
+            if verb != "release" or error is None:
+                self._noted(event)
+                return
+        self._set_state(ResourceState.RELEASED)
+
+    def _noted(self, event: AnyEvent | None) -> None:
+        """Note the end of a verb: before the turn of another, which must not find it under way."""
+        if event is not None:
+            self.ec.engine.note(event)
 
     def abandon(self) -> HookJob | None:
         """Let other verbs run although a hook has not returned; return the job of that hook."""
@@ -750,9 +748,9 @@ class ResourceManager:
             attribute = self._attribute(name)
             if attribute.is_secret and note == MASK:
                 continue
-            value = attribute.from_note(note)
+            value = note
             try:
-                value = attribute.stored(value, resource=self.name)
+                value = attribute.stored(note, resource=self.name)
             except InvalidAttributeValueError as error:
                 self.warning(f"keeps an invalid attribute after the reconnect: {error}")
             self._own[name] = attribute.with_value(value)
@@ -788,11 +786,6 @@ class ResourceManager:
     ) -> str | int | None:
         """Return a part of a trace; None, because types override this, by `read_trace`."""
         return None
-
-    @property
-    def _attrs(self) -> Mapping[str, Attribute]:
-        """The attributes by name, for the code of types: setting a value sets it in this resource."""
-        return {name: self._attribute(name).bound(functools.partial(self._set_own, name)) for name in self._attributes}
 
     def _set_own(self, name: str, value: Any) -> Any:
         """Set an attribute whatever its flags, for the code of types outside of hooks."""

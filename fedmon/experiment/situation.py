@@ -79,15 +79,13 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A wait that is part of a type: a verb of it waits for its connected resources of type ``of`` to be at ``state``.
 
     For "stop" it is the resource's own end that waits. ``through`` names the types of resources in between, for a
-    resource that is not connected to any itself. With ``attribute`` it is the resource whose guid the attribute holds:
-    it must be registered, and a condition should wait for it.
+    resource that is not connected to any itself.
     """
 
     verb: Literal["deploy", "start", "stop"]
-    of: str = ""
+    of: str
     state: ResourceState = ResourceState.READY
     through: tuple[str, ...] = ()
-    attribute: str = ""
 
 
 WantKey = tuple[int, str]

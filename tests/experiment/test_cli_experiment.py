@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedmon.experiment import ExperimentController, ResourceFactory, ResourceManager
-from fedmon.experiment.check.problems import Problem
+from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.document.description import Description, ResourceDescription
 from fedmon.experiment.document.files import write
 from fedmon.experiment.journal import DOCUMENT
@@ -140,7 +140,7 @@ def test_a_check_names_each_problem_with_its_line(shell: Shell) -> None:
 
     assert done.returncode == 2
     problems = {one["kind"]: one for one in document_of(done)["problems"]}
-    assert {"condition-cycle", "wrong-attribute", "unknown-type", "collector-without-trace"} <= problems.keys()
+    assert {"condition-cycle", "wrong-attribute", "unknown-type", "missing-part"} <= problems.keys()
     assert problems["wrong-attribute"]["place"] == f"{file}:10"
     assert "colour" in problems["wrong-attribute"]["text"]
     assert problems["unknown-type"]["line"] == 17
@@ -193,15 +193,10 @@ def test_the_example_over_the_demo_plans_two_rounds(shell: Shell) -> None:
     assert "start 3 texture when 2 radius STOPPED" in done.stdout
 
 
-def test_the_folder_of_an_experiment_is_refused_with_its_latest_run(shell: Shell, tmp_path: Path) -> None:
-    for run_id in ("2", "10", "20261121"):
-        (tmp_path / "runs" / "trial" / run_id).mkdir(parents=True)
-        (tmp_path / "runs" / "trial" / run_id / "journal.jsonl").touch()
-
-    for folder in ("runs", "runs/trial"):
-        assert f"such as {tmp_path / 'runs' / 'trial' / '20261121'}" in shell("show", folder).stderr
+def test_a_folder_without_a_run_is_refused(shell: Shell) -> None:
     refused = shell("show", "runs/trial/no")
-    assert (refused.returncode, "EXPERIMENT/RUN" in refused.stderr) == (3, True)
+
+    assert (refused.returncode, "LOCAL_DIR/EXP_ID/RUN_ID" in refused.stderr) == (3, True)
 
 
 def test_a_run_that_was_killed_before_its_deployment_is_deployed_if_its_document_is_whole(

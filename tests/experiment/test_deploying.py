@@ -6,7 +6,6 @@ import itertools
 import os
 import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,57 +15,19 @@ from fedmon.experiment import (
     ExperimentController,
     Flags,
     ResourceManager,
-    Trace,
     clsinit_copy,
 )
 from fedmon.experiment.errors import (
     DuplicateGuidError,
     InvalidConditionError,
-    InvalidConnectionError,
     InvalidStateError,
     InvalidTaskError,
     UnknownGuidError,
 )
-from fedmon.experiment.journal import NAME
 from fedmon.experiment.states import ResourceState
 from fedmon.experiment.tasks import KEPT_TASKS
 from tests.experiment.own_types import experiment, own
 from tests.support.waiting import wait_until
-
-
-class Traced(ResourceManager):
-    """Has a trace for as long as it is not released."""
-
-    _rtype = "test::Traced"
-    text: str | None = "rows"
-
-    @classmethod
-    def _register_traces(cls) -> None:
-        cls._register_trace(Trace("out", "Rows."))
-
-    def trace(self, *_: Any) -> str:
-        if self.text is None:
-            raise OSError("it was given back")
-        return self.text
-
-    def do_release(self) -> None:
-        self.text = None
-        super().do_release()
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_collector_reads_before_what_it_reads_is_released(is_first: bool, tmp_path: Path) -> None:
-    with experiment(tmp_path, Traced) as ec:
-        sources = [ec.register_resource("test::Traced") for _ in range(5)] if is_first else []
-        collector = ec.register_resource("fedmon::Collector", traceName="out")
-        sources += [] if is_first else [ec.register_resource("test::Traced") for _ in range(5)]
-        for source in sources:
-            ec.register_connection(source, collector)
-        ec.deploy()
-        assert ec.wait_started(timeout=10)
-
-    assert [(Path(ec.run_dir) / f"{source}.out").read_text() for source in sources] == ["rows"] * 5
-    assert not list(Path(ec.run_dir).glob("*.missing"))
 
 
 def test_what_ended_never_runs_again_by_a_deploy(tmp_path: Path) -> None:
@@ -203,24 +164,6 @@ def test_a_call_whose_condition_cannot_be_registered_leaves_nothing(
             ec.call(int, after=[first])
 
         assert ec.resources == [first]
-
-
-def test_a_connection_is_in_the_journal_before_its_hooks_run(tmp_path: Path) -> None:
-    seen = []
-
-    def do_connect(self: Any, guid: int) -> None:
-        seen.append((guid in self.connections, '"connected"' in (Path(self.ec.run_dir) / NAME).read_text()))
-        if self.guid == 4:
-            raise OSError("cable broken")
-
-    with experiment(tmp_path, own("test::Wired", do_connect=do_connect)) as ec:
-        guids = [ec.register_resource("test::Wired") for _ in range(4)]
-        ec.register_connection(1, 2)
-        with pytest.raises(InvalidConnectionError, match="cable broken"):
-            ec.register_connection(3, 4)
-
-        assert seen == [(True, True)] * 4
-        assert [sorted(ec.get_resource(guid).connections) for guid in guids] == [[2], [1], [], []]
 
 
 def test_an_exception_of_a_function_keeps_its_traceback(tmp_path: Path) -> None:

@@ -221,6 +221,7 @@ def test_timers_of_the_past_are_forgotten() -> None:
         now = made.now()
         made.note(VerbBegan(t=now, guid=1, verb="start"), VerbReturned(t=now, guid=1, verb="start"))
     assert len(made._timers) < 300
+    assert len(made._actor._timers) < 300
     made.close(timeout_s=1)
 
 
@@ -235,11 +236,25 @@ def test_a_verb_does_not_replace_one_that_is_about_to_run(tmp_path: Path) -> Non
         assert ec.wait_started(running, timeout=10)
         wait_until(lambda: ec.snapshot.resources[waiting].calling == "start", timeout_s=10)
 
-        with pytest.raises(InvalidStateError, match="its start is about to run"):
+        with pytest.raises(InvalidStateError, match="its start is under way"):
             ec.get_resource(waiting).deploy()
 
         gate.set()
         assert ec.wait_started(waiting, timeout=10)
+
+
+def test_a_deploy_that_comes_late_does_not_take_the_place_of_a_start_that_waits(tmp_path: Path) -> None:
+    with experiment(tmp_path, own("test::Waiting", do_start=lambda _: None)) as ec:
+        guid = ec.register_resource("test::Waiting")
+        ec.deploy()
+        wait_until(lambda: ec.snapshot.resources[guid].returned, timeout_s=10)
+
+        with pytest.raises(InvalidStateError, match="its start is under way"):
+            ec.get_resource(guid).deploy()
+
+        assert ec.snapshot.resources[guid].calling == "start"
+        ec.get_resource(guid).set_started()
+        assert ec.snapshot.resources[guid].calling is None
 
 
 def test_so_many_hooks_run_at_once(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -31,10 +31,8 @@ from fedmon.experiment.events import (
     ReleaseAsked,
     Removed,
     Retry,
-    Returned,
     SetWanted,
     Timer,
-    VerbBegan,
     VerbFailed,
     VerbReturned,
 )
@@ -164,10 +162,6 @@ def test_an_action_waits_for_its_conditions_and_for_no_others(action: ResourceAc
     world.ready(2, group=2).became(STARTED, 2)
 
     assert (action.name.lower(), 1) in world.calls()
-
-
-def test_nothing_stops_that_has_no_condition_to_stop() -> None:
-    assert not [name for _, name in World(1).started(1).state.wants if name == "stop"]
 
 
 def test_a_delay_counts_from_when_the_last_member_reached_the_state() -> None:
@@ -321,32 +315,6 @@ def test_a_verb_that_fails_is_tried_again_with_growing_pauses_and_then_fails_the
     assert world.asked == [Call(guid=1, verb="fail", reason="start failed (3 times): busy"), Inform(guid=1)]
 
 
-def test_the_timeout_of_a_verb_counts_from_the_begin_of_its_hook() -> None:
-    world = World(1, timeouts={"deploy": 5.0, "release": 2.0})
-    world.deploy(1)
-    assert world.alarms() == []
-    world.tell(VerbBegan(t=200.0, guid=1, verb="deploy"))
-    assert world.alarms() == [("verb-timeout", 205.0)]
-
-    world.fire(205.0, "deploy", "verb-timeout")
-    assert world.calls() == [("fail", 1)]
-
-    world.tell(ReleaseAsked(t=206.0, guids=(1,)))
-    world.tell(VerbBegan(t=206.0, guid=1, verb="release"))
-    world.fire(208.0, "release", "verb-timeout")
-    assert world.state.resources[1].state is RELEASED
-
-
-def test_the_begin_of_a_hook_does_not_end_the_attempts() -> None:
-    world = World(1, retry={"start": Retry(times=1)}, timeouts={"start": 5.0}).ready(1)
-    for _ in range(2):
-        world.tell(VerbBegan(t=100.0, guid=1, verb="start"))
-        world.tell(VerbFailed(t=100.0, guid=1, verb="start", reason="busy"))
-        world.fire(101.0, "start", "retry")
-
-    assert world.state.resources[1].reason == "start failed (2 times): busy"
-
-
 def test_an_attribute_is_set_when_its_condition_holds_and_the_resource_is_started() -> None:
     world = World(1, 2)
     world.tell(SetWanted(t=1.0, guids=(1,), name="rate", value=5, condition=after(1, 2)))
@@ -384,21 +352,6 @@ def test_a_released_or_failed_resource_stays_so() -> None:
         assert world.state.resources[1].state is RELEASED
 
 
-def test_a_lost_resource_may_return_unless_it_was_released() -> None:
-    world = World(1, 2, critical=False).start_after(2, after(1, 1, delay_s=5.0)).started(1)
-    world.became(FAILED, 1)
-    world.tell(Returned(t=101.0, guid=1, state=STARTED))
-    assert (world.state.resources[1].state, world.state.resources[1].reason) == (STARTED, "")
-    world.ready(2, group=2)
-    ((purpose, at),) = world.alarms()
-    assert (purpose, round(at)) == ("delay", 105)
-
-    world.became(RELEASED, 1)
-    world.tell(Returned(t=101.0, guid=1, state=STARTED))
-
-    assert world.state.resources[1].state is RELEASED
-
-
 def test_a_step_leaves_the_state_before_it_as_it_was() -> None:
     world = World(1, 2).start_after(1, after(1, 2))
     before, said = world.state, repr(world.state)
@@ -429,16 +382,6 @@ def many(members: int) -> tuple[World, list[int], int]:
     world = World(*guids, last).start_after(last, after(1, *guids, state=STOPPED)).ready(*guids, last)
     world.became(STARTED, *guids)
     return world, guids, last
-
-
-@pytest.mark.parametrize("order", [(1, 2, 3, 4, 5), (5, 4, 3, 2, 1), (3, 1, 5, 2, 4)])
-def test_a_wait_for_all_ends_with_the_last_in_whatever_order(order: Sequence[int]) -> None:
-    world, _, last = many(5)
-    for guid in order:
-        assert world.calls() == []
-        world.became(STOPPED, guid)
-
-    assert world.calls() == [("start", last)]
 
 
 def test_a_member_that_went_back_after_it_was_seen_is_waited_for_again() -> None:

@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from fedmon.common.clock import utc_now
+from fedmon.common.ids import NodeId
 from fedmon.experiment import ExperimentController
 from fedmon.experiment.errors import InvalidConnectionError, UnknownGuidError
 from fedmon.experiment.events import Connected
 from fedmon.experiment.journal import NAME, read_journal
 from fedmon.experiment.resource import ResourceManager, clsinit_copy
-from tests.experiment.own_types import added, own
+from fedmon.experiment.states import ResourceState
+from fedmon.experiment.types.base import LinkedResource
+from fedmon.researcher.roster import Node as SeenNode
+from fedmon.researcher.roster import NodeState
+from tests.experiment.own_types import added, experiment, own
 
 
 @clsinit_copy
@@ -145,3 +151,26 @@ def test_who_was_taken_out_is_connected_to_nobody(ec: ExperimentController, pair
 
     assert one.get_connected() == []
     assert (two.state.name, sorted(two.connections)) == ("RELEASED", [])
+
+
+class Near(LinkedResource):
+    """Counts the moves of its neighbours."""
+
+    _rtype = "test::Near"
+    moved = 0
+
+    def neighbour_moved(self, other: LinkedResource) -> None:  # noqa: ARG002
+        self.moved += 1
+
+
+def test_a_presence_that_changes_nothing_wakes_no_neighbour(tmp_path: Path) -> None:
+    seen = SeenNode(node_id=NodeId("north"), state=NodeState.ONLINE, since=None, last_seen=utc_now())
+    with experiment(tmp_path, Near) as ec:
+        node: Any = ec.get_resource(ec.register_resource("fedmon::Node", nodeId="north"))
+        near: Any = ec.get_resource(ec.register_resource("test::Near", connectedTo=node.guid))
+        node._heard(seen)
+        before = near.moved
+        for _ in range(10):
+            node._heard(seen)
+
+        assert (before > 0, near.moved, node.state) == (True, before, ResourceState.READY)

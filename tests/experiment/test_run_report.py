@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from fedmon.experiment.cli.reports import MAX_POINTS, recordings_in, reported_in, series_of, traces_in
-from fedmon.report.diagram import Bar, Curve, Timeline, curves_png, timeline_png
+from fedmon.report.diagram import Bar, curves_png, timeline_png
 from tests.report.tables import T0, recording, samples
 
 
@@ -37,12 +37,11 @@ def test_of_a_node_whose_clock_is_far_behind_all_samples_are_told(tmp_path: Path
 
 def test_a_timeline_is_in_the_colours_of_the_states() -> None:
     bar = Bar(start_s=1.0, end_s=9000.0, state="STARTED", colour="#aee3ae")
-    timeline = Timeline(rows=(("1 $one$", (bar,)), ("2", ())), length_s=9000.0)
 
-    image = Image.open(io.BytesIO(timeline_png(timeline))).convert("RGB")
+    image = Image.open(io.BytesIO(timeline_png([("1 $one$", [bar]), ("2", [])]))).convert("RGB")
 
     assert (0xAE, 0xE3, 0xAE) in {colour for _, colour in image.getcolors(1 << 24) or []}
-    assert timeline_png(Timeline(rows=(), length_s=0.0)).startswith(b"\x89PNG")
+    assert timeline_png([]).startswith(b"\x89PNG")
 
 
 def test_what_plans_reported_is_drawn_as_lines_over_time(tmp_path: Path) -> None:
@@ -54,7 +53,7 @@ def test_what_plans_reported_is_drawn_as_lines_over_time(tmp_path: Path) -> None
 
     assert (first.node, second.node, first.last, first.low) == ("a", "b", 0.25, 0.25)
     assert first.points == ((T0 + 1, 1.0), (T0 + 2, 0.5), (T0 + 4, 0.25))
-    curves = [Curve(label="_$a$", points=first.points)] * 12
+    curves = {f"_$a${number}": first.points for number in range(12)}
     assert curves_png("$loss$", curves).startswith(b"\x89PNG")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -287,3 +288,18 @@ def test_a_journal_that_cannot_be_written_ends_the_experiment(tmp_path: Path, mo
         assert (ec.ecstate.name, ec.abort) == ("FAILED", True)
         assert "No space left" in ec.wait_finished(guid, timeout=1).reason
     assert ec.state(guid) is ResourceState.RELEASED
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_a_journal_is_taken_up_where_files_cannot_be_mapped(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(19, "No such device")
+
+    path, whole = tmp_path / NAME, b'{"event":"opened","t":1.0}\n'
+    path.write_bytes(whole + b"x" * size)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+
+    with Journal(path):
+        assert path.read_bytes() == whole

@@ -45,12 +45,6 @@ def test_blocks_together_are_the_text_whatever_character_they_cut(text: str, blo
     assert blocks_of(text.encode(), block) == text
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.binary(max_size=40), st.integers(1, 5))
-def test_bytes_that_are_no_text_are_read_too(content: bytes, block: int) -> None:
-    assert len(blocks_of(content, block)) <= len(content)
-
-
 @pytest.mark.parametrize("asked", [{"block": 0}, {"block": -1}, {"offset": -1}, {"attr": "tail"}])
 def test_what_cannot_be_asked_is_refused_by_name(stdout: Path, asked: dict[str, Any]) -> None:
     with pytest.raises(TraceNotReadableError):

@@ -18,7 +18,7 @@ from fedmon.experiment import (
     ResourceState,
     Retry,
 )
-from fedmon.experiment.check.problems import ImpossiblePlanError
+from fedmon.experiment.check.graph import ImpossiblePlanError
 from fedmon.experiment.conditions import MetricCondition, StateCondition
 from fedmon.experiment.errors import InvalidConditionError, UnknownGuidError
 from tests.support.waiting import wait_until

@@ -20,7 +20,7 @@ from fedmon.experiment import (
     SFormats,
     clsinit_copy,
 )
-from fedmon.experiment.check.problems import Problem
+from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.document import even
 from fedmon.experiment.errors import UnknownTypeError
 from tests.experiment.taken_up import use_types
@@ -94,14 +94,6 @@ def test_problems_that_resources_foresee_are_in_the_plan(ec: ExperimentControlle
     assert [problem.text for problem in found.errors] == ["it will rain"]
     assert ["barometer" in problem.text for problem in found.warnings] == [True]
     assert str(ec.explain(guid)).endswith("it waits for better weather")
-
-
-def test_an_experiment_is_drawn_with_its_conditions(ec: ExperimentController, tmp_path: Path) -> None:
-    png, dot = Path(ec.plot(tmp_path)), Path(ec.plot(tmp_path, "dot"))
-
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert "->" in dot.read_text()
-    assert "STOPPED" in dot.read_text()
 
 
 def test_importing_experiments_loads_nothing_heavy() -> None:

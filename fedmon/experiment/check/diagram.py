@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import write_whole
 from fedmon.common.text import shorten
-from fedmon.experiment.check.problems import Problem, waits_of
+from fedmon.experiment.check.graph import Problem, waits_of
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.diagram import Box, Line, drawn

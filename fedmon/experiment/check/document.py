@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,13 @@ import msgspec
 from msgspec.structs import replace
 
 from fedmon.common.errors import StorageError
-from fedmon.experiment.check.plan import Checks, ExperimentPlan, plan
-from fedmon.experiment.check.problems import Facts, Problem, called
-from fedmon.experiment.document import Description, ResourceDescription, as_state, names_of, read
-from fedmon.experiment.document.experiment import is_given
+from fedmon.experiment.check.graph import Problem
+from fedmon.experiment.check.plan import ExperimentPlan, plan
+from fedmon.experiment.conditions import AnyCondition
+from fedmon.experiment.document import Description, ResourceDescription, read
+from fedmon.experiment.document.experiment import is_given, left_of
 from fedmon.experiment.errors import (
+    AttributeAccessError,
     ExperimentError,
     InvalidAttributeValueError,
     InvalidConnectionError,
@@ -25,16 +26,15 @@ from fedmon.experiment.errors import (
     UnknownTypeError,
 )
 from fedmon.experiment.factory import ResourceFactory
-from fedmon.experiment.natures import is_kind
+from fedmon.experiment.situation import State
+from fedmon.experiment.states import ResourceState
 
 if TYPE_CHECKING:
     from fedmon.experiment.controller import ExperimentController
+    from fedmon.experiment.resource import ResourceManager
     from fedmon.researcher.federation import Federation
 
-
 _TOML, _XML = re.compile(r"^\s*\[\[\s*(?:resource|\"resource\")\s*\]\]"), re.compile(r"<rm\b")
-_UNFINISHED = ("missing-part", "collector-without-trace")
-"""Errors with which an experiment can still be made, to find more of them."""
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,33 +60,35 @@ def check(
 ) -> Checked:
     """Plan the experiment in a file; with ``asks`` ask the federation too.
 
-    Raises DescriptionError for a file without an experiment, NotFoundError, StorageError, and ConnectionFailedError.
+    Its resources are made in a temporary folder, without what is wrong in them, and none is deployed. Raises
+    DescriptionError for a file without an experiment, NotFoundError, StorageError, and ConnectionFailedError.
     """
+    from fedmon.experiment.controller import ExperimentController
+
     description = read(path)
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    state = as_state(description)
-    facts = Facts(
-        rtypes=ResourceFactory.get_resource_types(),
-        attributes={each.guid: each.attributes for each in description.resources},
-        names=names_of(description),
-    )
-    wrong = [
-        Problem(kind="wrong-attribute", guids=(each.guid,), text=text)
-        for each in description.resources
-        for text in _wrong_in(each, called(each.guid, facts.names, state))
-    ]
-    facts = replace(facts, problems=(*wrong, *_lost_quorums(description, facts)))
-    found = plan(state, facts, wait_all_ready=wait_all_ready)
-    if all(error.kind in _UNFINISHED for error in found.errors):
+    problems: list[Problem] = []
+    sound = _sound(description, problems)
+    alone = tuple(replace(each, connections=()) for each in sound.resources)
+    found = ExperimentPlan(state=State())
+    with tempfile.TemporaryDirectory(prefix="fedmon-check-") as folder:
         try:
-            found = found.with_problems(_problems_when_made(description, facts, asks=asks, federation=federation))
-        except InvalidConnectionError as error:
-            found = found.with_problems([Problem(kind="refused-connection", text=str(error))])
+            made = ExperimentController.from_description(
+                replace(sound, local_dir=folder, resources=alone), federation=federation
+            )
         except ExperimentError as error:
-            found = found.with_problems([Problem(kind="wrong-attribute", text=str(error))])
+            found = replace(found, problems=(*problems, Problem(kind="wrong-attribute", text=str(error))))
+        else:
+            try:
+                problems += _refused(sound, made)
+                problems += made.registry.foreseen(asks=asks and not any(each.severity == "error" for each in problems))
+                found = plan(made.snapshot, names=made.registry.names, problems=problems, wait_all_ready=wait_all_ready)
+            finally:
+                # No `shutdown`: it would call release hooks.
+                made.give_up()
     return Checked(path=path, description=description, plan=found, lines=lines_of(text, description))
 
 
@@ -98,66 +100,78 @@ def lines_of(text: str, description: Description) -> dict[int, int]:
     return dict(zip(guids, lines, strict=True)) if len(lines) == len(guids) else {}
 
 
-def _wrong_in(each: ResourceDescription, who: str) -> Iterator[str]:
-    """Return the faults in the attributes and traces of a resource."""
-    try:
-        rclass = ResourceFactory.get_resource_type(each.rtype)
-    except UnknownTypeError:  # the plan names it
-        return
-    for name, value in (*each.attributes.items(), *((one.attribute, one.value) for one in each.sets)):
+def _sound(description: Description, problems: list[Problem]) -> Description:
+    """Return a description without what is wrong in single resources, which is added to the problems."""
+    known = {each.guid for each in description.resources}
+    kept = []
+    for each in description.resources:
+        who = f"resource {each.guid} ({each.name or each.rtype})"
+        try:
+            faults = dict(_faults(each, ResourceFactory.get_resource_type(each.rtype)))
+        except UnknownTypeError as error:
+            problems.append(Problem(kind="unknown-type", guids=(each.guid,), text=f"{who}: {error}"))
+            continue
+        problems += [
+            Problem(kind="wrong-attribute", guids=(each.guid,), text=f"{who}: {text}") for text in faults.values()
+        ]
+        awaited = [guid for condition in _conditions(each) for guid in condition.group]
+        for guid in dict.fromkeys([*each.connections, *awaited]):
+            if guid not in known:
+                text = f"{who} is connected to or waits for resource {guid}, which does not exist"
+                problems.append(Problem(kind="unknown-resource", guids=(each.guid, guid), text=text))
+        kept.append(
+            replace(
+                each,
+                attributes={name: value for name, value in each.attributes.items() if name not in faults},
+                sets=tuple(one for one in each.sets if one.attribute not in faults),
+                traces=tuple(name for name in each.traces if name not in faults),
+            )
+        )
+    return replace(
+        description, failures=None, resources=tuple(_among(each, {one.guid for one in kept}) for each in kept)
+    )
+
+
+def _faults(each: ResourceDescription, rclass: type[ResourceManager]) -> Iterator[tuple[str, str]]:
+    """Yield the faults in the attributes and traces of a resource, by their names."""
+    set_later = [(one.attribute, one.value, True) for one in each.sets]
+    for name, value, is_later in [*((name, value, False) for name, value in each.attributes.items()), *set_later]:
         try:
             attribute = rclass.get_attribute(name)
+            if is_later:
+                attribute.check_writable(f"type {each.rtype}", ResourceState.STARTED, is_deployed=True)
             if is_given(attribute, value):
-                attribute.stored(value, resource=who)
-        except (UnknownNameError, InvalidAttributeValueError) as error:
-            yield str(error) if who in str(error) else f"{who}: {error}"
-    known = [trace.name for trace in rclass.get_traces()]
+                attribute.stored(value)
+        except (UnknownNameError, InvalidAttributeValueError, AttributeAccessError) as error:
+            yield name, str(error)
+    traces = [trace.name for trace in rclass.get_traces()]
     for name in each.traces:
-        if name not in known:
-            there = f"known: {', '.join(known)}" if known else "it has none"
-            yield f"{who}: type {each.rtype} has no trace {name!r}; {there}"
+        if name not in traces:
+            yield name, f"type {each.rtype} has no trace {name!r}; known: {', '.join(traces) or 'none'}"
 
 
-def _lost_quorums(description: Description, facts: Facts) -> Iterator[Problem]:
-    """Return the quorums of a type of which the document has too few; those of resources were checked on reading."""
-    for quorum in () if description.failures is None else description.failures.quorums:
-        rtype, known = quorum.rtype, description.resources
-        guids = tuple(each.guid for each in known if rtype is not None and is_kind(each.rtype, rtype, facts.nature))
-        if rtype is not None and len(guids) < quorum.at_least:
-            text = f"failures: a quorum of {quorum.at_least} of type {rtype} is impossible: there are {len(guids)}"
-            yield Problem(kind="impossible-quorum", guids=guids, text=text)
+def _conditions(each: ResourceDescription) -> Iterator[AnyCondition]:
+    yield from (condition for _, condition in each.conditions)
+    yield from (one.condition for one in each.sets if one.condition is not None)
 
 
-def _problems_when_made(
-    description: Description, facts: Facts, *, asks: bool, federation: Federation | None
-) -> Iterator[Problem]:
-    """Make all resources in a temporary folder, deploy none, and return the problems that only they know."""
-    alone = tuple(replace(each, connections=()) for each in description.resources)
-    with _made(replace(description, resources=alone), federation) as made:
-        accepts = replace(facts, accepts=lambda one, other: made.get_resource(one).valid_connection(other))
-        refused = list(Checks(as_state(description), accepts).connections())
-        yield from refused
-        if refused:
-            return
-        resources = [made.get_resource(each.guid) for each in description.resources]
-        for resource, each in zip(resources, description.resources, strict=True):
-            for other in each.connections:
-                resource.register_connection(other)
-        for resource in resources:
-            yield from getattr(resource, "missing", list)()
-        for resource in resources if asks else ():
-            yield from getattr(resource, "foreseen", list)()
+def _among(each: ResourceDescription, guids: Container[int]) -> ResourceDescription:
+    """Return a resource without connections to others than ``guids``, and waits for them."""
+    conditions = [(action, left_of(condition, guids)) for action, condition in each.conditions]
+    return replace(
+        each,
+        connections=tuple(guid for guid in each.connections if guid in guids),
+        conditions=tuple((action, condition) for action, condition in conditions if condition is not None),
+        sets=tuple(replace(one, condition=one.condition and left_of(one.condition, guids)) for one in each.sets),
+    )
 
 
-@contextmanager
-def _made(description: Description, federation: Federation | None) -> Iterator[ExperimentController]:
-    """Give a controller that leaves nothing behind."""
-    from fedmon.experiment.controller import ExperimentController
-
-    with tempfile.TemporaryDirectory(prefix="fedmon-check-") as folder:
-        made = ExperimentController.from_description(replace(description, local_dir=folder), federation=federation)
-        try:
-            yield made
-        finally:
-            # No `shutdown`: it would call release hooks.
-            made.give_up()
+def _refused(description: Description, made: ExperimentController) -> Iterator[Problem]:
+    """Connect the resources, and return the connections that one side refuses."""
+    for each in description.resources:
+        for other in each.connections:
+            try:
+                made.register_connection(each.guid, other)
+            except InvalidConnectionError as error:
+                if each.guid < other:
+                    yield Problem(kind="refused-connection", guids=(each.guid, other), text=str(error))

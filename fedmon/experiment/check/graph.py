@@ -1,4 +1,4 @@
-"""The dependency graph of an experiment: which step needs which, the order of all steps, and their circles."""
+"""The dependency graph of an experiment: which step needs which, the order of all steps, and circles as problems."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import groupby, pairwise
 from typing import Literal, NamedTuple
 
-from fedmon.experiment.check.problems import Facts, ImpossiblePlanError, Problem, ProblemKind, called
+import msgspec
+
 from fedmon.experiment.conditions import AnyCondition, MetricCondition, StateCondition
-from fedmon.experiment.natures import Natures, Need, needed
+from fedmon.experiment.errors import ExperimentError
+from fedmon.experiment.events import VERB_OF
+from fedmon.experiment.natures import Natures, Need, natures, needed
 from fedmon.experiment.situation import Resource, State, has_held
-from fedmon.experiment.states import ResourceAction, ResourceState
+from fedmon.experiment.states import ResourceState
 
 Verb = Literal["deploy", "start", "stop"]
 DONE: Mapping[Verb, ResourceState] = {
@@ -21,9 +24,64 @@ DONE: Mapping[Verb, ResourceState] = {
     "stop": ResourceState.STOPPED,
 }
 """The state that completes a verb."""
+_VERB_TO = {
+    wanted: next(verb for verb, state in DONE.items() if wanted <= state)
+    for wanted in ResourceState
+    if wanted <= ResourceState.STOPPED
+}
 NEW_GROUP = -1
 """The number of a group that is about to be deployed; those of a controller are not negative."""
 _MOST_CIRCLES = 20
+
+ProblemKind = Literal[
+    "unknown-resource", "unknown-type", "condition-cycle", "group-deadlock", "failed-resource", "impossible-quorum",
+    "refused-connection", "skipped-state", "not-stopped", "not-measured", "may-not-come", "missing-part",
+    "wrong-attribute", "missing-dataset", "approval-needed", "offline-node", "not-asked", "aborted", "unknown-metric",
+    "unused-quorum",
+]  # fmt: skip
+Severity = Literal["error", "warning"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning")
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One problem: an error makes the plan impossible, a warning may.
+
+    ``guids`` are the resources concerned; of a circle, the path through it, which ends where it begins.
+    """
+
+    kind: ProblemKind
+    severity: Severity = "error"
+    guids: tuple[int, ...] = ()
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.kind}: {self.text}"
+
+
+class ImpossiblePlanError(ExperimentError, RuntimeError):
+    """The experiment can never finish; ``problems`` says why."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("the experiment cannot work: " + "; ".join(f"{one.kind}: {one.text}" for one in self.problems))
+
+
+def called(guid: int, names: Mapping[int, str], state: State) -> str:
+    """Return how messages name a resource: by guid, with its name or else its type."""
+    resource = state.resources.get(guid)
+    more = names.get(guid) or (resource.rtype if resource is not None else "")
+    return f"resource {guid}{f' ({more})' if more else ''}"
+
+
+def waits_of(resource: Resource, state: State) -> Iterator[tuple[str, str, AnyCondition]]:
+    """Return each condition of a resource, with the name of the want that has it, and this want in words."""
+    for action, condition in resource.conditions:
+        yield VERB_OF[action], VERB_OF[action], condition
+    for name in resource.sets:
+        want = state.wants.get((resource.guid, name))
+        if want is not None and want.attribute is not None:
+            for condition in want.conditions:
+                yield name, f"set {want.attribute[0]}", condition
 
 
 class Step(NamedTuple):
@@ -37,8 +95,7 @@ class Dependencies:
     """The steps still to come of ``roots`` (default: all resources), and all steps that those need.
 
     ``deploying`` are deployed together, as members of ``group`` or of a new one (default: all that are in no group).
-    Other resources in no group are deployed later, and block nothing. A resource that may end by itself is expected to,
-    unless ``none_may_end``.
+    Other resources in no group are deployed later, and block nothing. A resource that may end by itself is expected to.
 
     ``waves`` holds the verbs in the order in which they can come, ``stuck`` the steps that never can.
     """
@@ -52,11 +109,10 @@ class Dependencies:
         deploying: Collection[int] | None = None,
         group: int | None = None,
         wait_all_ready: bool = True,
-        none_may_end: bool = False,
     ) -> None:
         self._state, self._resources, self._nature = state, state.resources, nature
         self._deploying = None if deploying is None else frozenset(deploying)
-        self._group, self._wait_all_ready, self._none_may_end = group, wait_all_ready, none_may_end
+        self._group, self._wait_all_ready = group, wait_all_ready
         self._needs: dict[Step, list[Step]] = {}
         self._conditions: dict[int, AnyCondition] = {}
         self._missing: dict[Step, int] = {}
@@ -74,7 +130,7 @@ class Dependencies:
         self.waves: list[list[Step]] = []
         self.stuck = self._order()
 
-    def is_coming(self, resource: Resource) -> bool:
+    def _is_coming(self, resource: Resource) -> bool:
         """Tell whether a resource is deployed, or about to be."""
         return resource.group is not None or self._deploying is None or resource.guid in self._deploying
 
@@ -123,14 +179,13 @@ class Dependencies:
 
     def _asked(self, resource: Resource, verb: Verb) -> tuple[list[AnyCondition], list[tuple[Need, Resource]]]:
         """Return the conditions of a verb, and the needs that its type declares."""
-        action = ResourceAction[verb.upper()]
-        conditions = [condition for mine, condition in resource.conditions if mine is action]
-        own = list(needed(resource, verb, self._resources, self._nature))
+        conditions = [condition for action, condition in resource.conditions if VERB_OF[action] == verb]
+        own = list(needed(resource, verb, self._resources, self._nature)) if resource.connections else []
         if verb != "stop":
             return conditions, own
         nature = self._nature(resource.rtype)
         ends_freely = nature.ending == "always" and not nature.needs_at("stop")
-        if ends_freely or (nature.ending == "maybe" and not self._none_may_end):
+        if ends_freely or nature.ending == "maybe":
             conditions = []
         elif own and conditions:
             return [], []  # whichever comes first ends it
@@ -144,9 +199,9 @@ class Dependencies:
     def _coming(self, guid: int, wanted: ResourceState) -> Step | None:
         """Return the step that brings a resource to a state; None if it is there, or nothing known brings it there."""
         other = self._resources.get(guid)
-        if other is None or other.state >= wanted or wanted > ResourceState.STOPPED or not self.is_coming(other):
+        if other is None or other.state >= wanted or wanted > ResourceState.STOPPED or not self._is_coming(other):
             return None
-        return Step(guid, next(verb for verb, state in DONE.items() if wanted <= state))
+        return Step(guid, _VERB_TO[wanted])
 
     def _is_alone(self, guid: int) -> bool:
         return guid in self._resources and self._resources[guid].group is None
@@ -180,7 +235,7 @@ class Dependencies:
     def _is_there(self, condition: AnyCondition, guid: int) -> bool:
         """Tell whether a member of a group needs no step any more."""
         other = self._resources.get(guid)
-        if other is None or not self.is_coming(other):
+        if other is None or not self._is_coming(other):
             return other is not None
         if isinstance(condition, MetricCondition):
             reached = self._wanted(condition, guid) <= other.state < ResourceState.FAILED
@@ -237,8 +292,7 @@ class Dependencies:
             return f"{step.kind} of {who} comes after its {end.kind}"
         found = needed(self._resources[step.guid], step.kind, self._resources, self._nature)
         cause = next(each for each, other in found if other.guid == end.guid)
-        how = f", its {cause.attribute}," if cause.attribute else ""
-        return f"{'end' if step.kind == 'stop' else step.kind} of {who} needs {whom}{how} to be {cause.state.name}"
+        return f"{'end' if step.kind == 'stop' else step.kind} of {who} needs {whom} to be {cause.state.name}"
 
 
 def _freed(step: Step, waiting: Mapping[Step, list[Step]], left: dict[Step, int]) -> Iterator[Step]:
@@ -268,27 +322,26 @@ def _shortest(start: Step, needs: Mapping[Step, list[Step]]) -> list[Step]:
 
 def refuse_circles(
     state: State,
-    facts: Facts | None = None,
     *,
     deploying: Collection[int],
     group: int | None = None,
     wait_all_ready: bool = True,
+    names: Mapping[int, str] | None = None,
+    nature: Natures | None = None,
 ) -> None:
     """Refuse a deployment in which resources would wait for each other forever. Raises ImpossiblePlanError."""
-    facts = Facts() if facts is None else facts
+    nature = natures() if nature is None else nature
     joined = None if group is None else state.groups.get(group)
     candidates = map(state.resources.get, (*deploying, *(() if joined is None else joined.members)))
     roots = [
         one.guid
         for one in candidates
-        if one is not None and (one.conditions or (one.connections and facts.nature(one.rtype).needs))
+        if one is not None and (one.conditions or (one.connections and nature(one.rtype).needs))
     ]
     if not roots:
         return
     number = None if joined is None else group
-    graph = Dependencies(
-        state, facts.nature, roots=roots, deploying=deploying, group=number, wait_all_ready=wait_all_ready
-    )
-    circles = graph.circles(facts.names)
+    graph = Dependencies(state, nature, roots=roots, deploying=deploying, group=number, wait_all_ready=wait_all_ready)
+    circles = graph.circles(names or {})
     if circles:
         raise ImpossiblePlanError(circles)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -14,23 +12,21 @@ from msgspec.structs import replace
 from fedmon.common.log import escape_control
 from fedmon.common.text import plural
 from fedmon.experiment.check.explain import Explanation, explain
-from fedmon.experiment.check.problems import called
+from fedmon.experiment.check.graph import called
 from fedmon.experiment.journal import Follower
 from fedmon.experiment.natures import natures
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import FailureLevel, ResourceState
 
-Status = Literal["running", "ended", "failed", "left", "unknown"]
+Status = Literal["running", "ended", "failed", "left"]
 MAX_EXPLAINED = 300
 """At most so many resources are explained, to keep a look at a large run short."""
 RUNS = "it runs"
-_LOCKS = Path("/proc/locks")
 _WORDS: Mapping[Status, str] = {
     "running": "running",
     "ended": "ended, and everything was released",
     "failed": "failed, and everything was released",
     "left": "interrupted: no process on this machine runs it; `fedmon experiment reconnect` resumes it",
-    "unknown": "not released, and unknown whether a process still runs it: /proc/locks cannot be read",
 }
 
 
@@ -64,8 +60,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a run. ``process`` runs it, None if none does or it is unknown; ``blocker`` holds it up.
 
-    ``status`` is "left" if its process ended without a release, so that it can be reconnected, and "unknown" if the
-    system does not tell whether it did.
+    ``status`` is "left" if its process ended without a release, so that it can be reconnected.
     """
 
     exp_id: str
@@ -90,11 +85,6 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     def is_well(self) -> bool:
         """Whether neither the experiment nor a critical resource failed."""
         return not self.failed and self.level == FailureLevel.OK.name
-
-    @property
-    def may_run(self) -> bool:
-        """Whether a process runs it, or may."""
-        return self.status in ("running", "unknown")
 
 
 def standings(state: State, names: Mapping[int, str], explained: Mapping[int, Explanation]) -> tuple[Standing, ...]:
@@ -134,23 +124,20 @@ def as_reached(state: State) -> State:
     return replace(state, resources=resources.finish())
 
 
-def followed(follower: Follower, now: float, *, locks: Path = _LOCKS) -> Overview:
-    """Return the status of a run at ``now``, of this process or another one. Raises StorageError.
-
-    ``locks`` is the file in which the kernel lists locks and their holders.
-    """
-    process = follower.process
+def followed(follower: Follower, now: float) -> Overview:
+    """Return the status of a run at ``now``, of this process or another one. Raises StorageError."""
+    is_live = follower.is_held
     follower.look()  # after the look for the process, so that its last events are not missed
-    if process is not None and follower.process is None:
-        return followed(follower, now, locks=locks)
-    is_live, state, names, folder = process is not None, follower.state, follower.names(), follower.folder
+    if is_live and not follower.is_held:
+        return followed(follower, now)
+    state, names, folder = follower.state, follower.names(), follower.folder
     now = max(now, follower.until) if is_live else follower.until
     counts = Counter(resource.state for resource in state.resources.values())
     explained = explanations(state, now) if is_live else {}
     resources = standings(state, names, explained)
     status: Status = "running"
     if not is_live and any(each.state is not ResourceState.RELEASED for each in state.resources.values()):
-        status = "left" if os.access(locks, os.R_OK) else "unknown"
+        status = "left"
     elif not is_live:
         status = "failed" if state.is_aborted or any(each.failed and each.critical for each in resources) else "ended"
     return Overview(
@@ -158,7 +145,7 @@ def followed(follower: Follower, now: float, *, locks: Path = _LOCKS) -> Overvie
         run_id=folder.name,
         run_dir=str(folder),
         status=status,
-        process=process,
+        process=follower.process or None if is_live else None,
         began=follower.began,
         until=now,
         level=state.level.name,

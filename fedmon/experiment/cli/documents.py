@@ -61,7 +61,7 @@ def check(
     """Plan an experiment without running it: the order of steps, and each problem with its place."""
     with connected(broker, settings, researcher) if ask else nullcontext() as federation:
         found = checking.check(file, wait_all_ready=not each, asks=ask, federation=federation)
-    plan, names = found.plan, found.plan.facts.names
+    plan, names = found.plan, found.plan.names
     document = {
         "file": str(found.path),
         "exp_id": found.description.exp_id,
@@ -132,4 +132,4 @@ def _pictured(what: Path) -> tuple[str, Diagram]:
             return name, picture_of(as_reached(follower.state), title=f"{name}, run {run}", names=follower.names())
     found = checking.check(what)
     name = found.description.exp_id
-    return name, picture_of(found.plan.state, title=name, names=found.plan.facts.names, problems=found.plan.problems)
+    return name, picture_of(found.plan.state, title=name, names=found.plan.names, problems=found.plan.problems)

@@ -225,7 +225,7 @@ def _own_values(resource: Resource) -> dict[str, Any]:
     except UnknownTypeError:
         return {}
     own = [one for one in attributes if one.has_flag(Flags.NoWrite) and not one.is_masked]
-    values = {one.name: one.from_note(resource.attributes.get(one.name)) for one in own}
+    values = {one.name: resource.attributes.get(one.name) for one in own}
     return {name: value for name, value in values.items() if value not in (None, "", MASK)}
 
 
@@ -341,7 +341,7 @@ def _picture(title: str, meaning: str, png: bytes) -> Section:
 
 def _curves(shown: Overview, series: Sequence[Series]) -> list[Picture]:
     """Return a drawing for each name with several values: a line for each node, or for each resource."""
-    from fedmon.report.diagram import Curve, curves_png
+    from fedmon.report.diagram import curves_png
 
     names = {each.guid: f"{each.guid} {each.name or each.rtype}" for each in shown.resources}
     lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -351,23 +351,23 @@ def _curves(shown: Overview, series: Sequence[Series]) -> list[Picture]:
     pictures = []
     for name, of_name in list(lines.items())[:MAX_CURVES]:
         if any(len(points) > 1 for points in of_name.values()):
-            curves = [Curve(label=label, points=tuple(sorted(of_name[label]))) for label in sorted(of_name)]
+            curves = {label: sorted(of_name[label]) for label in sorted(of_name)}
             pictures.append(Picture(title=f"{name} over time", png=partial(bytes, curves_png(name, curves))))
     return pictures
 
 
 def _timeline(shown: Overview) -> bytes:
     """Return the states of resources as bars over time."""
-    from fedmon.report.diagram import Bar, Timeline, timeline_png
+    from fedmon.report.diagram import Bar, timeline_png
 
     rows = []
     for each in shown.resources:
         moments = sorted((t, ResourceState[name]) for name, t in each.times.items())
         ends = [t for t, _ in moments[1:]] + [shown.until]
-        bars = tuple(
+        bars = [
             Bar(start_s=t - shown.began, end_s=end - shown.began, state=state.name, colour=COLOURS[state])
             for (t, state), end in zip(moments, ends, strict=True)
             if state not in (ResourceState.NEW, ResourceState.RELEASED) and end > t
-        )
+        ]
         rows.append((f"{each.guid} {each.name or each.rtype}", bars))
-    return timeline_png(Timeline(rows=tuple(rows), length_s=shown.until - shown.began))
+    return timeline_png(rows)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime
 import logging
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -23,7 +24,7 @@ from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.common.text import duration, joined, moment, table
 from fedmon.experiment.check.document import check
-from fedmon.experiment.check.problems import ImpossiblePlanError
+from fedmon.experiment.check.graph import ImpossiblePlanError
 from fedmon.experiment.check.status import RUNS, Overview, Standing, followed, heading
 from fedmon.experiment.cli.documents import EachOption, FileArgument, RunArgument, connected
 from fedmon.experiment.controller import ExperimentController
@@ -40,19 +41,15 @@ from fedmon.researcher.cli.shell import (
     LinesOption,
     SettingsOption,
     emit,
-    logs_above,
 )
 
-REDRAW_S = 0.25
+_LOOK_S = 0.25
 INTERRUPTED = 130
 MANY = 100
 """The end lists this many resources; a JSON document has all."""
 FOLDER = Path("experiments")
 _WIDE, _UNLIMITED = 100, 10_000
 """A terminal of so many columns has room for types beside names; lines in files and pipes are not cut."""
-_STYLES: Mapping[str, str] = {
-    "STARTED": "cyan", "STOPPED": "green", "FAILED": "bold red", "RELEASED": "dim", "READY": "yellow",
-}  # fmt: skip
 _RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
 """These states are listed first if there is no room for all."""
 
@@ -145,16 +142,16 @@ def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption 
     deadline = Deadline(10**9 if timeout is None else timeout)
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
-        is_shown = json or shown.may_run
-        with _showing(lambda: shown, as_json=json) if is_shown else nullcontext(_ignore) as tell:
-            tell()
-            while shown.may_run and not deadline.passed():
-                follower.wait(min(REDRAW_S, deadline.left_s()))
-                shown = followed(follower, time.time())
-                tell()
+        changes = _Changes(as_json=json)
+        if json or shown.status == "running":
+            changes.print(shown)
+        while shown.status == "running" and not deadline.passed():
+            follower.wait(min(_LOOK_S, deadline.left_s()))
+            shown = followed(follower, time.time())
+            changes.print(shown)
     if not json:
         _print(shown, as_json=False)
-    if shown.may_run:
+    if shown.status == "running":
         raise typer.Exit(NO_ANSWER)
     if shown.status == "left" or not shown.is_well:
         raise typer.Exit(1)
@@ -163,30 +160,29 @@ def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption 
 def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as_json: bool) -> None:
     """Show a run of this process until it is over, release it, and exit with the code of its outcome."""
     deadline, is_over = Deadline(10**9 if timeout_s is None else timeout_s), False
-    with Follower(ec.run_dir) as follower:
+    with Follower(ec.run_dir) as follower, _heard_signals() as interrupted:
+        changes = None if as_json else _Changes()
 
-        def look() -> Overview:
-            return followed(follower, time.time())
+        def tell() -> None:
+            if changes is not None:
+                changes.print(followed(follower, time.time()))
 
-        with nullcontext(_ignore) if as_json else _showing(look) as tell, _heard_signals() as interrupted:
+        def is_done() -> bool:
+            return interrupted.is_set() or _is_over(ec.snapshot)
 
-            def is_done() -> bool:
-                return interrupted.is_set() or _is_over(ec.snapshot)
-
-            try:
-                while not is_done() and not deadline.passed():
-                    tell()
-                    left_s = min(REDRAW_S, deadline.left_s())
-                    ec.wait(ec.resources, ResourceState.STOPPED, is_done, timeout=left_s)
+        try:
+            while not is_done() and not deadline.passed():
                 tell()
-                is_over = _is_over(ec.snapshot)
-                if is_over and keep:
-                    sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
-                    interrupted.wait()
-            finally:
-                ec.shutdown()
-                tell()
-        shown = look()
+                ec.wait(ec.resources, ResourceState.STOPPED, is_done, timeout=min(_LOOK_S, deadline.left_s()))
+            tell()
+            is_over = _is_over(ec.snapshot)
+            if is_over and keep:
+                sys.stderr.write("fedmon: the run is over; nothing is released until Ctrl-C\n")
+                interrupted.wait()
+        finally:
+            ec.shutdown()
+            tell()
+        shown = followed(follower, time.time())
     _print(shown, as_json=as_json)
     code = 0 if shown.is_well else 1
     if not is_over:
@@ -248,36 +244,10 @@ def _log_no_failures() -> None:
         handler.addFilter(is_kept)
 
 
-@contextmanager
-def _showing(look: Callable[[], Overview], *, as_json: bool = False) -> Iterator[Callable[[], None]]:
-    """Give a function that prints what changed since its last call; a terminal redraws itself in another thread."""
-    if as_json or not sys.stdout.isatty():
-        changes = _Changes(as_json=as_json)
-        yield lambda: changes.print(look())
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    console, terminal = Console(highlight=False), sys.stderr
-    live = Live(
-        console=console,
-        get_renderable=lambda: _coloured(_text(look(), rows=max(3, console.height - 10), width=console.width)),
-        refresh_per_second=1 / REDRAW_S,
-        vertical_overflow="crop",
-        transient=True,
-    )
-    with live, logs_above(terminal):
-        yield _ignore
-
-
-def _ignore() -> None:
-    """Print nothing."""
-
-
 class _Changes:
     """Prints the states that resources reached since the last call and a new blocker, or JSON of these resources."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
         self._seen: dict[int, dict[str, float]] = {}
         self._blocker: str | None = None
@@ -315,31 +285,15 @@ def _print(shown: Overview, *, as_json: bool) -> None:
     if as_json:
         emit({"well": shown.is_well, **msgspec.structs.asdict(shown)}, text="", as_json=True)
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    text = _text(shown, rows=MANY, width=console.width if sys.stdout.isatty() else _UNLIMITED)
-    console.print(_coloured(text), soft_wrap=True)
-
-
-def _coloured(text: str) -> Any:
-    from rich.text import Text
-
-    found = Text(text)
-    for state, style in _STYLES.items():
-        found.highlight_words([state], style)
-    return found
-
-
-def _text(shown: Overview, *, rows: int, width: int) -> str:
-    """Return the heading, a table of at most ``rows`` resources, and the facts of a run."""
-    columns, cells = table_of(shown, rows=rows, has_types=width >= _WIDE)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+    columns, cells = table_of(shown, rows=MANY, has_types=width >= _WIDE)
     lines = [heading(shown)]
     if cells:
         lines.append(table(columns, cells, width=width))
     if more := len(shown.resources) - len(cells):
         lines.append(f"... {more} more, see --json")
-    return "\n".join([*lines, *(f"{name}: {escape_control(fact)}" for name, fact in facts_of(shown).items())])
+    lines += [f"{name}: {escape_control(fact)}" for name, fact in facts_of(shown).items()]
+    sys.stdout.write("\n".join([*lines, ""]))
 
 
 def facts_of(shown: Overview) -> dict[str, str]:

@@ -6,7 +6,6 @@ from fedmon.experiment.document.description import (
     QuorumDescription,
     ResourceDescription,
     SetDescription,
-    as_state,
     even,
     names_of,
 )
@@ -21,7 +20,6 @@ __all__ = [
     "ResourceDescription",
     "SFormats",
     "SetDescription",
-    "as_state",
     "even",
     "from_toml",
     "from_xml",

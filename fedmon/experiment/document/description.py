@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -10,7 +9,6 @@ from operator import itemgetter
 from typing import Any, Literal
 
 import msgspec
-from immutables import Map
 from msgspec.structs import replace
 
 from fedmon.experiment import attributes
@@ -19,7 +17,7 @@ from fedmon.experiment.document.conditions import checked_condition
 from fedmon.experiment.errors import DescriptionError
 from fedmon.experiment.events import VERB_OF, Retry, Verb
 from fedmon.experiment.journal import is_folder_name
-from fedmon.experiment.situation import Resource, State, Want, WantKey, waits_for_itself
+from fedmon.experiment.situation import waits_for_itself
 from fedmon.experiment.states import ResourceAction, ResourceState
 
 Nid = str | int | float | bool
@@ -215,36 +213,6 @@ def _plain(value: Any, where: str) -> Any:
         return attributes.plain(value)
     except ValueError as error:
         raise DescriptionError(f"{where}: {error}") from error
-
-
-def as_state(description: Description) -> State:
-    """Return the state of an experiment right after everything in it was registered."""
-    numbers = itertools.count(1)
-    wants: dict[WantKey, Want] = {}
-    resources = {}
-    for each in description.resources:
-        found = [
-            Want(
-                key=(each.guid, f"set:{next(numbers)}"),
-                since=0.0,
-                conditions=() if one.condition is None else (one.condition,),
-                attribute=(one.attribute, one.value),
-            )
-            for one in each.sets
-        ]
-        wants.update((want.key, want) for want in found)
-        resources[each.guid] = Resource(
-            guid=each.guid,
-            rtype=each.rtype,
-            critical=each.attributes.get("critical", True) is not False,
-            conditions=each.conditions,
-            connections=frozenset(each.connections),
-            attributes=Map(each.attributes),
-            sets=tuple(want.name for want in found),
-            timeouts=each.timeouts,
-            retry=each.retry,
-        )
-    return State(resources=Map(resources), wants=Map(wants), numbers=len(wants))
 
 
 def names_of(description: Description) -> dict[int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -63,9 +63,9 @@ def _resource(resource: ResourceManager, name: str, state: State) -> ResourceDes
         if want.guid == resource.guid and want.attribute is not None:
             attribute, value = want.attribute
             value = MASK if resource.get_attribute_of_instance(attribute).is_masked else value
-            condition = _left_of(want.conditions[0], state) if want.conditions else None
+            condition = left_of(want.conditions[0], state.resources) if want.conditions else None
             sets.append(SetDescription(attribute=attribute, value=value, condition=condition))
-    conditions = [(action, _left_of(condition, state)) for action, condition in seen.conditions]
+    conditions = [(action, left_of(condition, state.resources)) for action, condition in seen.conditions]
     return ResourceDescription(
         guid=resource.guid,
         rtype=seen.rtype,
@@ -82,9 +82,9 @@ def _resource(resource: ResourceManager, name: str, state: State) -> ResourceDes
     )
 
 
-def _left_of(condition: AnyCondition, state: State) -> AnyCondition | None:
-    """Return a condition without the members that were removed; None if all were."""
-    group = tuple(guid for guid in condition.group if guid in state.resources)
+def left_of(condition: AnyCondition, known: Container[int]) -> AnyCondition | None:
+    """Return a condition without the members that are not known; None if none is left."""
+    group = tuple(guid for guid in condition.group if guid in known)
     at_least = None if condition.at_least is None else min(condition.at_least, len(group))
     return replace(condition, group=group, at_least=at_least) if group else None
 

@@ -32,7 +32,7 @@ from fedmon.researcher.roster import Node as SeenNode
 from fedmon.researcher.roster import NodeState
 
 if TYPE_CHECKING:
-    from fedmon.experiment.check.problems import Problem
+    from fedmon.experiment.check.graph import Problem
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.session.callbacks import Subscription

@@ -21,9 +21,9 @@ from fedmon.experiment.types.values import CheckedAttribute, file_name, inner_pa
 class Collector(ResourceManager):
     """Writes ``run_dir[/subDir]/guid.(rename or traceName)`` for each resource that it is connected to.
 
-    It reads at its own release, and before the release of a resource whose trace may need it. If a trace cannot be
-    read, a file ``....missing`` and the attribute ``missing`` say why. With ``storeDir`` it writes to
-    ``storeDir[/run_id][/subDir]``, with the id if ``useRunId`` is true.
+    It reads at its own release, and before the release of a resource whose trace may need it. The attribute ``missing``
+    says why a trace cannot be read. With ``storeDir`` it writes to ``storeDir[/run_id][/subDir]``, with the id if
+    ``useRunId`` is true.
     """
 
     _platform = "fedmon"
@@ -97,7 +97,6 @@ class Collector(ResourceManager):
         if not name:
             return
         target = Path(self.store_path) / f"{source.guid}.{self.get('rename') or PurePosixPath(name).name}"
-        mark = target.with_name(f"{target.name}.missing")
         with self._reading:
             is_over = source.state is ResourceState.RELEASED and target.exists()  # read by a process that died
             if not is_last and (is_over or source.guid in self._read_last):
@@ -106,10 +105,12 @@ class Collector(ResourceManager):
             try:
                 _copy(source, name, target)
             except Exception as error:  # noqa: BLE001 - a type's own code; the other traces are collected all the same
-                self._lacks(source, name, mark, told(error))
+                reason = told(error)
+                if self._missing.get(source.guid) != reason:
+                    self.warning(f"trace {name} of {source.name} is missing: {reason}")
+                if source.guid not in self._collected:  # an earlier copy stays
+                    self._missing[source.guid] = reason
             else:
-                with contextlib.suppress(OSError):
-                    mark.unlink(missing_ok=True)
                 self._missing.pop(source.guid, None)
                 is_inside = target.is_relative_to(self.ec.run_dir)
                 self._collected[source.guid] = str(target.relative_to(self.ec.run_dir) if is_inside else target)
@@ -117,15 +118,6 @@ class Collector(ResourceManager):
                 missing = "; ".join(f"{guid}.{name}: {reason}" for guid, reason in sorted(self._missing.items()))
                 self._set_own("missing", missing or None)
                 self._set_own("collected", ", ".join(text for _, text in sorted(self._collected.items())) or None)
-
-    def _lacks(self, source: ResourceManager, name: str, mark: Path, reason: str) -> None:
-        if self._missing.get(source.guid) != reason:
-            self.warning(f"trace {name} of {source.name} is missing: {reason}")
-        if source.guid not in self._collected:  # an earlier copy stays
-            self._missing[source.guid] = reason
-            with contextlib.suppress(StorageError):
-                text = f"trace {name} of {source.name}: {reason}\n"
-                write_whole(mark, text.encode("utf-8", "replace"), folder_mode=0o700)
 
 
 @clsinit_copy

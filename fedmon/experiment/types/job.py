@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,7 @@ from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.runs import JobState
 from fedmon.experiment.attributes import Attribute, Flags, Trace, Types
 from fedmon.experiment.errors import TraceNotReadableError
+from fedmon.experiment.journal import Reports
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState
@@ -56,28 +57,6 @@ def _limits(value: Any) -> dict[str, Any]:
     return found
 
 
-class ReportsTold:
-    """The numbers of the reports that conditions know, by node; those without a gap take no memory."""
-
-    def __init__(self, known: Iterable[tuple[str, int, str]] = ()) -> None:
-        self._below: dict[str, int] = {}
-        self._above: dict[str, set[int]] = {}
-        for node_id, number, _ in known:
-            self.add(node_id, number)
-
-    def add(self, node_id: str, number: int) -> bool:
-        """Add a report; return False if it was known."""
-        below, above = self._below.get(node_id, 0), self._above.setdefault(node_id, set())
-        if number < below or number in above:
-            return False
-        above.add(number)
-        while below in above:
-            above.remove(below)
-            below += 1
-        self._below[node_id] = below
-        return True
-
-
 @clsinit_copy
 class Job(LinkedResource):
     """STARTED while the plan runs, STOPPED when it ended well on every node, FAILED with each node's reason if not.
@@ -97,9 +76,8 @@ class Job(LinkedResource):
     )  # fmt: skip
     _once = ("fedmon::TrainingPlan", "fedmon::Dataset")
     _watched = "fedmon::Node"
-    _needs = (
-        *(Need(verb="deploy", of=rtype) for rtype in ("fedmon::Node", "fedmon::Dataset", "fedmon::TrainingPlan")),
-        Need(verb="start", attribute="inputsFrom", state=ResourceState.STOPPED),
+    _needs = tuple(
+        Need(verb="deploy", of=rtype) for rtype in ("fedmon::Node", "fedmon::Dataset", "fedmon::TrainingPlan")
     )
     asks_federation = True
     _ends_itself = True
@@ -132,7 +110,7 @@ class Job(LinkedResource):
         super().__init__(ec, guid)
         self.handle: RunHandle | None = None  # its run; None before it was started or adopted
         self._lost: frozenset[NodeId] = frozenset()
-        self._told = ReportsTold()
+        self._told = Reports()
         self._telling = threading.Lock()
         self._is_stopping = self._is_releasing = self._awaits_end = self._may_have_begun = False
 
@@ -226,7 +204,7 @@ class Job(LinkedResource):
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in handle.states().items())
             raise ResourceFailedError(f"no node took it: {said}")
         self.set_started()
-        self._follow(handle, ReportsTold())
+        self._follow(handle, Reports())
 
     # --- following a run ----------------------------------------------------------------------------------------------
 
@@ -238,7 +216,7 @@ class Job(LinkedResource):
         handle.expect(self.ran_on)  # also nodes that forgot it: that is how it ended there
         if self.state < ResourceState.STARTED:
             self.set_started()
-        self._follow(handle, ReportsTold(self.controller.told_before(self.guid)) if self.handle is None else self._told)
+        self._follow(handle, self.controller.reports(self.guid) if self.handle is None else self._told)
         if self._is_stopping:  # a stop was faster
             handle.stop()
         return True
@@ -260,7 +238,7 @@ class Job(LinkedResource):
             raise ResourceFailedError(f"no node that answers knows job {self.get('jobId')}")
         super().do_reconnect(verb)
 
-    def _follow(self, handle: RunHandle, told: ReportsTold) -> None:
+    def _follow(self, handle: RunHandle, told: Reports) -> None:
         """Follow a run on all nodes that are not lost; conditions know the reports in ``told``."""
         self.handle, self._lost, self._told = handle, frozenset(), told
         self._subscriptions.append(handle.on_scalar(lambda one: self._tell(one.node_id, one.number, one.values)))
@@ -282,8 +260,7 @@ class Job(LinkedResource):
     def _tell(self, node_id: str, nth: int, values: Mapping[str, float | None]) -> None:
         """Tell a report to conditions, once."""
         with self._telling:  # until they know it, so `_over` goes on after that
-            if self._told.add(node_id, nth):
-                self.tell_metrics(self.guid, values, source=node_id, nth=nth)
+            self.tell_metrics(self.guid, self._told.missing(node_id, nth, values), source=node_id, nth=nth)
 
     def _over(self) -> None:
         """Keep the results and set how it ended, once nothing more will come."""
@@ -433,10 +410,10 @@ def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:
         except FedmonError as error:
             missing[node_id] = str(error)
             continue
-        if log is None or log.withheld:
-            missing[node_id] = part.sentence() if log is None else f"withheld: {log.withheld}"
-        else:
+        if log is not None and not log.withheld:
             said[node_id] = log.text
+        else:
+            missing[node_id] = part.sentence() if log is None else f"withheld: {log.withheld}"
     if not said:
         raise TraceNotReadableError("; ".join(f"{node_id}: {reason}" for node_id, reason in missing.items()))
     if len(said) == 1 and not missing:

@@ -28,7 +28,8 @@ _TAIL_BYTES = 500
 class SupervisedCommand:
     """A command whose supervisor outlives this process and writes the exit code to a record, a file of this run alone.
 
-    The supervisor holds the lock of the record until the command has ended, so a reused pid is never taken for it.
+    That is a fork of `supervisor` for each command. It holds the lock of the record until the command has ended, so a
+    reused pid is never taken for it.
     """
 
     _preparing = threading.Lock()

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Attribute, Flags, Types
-from fedmon.experiment.check.problems import Problem
-from fedmon.experiment.events import Returned
+from fedmon.experiment.check.graph import Problem
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 class Node(LinkedResource):
     """DISCOVERED once the node was heard of, READY after a sign of life, FAILED when it is away for too long.
 
-    A node that returns within ``grace`` was never lost. One that returns later is in its earlier state again, but
-    resources that went on without it do not take it back.
+    A node that returns within ``grace`` was never lost.
     """
 
     asks_federation = True
@@ -38,9 +36,8 @@ class Node(LinkedResource):
     _measured_by = ("fedmon::Monitor",)
     _measures_when_ready = True
     _reach = 3  # a plan whose job has a dataset that is connected to it
-    _listens_until = ResourceState.RELEASED  # a lost node may return
+    _listens_until = ResourceState.RELEASED  # for `present`
     _losses = 0
-    _before_loss: ResourceState | None = None
 
     own_attributes = (
         CheckedAttribute("nodeId", "The id of the node.", lambda value: checked_id(str(value), what="node id"),
@@ -96,14 +93,6 @@ class Node(LinkedResource):
             self.note("present", value=True)  # its grace ended with the process
         self.do_deploy()
 
-    def reconnect(self, verb: str | None) -> None:
-        """Adopt the resource; a node that was lost may still return."""
-        if self.state is ResourceState.FAILED and verb != "release" and not self.get("present") and self.ready_time:
-            *_, self._before_loss = (state for state, _ in self._seen().times if state < ResourceState.FAILED)
-            self.later(self.do_deploy)
-        else:
-            super().reconnect(verb)
-
     def _heard(self, node: SeenNode) -> None:
         if node.node_id != self.node_id:
             return
@@ -119,16 +108,15 @@ class Node(LinkedResource):
 
     def _confirmed(self) -> None:
         with self.lock:
-            if not self.get("present"):
+            was_away = not self.get("present")
+            if was_away:
                 if self.state >= ResourceState.READY:
                     self.info("is back")
                 self.note("present", value=True)
             if self.state < ResourceState.READY:
                 self.set_ready()
-            elif self.state is ResourceState.FAILED and self._before_loss is not None:
-                self.ec.engine.note(Returned(t=self.ec.engine.now(), guid=self.guid, state=self._before_loss))
-                self._before_loss = None
-        self._tell_around()
+        if was_away:  # others wait for that; a presence is refreshed all the time
+            self._tell_around()
 
     def _lost(self, absence: str) -> None:
         if self.state < ResourceState.READY:
@@ -147,7 +135,6 @@ class Node(LinkedResource):
             # A node that came back and was lost again has its whole grace again.
             is_over = self.get("present") or losses != self._losses or self.state >= ResourceState.FAILED
         if not is_over:
-            self._before_loss = self.state
             self.fail(f"node {self.node_id} {absence}, and did not come back within {self.get('grace')}")
 
 

@@ -12,7 +12,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.plan_source import load_source
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.experiment.attributes import Attribute, Flags
-from fedmon.experiment.check.problems import Problem, Severity
+from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import Experiment, clsinit_copy
 from fedmon.experiment.states import ResourceState

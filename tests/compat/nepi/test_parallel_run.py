@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -23,16 +22,6 @@ def gate() -> Iterator[threading.Event]:
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("fedmon-parallel")]
-
-
-@contextmanager
-def no_threads_left() -> Iterator[None]:
-    """Have no further thread start, because none has room for its stack."""
-    before = threading.stack_size(2**46)
-    try:
-        yield
-    finally:
-        threading.stack_size(before)
 
 
 @pytest.fixture(autouse=True)
@@ -53,42 +42,6 @@ def test_all_calls_run_before_it_is_destroyed() -> None:
 
     assert sorted(ran) == list(range(11))
     wait_until(lambda: not threads())
-
-
-def test_calls_that_never_end_do_not_keep_it_from_being_destroyed(gate: threading.Event) -> None:
-    runner, begun = ParallelRun(maxthreads=4), threading.Barrier(5)
-    runner.start()
-    runner.put(lambda: (begun.wait(10), gate.wait()))
-    assert len(threads()) == 1
-    for _ in range(99):
-        runner.put(lambda: (begun.wait(10), gate.wait()))
-    begun.wait(10)
-    assert len(threads()) == 4
-
-    runner.empty()
-    runner.destroy()
-
-    gate.set()
-    wait_until(lambda: not threads())
-
-
-def test_a_thread_that_cannot_start_is_an_error_of_the_caller_and_counts_for_nothing(gate: threading.Event) -> None:
-    runner, ran = ParallelRun(maxthreads=2), list[int]()
-    runner.put(ran.append, 1)
-    with no_threads_left():
-        with pytest.raises(RuntimeError, match="thread"):
-            runner.start()
-        with pytest.raises(RuntimeError, match="thread"):
-            runner.join()
-
-    runner.start()
-    with no_threads_left():
-        runner.join()
-        with pytest.raises(RuntimeError, match="thread"):
-            runner.put(ran.append, 2)
-    runner.destroy()
-
-    assert ran == [1]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("number 0"), SystemExit("number 0")])
@@ -141,7 +94,7 @@ def test_a_full_queue_makes_put_wait_and_put_nowait_raise(gate: threading.Event)
     assert ran == [1, 3]
 
 
-def test_after_its_end_nothing_is_taken_and_wrong_limits_never() -> None:
+def test_after_its_end_nothing_is_taken() -> None:
     runner = ParallelRun()
     runner.destroy()
 
@@ -150,6 +103,3 @@ def test_after_its_end_nothing_is_taken_and_wrong_limits_never() -> None:
             put(threads)
     with pytest.raises(InvalidTaskError, match="destroyed"):
         runner.start()
-    for limits in ((-1, 0), (1, -1)):
-        with pytest.raises(InvalidTaskError, match="negative"):
-            ParallelRun(*limits)

@@ -196,7 +196,8 @@ def test_each_run_has_credentials_failure_manager_federation_and_options(
 
     def look(run: Special, _number: int) -> float:
         run.fm.eval_failure(1)
-        values = [run.get_resource(1)._attrs[name].value for name in ("password", "unread")]
+        changed = {each.name: each.value for each in run.get_resource(1).changed_attributes()}
+        values = [changed[name] for name in ("password", "unread")]
         seen.append((type(run), run.federation, run.persist, values, getattr(run.fm, "count", None), run.fm.ec is run))
         return 1.0
 

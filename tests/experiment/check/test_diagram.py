@@ -176,10 +176,9 @@ def test_no_line_passes_behind_a_box() -> None:
     places, ways = laid_out([*keys, *range(30, 61)], edges)
 
     for edge, way in zip(edges, ways, strict=True):
-        for at in range(0, len(way) - 1, 3):
+        for (x1, y1), (x2, y2) in itertools.pairwise(way):
             for t in (step / 20 for step in range(21)):
-                weights = (1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3
-                x, y = (sum(w * p[axis] for w, p in zip(weights, way[at : at + 4], strict=True)) for axis in (0, 1))
+                x, y = x1 + (x2 - x1) * t, y1 + (y2 - y1) * t
                 inside = [key for key, (bx, by) in places.items() if abs(x - bx) < 0.87 and abs(y - by) < 0.37]
                 assert not inside, f"{edge.start} -> {edge.end} passes {inside}"
 
@@ -187,4 +186,4 @@ def test_no_line_passes_behind_a_box() -> None:
 def test_lines_between_the_same_boxes_are_apart() -> None:
     _, ways = laid_out([1, 2], lines((1, 2), (1, 2), (1, 2), (2, 1)))
 
-    assert len({way[0][0] for way in ways} | {way[-1][0] for way in ways}) == 4
+    assert len({way[0][0] for way in ways}) == 4

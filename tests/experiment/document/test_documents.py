@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -105,24 +104,6 @@ def test_what_is_written_reads_like_what_a_person_wrote() -> None:
 )
 def test_conditions_are_understood(text: str, expected: AnyCondition) -> None:
     assert condition_from(text, NAMES, number=1, where="x") == expected
-
-
-def test_a_large_experiment_is_written_and_read_in_time() -> None:
-    condition = StateCondition(number=1, group=(1,), state=ResourceState.READY)
-    description = Description(
-        exp_id="e",
-        resources=tuple(
-            ResourceDescription(
-                guid=guid, rtype="t", conditions=((ResourceAction.START, condition),), attributes={"a": guid}
-            )
-            for guid in range(1, 301)
-        ),
-    )
-    began = time.process_time()
-
-    assert from_xml(to_xml(description)) == description
-    assert from_toml(to_toml(description)) == description
-    assert time.process_time() - began < 5
 
 
 WHOLE = even(

@@ -77,17 +77,3 @@ def test_a_file_says_what_failures_mean_and_both_forms_say_the_same(
 def test_what_no_policy_is_is_refused_with_the_table(failures: str, named: str) -> None:
     with pytest.raises(DescriptionError, match=rf"(?s)failures.*({named})"):
         from_toml(toml(failures))
-
-
-@pytest.mark.parametrize(
-    "failures",
-    [OF_TYPE.replace("3", "4"), OF_TYPE.replace("local::", "no::"), OF_TYPE.replace("local::Process", "fedmon::Node")],
-)
-def test_a_quorum_of_a_type_that_can_never_be_there_is_found_by_a_check(tmp_path: Path, failures: str) -> None:
-    path = tmp_path / "failures.toml"
-    path.write_text(toml(failures))
-
-    found = check(path).plan
-
-    assert not found.is_possible
-    assert "is impossible: there are" in str(found)

@@ -74,21 +74,6 @@ def test_nobody_waits_for_who_was_taken_out(ec: ExperimentController, tmp_path: 
     assert loaded(ec, tmp_path) == [((2,), 1)]
 
 
-def test_persist_writes_the_xml_once(tmp_path: Path) -> None:
-    with ExperimentController("saved", tmp_path, persist=True) as ec:
-        ec.register_resource("saved::Plain")
-        ec.register_resource("saved::Plain", hardRelease=True)
-        ec.register_condition(1, START, 2, STARTED)
-        ec.deploy()
-        assert ec.wait_started([1, 2], timeout=10)
-        ec.release()
-        folder = Path(ec.run_dir)
-
-    (path,) = folder.glob("*.xml")
-    with ExperimentController.load(path, local_dir=tmp_path / "again") as again:
-        assert (again.resources, groups(again)) == ([1, 2], [((2,), None)])
-
-
 def test_a_format_that_there_is_not_is_refused_and_the_other_one_is_read(
     ec: ExperimentController, tmp_path: Path
 ) -> None:

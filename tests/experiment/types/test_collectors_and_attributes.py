@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedmon.experiment.attributes import TraceAttr
-from fedmon.experiment.check.problems import ImpossiblePlanError
+from fedmon.experiment.check.graph import ImpossiblePlanError
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.errors import (
     AttributeAccessError,
@@ -64,10 +64,8 @@ def test_a_collector_writes_each_trace_of_here_and_elsewhere_and_marks_those_tha
     assert (run / f"{good}.stdout").read_text() == "rows\n"
     assert (run / f"{remote}.stdout").read_bytes() == b"\xff there"
     assert (run / f"{remote}.stderr").read_text() == "errors there"
-    mark = run / "a" / "b" / f"{silent}.log.txt.missing"
-    assert "no-such" in mark.read_text()
     assert local.get(moved, "missing").startswith(f"{silent}.no-such: ")
-    assert not mark.with_suffix("").exists()
+    assert not (run / "a" / "b" / f"{silent}.log.txt").exists()
     assert (local.get(plain, "collected"), local.get(plain, "missing")) == (f"{good}.stdout, {remote}.stdout", None)
     assert local.get(none, "missing") == f"{remote}.nothing: it was not written"
 
@@ -113,7 +111,6 @@ def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
 
     assert {guid: Path(local.run_dir, f"{guid}.out").read_text() for guid in sources} == dict.fromkeys(sources, "rows")
     assert local.get(collector, "missing") is None
-    assert not list(Path(local.run_dir).glob("*.missing"))
 
 
 def test_a_collector_takes_what_is_written_until_the_release(local: ExperimentController) -> None:
@@ -158,7 +155,6 @@ def test_a_collector_writes_where_scripts_of_nepi_3_have_it(
     assert local.get(beside, "collected") == f"own/{guid}.stdout"
     assert Path(local.run_dir, "own", f"{guid}.stdout").read_text() == "rows\n"
     assert local.get(gone, "missing").startswith(f"{guid}.no-such: ")
-    assert "no-such" in (tmp_path / "store" / f"{guid}.no-such.missing").read_text()
 
 
 def test_a_collector_is_refused_a_folder_that_cannot_be_made(local: ExperimentController, tmp_path: Path) -> None:

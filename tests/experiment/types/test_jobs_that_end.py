@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fedmon.experiment.controller import ExperimentController
+from fedmon.experiment.journal import Reports
 from fedmon.experiment.states import FailureLevel, ResourceState
-from fedmon.experiment.types.job import Job, ReportsTold, ending_of
+from fedmon.experiment.types.job import Job, ending_of
 from tests.experiment.types.conftest import TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import wait_until
@@ -136,7 +137,7 @@ def test_a_run_is_judged_by_how_many_nodes_it_ended_well_on(
 
 
 def test_a_run_that_reports_without_end_takes_no_memory_for_what_conditions_know() -> None:
-    told = ReportsTold()
+    told = Reports()
     tracemalloc.start()
     try:
         assert all(told.add("a", number) for number in range(20_000))
@@ -145,10 +146,5 @@ def test_a_run_that_reports_without_end_takes_no_memory_for_what_conditions_know
         tracemalloc.stop()
 
     assert used_bytes < 10_000
-    assert [told.add("a", number) for number in (7, 20_001, 20_001, 20_000, 20_001)] == [
-        False,
-        True,
-        False,
-        True,
-        False,
-    ]
+    numbers = (7, 20_001, 20_001, 20_000, 20_001)
+    assert [told.add("a", number) for number in numbers] == [False, True, False, True, False]

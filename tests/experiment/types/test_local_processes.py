@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -291,6 +293,42 @@ def test_a_command_of_another_process_is_ended_as_ones_own(tmp_path: Path, verb:
     crash.wait_for_end()
     assert crash.log()[:1] == ["begin"]
     assert "end" not in crash.log()
+
+
+def test_the_exit_code_survives_the_death_of_the_supervisor_that_starts_commands(local: ExperimentController) -> None:
+    guid = process(local, ["sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 3"], critical=False)
+    local.deploy()
+    assert local.wait_started(guid, timeout=10)
+    own = psutil.Process(local.get(guid, "pid")).parent()
+    assert own is not None
+    starter = own.parent()
+    assert starter is not None
+    assert starter.pid != os.getpid()
+
+    starter.kill()
+    starter.wait(10)
+
+    Path(local.run_dir, str(guid), "go").touch()
+    wait_until(lambda: local.state(guid) is FAILED)
+    assert local.get(guid, "exitCode") == 3
+
+
+def test_a_start_that_hangs_delays_no_other(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull, "r+b") as null:
+        # Its request does not come, as when a folder on the network does not answer.
+        socket.send_fds(
+            SupervisedCommand.prepare(anew=True), [b"+"], [null.fileno(), theirs.fileno(), *[null.fileno()] * 2]
+        )
+        started: list[SupervisedCommand] = []
+
+        def start() -> None:
+            started.append(SupervisedCommand.begin(tmp_path / "process", ["true"], cwd=tmp_path, env=dict(os.environ)))
+
+        threading.Thread(target=start, daemon=True).start()
+
+        wait_until(lambda: started)
+        assert started[0].wait() == 0
 
 
 def test_a_command_whose_supervisor_was_killed_fails_and_is_named(tmp_path: Path) -> None:
