@@ -14,7 +14,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import Any, Self
 
 import paho.mqtt.client as mqtt
@@ -27,62 +27,34 @@ PAYLOADS = Path(__file__).parent.parent / "data" / "fedbiomed4"
 Message = dict[str, Any]
 Types = dict[str, type | tuple[type, ...]]
 
-_REPLY: Types = {"researcher_id": str, "node_id": str, "command": str, "protocol_version": str}
-_REQUEST: Types = {"researcher_id": str, "command": str, "protocol_version": str}
-_OPTIONAL_INT = (int, NoneType)
-
-REQUESTS: dict[str, Types] = {
-    "ping": _REQUEST | {"sequence": int},
-    "list": _REQUEST,
-    "search": _REQUEST | {"tags": list},
-    "approval": _REQUEST | {"description": str, "sequence": int, "training_plan_url": str},
-    "training-plan-status": _REQUEST | {"job_id": str, "training_plan_url": str},
-    "train": _REQUEST
-    | {
-        "job_id": str, "params_url": str, "training_args": dict, "dataset_id": str, "training": bool,
-        "model_args": dict, "training_plan_url": str, "training_plan_class": str,
-        "secagg_servkey_id": (str, NoneType), "secagg_biprime_id": (str, NoneType),
-        "secagg_random": (float, NoneType), "secagg_clipping_range": _OPTIONAL_INT, "round": int,
-        "aggregator_args": dict,
-    },
-}  # fmt: skip
-REPLIES: dict[str, Types] = {
-    "pong": _REPLY | {"success": bool, "sequence": int},
-    "list": _REPLY | {"success": bool, "databases": list, "count": int},
-    "search": _REPLY | {"success": bool, "databases": list, "count": int},
-    "approval": _REPLY | {"sequence": int, "status": int, "success": bool},
-    "training-plan-status": _REPLY
-    | {
-        "job_id": str, "success": bool, "approval_obligation": bool, "status": str, "msg": str,
-        "training_plan_url": str,
-    },
-    "train": _REPLY
-    | {
-        "job_id": str, "success": bool, "dataset_id": str, "params_url": str, "timing": dict,
-        "sample_size": _OPTIONAL_INT, "msg": str,
-    },
-    "error": _REPLY | {"errnum": str, "extra_msg": str},
-    "log": _REPLY | {"level": str, "msg": str},
-    "add_scalar": _REPLY
-    | {
-        "job_id": str, "train": bool, "test": bool, "test_on_local_updates": bool, "test_on_global_updates": bool,
-        "metric": dict, "epoch": _OPTIONAL_INT, "total_samples": int, "batch_samples": int, "num_batches": int,
-        "num_samples_trained": _OPTIONAL_INT, "iteration": int,
-    },
-}  # fmt: skip
-"""The field sets of version 4.4, written down from its message classes."""
-
-RECORD: Types = {
-    "name": str, "data_type": str, "tags": list, "description": str, "shape": list, "dataset_id": str,
-    "dataset_parameters": (dict, NoneType),
-}  # fmt: skip
-"""What a node tells of a dataset when asked to list; a search brings ``dtypes``, a list, as well."""
+_MAY_BE_NULL = {"epoch", "num_samples_trained", "sample_size"}
+_COMMANDS = ("ping", "list", "search", "approval", "training_plan_status", "train")
 
 
 def payload(name: str) -> Message:
     """Return one of the payloads that were written down by hand."""
     document: Message = json.loads((PAYLOADS / f"{name}.json").read_text())
     return document
+
+
+def _shapes(*names: str) -> dict[str, Types]:
+    """Return by command the fields and types of recorded messages; a field that is null there may be anything."""
+    return {
+        (message := payload(name))["command"]: {
+            field: (type(value), NoneType) if field in _MAY_BE_NULL else object if value is None else type(value)
+            for field, value in message.items()
+        }
+        for name in names
+    }
+
+
+REQUESTS = _shapes(*(f"{command}_request" for command in _COMMANDS))
+REPLIES = _shapes(*(f"{command}_reply" for command in _COMMANDS), "error", "log", "add_scalar")
+RECORD: Types = {
+    "name": str, "data_type": str, "tags": list, "description": str, "shape": list, "dataset_id": str,
+    "dataset_parameters": (dict, NoneType),
+}  # fmt: skip
+"""What a node tells of a dataset when asked to list; a search brings ``dtypes``, a list, as well."""
 
 
 def fault(message: object, shapes: dict[str, Types]) -> str:
@@ -119,9 +91,7 @@ class Party:
         assert self._subscribed.wait(10)
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -174,20 +144,6 @@ class V4Researcher(Party):
         wait_until(lambda: len(self.replies(answer)) > before or self.faults, what=f"a reply {answer} to {name}")
         assert not self.faults, self.faults
         return self.replies(answer)[before]
-
-
-class Overhearer(Party):
-    """Hears what a filter brings, whatever it is: the topics, and which of them are retained."""
-
-    def __init__(self, broker: Broker, topic_filter: str) -> None:
-        super().__init__(broker, {}, (topic_filter,), "")
-        self.topics: set[str] = set()
-        self.retained: set[str] = set()
-
-    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
-        self.topics.add(message.topic)
-        if message.retain:
-            self.retained.add(message.topic)
 
 
 class V4Node(Party):

@@ -22,14 +22,14 @@ class Heard(NamedTuple):
 
 
 class Listener:
-    """Hears everything under ``general``; a context manager."""
+    """Hears everything under a filter; a context manager."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, topic_filter: str = "general/#") -> None:
         self.heard: list[Heard] = []
         self._broker = broker
         self._ready = threading.Event()
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"listener-{uuid.uuid4().hex[:8]}")
-        self._client.on_connect = lambda client, *_: client.subscribe("general/#", 1)
+        self._client.on_connect = lambda client, *_: client.subscribe(topic_filter, 1)
         self._client.on_subscribe = lambda *_: self._ready.set()
         self._client.on_message = self._on_message
 
@@ -42,6 +42,10 @@ class Listener:
     def __exit__(self, *_: object) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+
+    def topics(self, *, retained: bool = False) -> set[str]:
+        """Return the topics of messages so far, or of those alone that were ``retained``."""
+        return {each.topic for each in list(self.heard) if each.retained or not retained}
 
     def batches(self, stream: str) -> list[dict[str, Any]]:
         """Return the batches of one stream so far."""
