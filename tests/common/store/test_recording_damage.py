@@ -237,21 +237,3 @@ def test_on_a_full_disk_nothing_is_half_written_and_with_space_it_goes_on(path: 
     error, *rest = child.stdout.splitlines()
     assert f"cannot write the recording {path}" in error
     assert rest == ["True True", "True", "20", "True"]
-
-
-def test_a_recording_whose_making_was_cut_off_is_said_to_be_empty_also_to_readers(path: Path) -> None:
-    making = """
-        import os, sqlite3, sys
-        connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-        connection.execute("PRAGMA cache_size = 1")
-        connection.execute("BEGIN")
-        connection.execute("CREATE TABLE batch (body BLOB)")
-        for _ in range(50):
-            connection.execute("INSERT INTO batch VALUES (randomblob(4000))")
-        os._exit(9)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(making), path], check=False)
-    assert path.with_name(path.name + "-journal").stat().st_size > 0
-
-    with pytest.raises(StorageError, match="there is no recording in it"):
-        Recording(path, read_only=True)
