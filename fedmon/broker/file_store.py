@@ -217,7 +217,7 @@ class Upload:
                 view = view[os.write(self._descriptor, view) :]
 
     def finish(self) -> StoredFile:
-        """Make the file safe on disk and return what it is. Raises StorageError."""
+        """Make the file safe on disk and return it. Raises StorageError."""
         with _writing():
             os.fsync(self._descriptor)
             stored = self._store.keep(self._path, self._digest.hexdigest(), self._party)

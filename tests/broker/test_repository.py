@@ -133,9 +133,11 @@ def test_a_file_over_the_cap_is_refused_while_it_streams_and_leaves_nothing(repo
     announced = requests.post(f"{repository.url}/files", data=b"x" * (MIB + 1), headers=repository.headers, timeout=10)
     streamed = _streamed(repository, "/files", {}, size_bytes=MIB + 1)
     multipart = {"Content-Type": "multipart/form-data; boundary=b"}
-    head = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
-    in_form = _streamed(repository, "/upload/", multipart, size_bytes=MIB + 1, head=head)
-    endless_field = _streamed(repository, "/upload/", multipart, size_bytes=3 * MIB, head=head.replace(b"file", b"no"))
+    head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="plan"\r\n\r\n'
+    in_form = _streamed(repository, "/upload/", multipart, size_bytes=2 * MIB, head=head)
+    endless_field = _streamed(
+        repository, "/upload/", multipart, size_bytes=3 * MIB, head=head.replace(b"file", b"no", 1)
+    )
 
     assert (exact.status_code, announced.status_code) == (201, 413)
     assert (streamed, in_form, endless_field) == (413, 413, 413)
