@@ -28,7 +28,7 @@ _PART = ".part"
 
 
 class TargetExistsError(StorageError):
-    """Somebody else made the file in the meantime."""
+    """Another process made the file in the meantime."""
 
 
 def target_of(path: Path) -> Path:
@@ -168,7 +168,7 @@ class _Staged:
                 self._name.replace(self.target)
                 self._name = None
         except FileExistsError as error:
-            raise TargetExistsError(f"{self.target} was made by somebody else in the meantime") from error
+            raise TargetExistsError(f"{self.target} was made by another process in the meantime") from error
 
     def close(self) -> None:
         """Let go of the file; what was not published is gone."""

@@ -133,7 +133,7 @@ class Hospitals:
         return " | ".join(lines) or "(empty)"
 
     def owner(self, node_id: str, *words: str) -> dict[str, Any]:
-        """Run one of the owner's commands in a process of its own, and return its JSON. Raises DemoError."""
+        """Run one of the owner's commands in a process, and return its JSON. Raises DemoError."""
         line = [*_FEDMON, "node", *words, "--dir", str(self.dir_of(node_id)), "--json"]
         try:
             done = subprocess.run(
