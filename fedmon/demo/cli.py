@@ -63,8 +63,8 @@ ROUND_S = 60.0
 
 Parts = Mapping[str, Mapping[str, Any]]
 Row = Sequence[str]
-Update = Callable[[Row, Sequence[Row], float], None]
-"""Shows columns and rows, and the share of the watch that is over, 0 to 1."""
+Update = Callable[[Row, Sequence[Row]], None]
+"""Shows columns and rows."""
 _INDENT = 4
 _PLAIN_WIDTH = 120
 
@@ -181,14 +181,12 @@ class DemoScreen:
         from rich.console import Group, RenderableType
         from rich.live import Live
         from rich.padding import Padding
-        from rich.progress_bar import ProgressBar
 
-        def shown(columns: Row, rows: Sequence[Row], done: float) -> RenderableType:
-            bar = [ProgressBar(total=1.0, completed=done, width=40)] if self._console.is_terminal else []
-            return Padding(Group(title, _table(columns, rows), *bar), (0, 0, 0, _INDENT), expand=False)
+        def shown(columns: Row, rows: Sequence[Row]) -> RenderableType:
+            return Padding(Group(title, _table(columns, rows)), (0, 0, 0, _INDENT), expand=False)
 
-        with Live(shown((), (), 0.0), console=self._console, refresh_per_second=5) as live:
-            yield lambda columns, rows, done: live.update(shown(columns, rows, done))
+        with Live(shown((), ()), console=self._console, refresh_per_second=5) as live:
+            yield lambda columns, rows: live.update(shown(columns, rows))
         if not self._console.is_terminal:
             self._console.print()  # rich ends the last line on a terminal only
 
@@ -336,7 +334,7 @@ class Story:
                     state.take(sample)
                 table = HOST.table(state).narrowed(self._screen.width)
                 rows = [[cell.text for cell in row.cells] for row in table.rows]
-                update(table.headers, rows, min(1.0, deadline.elapsed_s() / WATCH_S))
+                update(table.headers, rows)
             lost = watch.lost
         latest = {node: state.latest(node, "host") or Latest() for node in NODES}
         counts = {node: newest.samples for node, newest in latest.items()}
@@ -381,7 +379,7 @@ class Story:
         with self._screen.live("how good the model was that each round began with, over all rows") as update:
             for one in Regression(self._fed, self._plan).rounds():
                 rounds.append(one)
-                update(round_columns(NODES), [round_row(each, NODES) for each in rounds], one.number / MAX_ROUNDS)
+                update(round_columns(NODES), [round_row(each, NODES) for each in rounds])
         self._time("regression", time.monotonic() - started)
         self._screen.note(explanation(rounds[-1]))
         if not rounds[-1].is_last:

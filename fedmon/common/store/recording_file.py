@@ -281,55 +281,52 @@ class Stream:
 
 
 class StreamTable:
-    """All streams of a file, each read when it is first asked for, and again when another process has written."""
+    """All streams of a file, read again when another connection has written. Every method raises StorageError."""
 
     def __init__(self, file: RecordingFile) -> None:
         self._file = file
         self._streams: dict[Key, Stream] = {}
-        self._complete = False
         self._version = -1
 
     def forget(self) -> None:
-        """Read everything again when it is asked for."""
-        self._streams.clear()
-        self._complete = False
+        """Have `refresh` read everything again."""
+        self._version = -1
 
     def refresh(self) -> None:
-        """Forget streams if another connection has changed the file. Raises StorageError."""
+        """Read all streams, unless only this connection has changed the file."""
         version = self._file.pragma("data_version")
-        if version != self._version:
-            self.forget()
-            self._version = version
+        if version == self._version:
+            return
+        self._streams.clear()
+        for source, node_id, name, boot, floor in self._file.rows(
+            "SELECT id, node_id, stream, boot, floor_seq FROM source"
+        ):
+            rows = "SELECT first_seq, last_seq FROM {} WHERE source = ? ORDER BY last_seq"
+            stored, lost = (self._file.rows(rows.format(table), (source,)) for table in ("batch", "lost"))
+            stream = self._streams[node_id, name, boot] = Stream(
+                key=(node_id, name, boot),
+                source=source,
+                floor_seq=floor,
+                stored=SeqRanges(stored),
+                lost=SeqRanges(lost),
+            )
+            self.update_ends(stream)
+        self._version = version
 
     def all(self) -> list[Stream]:
-        """Return every stream, by node, stream and boot. Raises StorageError."""
+        """Return every stream, by node, stream and boot."""
         return sorted(self.each(), key=lambda stream: stream.key)
 
     def each(self) -> Iterable[Stream]:
-        """Return every stream, in any order. Raises StorageError."""
-        if not self._complete:
-            for source, node_id, stream, boot, floor in self._file.rows(
-                "SELECT id, node_id, stream, boot, floor_seq FROM source"
-            ):
-                if (node_id, stream, boot) not in self._streams:
-                    self._load(source, (node_id, stream, boot), floor)
-            self._complete = True
+        """Return every stream, in any order."""
         return self._streams.values()
 
     def find(self, key: Key) -> Stream | None:
-        """Return one stream, or None when the file knows nothing of it. Raises StorageError."""
-        found = self._streams.get(key)
-        if found is None and not self._complete:
-            node_id, stream, boot = key
-            for source, floor in self._file.rows(
-                "SELECT id, floor_seq FROM source WHERE node_id = ? AND stream = ? AND boot = ?",
-                (node_id, stream, boot),
-            ):
-                found = self._load(source, key, floor)
-        return found
+        """Return one stream, or None when the file knows nothing of it."""
+        return self._streams.get(key)
 
     def make(self, key: Key) -> Stream:
-        """Return one stream, begun when it is new; inside a transaction. Raises StorageError."""
+        """Return one stream, begun when it is new; inside a transaction."""
         found = self.find(key)
         if found is None:
             node_id, stream, boot = key
@@ -340,21 +337,13 @@ class StreamTable:
         return found
 
     def update_ends(self, stream: Stream) -> None:
-        """Read again what the oldest and newest rows of a stream say. Raises StorageError."""
+        """Read the oldest and newest rows of a stream again."""
         sql = "SELECT first_t, last_t, last_mono, kept FROM batch WHERE source = ? ORDER BY last_seq"
         oldest = self._file.rows(f"{sql} LIMIT 1", (stream.source,))
         newest = self._file.rows(f"{sql} DESC LIMIT 1", (stream.source,))
         if oldest and newest:
             stream.oldest_t, _, stream.oldest_mono, _ = oldest[0]
             _, stream.last_t, stream.newest_mono, stream.kept = newest[0]
-
-    def _load(self, source: int, key: Key, floor: int) -> Stream:
-        stored = self._file.rows("SELECT first_seq, last_seq FROM batch WHERE source = ? ORDER BY last_seq", (source,))
-        lost = self._file.rows("SELECT first_seq, last_seq FROM lost WHERE source = ? ORDER BY first_seq", (source,))
-        stream = Stream(key=key, source=source, floor_seq=floor, stored=SeqRanges(stored), lost=SeqRanges(lost))
-        self.update_ends(stream)
-        self._streams[key] = stream
-        return stream
 
 
 def add_batches(file: RecordingFile, streams: StreamTable, batches: Iterable[Batch], now: float) -> int:
