@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -18,7 +18,6 @@ from fedmon.common.wire.fedbiomed4 import (
     ServedRequest,
     UnderstoodReply,
     WireMessage,
-    WireReply,
     WireScalar,
     converted,
 )
@@ -33,10 +32,6 @@ NOT_RUN_HERE = ("train", "secagg", "secagg-delete")
 _VERSIONS = (PROTOCOL_VERSION, "1.0", "1.0.0")
 """A newer minor version may hold fields that we do not know."""
 _MAX_ID = 256
-
-M = TypeVar("M", bound=WireReply)
-
-_decode_log_text = msgspec.json.Decoder(LogText).decode
 
 
 def encode(message: WireMessage | Mapping[str, Any]) -> bytes:
@@ -74,25 +69,28 @@ def decode_reply(payload: bytes, *, researcher_id: str) -> UnderstoodReply | Non
     if document.get("researcher_id") != researcher_id:
         return None
     reply: UnderstoodReply = converted(document, UnderstoodReply)
-    return _from_usable_node(reply)
+    checked_party(reply.node_id, what="node id")
+    return reply
 
 
 def decode_scalar(payload: bytes) -> WireScalar:
     """Decode values of a training loop. Raises InvalidMessageError."""
     scalar: WireScalar = converted(_document(payload), WireScalar)
-    return _from_usable_node(scalar)
+    checked_party(scalar.node_id, what="node id")
+    return scalar
 
 
 def decode_log(payload: bytes) -> tuple[Log, LogText]:
     """Decode a log record and the JSON text in it. Raises InvalidMessageError."""
     log: Log = converted(_document(payload), Log)
     try:
-        text = _decode_log_text(log.msg)
+        text = msgspec.json.decode(log.msg, type=LogText)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
         raise InvalidMessageError(
             f"the text of a log record is not as agreed: {' '.join(str(error).split())[:300]}"
         ) from None
-    return _from_usable_node(log), text
+    checked_party(log.node_id, what="node id")
+    return log, text
 
 
 def sender(payload: bytes) -> str | None:
@@ -132,8 +130,3 @@ def _document(payload: bytes) -> dict[str, Any]:
             code=ErrorCode.VERSION.value,
         )
     return document
-
-
-def _from_usable_node(message: M) -> M:
-    checked_party(message.node_id, what="node id")
-    return message
