@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self
+from typing import Any
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.brokers import Broker
+from tests.support.listener import Subscriber
 from tests.support.waiting import wait_until
 
 PAYLOADS = Path(__file__).parent.parent / "data" / "fedbiomed4"
@@ -70,30 +68,18 @@ def fault(message: object, shapes: dict[str, Types]) -> str:
     return f"fields {wrong} are of another type: {message}" if wrong else ""
 
 
-class Party:
-    """A client with a random id and a clean start, as version 4.4 has it; a context manager."""
+class Party(Subscriber):
+    """A client with a random id and a clean start, as version 4.4 has it; a context manager.
+
+    It hears at QoS 1, unlike the real ones, to see at which QoS others publish.
+    """
 
     def __init__(self, broker: Broker, shapes: dict[str, Types], topics: tuple[str, ...], send_topic: str) -> None:
-        self._broker, self._shapes, self._send_topic = broker, shapes, send_topic
-        self._subscribed = threading.Event()
+        super().__init__(broker, *topics)
+        self._shapes, self._send_topic = shapes, send_topic
         self.heard: list[Message] = []
         self.faults: list[str] = []
         self.qos: set[int] = set()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"v4-{uuid.uuid4().hex[:8]}")
-        # At QoS 1, unlike the real ones, to see at which QoS others publish.
-        self._client.on_connect = lambda client, *_: client.subscribe([(topic, 1) for topic in topics])
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.on_message = self._on_message
-
-    def __enter__(self) -> Self:
-        self._client.connect("127.0.0.1", self._broker.port)
-        self._client.loop_start()
-        assert self._subscribed.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
 
     def send(self, message: Message | bytes, *, topic: str | None = None) -> None:
         """Publish a message, or bytes as they are, at QoS 0."""
@@ -103,7 +89,7 @@ class Party:
     def handle(self, message: Message) -> None:
         """Do what this party does with a message that it understands."""
 
-    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def hear(self, message: mqtt.MQTTMessage) -> None:
         if self.faults:
             return
         self.qos.add(message.qos)
