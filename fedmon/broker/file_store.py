@@ -51,19 +51,19 @@ def too_large(max_bytes: int) -> UploadRefusedError:
 class FileStore:
     """The files in one folder. Safe from any thread; one process at a time may hold a folder.
 
-    An empty file ``parties/PARTY/DIGEST`` says that a file is charged to a party, from its time on. Raises StorageError
-    if the folder cannot be used.
+    Files on their way lie in ``incoming``. An empty file ``parties/PARTY/DIGEST`` says that a file is charged to a
+    party, from its time on. Raises StorageError if the folder cannot be used.
     """
 
     def __init__(self, folder: pathlib.Path, limits: StoreLimits) -> None:
         self.limits = limits
         self._bytes, self._counts = collections.Counter[str | None](), collections.Counter[str | None]()
         self._lock = threading.Lock()
-        self._files, self._incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
+        self._files, self.incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
         try:
-            for path in (folder, self._files, self._incoming, self._parties):
+            for path in (folder, self._files, self.incoming, self._parties):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for leftover in self._incoming.iterdir():
+            for leftover in self.incoming.iterdir():
                 leftover.unlink()
             for path in self._stored():
                 self._count(None, size_bytes=path.stat().st_size, files=1)
@@ -113,7 +113,7 @@ class FileStore:
 
     def receive(self, party: str | None = None) -> Upload:
         """Begin to store a file, which is charged to a party if one is named."""
-        return Upload(self, self._incoming / secrets.token_hex(16), party)
+        return Upload(self, self.incoming / secrets.token_hex(16), party)
 
     def usage(self) -> tuple[int, int]:
         """Return the number of files and bytes, stored or promised to uploads under way."""

@@ -19,6 +19,7 @@ import pathlib
 import signal
 import socket
 import ssl
+import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import uvicorn
@@ -202,6 +203,8 @@ def serve(
     BrokerStartError or StorageError.
     """
     store = FileStore(folder, limits)
+    # Forms are spooled there, as the containers of compose.yaml have no other folder to write to.
+    tempfile.tempdir = str(store.incoming)
     with contextlib.closing(ports.listening(host, port)) as listener:
         scheme = "https" if certificate else "http"
         url = (public_url or f"{scheme}://{ports.url_host(host)}:{listener.getsockname()[1]}").rstrip("/")
