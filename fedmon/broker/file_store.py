@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 import msgspec
@@ -137,10 +137,25 @@ class FileStore:
                     )
             self._count(*(owner for _, owner, _, _ in quotas), size_bytes=size_bytes, files=files)
 
-    def release(self, party: str | None, *, size_bytes: int) -> None:
-        """Take back the room that an upload of one file was promised."""
+    def release(self, party: str | None, *, size_bytes: int, files: int = 1) -> None:
+        """Take back the room that was promised to an upload."""
         with self._lock:
-            self._count(*{None, party}, size_bytes=-size_bytes, files=-1)
+            self._count(*{None, party}, size_bytes=-size_bytes, files=-files)
+
+    @contextlib.contextmanager
+    def room(self, party: str | None) -> Iterator[Callable[[int], None]]:
+        """Give a function that reserves bytes until the block ends. It raises UploadRefusedError."""
+        reserved = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal reserved
+            self.reserve(party, size_bytes=size_bytes)
+            reserved += size_bytes
+
+        try:
+            yield take
+        finally:
+            self.release(party, size_bytes=reserved, files=0)
 
     def keep(self, incoming: pathlib.Path, sha256: str, party: str | None) -> StoredFile:
         """Give a file that was received its name, and make the name safe on disk. Raises OSError."""

@@ -123,10 +123,17 @@ class _Endpoints:
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length) > max_body_bytes:
             raise too_large(max_bytes)
+        error = too_large(max_bytes)
         with self._store.receive(party) as upload:
-            body = _bounded(request, max_body_bytes, error=too_large(max_bytes))
-            async for chunk in _form_file(request, body) if is_form else body:
-                await run_in_threadpool(upload.write, chunk)
+            if is_form:
+                with self._store.room(party) as take:
+                    file = await _form_file(request, _bounded(request, max_body_bytes, error=error, take=take))
+                with contextlib.closing(file.file):
+                    while chunk := await file.read(_PROGRESS_BYTES):
+                        await run_in_threadpool(upload.write, chunk)
+            else:
+                async for chunk in _bounded(request, max_body_bytes, error=error):
+                    await run_in_threadpool(upload.write, chunk)
             return await run_in_threadpool(upload.finish)
 
     def _party(self, request: Request) -> str | None:
@@ -147,18 +154,21 @@ class _Endpoints:
                 logger.info("deleted %d expired files", deleted)
 
 
-async def _bounded(request: Request, max_bytes: int, *, error: UploadRefusedError) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it streams in. Raises the error when it is too long."""
+async def _bounded(
+    request: Request, max_bytes: int, *, error: UploadRefusedError, take: Callable[[int], None] = lambda _size: None
+) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it streams in, and tell ``take`` each size. Raises the error when it is too long."""
     received = 0
     async for chunk in request.stream():
         received += len(chunk)
         if received > max_bytes:
             raise error
+        take(len(chunk))
         yield chunk
 
 
-async def _form_file(request: Request, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the file in the field ``file`` of a multipart body; its name is ignored. Raises UploadRefusedError."""
+async def _form_file(request: Request, body: AsyncGenerator[bytes, None]) -> UploadFile:
+    """Return the file in the field ``file`` of a multipart body; its name is ignored. Raises UploadRefusedError."""
     parser = MultiPartParser(request.headers, body, max_files=1, max_fields=10)
     parser.spool_max_size = _PROGRESS_BYTES
     try:
@@ -168,9 +178,7 @@ async def _form_file(request: Request, body: AsyncGenerator[bytes, None]) -> Asy
     file = form.get(FIELD)
     if not isinstance(file, UploadFile):
         raise UploadRefusedError(f"the multipart body holds no complete file in the field {FIELD!r}", status=400)
-    with contextlib.closing(file.file):
-        while chunk := await file.read(_PROGRESS_BYTES):
-            yield chunk
+    return file
 
 
 def _refusal(status: int, reason: str) -> Response:

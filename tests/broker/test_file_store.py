@@ -76,6 +76,18 @@ def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
     assert counts(store) == (1, 10)
 
 
+def test_room_for_a_form_is_counted_until_it_is_read(tmp_path: Path) -> None:
+    store = store_in(tmp_path, max_party_bytes=10)
+
+    with store.room("alice") as take:
+        take(8)
+        during = counts(store)
+        with pytest.raises(UploadRefusedError, match="the quota of alice is full"):
+            take(3)
+
+    assert (during, counts(store)) == ((0, 8), (0, 0))
+
+
 def test_what_has_expired_is_not_found_and_then_deleted(tmp_path: Path) -> None:
     store = store_in(tmp_path, keep_s=DAY_S)
     old, new = stored(store, b"old"), stored(store, b"new")
