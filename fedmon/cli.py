@@ -161,7 +161,7 @@ def _call(app: Any, words: Sequence[str], name: str) -> int:
     """Run an app and return its exit code. Raises InvalidInputError for wrong use, such as an unknown option."""
     import typer
 
-    # Typer brings a click of its own in some versions and the library in others; this finds the one in use.
+    # Some versions of Typer bundle click, others import it; this finds the one in use.
     wrong_use: type[Exception] = typer.BadParameter.__mro__[2]
     try:
         code = app(args=list(words), prog_name=name, standalone_mode=False)

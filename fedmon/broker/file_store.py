@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 import msgspec
@@ -51,19 +51,19 @@ def too_large(max_bytes: int) -> UploadRefusedError:
 class FileStore:
     """The files in one folder. Safe from any thread; one process at a time may hold a folder.
 
-    An empty file ``parties/PARTY/DIGEST`` says that a file is charged to a party, from its time on. Raises StorageError
-    if the folder cannot be used.
+    Files on their way lie in ``incoming``. An empty file ``parties/PARTY/DIGEST`` says that a file is charged to a
+    party, from its time on. Raises StorageError if the folder cannot be used.
     """
 
     def __init__(self, folder: pathlib.Path, limits: StoreLimits) -> None:
         self.limits = limits
         self._bytes, self._counts = collections.Counter[str | None](), collections.Counter[str | None]()
         self._lock = threading.Lock()
-        self._files, self._incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
+        self._files, self.incoming, self._parties = folder / "sha256", folder / "incoming", folder / "parties"
         try:
-            for path in (folder, self._files, self._incoming, self._parties):
+            for path in (folder, self._files, self.incoming, self._parties):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for leftover in self._incoming.iterdir():
+            for leftover in self.incoming.iterdir():
                 leftover.unlink()
             for path in self._stored():
                 self._count(None, size_bytes=path.stat().st_size, files=1)
@@ -113,7 +113,7 @@ class FileStore:
 
     def receive(self, party: str | None = None) -> Upload:
         """Begin to store a file, which is charged to a party if one is named."""
-        return Upload(self, self._incoming / secrets.token_hex(16), party)
+        return Upload(self, self.incoming / secrets.token_hex(16), party)
 
     def usage(self) -> tuple[int, int]:
         """Return the number of files and bytes, stored or promised to uploads under way."""
@@ -137,10 +137,25 @@ class FileStore:
                     )
             self._count(*(owner for _, owner, _, _ in quotas), size_bytes=size_bytes, files=files)
 
-    def release(self, party: str | None, *, size_bytes: int) -> None:
-        """Take back the room that an upload of one file was promised."""
+    def release(self, party: str | None, *, size_bytes: int, files: int = 1) -> None:
+        """Take back the room that was promised to an upload."""
         with self._lock:
-            self._count(*{None, party}, size_bytes=-size_bytes, files=-1)
+            self._count(*{None, party}, size_bytes=-size_bytes, files=-files)
+
+    @contextlib.contextmanager
+    def room(self, party: str | None) -> Iterator[Callable[[int], None]]:
+        """Give a function that reserves bytes until the block ends. It raises UploadRefusedError."""
+        reserved = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal reserved
+            self.reserve(party, size_bytes=size_bytes)
+            reserved += size_bytes
+
+        try:
+            yield take
+        finally:
+            self.release(party, size_bytes=reserved, files=0)
 
     def keep(self, incoming: pathlib.Path, sha256: str, party: str | None) -> StoredFile:
         """Give a file that was received its name, and make the name safe on disk. Raises OSError."""
@@ -217,7 +232,7 @@ class Upload:
                 view = view[os.write(self._descriptor, view) :]
 
     def finish(self) -> StoredFile:
-        """Make the file safe on disk and return what it is. Raises StorageError."""
+        """Make the file safe on disk and return it. Raises StorageError."""
         with _writing():
             os.fsync(self._descriptor)
             stored = self._store.keep(self._path, self._digest.hexdigest(), self._party)

@@ -19,14 +19,15 @@ import pathlib
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import uvicorn
-from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import parse_options_header
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -46,74 +47,13 @@ SWEEP_S = 600.0
 HISTORIC_PATH = "/upload/"
 FIELD = "file"
 _MAX_CONNECTIONS = 600
-"""More than nftables.conf allows one address; each has up to 280 KB over TLS."""
+"""More than nftables.conf allows one address; each has up to 350 KB over TLS."""
 _PROGRESS_BYTES = 65_536
 # The headers and borders of a multipart body may add so much to the file itself.
 _MULTIPART_EXTRA_BYTES = 16_384
 
 
 # --- the application --------------------------------------------------------------------------------------------------
-
-
-class FormFile:
-    """Takes the field ``file`` out of a multipart body as it streams in, and hands its bytes to ``take``.
-
-    Other fields, and every file name, are ignored. ``complete`` tells whether the body has ended and held the file.
-    Raises UploadRefusedError for a content type or body that is not multipart, and for a second file.
-    """
-
-    def __init__(self, content_type: str, take: Callable[[bytes], None]) -> None:
-        kind, options = parse_options_header(content_type)
-        if kind != b"multipart/form-data" or b"boundary" not in options:
-            raise UploadRefusedError(f"send multipart/form-data with the file in the field {FIELD!r}", status=400)
-        self._take = take
-        self._name = self._value = b""
-        self._is_wanted = self._is_found = self.complete = False
-        try:
-            self._parser = MultipartParser(
-                options[b"boundary"],
-                {
-                    "on_part_begin": self._on_part,
-                    "on_header_field": self._on_header_name,
-                    "on_header_value": self._on_header_value,
-                    "on_header_end": self._on_header,
-                    "on_part_data": self._on_content,
-                    "on_end": self._on_end,
-                },
-            )
-        except FormParserError as error:
-            raise UploadRefusedError(f"the multipart boundary is not usable: {error}", status=400) from None
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the body."""
-        try:
-            self._parser.write(chunk)
-        except FormParserError as error:
-            raise UploadRefusedError(f"the multipart body is malformed: {error}", status=400) from None
-
-    def _on_part(self) -> None:
-        self._is_wanted = False
-
-    def _on_header_name(self, chunk: bytes, start: int, end: int) -> None:
-        self._name += chunk[start:end]
-
-    def _on_header_value(self, chunk: bytes, start: int, end: int) -> None:
-        self._value += chunk[start:end]
-
-    def _on_header(self) -> None:
-        _, options = parse_options_header(self._value)
-        if self._name.lower() == b"content-disposition" and options.get(b"name") == FIELD.encode():
-            if self._is_found:
-                raise UploadRefusedError(f"the field {FIELD!r} is there twice; upload one file at a time", status=400)
-            self._is_wanted = self._is_found = True
-        self._name = self._value = b""
-
-    def _on_content(self, chunk: bytes, start: int, end: int) -> None:
-        if self._is_wanted:
-            self._take(chunk[start:end])
-
-    def _on_end(self) -> None:
-        self.complete = self._is_found
 
 
 class _Endpoints:
@@ -159,10 +99,10 @@ class _Endpoints:
                 stored = await self._stored(request, party, is_form=is_form)
         except UploadRefusedError as error:
             return _refusal(error.status, str(error))
-        except StorageError as error:
-            return _refusal(507, str(error))
         except TimeoutError:
             return _refusal(408, f"the upload took longer than {UPLOAD_S:.0f} s")
+        except (StorageError, OSError) as error:
+            return _refusal(507, str(error))
         except ClientDisconnect:
             return _refusal(400, "the client went away")
         logger.info("stored file %s of %d bytes for %s", stored.sha256, stored.size_bytes, party or "everyone")
@@ -183,20 +123,21 @@ class _Endpoints:
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length) > max_body_bytes:
             raise too_large(max_bytes)
-        received = 0
+        error = too_large(max_bytes)
         with self._store.receive(party) as upload:
-            form = FormFile(request.headers.get("content-type", ""), upload.write) if is_form else None
-            async for chunk in request.stream():
-                received += len(chunk)
-                if received > max_body_bytes:
-                    raise too_large(max_bytes)
-                await run_in_threadpool(form.feed if form else upload.write, chunk)
-            if form and not form.complete:
-                raise UploadRefusedError(f"the multipart body holds no complete field {FIELD!r}", status=400)
+            if is_form:
+                with self._store.room(party) as take:
+                    file = await _form_file(request, _bounded(request, max_body_bytes, error=error, take=take))
+                with contextlib.closing(file.file):
+                    while chunk := await file.read(_PROGRESS_BYTES):
+                        await run_in_threadpool(upload.write, chunk)
+            else:
+                async for chunk in _bounded(request, max_body_bytes, error=error):
+                    await run_in_threadpool(upload.write, chunk)
             return await run_in_threadpool(upload.finish)
 
     def _party(self, request: Request) -> str | None:
-        """Return who uploads; None where all share what there is. Raises UploadRefusedError or StorageError."""
+        """Return the uploading party; None where all share one quota. Raises UploadRefusedError or StorageError."""
         if self._tokens is None:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -211,6 +152,33 @@ class _Endpoints:
                 logger.warning("expired files cannot be deleted: %s", error)
             else:
                 logger.info("deleted %d expired files", deleted)
+
+
+async def _bounded(
+    request: Request, max_bytes: int, *, error: UploadRefusedError, take: Callable[[int], None] = lambda _size: None
+) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it streams in, and tell ``take`` each size. Raises the error when it is too long."""
+    received = 0
+    async for chunk in request.stream():
+        received += len(chunk)
+        if received > max_bytes:
+            raise error
+        take(len(chunk))
+        yield chunk
+
+
+async def _form_file(request: Request, body: AsyncGenerator[bytes, None]) -> UploadFile:
+    """Return the file in the field ``file`` of a multipart body; its name is ignored. Raises UploadRefusedError."""
+    parser = MultiPartParser(request.headers, body, max_files=1, max_fields=10)
+    parser.spool_max_size = _PROGRESS_BYTES
+    try:
+        form = await parser.parse()
+    except (MultiPartException, FormParserError, LookupError) as error:
+        raise UploadRefusedError(f"send multipart/form-data with one file: {error}", status=400) from None
+    file = form.get(FIELD)
+    if not isinstance(file, UploadFile):
+        raise UploadRefusedError(f"the multipart body holds no complete file in the field {FIELD!r}", status=400)
+    return file
 
 
 def _refusal(status: int, reason: str) -> Response:
@@ -243,6 +211,8 @@ def serve(
     BrokerStartError or StorageError.
     """
     store = FileStore(folder, limits)
+    # Forms are spooled there, as the containers of compose.yaml have no other folder to write to.
+    tempfile.tempdir = str(store.incoming)
     with contextlib.closing(ports.listening(host, port)) as listener:
         scheme = "https" if certificate else "http"
         url = (public_url or f"{scheme}://{ports.url_host(host)}:{listener.getsockname()[1]}").rstrip("/")

@@ -24,7 +24,7 @@ class SettingsError(FedmonError):
 
 
 class NoAnswerError(FedmonError):
-    """Somebody is there but did not answer within the stated time."""
+    """A party is there but did not answer within the stated time."""
 
     exit_code = 6
 
@@ -70,18 +70,18 @@ class StorageError(FedmonError):
 
 
 class NotFoundError(FedmonError):
-    """What was named does not exist; says what was looked for, and where what exists can be listed."""
+    """The named thing does not exist; names it, and the command that lists the existing ones."""
 
     exit_code = 3
 
 
 class ConflictError(FedmonError):
-    """What was asked clashes with what is there already, or a policy refuses it; names both."""
+    """A request clashes with the present state or a policy; names both."""
 
     exit_code = 4
 
 
 class InvalidInputError(FedmonError, ValueError):
-    """A value, file or table that was handed in cannot be used; names it and says what would do."""
+    """A value, file or table of the caller cannot be used; names it and the allowed ones."""
 
     exit_code = 2

@@ -1,8 +1,7 @@
 """Files and folders of ours: written whole or not at all, locked, and private.
 
 A file that is being written has no name until it is complete: a process that is killed leaves nothing, and the old file
-stays. Where a file system has no files without names, a hidden one is used; the next process that replaces the same
-file removes what killed ones left.
+stays. On a file system without nameless files the new one is hidden, and a killed process leaves it.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ _OTHERS = 0o077
 _LOCK_RETRY_S = 0.02
 """How often a held lock is tried again: flock can wait, but not until a deadline."""
 _NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
-_PART = ".part"
 
 
 class TargetExistsError(StorageError):
-    """Somebody else made the file in the meantime."""
+    """Another process made the file in the meantime."""
 
 
 def target_of(path: Path) -> Path:
@@ -69,7 +67,6 @@ def replacing(path: Path, *, only_new: bool = False) -> Iterator[Path]:
     """
     target = target_of(path)
     with storage_errors(path):
-        _remove_abandoned(target)
         staged = _Staged(target)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -153,7 +150,6 @@ class _Staged:
                 raise
             self.path = self._name = self._part()
             self.fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        fcntl.flock(self.fd, fcntl.LOCK_EX)  # says that its writer lives; see _remove_abandoned
 
     def publish(self, *, only_new: bool) -> None:
         """Put what was written in the target's place. Raises OSError and TargetExistsError."""
@@ -168,7 +164,7 @@ class _Staged:
                 self._name.replace(self.target)
                 self._name = None
         except FileExistsError as error:
-            raise TargetExistsError(f"{self.target} was made by somebody else in the meantime") from error
+            raise TargetExistsError(f"{self.target} was made by another process in the meantime") from error
 
     def close(self) -> None:
         """Let go of the file; what was not published is gone."""
@@ -188,19 +184,7 @@ class _Staged:
             os.close(folder)
 
     def _part(self) -> Path:
-        return self.target.with_name(f".{self.target.name[:200]}.{os.urandom(6).hex()}{_PART}")
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Remove what killed writers of the same file left; that of a living one is locked."""
-    prefix = f".{target.name[:200]}."
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(target.parent):
-            if not (entry.name.startswith(prefix) and entry.name.endswith(_PART)):
-                continue
-            with contextlib.suppress(OSError), open(entry.path, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                Path(entry.path).unlink()
+        return self.target.with_name(f".{self.target.name[:200]}.{os.urandom(6).hex()}.part")
 
 
 class LockFile:

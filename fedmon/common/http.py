@@ -20,8 +20,8 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -67,11 +67,11 @@ class UrlRefusedError(RepositoryError):
     exit_code = 4
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A URL in its parts; one that may be used has the checked addresses of its host."""
+class Target(NamedTuple):
+    """A URL in its parts, with the checked addresses of its host."""
 
     url: str
-    scheme: Literal["http", "https"]
+    scheme: str
     host: str
     port: int
     path: str
@@ -103,7 +103,7 @@ def checked_target(
     for address in addresses:
         if reason := _refusal(target, address):
             raise UrlRefusedError(f"{url!r} leads to {address}: {reason}")
-    return msgspec.structs.replace(target, addresses=tuple(map(str, addresses)))
+    return target._replace(addresses=tuple(map(str, addresses)))
 
 
 def _parsed(url: str) -> Target:
@@ -111,38 +111,21 @@ def _parsed(url: str) -> Target:
         raise UrlRefusedError(f"{url[:100]!r} is not a plain URL of at most {MAX_URL_LENGTH} ASCII characters")
     try:
         split = urlsplit(url)
-        port = split.port
+        host = (split.hostname or "").rstrip(".")
+        if "[" in split.netloc:
+            host = str(ipaddress.IPv6Address(host))
+        port = split.port or (443 if split.scheme == "https" else 80)
     except ValueError as error:
         raise UrlRefusedError(f"{url!r} is not a URL: {error}") from None
     if split.scheme not in ("http", "https"):
         raise UrlRefusedError(f"{url!r} is neither http nor https")
     if "@" in split.netloc or split.fragment or "#" in url:
         raise UrlRefusedError(f"{url!r} holds a user name or a fragment; neither belongs there")
-    return Target(
-        url=url,
-        scheme="https" if split.scheme == "https" else "http",
-        host=_host(split, url),
-        port=port or (443 if split.scheme == "https" else 80),
-        path=_path(split, url),
-    )
-
-
-def _host(split: SplitResult, url: str) -> str:
-    host = (split.hostname or "").rstrip(".")
-    if "[" in split.netloc:
-        try:
-            return str(ipaddress.IPv6Address(host))
-        except ValueError:
-            raise UrlRefusedError(f"{url!r} names no usable IPv6 address") from None
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) and "[" not in split.netloc:
         raise UrlRefusedError(f"{url!r} names no usable host")
-    return host
-
-
-def _path(split: SplitResult, url: str) -> str:
     if _HIDDEN.search(split.path) or any(unquote(part) in {".", ".."} for part in split.path.split("/")):
         raise UrlRefusedError(f"{url!r} hides a way out of its path")
-    return split.path
+    return Target(url, split.scheme, host, port, split.path)
 
 
 def _lies_under(target: Target, base: Target) -> bool:
@@ -209,15 +192,8 @@ def download(
 ) -> bytes:
     """Fetch a file; like `download_to`, but into memory."""
     content = io.BytesIO()
-    download_to(
-        content,
-        url,
-        sha256=sha256,
-        size_bytes=size_bytes,
-        max_bytes=max_bytes,
-        deadline_s=deadline_s,
-        allowed_urls=allowed_urls,
-    )
+    limits: dict[str, Any] = {"max_bytes": max_bytes, "deadline_s": deadline_s, "allowed_urls": allowed_urls}
+    download_to(content, url, sha256=sha256, size_bytes=size_bytes, **limits)
     return content.getvalue()
 
 
@@ -242,7 +218,7 @@ def download_to(
     with _answer("GET", target, deadline) as response:
         if response.status != 200:
             raise RepositoryError(
-                f"{url} answered {_status(response)}; 200 was expected and nothing else is followed",
+                f"{url} answered {response.status} {response.reason[:80]}; only 200 is taken, and no redirect",
                 http_status=response.status,
             )
         for chunk in _body(response, max_bytes=max_bytes, what=url):
@@ -282,9 +258,14 @@ def upload_from(file: BinaryIO, repository: RepositorySettings, *, sha256: str, 
     headers["Content-Length"] = str(size_bytes)
     with _answer("POST", target, deadline, headers=headers, body=file) as response:
         answer = b"".join(_body(response, max_bytes=_MAX_ANSWER_BYTES, what=url))
-        if response.status not in (200, 201):
-            raise RepositoryError(f"{url} did not store the file: {_status(response)}{_reason(answer)}")
-    document = _document(answer, url)
+    document: Any = None
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        document = msgspec.json.decode(answer)
+    if response.status not in (200, 201):
+        reason = f": {document['error']!s:.200}" if isinstance(document, dict) and "error" in document else ""
+        raise RepositoryError(f"{url} did not store the file: {response.status} {response.reason[:80]}{reason}")
+    if not isinstance(document, dict):
+        raise RepositoryError(f"{url} did not answer with JSON; is it a file repository?")
     if document.get("sha256", sha256) != sha256:
         raise RepositoryError(f"{url} says that it stored other bytes than it was given")
     stored = document.get("file") if historic else document.get("url")
@@ -386,30 +367,8 @@ def _body(response: HTTPResponse, *, max_bytes: int, what: str) -> Iterator[byte
         raise ConnectionError(f"the body ended after {received} of {announced} bytes")
 
 
-def _status(response: HTTPResponse) -> str:
-    return f"{response.status} {response.reason or ''}".strip()[:100]
-
-
 def _cause(error: Exception) -> str:
     cause = " ".join(str(error).split())[:200] or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
         cause += "; for an authority of your own, name its certificate in the environment variable SSL_CERT_FILE"
     return cause
-
-
-def _document(answer: bytes, url: str) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        document = None
-    if not isinstance(document, dict):
-        raise RepositoryError(f"{url} did not answer with JSON; is it a file repository?")
-    return document
-
-
-def _reason(answer: bytes) -> str:
-    try:
-        reason = msgspec.json.decode(answer)["error"]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return ""
-    return f": {' '.join(str(reason).split())[:200]}"

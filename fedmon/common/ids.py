@@ -118,7 +118,7 @@ def kept_researcher_id(folder: Path) -> str:
 def kept_client_id(folder: Path, party: str) -> str:
     """Return a party's client id at the broker: its name and 128 random bits, made once and kept in ``folder``.
 
-    A broker ends a connection when another one gives the same client id, so nobody else may know it. Safe among
+    A broker ends a connection when another one gives the same client id, so it is a secret. Safe among
     processes. Raises StorageError when the file cannot be made or read.
     """
     path = folder / CLIENT_FILE

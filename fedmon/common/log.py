@@ -90,12 +90,10 @@ class OutgoingLogHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Hand out a record without logging's own lock, so that one slow record never holds up another thread."""
-        if record.name != OUR_LOGGER and not record.name.startswith(f"{OUR_LOGGER}."):
-            return False
+        is_ours = f"{record.name}.".startswith(f"{OUR_LOGGER}.")
         # A record that came from a node and is logged here again must not go round.
-        if getattr(record, "fedmon_remote", False):
-            return False
-        if getattr(self._inside, "busy", False) or not self.filter(record):
+        is_remote = getattr(record, "fedmon_remote", False)
+        if not is_ours or is_remote or getattr(self._inside, "busy", False) or not self.filter(record):
             return False
         self._inside.busy = True
         try:

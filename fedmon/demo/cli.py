@@ -63,8 +63,8 @@ ROUND_S = 60.0
 
 Parts = Mapping[str, Mapping[str, Any]]
 Row = Sequence[str]
-Update = Callable[[Row, Sequence[Row], float], None]
-"""Shows columns and rows, and the share of the watch that is over, 0 to 1."""
+Update = Callable[[Row, Sequence[Row]], None]
+"""Shows columns and rows."""
 _INDENT = 4
 _PLAIN_WIDTH = 120
 
@@ -125,7 +125,7 @@ def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:
 def _keep(
     broker: BrokerEngine, hospitals: Hospitals, screen: DemoScreen, document: dict[str, Any], *, json: bool
 ) -> None:
-    """Say how to connect, then wait until somebody ends us."""
+    """Print how to connect, then wait for a signal."""
     python = f'import fedmon; fed = fedmon.Federation("{broker.url}").start(); print(fed.nodes())'
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"
     owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in NODES}
@@ -181,14 +181,12 @@ class DemoScreen:
         from rich.console import Group, RenderableType
         from rich.live import Live
         from rich.padding import Padding
-        from rich.progress_bar import ProgressBar
 
-        def shown(columns: Row, rows: Sequence[Row], done: float) -> RenderableType:
-            bar = [ProgressBar(total=1.0, completed=done, width=40)] if self._console.is_terminal else []
-            return Padding(Group(title, _table(columns, rows), *bar), (0, 0, 0, _INDENT), expand=False)
+        def shown(columns: Row, rows: Sequence[Row]) -> RenderableType:
+            return Padding(Group(title, _table(columns, rows)), (0, 0, 0, _INDENT), expand=False)
 
-        with Live(shown((), (), 0.0), console=self._console, refresh_per_second=5) as live:
-            yield lambda columns, rows, done: live.update(shown(columns, rows, done))
+        with Live(shown((), ()), console=self._console, refresh_per_second=5) as live:
+            yield lambda columns, rows: live.update(shown(columns, rows))
         if not self._console.is_terminal:
             self._console.print()  # rich ends the last line on a terminal only
 
@@ -336,7 +334,7 @@ class Story:
                     state.take(sample)
                 table = HOST.table(state).narrowed(self._screen.width)
                 rows = [[cell.text for cell in row.cells] for row in table.rows]
-                update(table.headers, rows, min(1.0, deadline.elapsed_s() / WATCH_S))
+                update(table.headers, rows)
             lost = watch.lost
         latest = {node: state.latest(node, "host") or Latest() for node in NODES}
         counts = {node: newest.samples for node, newest in latest.items()}
@@ -381,7 +379,7 @@ class Story:
         with self._screen.live("how good the model was that each round began with, over all rows") as update:
             for one in Regression(self._fed, self._plan).rounds():
                 rounds.append(one)
-                update(round_columns(NODES), [round_row(each, NODES) for each in rounds], one.progress)
+                update(round_columns(NODES), [round_row(each, NODES) for each in rounds])
         self._time("regression", time.monotonic() - started)
         self._screen.note(explanation(rounds[-1]))
         if not rounds[-1].is_last:
@@ -424,7 +422,7 @@ class Story:
     def _wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = Deadline(timeout_s)
         with self._changed:
-            # A short turn lets us see a node that ended by itself, which nobody would tell us.
+            # A short turn lets us see a node that ended by itself, of which no message tells.
             while not self._changed.wait_for(condition, timeout=min(0.5, deadline.left_s())):
                 if not what.endswith("going offline"):
                     self._hospitals.check_alive()
@@ -478,11 +476,6 @@ class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
     def is_last(self) -> bool:
         """Whether nothing changes any more."""
         return self.step < ENOUGH
-
-    @property
-    def progress(self) -> float:
-        """How much of the training is over at the least, 0 to 1."""
-        return 1.0 if self.is_last else self.number / MAX_ROUNDS
 
 
 class Regression:
@@ -559,25 +552,23 @@ def round_columns(nodes: Sequence[str]) -> list[str]:
 
 def round_row(one: TrainingRound, nodes: Sequence[str]) -> list[str]:
     """Return the row of a round."""
-    costs = [_cost_cell(one.nodes.get(node)) for node in nodes]
+    costs = [_cost_cell(one.nodes[node]) for node in nodes]
     return [str(one.number), f"{one.accuracy:.1%}", f"{one.loss:.4f}", f"{one.seconds:.2f} s", *costs]
 
 
 def explanation(one: TrainingRound) -> str:
-    """Say what the columns of hospitals hold, and how plans were confined there."""
-    energy = "joules" if any(cost.joules is not None for cost in one.nodes.values()) else "no energy is measured here"
-    levels = {node: str(cost.sandbox) for node, cost in one.nodes.items()}
-    is_one = len(set(levels.values())) == 1
-    each_level = [*levels.values()][:1] if is_one else [f"{level} at {node}" for node, level in levels.items()]
-    sent = {cost.bytes_sent for cost in one.nodes.values()} | {cost.bytes_received for cost in one.nodes.values()}
-    each = next(iter(one.nodes.values()))
-    ways = f" ({each.bytes_sent} of the model there, {each.bytes_received} back)" if len(sent) <= 2 else ""
-    return f"at each hospital: seconds, bytes{ways}, {energy}; confined at level {', '.join(each_level)}"
+    """Explain the columns of hospitals, and name the confinement of plans there."""
+    costs = one.nodes.values()
+    energy = "joules" if any(cost.joules is not None for cost in costs) else "no energy is measured here"
+    levels = ", ".join(sorted({str(cost.sandbox) for cost in costs}))
+    sent, received = (max(getattr(cost, name) for cost in costs) for name in ("bytes_sent", "bytes_received"))
+    return (
+        f"at each hospital: seconds, bytes ({sent} of the model there, {received} back), {energy}; confined at level "
+        f"{levels}"
+    )
 
 
-def _cost_cell(cost: RoundCost | None) -> str:
-    if cost is None:
-        return "-"
+def _cost_cell(cost: RoundCost) -> str:
     seconds = "-" if cost.seconds is None else f"{cost.seconds:.2f} s"
     joules = "" if cost.joules is None else f" {cost.joules:.2f} J"
     return f"{seconds} {cost.bytes_sent + cost.bytes_received} B{joules}"

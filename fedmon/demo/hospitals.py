@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-import tomlkit
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings.keys import HISTORIC
@@ -83,7 +82,6 @@ class Hospitals:
         table = data / hospital.file
         table.write_bytes((DATA / hospital.file).read_bytes())
         self.owner(node_id, "init", "--id", node_id, "--broker", self._broker_url)
-        self._settle_for_any_sandbox(node_id)
         self.owner(node_id, "policy", "allow", "*")
         tags = [word for tag in hospital.tags for word in ("--tags", tag)]
         self.owner(
@@ -91,14 +89,6 @@ class Hospitals:
             "--description", hospital.description, *tags,
         )  # fmt: skip
         self.start(node_id)
-
-    def _settle_for_any_sandbox(self, node_id: str) -> None:
-        """Edit the settings as an owner would who wants plans to run on whatever machine this is."""
-        file = self.dir_of(node_id) / "node.toml"
-        document = tomlkit.parse(file.read_text())
-        runs: Any = document.setdefault("runs", tomlkit.table())
-        runs["sandbox"] = "limits"
-        file.write_text(tomlkit.dumps(document))
 
     def start(self, node_id: str) -> None:
         """Start the node's daemon."""
@@ -133,7 +123,7 @@ class Hospitals:
         return " | ".join(lines) or "(empty)"
 
     def owner(self, node_id: str, *words: str) -> dict[str, Any]:
-        """Run one of the owner's commands in a process of its own, and return its JSON. Raises DemoError."""
+        """Run one of the owner's commands in a process, and return its JSON. Raises DemoError."""
         line = [*_FEDMON, "node", *words, "--dir", str(self.dir_of(node_id)), "--json"]
         try:
             done = subprocess.run(
@@ -152,7 +142,8 @@ class Hospitals:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without settings: the demo must not follow what the user set for something else."""
-    return {
+    """Return our environment without the user's settings; plans run in the best sandbox of this machine, if any."""
+    kept = {
         name: value for name, value in os.environ.items() if not name.startswith("FEDMON_") and name not in HISTORIC
     }
+    return kept | {"FEDMON_RUNS_SANDBOX": "limits"}

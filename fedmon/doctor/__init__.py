@@ -1,1 +1,1 @@
-"""`fedmon doctor`: finds out why something does not work, and says what to do about it."""
+"""`fedmon doctor`: checks with advice for each failure."""

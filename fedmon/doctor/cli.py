@@ -82,7 +82,7 @@ class CheckStatus(enum.Enum):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One check: what was found, and what to do about it."""
+    """One check: its finding and the advice."""
 
     name: str
     found: str
@@ -188,7 +188,7 @@ def is_mosquitto(broker: BrokerSettings, *, client_id: str, timeout_s: float) ->
 
 
 def products(broker: BrokerSettings) -> Iterator[Check]:
-    """Check the needs of RabbitMQ or NATS, where one greets at the port of its own protocol beside MQTT."""
+    """Check the needs of RabbitMQ or NATS, where one answers at the port of its main protocol."""
     for host in broker.hosts:
         rabbitmq = _RABBITMQ.search(_greeting(host.host, AMQP_PORT, AMQP_HEADER, broker.connect_timeout_s))
         nats = _NATS.search(_greeting(host.host, NATS_PORT, b"", broker.connect_timeout_s))

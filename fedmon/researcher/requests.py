@@ -174,7 +174,7 @@ class Requests(metaclass=OnePerProcess):
                 )
                 session.inbox.put(own_topic, payload)
                 return
-            message = checked(msg, topic, researcher_id=session.researcher_id).get_dict()
+            message = checked(msg, topic, researcher_id=session.researcher_id)
         except InvalidMessageError as error:
             logger.error("message on topic %r ignored: %s", topic, error)  # noqa: TRY400 - the message says it all
             return

@@ -113,10 +113,6 @@ def test_without_users_the_network_is_refused(host: str, tmp_path: Path) -> None
     assert "fedmon broker user add" in finished.stderr
 
 
-def test_an_unknown_engine_is_wrong_use(tmp_path: Path) -> None:
-    assert fedmon_broker("start", "--engine", "kafka", "--data-dir", tmp_path).returncode == 2
-
-
 def test_the_embedded_engine_refuses_a_folder_with_users(tmp_path: Path) -> None:
     with_one_user(tmp_path)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -91,14 +90,6 @@ def test_another_broker_on_the_port_is_not_adopted(engine: BrokerEngine, tmp_pat
     assert answers(engine)
 
 
-def test_a_foreign_listener_on_the_port_is_not_adopted(tmp_path: pathlib.Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as foreign:
-        port = foreign.getsockname()[1]
-        for engine in (EmbeddedEngine(port=port, folder=tmp_path), MosquittoEngine(port=port, folder=tmp_path)):
-            with pytest.raises(PortInUseError):
-                engine.start()
-
-
 @pytest.mark.parametrize("victim", ["the process that started it", "its keeper"])
 @pytest.mark.parametrize("engine_class", ENGINES)
 def test_the_broker_dies_with_its_parent(engine_class: type[BrokerEngine], victim: str, tmp_path: pathlib.Path) -> None:
@@ -145,14 +136,6 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: pathlib.Path) -> None:
     assert not broker.alive()
 
 
-def test_an_address_of_another_machine_is_refused_with_advice(tmp_path: pathlib.Path) -> None:
-    broker = EmbeddedEngine(host="127.0.0.1", port=1, folder=tmp_path)
-    broker.host = "192.0.2.77"
-
-    with pytest.raises(BrokerStartError, match=r"cannot listen on port 1 of 192\.0\.2\.77.*use an address of this"):
-        broker.start()
-
-
 @pytest.mark.usefixtures("installed_mosquitto")
 @pytest.mark.skipif(sys.platform != "linux", reason="the delay is one of Linux")
 def test_a_round_trip_at_qos_1_does_not_wait_for_delayed_acknowledgements() -> None:
@@ -182,8 +165,3 @@ def test_a_broker_without_a_folder_removes_its_traces() -> None:
     broker.stop()
 
     assert not folder.exists()
-
-
-def test_engines_are_chosen_by_name_and_mosquitto_comes_first() -> None:
-    assert EmbeddedEngine is choose_engine("embedded")
-    assert (MosquittoEngine if MosquittoEngine.available() else EmbeddedEngine) is choose_engine("auto")

@@ -9,12 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedmon.broker.errors import UploadRefusedError
 from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits
-from fedmon.broker.repository import FormFile
 
 DAY_S = 86_400.0
 
@@ -77,6 +74,18 @@ def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
             store.receive().__enter__()
 
     assert counts(store) == (1, 10)
+
+
+def test_room_for_a_form_is_counted_until_it_is_read(tmp_path: Path) -> None:
+    store = store_in(tmp_path, max_party_bytes=10)
+
+    with store.room("alice") as take:
+        take(8)
+        during = counts(store)
+        with pytest.raises(UploadRefusedError, match="the quota of alice is full"):
+            take(3)
+
+    assert (during, counts(store)) == ((0, 8), (0, 0))
 
 
 def test_what_has_expired_is_not_found_and_then_deleted(tmp_path: Path) -> None:
@@ -158,38 +167,6 @@ def test_many_uploads_at_once_are_counted_exactly(tmp_path: Path) -> None:
         thread.join()
 
     assert counts(store) == (40, 2 * sum(range(1, 21)))
-
-
-@given(content=st.binary(max_size=300), cuts=st.lists(st.integers(0, 400), max_size=8), name=st.text(max_size=20))
-def test_a_form_gives_the_files_exact_bytes_however_it_is_cut(content: bytes, cuts: list[int], name: str) -> None:
-    boundary = b"0123456789abcdef"
-    if b"\r\n--" + boundary in content:
-        return
-    before = b'--%s\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n' % boundary
-    file_name = name.encode(errors="replace").replace(b'"', b"").replace(b"\r", b"").replace(b"\n", b"")
-    head = b'--%s\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n' % (boundary, file_name)
-    body = before + head + content + b"\r\n--%s--\r\n" % boundary
-    taken = bytearray()
-    field = FormFile(f"multipart/form-data; boundary={boundary.decode()}", taken.extend)
-
-    position = 0
-    for cut in [*sorted(cuts), len(body)]:
-        field.feed(body[position : max(cut, position)])
-        position = max(cut, position)
-
-    assert bytes(taken) == content
-    assert field.complete
-
-
-@given(noise=st.binary(max_size=500))
-def test_noise_is_refused_or_holds_no_file(noise: bytes) -> None:
-    field = FormFile("multipart/form-data; boundary=b", bytearray().extend)
-
-    try:
-        field.feed(noise)
-    except UploadRefusedError:
-        return
-    assert not field.complete or b"file" in noise
 
 
 def _age(store: FileStore, file: StoredFile, seconds: float) -> None:

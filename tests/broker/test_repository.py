@@ -32,6 +32,7 @@ class Repository:
     def __init__(self, running: Foreground, folder: Path) -> None:
         self.url: str = running.facts["url"]
         self.folder = folder
+        self.pid = running.process.pid
         self.token_file = Path(running.facts["token_file"])
         self.headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
         self.settings = RepositorySettings(url=self.url, token_file=self.token_file)
@@ -109,6 +110,25 @@ def test_the_historic_upload_answers_as_it_always_did(repository: Repository) ->
     assert requests.get(document["file"], timeout=10).content == CONTENT
 
 
+def test_a_form_on_its_way_lies_in_the_folder_of_the_files(repository: Repository) -> None:
+    head = f"POST /upload/ HTTP/1.1\r\nHost: x\r\nAuthorization: {repository.headers['Authorization']}\r\n"
+    form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="plan"\r\n\r\n' + b"x" * 200_000
+
+    def spooled() -> list[str]:
+        links = []
+        for descriptor in Path(f"/proc/{repository.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                links.append(str(descriptor.readlink()))
+        return [link for link in links if link.endswith(" (deleted)")]
+
+    with socket.create_connection(("127.0.0.1", repository.port), timeout=5) as connection:
+        connection.sendall(f"{head}Content-Type: multipart/form-data; boundary=b\r\n".encode())
+        connection.sendall(b"Content-Length: 300000\r\n\r\n" + form)
+        (place,) = wait_until(spooled, what="a form of which only a part has come")
+
+    assert place.startswith(f"{repository.folder}/incoming/")
+
+
 def test_the_client_speaks_the_historic_form_when_the_url_says_so(repository: Repository) -> None:
     settings = RepositorySettings(url=f"{repository.url}/upload/", token_file=repository.token_file)
 
@@ -133,9 +153,11 @@ def test_a_file_over_the_cap_is_refused_while_it_streams_and_leaves_nothing(repo
     announced = requests.post(f"{repository.url}/files", data=b"x" * (MIB + 1), headers=repository.headers, timeout=10)
     streamed = _streamed(repository, "/files", {}, size_bytes=MIB + 1)
     multipart = {"Content-Type": "multipart/form-data; boundary=b"}
-    head = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
-    in_form = _streamed(repository, "/upload/", multipart, size_bytes=MIB + 1, head=head)
-    endless_field = _streamed(repository, "/upload/", multipart, size_bytes=3 * MIB, head=head.replace(b"file", b"no"))
+    head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="plan"\r\n\r\n'
+    in_form = _streamed(repository, "/upload/", multipart, size_bytes=2 * MIB, head=head)
+    endless_field = _streamed(
+        repository, "/upload/", multipart, size_bytes=3 * MIB, head=head.replace(b"file", b"no", 1)
+    )
 
     assert (exact.status_code, announced.status_code) == (201, 413)
     assert (streamed, in_form, endless_field) == (413, 413, 413)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.broker.errors import NameTakenError, UnknownUserError
+from fedmon.broker.errors import NameTakenError
 from fedmon.broker.folder import BrokerFolder
-from fedmon.broker.users import Role, User, Users, checked_password, generated_password
+from fedmon.broker.users import Role, User, Users, checked_password
 from fedmon.common.errors import InvalidIdError, SettingsError, StorageError
 
 PASSWORD = "correct horse battery"
@@ -19,18 +19,6 @@ PASSWORD = "correct horse battery"
 @pytest.fixture
 def users(tmp_path: Path) -> Users:
     return Users(BrokerFolder(tmp_path / "broker"))
-
-
-def test_users_are_listed_by_role_and_name(users: Users) -> None:
-    users.add("hospital-b", Role.NODE, PASSWORD)
-    users.add("alice", Role.RESEARCHER, PASSWORD)
-    users.add("hospital-a", Role.NODE, PASSWORD)
-
-    assert users.all() == [
-        User(name="hospital-a", role=Role.NODE),
-        User(name="hospital-b", role=Role.NODE),
-        User(name="alice", role=Role.RESEARCHER),
-    ]
 
 
 def test_a_password_is_kept_as_a_salted_hash_that_only_we_can_read(users: Users, tmp_path: Path) -> None:
@@ -85,15 +73,6 @@ def test_a_name_that_cannot_be_an_id_is_refused(users: Users, name: str, tmp_pat
     assert not (tmp_path / "broker").exists()
 
 
-def test_a_removed_user_is_gone_and_an_unknown_one_is_an_error(users: Users) -> None:
-    users.add("a", Role.NODE, PASSWORD)
-
-    assert users.remove("a") is Role.NODE
-    assert users.all() == []
-    with pytest.raises(UnknownUserError, match="fedmon broker user list"):
-        users.remove("a")
-
-
 def test_a_damaged_password_file_is_named_with_its_line(users: Users, tmp_path: Path) -> None:
     users.add("a", Role.NODE, PASSWORD)
     file = tmp_path / "broker" / "passwords" / "nodes"
@@ -126,10 +105,3 @@ def test_a_password_that_will_not_do_is_refused_without_being_shown(password: st
         checked_password(password, source="a file")
 
     assert not password or password not in str(refused.value)
-
-
-def test_generated_passwords_are_long_and_differ() -> None:
-    made = {generated_password() for _ in range(100)}
-
-    assert len(made) == 100
-    assert {len(password) for password in made} == {32}

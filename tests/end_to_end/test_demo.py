@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 import pytest
 
@@ -222,4 +221,3 @@ def test_the_table_of_rounds_has_room_on_80_columns() -> None:
         "at each hospital: seconds, bytes (1590 of the model there, 2143 back), no energy is measured here; "
         "confined at level bubblewrap"
     )
-    assert round_row(msgspec.structs.replace(one, nodes={}), nodes)[4:] == ["-", "-", "-"]

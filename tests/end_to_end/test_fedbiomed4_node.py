@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.brokers import Broker
-from tests.support.fedbiomed4 import RECORD, Message, Overhearer, V4Researcher, payload
+from tests.support.fedbiomed4 import RECORD, Message, V4Researcher, payload
 from tests.support.historic_repository import HistoricRepository
+from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import stays, wait_until
@@ -275,17 +276,17 @@ def test_the_nodes_log_goes_out_as_their_nodes_write_it(researcher: V4Researcher
 def test_samples_stay_off_the_topic_on_which_their_researchers_listen(
     broker: Broker, researcher: V4Researcher, node: NodeProcess
 ) -> None:
-    with Overhearer(broker, "general/monitoring/#") as overhearer:
-        wait_until(lambda: overhearer.topics, what="a sample")
-        assert stays(lambda: overhearer.topics == {f"general/monitoring/{NODE}"}, 0.5)
+    with Listener(broker, "general/monitoring/#") as listener:
+        wait_until(listener.topics, what="a sample")
+        assert stays(lambda: listener.topics() == {f"general/monitoring/{NODE}"}, 0.5)
 
 
 def test_nothing_is_retained_but_its_presence(broker: Broker, researcher: V4Researcher) -> None:
     assert still_answers(researcher)
 
-    with Overhearer(broker, "#") as latecomer:
-        wait_until(lambda: latecomer.retained, what="what is retained")
-        assert stays(lambda: latecomer.retained == {f"general/status/{NODE}"}, 0.3)
+    with Listener(broker, "#") as latecomer:
+        wait_until(lambda: latecomer.topics(retained=True), what="a retained message")
+        assert stays(lambda: latecomer.topics(retained=True) == {f"general/status/{NODE}"}, 0.3)
 
 
 def test_a_list_longer_than_a_message_of_our_own_wire_comes_whole(

@@ -21,7 +21,7 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from tests.support.stubborn import broker_that_gives_connections_away, frozen_line, greeter, silent_peer
+from tests.support.stubborn import broker_that_gives_connections_away, greeter, silent_peer
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 1.0
@@ -264,7 +264,7 @@ def test_a_request_that_waits_through_a_broker_restart_is_asked_again_and_answer
 def test_a_line_that_goes_dead_is_noticed_and_one_that_heals_is_used_within_five_seconds(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
-    with frozen_line(mosquitto.port) as line, EchoNode(mosquitto.port, "a"):
+    with Proxy(mosquitto.port) as line, EchoNode(mosquitto.port, "a"):
         broker = broker_from_url(f"mqtt://127.0.0.1:{line.port}", keepalive_s=5, connect_timeout_s=1.0)
         settings = ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice")
         with Federation(settings=settings) as federation:
@@ -273,7 +273,7 @@ def test_a_line_that_goes_dead_is_noticed_and_one_that_heals_is_used_within_five
 
             outcomes = federation.ping(timeout_s=0.5)
             wait_until(lambda: not federation.status().connected, 15)
-            line.thaw()
+            line.heal()
             started = time.monotonic()
             wait_until(lambda: federation.status().connected and federation.ping(timeout_s=1.0).ok, 10)
 

@@ -8,81 +8,51 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import NoneType, TracebackType
-from typing import Any, Self
+from types import NoneType
+from typing import Any
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.brokers import Broker
+from tests.support.listener import Subscriber
 from tests.support.waiting import wait_until
 
 PAYLOADS = Path(__file__).parent.parent / "data" / "fedbiomed4"
 Message = dict[str, Any]
 Types = dict[str, type | tuple[type, ...]]
 
-_REPLY: Types = {"researcher_id": str, "node_id": str, "command": str, "protocol_version": str}
-_REQUEST: Types = {"researcher_id": str, "command": str, "protocol_version": str}
-_OPTIONAL_INT = (int, NoneType)
-
-REQUESTS: dict[str, Types] = {
-    "ping": _REQUEST | {"sequence": int},
-    "list": _REQUEST,
-    "search": _REQUEST | {"tags": list},
-    "approval": _REQUEST | {"description": str, "sequence": int, "training_plan_url": str},
-    "training-plan-status": _REQUEST | {"job_id": str, "training_plan_url": str},
-    "train": _REQUEST
-    | {
-        "job_id": str, "params_url": str, "training_args": dict, "dataset_id": str, "training": bool,
-        "model_args": dict, "training_plan_url": str, "training_plan_class": str,
-        "secagg_servkey_id": (str, NoneType), "secagg_biprime_id": (str, NoneType),
-        "secagg_random": (float, NoneType), "secagg_clipping_range": _OPTIONAL_INT, "round": int,
-        "aggregator_args": dict,
-    },
-}  # fmt: skip
-REPLIES: dict[str, Types] = {
-    "pong": _REPLY | {"success": bool, "sequence": int},
-    "list": _REPLY | {"success": bool, "databases": list, "count": int},
-    "search": _REPLY | {"success": bool, "databases": list, "count": int},
-    "approval": _REPLY | {"sequence": int, "status": int, "success": bool},
-    "training-plan-status": _REPLY
-    | {
-        "job_id": str, "success": bool, "approval_obligation": bool, "status": str, "msg": str,
-        "training_plan_url": str,
-    },
-    "train": _REPLY
-    | {
-        "job_id": str, "success": bool, "dataset_id": str, "params_url": str, "timing": dict,
-        "sample_size": _OPTIONAL_INT, "msg": str,
-    },
-    "error": _REPLY | {"errnum": str, "extra_msg": str},
-    "log": _REPLY | {"level": str, "msg": str},
-    "add_scalar": _REPLY
-    | {
-        "job_id": str, "train": bool, "test": bool, "test_on_local_updates": bool, "test_on_global_updates": bool,
-        "metric": dict, "epoch": _OPTIONAL_INT, "total_samples": int, "batch_samples": int, "num_batches": int,
-        "num_samples_trained": _OPTIONAL_INT, "iteration": int,
-    },
-}  # fmt: skip
-"""The field sets of version 4.4, written down from its message classes."""
-
-RECORD: Types = {
-    "name": str, "data_type": str, "tags": list, "description": str, "shape": list, "dataset_id": str,
-    "dataset_parameters": (dict, NoneType),
-}  # fmt: skip
-"""What a node tells of a dataset when asked to list; a search brings ``dtypes``, a list, as well."""
+_MAY_BE_NULL = {"epoch", "num_samples_trained", "sample_size"}
+_COMMANDS = ("ping", "list", "search", "approval", "training_plan_status", "train")
 
 
 def payload(name: str) -> Message:
     """Return one of the payloads that were written down by hand."""
     document: Message = json.loads((PAYLOADS / f"{name}.json").read_text())
     return document
+
+
+def _shapes(*names: str) -> dict[str, Types]:
+    """Return by command the fields and types of recorded messages; a field that is null there may be anything."""
+    return {
+        (message := payload(name))["command"]: {
+            field: (type(value), NoneType) if field in _MAY_BE_NULL else object if value is None else type(value)
+            for field, value in message.items()
+        }
+        for name in names
+    }
+
+
+REQUESTS = _shapes(*(f"{command}_request" for command in _COMMANDS))
+REPLIES = _shapes(*(f"{command}_reply" for command in _COMMANDS), "error", "log", "add_scalar")
+RECORD: Types = {
+    "name": str, "data_type": str, "tags": list, "description": str, "shape": list, "dataset_id": str,
+    "dataset_parameters": (dict, NoneType),
+}  # fmt: skip
+"""What a node tells of a dataset when asked to list; a search brings ``dtypes``, a list, as well."""
 
 
 def fault(message: object, shapes: dict[str, Types]) -> str:
@@ -98,32 +68,18 @@ def fault(message: object, shapes: dict[str, Types]) -> str:
     return f"fields {wrong} are of another type: {message}" if wrong else ""
 
 
-class Party:
-    """A client with a random id and a clean start, as version 4.4 has it; a context manager."""
+class Party(Subscriber):
+    """A client with a random id and a clean start, as version 4.4 has it; a context manager.
+
+    It hears at QoS 1, unlike the real ones, to see at which QoS others publish.
+    """
 
     def __init__(self, broker: Broker, shapes: dict[str, Types], topics: tuple[str, ...], send_topic: str) -> None:
-        self._broker, self._shapes, self._send_topic = broker, shapes, send_topic
-        self._subscribed = threading.Event()
+        super().__init__(broker, *topics)
+        self._shapes, self._send_topic = shapes, send_topic
         self.heard: list[Message] = []
         self.faults: list[str] = []
         self.qos: set[int] = set()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"v4-{uuid.uuid4().hex[:8]}")
-        # At QoS 1, unlike the real ones, to see at which QoS others publish.
-        self._client.on_connect = lambda client, *_: client.subscribe([(topic, 1) for topic in topics])
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.on_message = self._on_message
-
-    def __enter__(self) -> Self:
-        self._client.connect("127.0.0.1", self._broker.port)
-        self._client.loop_start()
-        assert self._subscribed.wait(10)
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
 
     def send(self, message: Message | bytes, *, topic: str | None = None) -> None:
         """Publish a message, or bytes as they are, at QoS 0."""
@@ -133,7 +89,7 @@ class Party:
     def handle(self, message: Message) -> None:
         """Do what this party does with a message that it understands."""
 
-    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def hear(self, message: mqtt.MQTTMessage) -> None:
         if self.faults:
             return
         self.qos.add(message.qos)
@@ -174,20 +130,6 @@ class V4Researcher(Party):
         wait_until(lambda: len(self.replies(answer)) > before or self.faults, what=f"a reply {answer} to {name}")
         assert not self.faults, self.faults
         return self.replies(answer)[before]
-
-
-class Overhearer(Party):
-    """Hears what a filter brings, whatever it is: the topics, and which of them are retained."""
-
-    def __init__(self, broker: Broker, topic_filter: str) -> None:
-        super().__init__(broker, {}, (topic_filter,), "")
-        self.topics: set[str] = set()
-        self.retained: set[str] = set()
-
-    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
-        self.topics.add(message.topic)
-        if message.retain:
-            self.retained.add(message.topic)
 
 
 class V4Node(Party):

@@ -21,17 +21,16 @@ class Heard(NamedTuple):
     retained: bool
 
 
-class Listener:
-    """Hears everything under ``general``; a context manager."""
+class Subscriber:
+    """A client that hears filters at QoS 1; a context manager. A subclass takes messages in ``hear``."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.heard: list[Heard] = []
+    def __init__(self, broker: Broker, *filters: str) -> None:
         self._broker = broker
         self._ready = threading.Event()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"listener-{uuid.uuid4().hex[:8]}")
-        self._client.on_connect = lambda client, *_: client.subscribe("general/#", 1)
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"test-{uuid.uuid4().hex[:8]}")
+        self._client.on_connect = lambda client, *_: client.subscribe([(each, 1) for each in filters])
         self._client.on_subscribe = lambda *_: self._ready.set()
-        self._client.on_message = self._on_message
+        self._client.on_message = lambda _client, _userdata, message: self.hear(message)
 
     def __enter__(self) -> Self:
         self._client.connect("127.0.0.1", self._broker.port)
@@ -42,6 +41,21 @@ class Listener:
     def __exit__(self, *_: object) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+
+    def hear(self, message: mqtt.MQTTMessage) -> None:
+        """Take a message, on the thread of the client."""
+
+
+class Listener(Subscriber):
+    """Keeps everything that it hears."""
+
+    def __init__(self, broker: Broker, topic_filter: str = "general/#") -> None:
+        super().__init__(broker, topic_filter)
+        self.heard: list[Heard] = []
+
+    def topics(self, *, retained: bool = False) -> set[str]:
+        """Return the topics of messages so far, or of those alone that were ``retained``."""
+        return {each.topic for each in list(self.heard) if each.retained or not retained}
 
     def batches(self, stream: str) -> list[dict[str, Any]]:
         """Return the batches of one stream so far."""
@@ -56,6 +70,6 @@ class Listener:
         """Return one party's log records so far."""
         return [each.message for each in list(self.heard) if each.topic == f"general/logger/{node_id}"]
 
-    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def hear(self, message: mqtt.MQTTMessage) -> None:
         if message.payload:
             self.heard.append(Heard(message.topic, json.loads(message.payload), message.retain))

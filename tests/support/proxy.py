@@ -1,11 +1,10 @@
-"""A link that a test can cut and heal: a TCP proxy on the loopback address."""
+"""A link that a test can cut, freeze and heal: a TCP proxy on the loopback address."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
-from types import TracebackType
 from typing import Self
 
 
@@ -15,7 +14,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._target = port
         self._lock = threading.Lock()
-        self._is_cut = False
+        self._is_cut = self._is_frozen = False
         self._ends: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, name="proxy")]
@@ -33,17 +32,21 @@ class Proxy:
                 _end(end)
 
     def heal(self) -> None:
-        """Let connections through again."""
+        """Let connections through again; frozen ones stay lost, as behind a firewall that forgot them."""
+        if self._is_frozen:
+            self.cut()
         with self._lock:
-            self._is_cut = False
+            self._is_cut = self._is_frozen = False
+
+    def freeze(self) -> None:
+        """Let no byte through, on present and on new connections, without closing them."""
+        self._is_frozen = True
 
     def __enter__(self) -> Self:
         self._threads[0].start()
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _end(self._listener)
         self.cut()
         self._listener.close()
@@ -74,7 +77,8 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                sink.sendall(data)
+                if not self._is_frozen:
+                    sink.sendall(data)
         _end(sink)
         with self._lock:
             self._ends.discard(source)

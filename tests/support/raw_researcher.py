@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import json
-import threading
 import uuid
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.brokers import Broker
+from tests.support.listener import Subscriber
 from tests.support.waiting import wait_until
 
 
-class RawResearcher:
+class RawResearcher(Subscriber):
     """Hears every reply to ``researcher_id``; a context manager."""
 
     def __init__(self, broker: Broker, researcher_id: str = "raw") -> None:
+        super().__init__(broker, f"general/researcher/{researcher_id}/#")
         self.researcher_id = researcher_id
-        self._broker = broker
-        self._ready = threading.Event()
         self._sequence = 0
         self.replies: list[dict[str, Any]] = []
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, f"raw-{uuid.uuid4().hex[:8]}")
-        self._client.on_connect = lambda client, *_: client.subscribe(f"general/researcher/{researcher_id}/#", 1)
-        self._client.on_subscribe = lambda *_: self._ready.set()
-        self._client.on_message = self._on_message
-
-    def __enter__(self) -> Self:
-        self._client.connect("127.0.0.1", self._broker.port)
-        self._client.loop_start()
-        assert self._ready.wait(10)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
 
     def message(self, command: str, **fields: Any) -> dict[str, Any]:
         """Return a valid message; ``fields`` adds or replaces."""
@@ -83,5 +64,5 @@ class RawResearcher:
         """Return the error replies of one code so far."""
         return [reply for reply in list(self.replies) if reply["command"] == "error" and reply["code"] == code]
 
-    def _on_message(self, _client: Any, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def hear(self, message: mqtt.MQTTMessage) -> None:
         self.replies.append(json.loads(message.payload))

@@ -65,13 +65,13 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
 
 
-def rows(source: str, unit: Unit, texts: Mapping[str, str], *, labels: tuple[str, ...] = ()) -> list[Metric]:
-    """Make rows of one source and unit from name and help; the name says kind and scope."""
+def rows(source: str, unit: Unit | None, texts: Mapping[str, str], *, labels: tuple[str, ...] = ()) -> list[Metric]:
+    """Make rows of one source and unit from name and help; the name tells kind, scope and a unit that is None."""
     return [
         Metric(
             name=name,
             kind=Kind.COUNTER if name.endswith("_total") else Kind.INFO if name.endswith("_info") else Kind.GAUGE,
-            unit=unit,
+            unit=unit or _unit(name),
             scope=Scope(name.partition("_")[0]),
             help=text,
             source=source,
@@ -84,10 +84,8 @@ def rows(source: str, unit: Unit, texts: Mapping[str, str], *, labels: tuple[str
 def metrics(
     source: str, texts: Mapping[str, str], *, labels: tuple[str, ...] = (), unit: Unit | None = None
 ) -> list[Metric]:
-    """Make rows of one source from name and help; the name says kind, scope and, unless given, the unit."""
-    return [
-        row for name, text in texts.items() for row in rows(source, unit or _unit(name), {name: text}, labels=labels)
-    ]
+    """Make rows of one source from name and help; the name tells kind, scope and, unless given, the unit."""
+    return rows(source, unit, texts, labels=labels)
 
 
 def _unit(name: str) -> Unit:

@@ -1,4 +1,4 @@
-"""The one table of metrics: what each is called, counts, and means, and how its values are shown.
+"""The one table of metrics: names, kinds, meanings, and the formats of values.
 
 Column names on the wire, table headers and ``docs/metrics.md`` come from here. Names are in base units, which
 instance (CPU mode, device, interface, mount point) is meant is a label, and a counter ends in ``_total``.

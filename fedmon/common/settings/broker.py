@@ -1,4 +1,4 @@
-"""Where the broker is and how to prove who we are; secrets are read from files that nobody else can read."""
+"""The broker's address and our credentials; secrets are read from private files."""
 
 from __future__ import annotations
 

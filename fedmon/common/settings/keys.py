@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import textwrap
-import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +48,7 @@ _URL = Annotated[
     ),
 ]
 _WIDTH = 110
+_PATH = "path"
 _PLAIN = ("a text", "a path", "a list of texts", "a table", "a table of lists of texts")
 _SET: Mapping[tuple[str, str], Any] = {("node", "id"): "hospital-north"}
 """Keys that a file must set, with an example."""
@@ -99,52 +100,68 @@ _HEADS = {
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One setting: where it stands, what it may hold, and what it is when nobody sets it."""
+    """One setting: its place, its type with the type's JSON schema, and its default."""
 
     section: str
     name: str
     type: Any
     default: Any
-    description: str
+    schema: Mapping[str, Any]
+
+    @property
+    def description(self) -> str:
+        """The meaning of the setting."""
+        return str(self.schema.get("description", ""))
 
     @property
     def variable(self) -> str | None:
-        """The environment variable that overrides it; None where a variable could not hold it."""
+        """The environment variable that overrides it; None for a table."""
         return None if self.is_table else f"FEDMON_{self.section}_{self.name}".upper()
 
     @property
     def is_table(self) -> bool:
-        """Whether the value maps names to values, and stands below a header of its own."""
-        return typing.get_origin(_bare(self.type)) is Mapping
+        """Whether the value maps names to values, and stands below its own header."""
+        return self._part.get("type") == "object"
 
     @property
     def is_any_name(self) -> bool:
-        """Whether the name stands for any: the owner's plug-ins have names that only he knows."""
+        """Whether the name stands for any: plug-ins have names that only the owner knows."""
         return self.section == "plugins"
 
     @property
     def is_list(self) -> bool:
         """Whether the value is a list of texts, which a variable holds separated by commas."""
-        return typing.get_origin(_bare(self.type)) is tuple
+        return self._part.get("type") == "array"
 
     @property
     def is_path(self) -> bool:
         """Whether the value is a path, which is relative to the folder of the file that names it."""
-        return _bare(self.type) is Path
+        return self._part.get("format") == _PATH
+
+    @property
+    def _part(self) -> Mapping[str, Any]:
+        """The schema of a value that is not null."""
+        part: Mapping[str, Any] = self.schema.get("anyOf", [self.schema])[0]
+        return part
 
     def allowed(self) -> str:
-        """Say in words what the value may be."""
-        part = _without_none(self.type)
-        bare = _bare(part)
-        if typing.get_origin(bare) is Literal:
-            return "one of " + ", ".join(f'"{word}"' for word in typing.get_args(bare))
-        if bare in (int, float):
-            return f"a {'whole ' if bare is int else ''}number{_range(_meta(part))}"
+        """Return the values that are allowed, in words."""
+        for part in (self.type, *typing.get_args(self.type)):
+            if typing.get_origin(part) is Literal:  # in their order, which a schema does not keep
+                return "one of " + ", ".join(f'"{word}"' for word in typing.get_args(part))
         if self.is_table:
             return "a table" if self.is_any_name else "a table of lists of texts"
-        if self.is_list:
-            return "a list of texts"
-        return {bool: "true or false", Path: "a path"}.get(bare, "a text")
+        if self.is_path:
+            return "a path"
+        kinds = {
+            "integer": "a whole number",
+            "number": "a number",
+            "array": "a list of texts",
+            "boolean": "true or false",
+        }
+        words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
+        limits = (f" {word} {self._part[limit]}" for limit, word in words.items() if limit in self._part)
+        return kinds.get(self._part["type"], "a text") + "".join(limits)
 
 
 def sections_of(party: Party) -> dict[str, type[msgspec.Struct]]:
@@ -153,15 +170,16 @@ def sections_of(party: Party) -> dict[str, type[msgspec.Struct]]:
     return {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
 
 
+@functools.cache
 def keys_of(party: Party) -> tuple[Key, ...]:
     """Return every key of a party's settings file, in the order of the documented file."""
     sections = sections_of(party)
     found = _keys(party, _OWN[party], without=(*sections, "plugins"))
     for section, kind in sections.items():
         if section == "broker":
-            found.append(Key(section, "url", _URL, DEFAULT_URL, _description(_URL)))
+            found.append(_key(section, "url", _URL, DEFAULT_URL))
         if section == "repository" and party == "node":
-            found.append(Key("plugins", ANY_NAME, PluginSettings, {}, _description(PluginSettings)))
+            found.append(_key("plugins", ANY_NAME, PluginSettings, {}))
         found += _keys(section, kind, without=("hosts", "tls"))
     return tuple(found)
 
@@ -169,44 +187,21 @@ def keys_of(party: Party) -> tuple[Key, ...]:
 def _keys(section: str, struct: type[msgspec.Struct], *, without: tuple[str, ...] = ()) -> list[Key]:
     hints = typing.get_type_hints(struct, include_extras=True)
     return [
-        Key(section, field.name, hints[field.name], _default(field), _description(hints[field.name]))
+        _key(section, field.name, hints[field.name], _default(field))
         for field in msgspec.structs.fields(struct)
         if field.name not in without
     ]
+
+
+def _key(section: str, name: str, kind: Any, default: Any) -> Key:
+    schema = msgspec.json.schema(kind, schema_hook=lambda _path: {"type": "string", "format": _PATH})
+    return Key(section, name, kind, default, schema)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
     if field.default is not msgspec.NODEFAULT:
         return field.default
     return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else None
-
-
-def _meta(kind: Any) -> Meta:
-    return kind.__metadata__[0] if typing.get_origin(kind) is Annotated else Meta()
-
-
-def _description(kind: Any) -> str:
-    return _meta(kind).description or ""
-
-
-def _bare(kind: Any) -> Any:
-    """Return a type without its annotation and without `| None`."""
-    kind = _without_none(kind)
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
-
-
-def _without_none(kind: Any) -> Any:
-    """Return the part of `X | None` that is not None, with the annotation that says what it may be."""
-    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
-    if isinstance(inner, types.UnionType) or typing.get_origin(inner) is typing.Union:
-        return next(part for part in typing.get_args(inner) if part is not type(None))
-    return kind
-
-
-def _range(meta: Meta) -> str:
-    low = f"from {meta.ge}" if meta.ge is not None else f"above {meta.gt}" if meta.gt is not None else ""
-    high = f"to {meta.le}" if meta.le is not None else ""
-    return "".join(f" {part}" for part in (low, high) if part)
 
 
 def documented_file(party: Party, values: Mapping[tuple[str, str], Any] = _SET) -> str:

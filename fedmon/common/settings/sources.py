@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ def load_researcher(path: Path | None, environ: Mapping[str, str]) -> Researcher
     """Read the settings of a researcher.
 
     ``path`` None stands for FEDMON_RESEARCHER_FILE, else for researcher.toml in the user's configuration folder; only
-    that last one may be absent. An id that nobody gives is made once and kept in the folder. Raises SettingsError, and
+    that last one may be absent. A missing id is made once and kept in the folder. Raises SettingsError, and
     StorageError when the folder cannot be made.
     """
     if path is None and environ.get("FEDMON_RESEARCHER_FILE"):
@@ -117,8 +116,8 @@ def _read(path: Path, *, may_be_absent: bool) -> dict[str, Any]:
     if len(content) > _MAX_BYTES:
         raise SettingsError(f"settings file {path} is longer than {_MAX_BYTES} bytes; is it the right file?")
     try:
-        return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return msgspec.toml.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
 
 

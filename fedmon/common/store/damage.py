@@ -1,4 +1,4 @@
-"""A damaged SQLite file: how it is recognised, and how it gets out of the way."""
+"""Damaged SQLite files: recognised and set aside."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 
 
 class DamagedFileError(StorageError):
-    """A database holds what SQLite cannot have written."""
+    """A file is no sound SQLite database."""
 
 
 def tells_of_damage(error: StorageError) -> bool:

@@ -27,6 +27,13 @@ _TABLES = """
     CREATE TABLE IF NOT EXISTS handed (row INTEGER PRIMARY KEY);
     CREATE TABLE IF NOT EXISTS seen (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE);
 """
+_PENDING = (
+    "SELECT q._id, q.data, h.row IS NOT NULL FROM queue_default AS q LEFT JOIN handed AS h ON h.row = q._id "
+    "ORDER BY q._id"
+)
+_ADD = "INSERT INTO queue_default (data, timestamp) VALUES (?, ?)"
+_DROP = "DELETE FROM queue_default WHERE _id IN (SELECT _id FROM queue_default ORDER BY _id LIMIT ?)"
+_FORGET = "DELETE FROM seen WHERE number <= (SELECT MAX(number) FROM seen) - ?"
 
 
 class TasksQueueError(FedmonError):
@@ -75,10 +82,15 @@ class TasksQueue:
         Returns the documents' keys in order, higher than all before.
         """
         blobs = [persistqueue.serializers.json.dumps(dict(document)) for document in documents]
-        seen = [each for each in ids if each is not None]
+        seen, now = [each for each in ids if each is not None], time.time()
         with self._lock:
             drop = max(0, self._waiting + len(blobs) - self._max_items)
-            keys = self._opened().insert(blobs, ids=seen, keep_seen=self._max_seen, drop=drop)
+            with self._opened().transaction(synced=True) as connection:
+                keys = [connection.execute(_ADD, (blob, now)).lastrowid or 0 for blob in blobs]
+                connection.execute(_DROP, (drop,))
+                if seen:
+                    connection.executemany("INSERT OR IGNORE INTO seen (id) VALUES (?)", ((each,) for each in seen))
+                    connection.execute(_FORGET, (self._max_seen,))
             self._waiting += len(blobs) - drop
             if drop and not self.dropped:
                 logger.warning("queue in %s is full: the oldest documents are dropped", self._folder.path)
@@ -88,31 +100,33 @@ class TasksQueue:
     def pending(self) -> list[tuple[int, dict[str, Any], bool]]:
         """Return all documents in order: key, document, and whether it was being handed over before."""
         with self._lock:
-            rows = self._opened().rows()
+            rows = self._opened().rows(_PENDING)
         found = []
         for key, blob, handed in rows:
             try:
-                found.append((key, _read_document(blob), handed))
+                found.append((key, _read_document(blob), bool(handed)))
             except (ValueError, RecursionError) as error:
                 logger.warning("document %d of the queue in %s is skipped: %s", key, self._folder.path, error)
         return found
 
     def mark_handed(self, keys: Collection[int]) -> None:
         """Note on disk that these documents are being handed over."""
-        with self._lock:
-            self._opened().note_handed(keys)
+        with self._lock, self._opened().transaction() as connection:
+            connection.executemany("INSERT OR IGNORE INTO handed (row) VALUES (?)", ((key,) for key in keys))
 
     def discard(self, keys: Collection[int]) -> None:
         """Delete documents by key; unknown keys are ignored."""
         with self._lock:
-            file = self._opened()
-            file.delete(keys)
-            self._waiting = file.count()
+            rows = [(key,) for key in keys]
+            with self._opened().transaction() as connection:
+                connection.executemany("DELETE FROM queue_default WHERE _id = ?", rows)
+                connection.executemany("DELETE FROM handed WHERE row = ?", rows)
+            self._waiting = self._opened().count()
 
     def seen(self, message_id: str) -> bool:
         """Tell whether this id was stored before, also by an earlier process; the last ``max_seen`` are known."""
         with self._lock:
-            return self._opened().was_seen(message_id)
+            return bool(self._opened().rows("SELECT 1 FROM seen WHERE id = ?", message_id))
 
     def _open(self) -> _QueueFile:
         path = make_private(self._folder.path / FILE_NAME)
@@ -144,8 +158,8 @@ def _read_document(blob: object) -> dict[str, Any]:
 class _QueueFile(FIFOSQLiteQueue):
     """The tables of persist-queue, with several changes in one transaction; used under its owner's lock.
 
-    Each method that changes something has committed it when it returns, and raises StorageError if it cannot. A
-    commit outlives the process at once; a ``synced`` one outlives a loss of power too.
+    A commit outlives the process at once; a ``synced`` one outlives a loss of power too. Every method raises
+    StorageError.
     """
 
     _getter: sqlite3.Connection  # type: ignore[assignment] # the base class says None and sets a connection
@@ -165,54 +179,18 @@ class _QueueFile(FIFOSQLiteQueue):
             self._getter.execute("SELECT _id, data, timestamp FROM queue_default LIMIT 1").close()
             self._getter.execute("SELECT handed.row, seen.number, seen.id FROM handed, seen LIMIT 1").close()
 
-    def rows(self) -> list[tuple[int, object, bool]]:
-        """Return all rows in order: id, blob, and whether it was being handed over before."""
+    def rows(self, statement: str, *values: object) -> list[Any]:
+        """Return the rows that a query finds."""
         with self._storage_errors("read"):
-            found = self._getter.execute(
-                "SELECT q._id, q.data, h.row IS NOT NULL FROM queue_default AS q "
-                "LEFT JOIN handed AS h ON h.row = q._id ORDER BY q._id"
-            ).fetchall()
-        return [(row, blob, bool(handed)) for row, blob, handed in found]
+            return self._getter.execute(statement, values).fetchall()
 
     def count(self) -> int:
-        """Return how many rows there are."""
-        with self._storage_errors("read"):
-            return int(self._getter.execute("SELECT COUNT(*) FROM queue_default").fetchone()[0])
-
-    def insert(self, blobs: Sequence[bytes], *, ids: Sequence[str], keep_seen: int, drop: int) -> list[int]:
-        """Append rows, remember ids, and drop the oldest ``drop`` rows; returns the new rows."""
-        now = time.time()
-        with self._transaction(synced=True) as connection:
-            rows = [int(connection.execute(self._sql_insert, (blob, now)).lastrowid or 0) for blob in blobs]
-            if drop:
-                connection.execute(
-                    "DELETE FROM queue_default WHERE _id IN (SELECT _id FROM queue_default ORDER BY _id LIMIT ?)",
-                    (drop,),
-                )
-            if ids:
-                connection.executemany("INSERT OR IGNORE INTO seen (id) VALUES (?)", ((each,) for each in ids))
-                connection.execute("DELETE FROM seen WHERE number <= (SELECT MAX(number) FROM seen) - ?", (keep_seen,))
-        return rows
-
-    def was_seen(self, message_id: str) -> bool:
-        """Tell whether an id is remembered."""
-        with self._storage_errors("read"):
-            return self._getter.execute("SELECT 1 FROM seen WHERE id = ?", (message_id,)).fetchone() is not None
-
-    def note_handed(self, rows: Collection[int]) -> None:
-        """Note that rows are being handed over."""
-        with self._transaction() as connection:
-            connection.executemany("INSERT OR IGNORE INTO handed (row) VALUES (?)", ((row,) for row in rows))
-
-    def delete(self, rows: Collection[int]) -> None:
-        """Delete rows."""
-        keys = [(row,) for row in rows]
-        with self._transaction() as connection:
-            connection.executemany("DELETE FROM queue_default WHERE _id = ?", keys)
-            connection.executemany("DELETE FROM handed WHERE row = ?", keys)
+        """Return how many documents there are."""
+        return int(self.rows("SELECT COUNT(*) FROM queue_default")[0][0])
 
     @contextlib.contextmanager
-    def _transaction(self, *, synced: bool = False) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, synced: bool = False) -> Iterator[sqlite3.Connection]:
+        """Run a block in one transaction."""
         with self._storage_errors("write"):
             if synced != self._synced:
                 self._putter.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
@@ -224,7 +202,5 @@ class _QueueFile(FIFOSQLiteQueue):
     def _storage_errors(self, what: str) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StorageError(f"cannot {what} the queue in {self._folder}: {error}") from error
-        except OSError as error:
-            raise StorageError(f"cannot {what} the queue in {self._folder}: {error.strerror}") from error

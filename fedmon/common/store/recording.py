@@ -14,17 +14,21 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.store.recording_compaction import (
+from fedmon.common.store.recording_compaction import Compaction
+from fedmon.common.store.recording_file import (
     DAMAGED,
     DROPPED_BY_AGE,
     DROPPED_BY_SIZE,
+    LARGEST,
     AgeClock,
     Bounds,
-    Compaction,
+    Key,
+    RecordingFile,
+    Stream,
+    StreamTable,
+    add_batches,
 )
-from fedmon.common.store.recording_file import LARGEST, Key, RecordingFile, Stream, StreamTable, add_batches
 from fedmon.common.store.recording_format import Chooser
-from fedmon.common.store.recording_join import salvage
 from fedmon.common.store.recording_reader import RowSelection, read_rows
 
 logger = logging.getLogger(__name__)
@@ -41,7 +45,7 @@ class LostRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened at Unix time ``t``."""
+    """An event at Unix time ``t``."""
 
     node_id: str
     boot: int
@@ -51,7 +55,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a node since one of its boots."""
+    """The description of a node since one of its boots."""
 
     node_id: str
     boot: int
@@ -59,7 +63,7 @@ class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording holds of one stream of one boot of one node; times are those of the oldest and last sample."""
+    """The samples of one stream of one boot of one node; times are those of the oldest and last sample."""
 
     node_id: str
     boot: int
@@ -71,12 +75,29 @@ class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
     last_t: float
     samples: int
 
+    @classmethod
+    def of(cls, stream: Stream) -> Self:
+        """Return the extent of a stream that has samples."""
+        node_id, name, boot = stream.key
+        stored = stream.stored
+        return cls(
+            node_id=node_id,
+            boot=boot,
+            stream=name,
+            ranges=tuple(stored),
+            oldest_seq=stored.first,
+            last_seq=stored.last,
+            oldest_t=stream.oldest_t,
+            last_t=stream.last_t,
+            samples=stored.total,
+        )
+
 
 class Recording:
     """Samples of any number of nodes, in the order of node, stream, boot and number, however they arrived.
 
-    For one thread at a time; several recordings, also in several processes, can have the same file open. Whoever only
-    reads never waits for who writes. A file that is damaged when a writer opens it is set aside (``aside``), and
+    For one thread at a time; several recordings, also in several processes, can have the same file open. Readers
+    never wait for writers. A file that is damaged when a writer opens it is set aside (``aside``), and
     what can be read of it is taken over. Bounds: when the file would take more than ``max_bytes``, or a sample is
     older than ``max_age_s``, the oldest go first and are counted. Every method raises StorageError when the file
     cannot be read or written, and InvalidInputError for text that is no Unicode; then nothing has changed.
@@ -98,8 +119,6 @@ class Recording:
         self._bounds = Bounds(self._file, self._streams, max_bytes=max_bytes, max_age_s=max_age_s)
         self._compaction = Compaction(self._file, self._streams)
         try:
-            if self._file.aside is not None:
-                salvage(self._file.aside, into=self._file)
             self._clock = AgeClock(self._file, wall=wall, monotonic=monotonic)
             if not read_only:
                 self._file.limit_log(self._bounds.wal_pages)
@@ -131,7 +150,7 @@ class Recording:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def append(self, batches: Iterable[Batch]) -> int:
-        """Store samples in one transaction, and keep to the bounds; returns how many were not there yet.
+        """Store samples in one transaction, and keep to the bounds; returns how many were new.
 
         Samples that are there already, or were dropped by a bound before, are left out.
         """
@@ -143,7 +162,7 @@ class Recording:
         return stored
 
     def set_all_lost(self, losses: Iterable[tuple[Key, int, int, str]]) -> None:
-        """Declare samples lost, by stream, first and last number and reason, so that nobody asks for them again.
+        """Declare samples lost, by stream, first and last number and reason, so that they are not asked for again.
 
         Samples that are here stay.
         """
@@ -158,7 +177,7 @@ class Recording:
                     found.lost.add(first, last)
 
     def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
-        """Keep what is known of a node since one of its boots: hardware, capabilities, labels; replaces the former."""
+        """Keep the description of a node since one of its boots: replaces the former one."""
         with self._changing():
             self._file.run(
                 "INSERT OR REPLACE INTO description (node_id, boot, document) VALUES (?, ?, ?)",
@@ -166,7 +185,7 @@ class Recording:
             )
 
     def mark(self, node_id: str, boot: int, stream: str, t: float, text: str) -> None:
-        """Keep something that happened at Unix time ``t``."""
+        """Keep an event at Unix time ``t``."""
         with self._changing():
             source = self._streams.make((node_id, stream, boot)).source
             self._file.run("INSERT INTO mark (source, t, text) VALUES (?, ?, ?)", (source, t, text))
@@ -179,11 +198,9 @@ class Recording:
         with self._guarded():
             self._streams.refresh()
             now = self._clock.now()
-            if self._bounds.exceeded(now):
-                with self._file.transaction():
-                    self._bounds.enforce(now)
-                return True
-            return self._compaction.step(now, everything=everything)
+            with self._file.transaction():
+                dropped = self._bounds.enforce(now)
+            return dropped > 0 or self._compaction.step(now, everything=everything)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -221,13 +238,13 @@ class Recording:
         return read_rows(self._file, selection)
 
     def extents(self) -> list[RecordedStream]:
-        """Return what there is of each stream, by node, stream and boot."""
+        """Return the extent of each stream, by node, stream and boot."""
         with self._guarded():
             self._streams.refresh()
-            return [_extent(stream) for stream in self._streams.all() if stream.stored]
+            return [RecordedStream.of(stream) for stream in self._streams.all() if stream.stored]
 
     def streams(self, node_id: str) -> set[str]:
-        """Name every stream of a node of which there ever was something."""
+        """Name every stream of a node that ever had a sample."""
         with self._guarded():
             self._streams.refresh()
             return {stream.key[1] for stream in self._streams.each() if stream.key[0] == node_id}
@@ -240,7 +257,7 @@ class Recording:
             return _gaps(found, first_seq, last_seq)
 
     def lost(self, node_id: str, boot: int, stream: str) -> list[LostRange]:
-        """Return what of a stream will never be here, and why, by number."""
+        """Return the lost samples of a stream with their reasons, by number."""
         with self._guarded():
             self._streams.refresh()
             found = self._streams.find((node_id, stream, boot))
@@ -258,7 +275,7 @@ class Recording:
         ]
 
     def descriptions(self, node_id: str | None = None) -> list[NodeDescription]:
-        """Return what is known of nodes, by node and boot."""
+        """Return the descriptions of nodes, by node and boot."""
         rows = self._file.rows(
             "SELECT node_id, boot, document FROM description WHERE ?1 IS NULL OR node_id = ?1 ORDER BY node_id, boot",
             (node_id,),
@@ -271,13 +288,13 @@ class Recording:
                 document = msgspec.json.decode(text, type=dict[str, Any])
             except (msgspec.DecodeError, TypeError, zlib.error) as error:
                 # The samples are worth reading without it.
-                logger.warning("left out: what is known of node %s since boot %s is damaged: %s", node, boot, error)
+                logger.warning("left out: the description of node %s since boot %s is damaged: %s", node, boot, error)
                 continue
             found.append(NodeDescription(node_id=node, boot=boot, document=document))
         return found
 
     def marks(self, node_id: str | None = None) -> list[Mark]:
-        """Return what happened, in the order in which it was written down."""
+        """Return the marks of a node, or of all, in the order in which they were made."""
         rows = self._file.rows(
             "SELECT node_id, boot, stream, t, text FROM mark JOIN source ON source.id = mark.source "
             "WHERE ?1 IS NULL OR node_id = ?1 ORDER BY mark.id",
@@ -286,7 +303,7 @@ class Recording:
         return [
             Mark(node_id=node, boot=boot, stream=stream, t=t, text=text)
             for node, boot, stream, t, text in rows
-            # SQLite keeps what it is given: after damage there may be anything.
+            # After damage there may be values of any type.
             if isinstance(t, int | float) and isinstance(text, str)
         ]
 
@@ -323,18 +340,3 @@ class Recording:
 def _gaps(stream: Stream, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
     absent = stream.stored.absent(max(first_seq, stream.floor_seq), last_seq)
     return [gap for first, last in absent for gap in stream.lost.absent(first, last)]
-
-
-def _extent(stream: Stream) -> RecordedStream:
-    node_id, name, boot = stream.key
-    return RecordedStream(
-        node_id=node_id,
-        boot=boot,
-        stream=name,
-        ranges=tuple(stream.stored),
-        oldest_seq=stream.stored.first,
-        last_seq=stream.stored.last,
-        oldest_t=stream.oldest_t,
-        last_t=stream.last_t,
-        samples=stream.stored.total,
-    )

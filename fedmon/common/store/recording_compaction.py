@@ -1,24 +1,30 @@
-"""What keeps a recording small: small rows become one, and bounds of size and age drop the oldest."""
+"""Rows of recordings that become others: small rows are merged, and several recordings become one."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
 
+from fedmon.common.files import storage_errors, sync
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.store.recording_file import TARGET_SAMPLES, WAL_PAGES, RecordingFile, Stream, StreamTable
+from fedmon.common.store.recording_file import (
+    DAMAGED,
+    DROPPED_BY_AGE,
+    DROPPED_BY_SIZE,
+    TARGET_SAMPLES,
+    RecordingFile,
+    Stream,
+    StreamTable,
+    add_batches,
+    count,
+)
 from fedmon.common.store.recording_format import RowPlace, UnreadableRowError, decode, encode
 
 logger = logging.getLogger(__name__)
 
-DROPPED_BY_SIZE = "dropped_by_size"
-DROPPED_BY_AGE = "dropped_by_age"
-DAMAGED = "damaged"
-AGE_S, _AGE_WALL = "age_s", "age_wall"
-_SAVE_EVERY_S = 60.0
-_TRANSACTION_BYTES = 393_216
-_MOST_ROWS = 500
-"""So many rows are dropped at most in one call, so that no append waits long."""
 HALFWAY_SAMPLES = 150
 IDLE_S = 600.0
 """A stream to which nothing was added for so long is taken as complete."""
@@ -27,6 +33,8 @@ _MOST_BYTES = 131_072
 
 Row = tuple[int, int, int, int]
 """Id, first and last sample, bytes of the body."""
+_TOGETHER = 200
+_COLUMNS = "first_seq, last_seq, first_t, last_t, low_t, high_t, last_mono, kept, body"
 
 
 class Compaction:
@@ -136,112 +144,99 @@ def _extends(run: list[Row], row: Row, target: int) -> bool:
     return first == run[-1][2] + 1 and fits
 
 
-class AgeClock:
-    """Seconds in the life of a recording: they pass as the monotonic clock does, whatever the wall clock is set to.
+class RecordingJoin:
+    """A new recording, made of others; a context manager, for one thread.
 
-    Between two processes only the wall clock can tell what passed; when it went back, nothing did.
+    The first of two recordings wins if they differ about a node. `finish` makes it complete: until then it is worth
+    nothing after a crash. Raises StorageError.
     """
 
-    def __init__(self, file: RecordingFile, *, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
-        self._file, self._wall, self._monotonic = file, wall, monotonic
-        saved: dict[str, float] = dict(
-            file.rows("SELECT name, value FROM number WHERE name IN (?, ?)", (AGE_S, _AGE_WALL))
-        )
-        passed_s = max(0.0, wall() - saved[_AGE_WALL]) if len(saved) == 2 else 0.0
-        self._begun = monotonic() - saved.get(AGE_S, 0.0) - passed_s
-        self._saved_at: float | None = None
+    def __init__(self, path: Path) -> None:
+        self._into = RecordingFile(path, read_only=False)
+        self._streams = StreamTable(self._into)
+        self._marks: set[tuple[int, float, str]] = set()
+        # It is on the disk when it is finished, not before: a sync for each transaction would take most of the time.
+        self._into.rows("PRAGMA synchronous = OFF")
 
-    def now(self) -> float:
-        """Return the seconds since the recording was begun."""
-        return self._monotonic() - self._begun
+    def __enter__(self) -> Self:
+        return self
 
-    def save_when_due(self) -> None:
-        """Write the time down, once a minute; inside a transaction. Raises StorageError."""
-        now = self.now()
-        if self._saved_at is None or now - self._saved_at >= _SAVE_EVERY_S:
-            for name, value in ((AGE_S, now), (_AGE_WALL, self._wall())):
-                self._file.run("INSERT OR REPLACE INTO number (name, value) VALUES (?, ?)", (name, value))
-            self._saved_at = now
+    def __exit__(self, *_: object) -> None:
+        self._into.close()
 
+    def add(self, path: Path, *, check: bool = False) -> int:
+        """Take over one recording; with ``check`` without its damaged rows. Returns how many samples were new."""
+        with contextlib.closing(RecordingFile(path, read_only=True)) as source:
+            streams = source.rows("SELECT id, node_id, stream, boot, floor_seq FROM source")
+            with self._into.transaction():
+                for row in source.rows("SELECT node_id, boot, document FROM description"):
+                    self._into.run("INSERT OR IGNORE INTO description VALUES (?, ?, ?)", row)
+                for name, value in source.rows("SELECT name, value FROM number"):
+                    if name in (DROPPED_BY_AGE, DROPPED_BY_SIZE, DAMAGED):
+                        count(self._into, name, int(value))
+            return sum(
+                self._add_stream(source, number, self._stream((node_id, stream, boot), floor), check=check)
+                for number, node_id, stream, boot, floor in streams
+            )
 
-class Bounds:
-    """How large and how old a recording may become; None is no bound.
+    def finish(self) -> None:
+        """Write everything to the disk, as one file that needs no other beside it."""
+        self._into.rows("PRAGMA journal_mode = DELETE")
+        self._into.close()
+        with storage_errors(self._into.path):
+            sync(self._into.path)
 
-    A row is as old as the monotonic time between its last sample and the newest of its stream, and the time since
-    that one was stored: a wall clock that was set makes nothing older, and samples that arrive late keep their age.
-    """
+    def _stream(self, key: tuple[str, str, int], floor: int) -> Stream:
+        with self._into.transaction():
+            is_new = self._streams.find(key) is None
+            stream = self._streams.make(key)
+            stream.floor_seq = floor if is_new else min(floor, stream.floor_seq)
+            self._into.run("UPDATE source SET floor_seq = ? WHERE id = ?", (stream.floor_seq, stream.source))
+        return stream
 
-    def __init__(
-        self, file: RecordingFile, streams: StreamTable, *, max_bytes: int | None, max_age_s: float | None
-    ) -> None:
-        self._file, self._streams = file, streams
-        self.set(max_bytes=max_bytes, max_age_s=max_age_s)
+    def _add_stream(self, source: RecordingFile, number: int, stream: Stream, *, check: bool) -> int:
+        samples = 0
+        for rows in _rows(source, number):
+            with self._into.transaction():
+                samples += sum(self._add_row(stream, row, check=check) for row in rows)
+        with self._into.transaction():
+            for row in source.rows("SELECT first_seq, last_seq, reason FROM lost WHERE source = ?", (number,)):
+                self._into.run("INSERT OR IGNORE INTO lost VALUES (?, ?, ?, ?)", (stream.source, *row))
+            for t, text in source.rows("SELECT t, text FROM mark WHERE source = ? ORDER BY id", (number,)):
+                if (stream.source, t, text) not in self._marks:
+                    self._marks.add((stream.source, t, text))
+                    self._into.run("INSERT INTO mark (source, t, text) VALUES (?, ?, ?)", (stream.source, t, text))
+        return samples
 
-    def set(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
-        """Keep within other bounds from now on."""
-        self._max_age_s = max_age_s
-        self.max_pages = None if max_bytes is None else max_bytes // self._file.page_bytes()
-        self.wal_pages = WAL_PAGES if self.max_pages is None else max(4, min(WAL_PAGES, self.max_pages // 8))
-        # The log may grow by one transaction beyond the size at which it is written back.
-        reserve = max(2 * self.wal_pages, _TRANSACTION_BYTES // self._file.page_bytes())
-        self._most_pages = None if self.max_pages is None else max(self.max_pages - reserve, self.max_pages // 2)
-
-    def enforce(self, now: float) -> int:
-        """Drop what is too old or too much, oldest first; inside a transaction. Returns how many samples went.
-
-        Raises StorageError.
-        """
-        dropped = 0
-        if self._max_age_s is not None:
-            dropped += self._drop_while(DROPPED_BY_AGE, lambda oldest: self._too_old(oldest, now))
-        if self._too_large():
-            dropped += self._drop_while(DROPPED_BY_SIZE, lambda _: self._too_large())
-        return dropped
-
-    def exceeded(self, now: float) -> bool:
-        """Tell whether something is to be dropped. Raises StorageError."""
-        if self._too_large():
-            return True
-        oldest = self._oldest() if self._max_age_s is not None else None
-        return oldest is not None and self._too_old(oldest, now)
-
-    def _too_old(self, oldest: Stream, now: float) -> bool:
-        return self._max_age_s is not None and oldest.taken < now - self._max_age_s
-
-    def _too_large(self) -> bool:
-        return self._most_pages is not None and self._file.used_pages() > self._most_pages
-
-    def _oldest(self) -> Stream | None:
-        stored = (stream for stream in self._streams.each() if stream.stored)
-        return min(stored, key=lambda stream: stream.taken, default=None)
-
-    def _drop_while(self, counter: str, too_much: Callable[[Stream], bool]) -> int:
-        dropped = 0
-        for _ in range(_MOST_ROWS):
-            oldest = self._oldest()
-            if oldest is None or not too_much(oldest):
-                break
-            dropped += self._drop_oldest_row(oldest)
-        count(self._file, counter, dropped)
-        return dropped
-
-    def _drop_oldest_row(self, stream: Stream) -> int:
-        ((row, first, last),) = self._file.rows(
-            "SELECT id, first_seq, last_seq FROM batch WHERE source = ? ORDER BY last_seq LIMIT 1", (stream.source,)
-        )
-        self._file.run("DELETE FROM batch WHERE id = ?", (row,))
-        self._file.run("UPDATE source SET floor_seq = ? WHERE id = ?", (last + 1, stream.source))
-        stream.floor_seq = last + 1
-        stream.stored.remove(first, last)
-        self._streams.update_ends(stream)
+    def _add_row(self, stream: Stream, row: tuple[Any, ...], *, check: bool) -> int:
+        """Take over one row, or the part of it that is new; returns how many samples that is."""
+        first, last, kept, body = row[0], row[1], row[7], row[8]
+        absent = stream.stored.absent(first, last)
+        if not absent:
+            return 0
+        is_whole = absent == [(first, last)]
+        if check or not is_whole:
+            node_id, name, boot = stream.key
+            try:
+                batches = decode(
+                    body, RowPlace(node_id=node_id, boot=boot, stream=name, first_seq=first, last_seq=last)
+                )
+            except UnreadableRowError as error:
+                logger.warning("left out: %s", error)
+                return 0
+            if not is_whole:
+                return add_batches(self._into, self._streams, batches, kept)
+        marks = ", ".join("?" * (1 + len(row)))
+        self._into.run(f"INSERT INTO batch (source, {_COLUMNS}) VALUES ({marks})", (stream.source, *row))  # noqa: S608
+        stream.stored.add(first, last)
         return int(last - first + 1)
 
 
-def count(file: RecordingFile, name: str, samples: int) -> None:
-    """Add to one of the counters in the file; inside a transaction. Raises StorageError."""
-    if samples:
-        file.run(
-            "INSERT INTO number (name, value) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
-            (name, samples),
-        )
+def _rows(source: RecordingFile, number: int) -> Iterator[list[tuple[Any, ...]]]:
+    position = -1
+    while rows := source.rows(
+        f"SELECT {_COLUMNS} FROM batch WHERE source = ? AND last_seq > ? ORDER BY last_seq LIMIT ?",  # noqa: S608
+        (number, position, _TOGETHER),
+    ):
+        position = rows[-1][1]
+        yield rows

@@ -1,4 +1,4 @@
-"""The SQLite file of a recording: its tables and version, what it holds of each stream, and how samples become rows."""
+"""The SQLite file of a recording: tables and version, streams, samples as rows, and bounds of size and age."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,20 @@ LARGEST = 2**63 - 1
 ROW_SAMPLES, TARGET_SAMPLES = 60, 600
 """Short batches of one transaction are joined up to so many samples, and rows later up to so many."""
 _BUSY_TIMEOUT_S = 5.0
+DROPPED_BY_SIZE = "dropped_by_size"
+DROPPED_BY_AGE = "dropped_by_age"
+DAMAGED = "damaged"
+AGE_S, _AGE_WALL = "age_s", "age_wall"
+_SAVE_EVERY_S = 60.0
+_TRANSACTION_BYTES = 393_216
+_MOST_ROWS = 500
+"""So many rows are dropped at most in one call, so that no append waits long."""
+_MOST_ERRORS = 1_000
+"""A file that fails so often holds nothing worth more time."""
+_AGE = (
+    "INSERT INTO number (name, value) SELECT ?, coalesce(max(kept), 0) FROM batch WHERE true "
+    "ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)"
+)
 _TABLES = """
     CREATE TABLE source (
         id INTEGER PRIMARY KEY, node_id TEXT NOT NULL, boot INTEGER NOT NULL, stream TEXT NOT NULL,
@@ -64,7 +78,7 @@ class RecordingFile:
     """One connection to the file of a recording; for one thread at a time.
 
     A writer makes the file when there is none, for its owner only, and sets a damaged one aside under a new name
-    (``aside``). What cannot be used is left as it is: StorageError names a file of a newer fedmon with both versions,
+    (``aside``). Unusable files stay as they are: StorageError names a file of a newer fedmon with both versions,
     and a database that is no recording.
     """
 
@@ -80,19 +94,14 @@ class RecordingFile:
         except StorageError as error:
             if not tells_of_damage(error):
                 raise
-            self.put_aside(error)
+            self.aside = set_aside(path)
+            logger.error("recording %s is damaged (%s): set aside as %s", path, error, self.aside)  # noqa: TRY400
+            self._connection = self._opened()
+            salvage(self.aside, into=self)
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
         self._connection.close()
-
-    def put_aside(self, damage: StorageError) -> None:
-        """Rename the damaged file, and begin an empty one in its place. Raises StorageError."""
-        with contextlib.suppress(AttributeError):  # when it could not even be opened
-            self._connection.close()
-        self.aside = set_aside(self.path)
-        logger.error("recording %s is damaged (%s): set aside as %s, begun anew", self.path, damage, self.aside)
-        self._connection = self._opened()
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return what a query finds. Raises StorageError."""
@@ -183,7 +192,7 @@ class RecordingFile:
             if self.path.stat().st_size:
                 self._refuse_others()
         if is_damaged(self.path):
-            raise DamagedFileError(f"recording {self.path} holds what SQLite cannot have written")
+            raise DamagedFileError(f"recording {self.path} is no sound SQLite database")
         self._inode = self._found()
         connection = self._connected()
         try:
@@ -222,19 +231,14 @@ class RecordingFile:
             )
 
     def _refuse_others(self) -> None:
-        """Raise StorageError for what is no recording, or one of a newer fedmon; the file stays as it is."""
-        try:
-            try:
-                application, version, objects = self._marks("ro")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
-                    raise
-                # A process that was killed while it made the file left a journal, which only a writer can roll back.
-                application, version, objects = self._marks("rw")
-        except sqlite3.Error as error:
-            if not self.path.exists():
-                raise StorageError(f"there is no recording {self.path}") from None
-            raise StorageError(f"cannot read the recording {self.path}: {error}") from error
+        """Raise StorageError for a file that is no recording, or one of a newer fedmon; the file stays as it is."""
+        if not self.path.exists():
+            raise StorageError(f"there is no recording {self.path}")
+        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        with self.errors("read"), contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as look:
+            (application,) = look.execute("PRAGMA application_id").fetchone()
+            (version,) = look.execute("PRAGMA user_version").fetchone()
+            (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if version > VERSION and application == APPLICATION_ID:
             raise StorageError(
                 f"recording {self.path} has version {version} and this fedmon knows up to {VERSION}: upgrade fedmon"
@@ -243,16 +247,6 @@ class RecordingFile:
             raise DamagedFileError(f"{self.path} is empty: there is no recording in it")
         if application != APPLICATION_ID and (objects or self.read_only):
             raise StorageError(f"{self.path} is a database but no recording of fedmon: name another file")
-
-    def _marks(self, mode: str) -> tuple[int, int, int]:
-        """Return whose file it is, its version, and how many tables and indices it has."""
-        with contextlib.closing(
-            sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_TIMEOUT_S)
-        ) as look:
-            (application,) = look.execute("PRAGMA application_id").fetchone()
-            (version,) = look.execute("PRAGMA user_version").fetchone()
-            (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        return application, version, objects
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -287,55 +281,52 @@ class Stream:
 
 
 class StreamTable:
-    """All streams of a file, each read when it is first asked for, and again when another process has written."""
+    """All streams of a file, read again when another connection has written. Every method raises StorageError."""
 
     def __init__(self, file: RecordingFile) -> None:
         self._file = file
         self._streams: dict[Key, Stream] = {}
-        self._complete = False
         self._version = -1
 
     def forget(self) -> None:
-        """Read everything again when it is asked for."""
-        self._streams.clear()
-        self._complete = False
+        """Have `refresh` read everything again."""
+        self._version = -1
 
     def refresh(self) -> None:
-        """Forget what another connection may have changed. Raises StorageError."""
+        """Read all streams, unless only this connection has changed the file."""
         version = self._file.pragma("data_version")
-        if version != self._version:
-            self.forget()
-            self._version = version
+        if version == self._version:
+            return
+        self._streams.clear()
+        for source, node_id, name, boot, floor in self._file.rows(
+            "SELECT id, node_id, stream, boot, floor_seq FROM source"
+        ):
+            rows = "SELECT first_seq, last_seq FROM {} WHERE source = ? ORDER BY last_seq"
+            stored, lost = (self._file.rows(rows.format(table), (source,)) for table in ("batch", "lost"))
+            stream = self._streams[node_id, name, boot] = Stream(
+                key=(node_id, name, boot),
+                source=source,
+                floor_seq=floor,
+                stored=SeqRanges(stored),
+                lost=SeqRanges(lost),
+            )
+            self.update_ends(stream)
+        self._version = version
 
     def all(self) -> list[Stream]:
-        """Return every stream, by node, stream and boot. Raises StorageError."""
+        """Return every stream, by node, stream and boot."""
         return sorted(self.each(), key=lambda stream: stream.key)
 
     def each(self) -> Iterable[Stream]:
-        """Return every stream, in any order. Raises StorageError."""
-        if not self._complete:
-            for source, node_id, stream, boot, floor in self._file.rows(
-                "SELECT id, node_id, stream, boot, floor_seq FROM source"
-            ):
-                if (node_id, stream, boot) not in self._streams:
-                    self._load(source, (node_id, stream, boot), floor)
-            self._complete = True
+        """Return every stream, in any order."""
         return self._streams.values()
 
     def find(self, key: Key) -> Stream | None:
-        """Return one stream, or None when the file knows nothing of it. Raises StorageError."""
-        found = self._streams.get(key)
-        if found is None and not self._complete:
-            node_id, stream, boot = key
-            for source, floor in self._file.rows(
-                "SELECT id, floor_seq FROM source WHERE node_id = ? AND stream = ? AND boot = ?",
-                (node_id, stream, boot),
-            ):
-                found = self._load(source, key, floor)
-        return found
+        """Return one stream, or None when the file knows nothing of it."""
+        return self._streams.get(key)
 
     def make(self, key: Key) -> Stream:
-        """Return one stream, begun when it is new; inside a transaction. Raises StorageError."""
+        """Return one stream, begun when it is new; inside a transaction."""
         found = self.find(key)
         if found is None:
             node_id, stream, boot = key
@@ -346,21 +337,13 @@ class StreamTable:
         return found
 
     def update_ends(self, stream: Stream) -> None:
-        """Read again what the oldest and newest rows of a stream say. Raises StorageError."""
+        """Read the oldest and newest rows of a stream again."""
         sql = "SELECT first_t, last_t, last_mono, kept FROM batch WHERE source = ? ORDER BY last_seq"
         oldest = self._file.rows(f"{sql} LIMIT 1", (stream.source,))
         newest = self._file.rows(f"{sql} DESC LIMIT 1", (stream.source,))
         if oldest and newest:
             stream.oldest_t, _, stream.oldest_mono, _ = oldest[0]
             _, stream.last_t, stream.newest_mono, stream.kept = newest[0]
-
-    def _load(self, source: int, key: Key, floor: int) -> Stream:
-        stored = self._file.rows("SELECT first_seq, last_seq FROM batch WHERE source = ? ORDER BY last_seq", (source,))
-        lost = self._file.rows("SELECT first_seq, last_seq FROM lost WHERE source = ? ORDER BY first_seq", (source,))
-        stream = Stream(key=key, source=source, floor_seq=floor, stored=SeqRanges(stored), lost=SeqRanges(lost))
-        self.update_ends(stream)
-        self._streams[key] = stream
-        return stream
 
 
 def add_batches(file: RecordingFile, streams: StreamTable, batches: Iterable[Batch], now: float) -> int:
@@ -423,7 +406,7 @@ def _note(stream: Stream, part: Batch, now: float) -> None:
 
 
 def _is_sound(batch: Batch) -> bool:
-    """Tell whether a batch can be stored; what cannot came from outside, and must not keep others from it."""
+    """Tell whether a batch can be stored; a bad one from outside must not keep others from it."""
     length = len(batch.t)
     sound = (
         length > 0
@@ -435,3 +418,148 @@ def _is_sound(batch: Batch) -> bool:
     if not sound and length:
         logger.warning("samples of stream %s of node %s do not fit together: left out", batch.stream, batch.node_id)
     return sound
+
+
+class AgeClock:
+    """Seconds in the life of a recording: they pass as the monotonic clock does, whatever the wall clock is set to.
+
+    Between two processes only the wall clock can tell what passed; when it went back, nothing did.
+    """
+
+    def __init__(self, file: RecordingFile, *, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self._file, self._wall, self._monotonic = file, wall, monotonic
+        saved: dict[str, float] = dict(
+            file.rows("SELECT name, value FROM number WHERE name IN (?, ?)", (AGE_S, _AGE_WALL))
+        )
+        passed_s = max(0.0, wall() - saved[_AGE_WALL]) if len(saved) == 2 else 0.0
+        self._begun = monotonic() - saved.get(AGE_S, 0.0) - passed_s
+        self._saved_at: float | None = None
+
+    def now(self) -> float:
+        """Return the seconds since the recording was begun."""
+        return self._monotonic() - self._begun
+
+    def save_when_due(self) -> None:
+        """Write the time down, once a minute; inside a transaction. Raises StorageError."""
+        now = self.now()
+        if self._saved_at is None or now - self._saved_at >= _SAVE_EVERY_S:
+            for name, value in ((AGE_S, now), (_AGE_WALL, self._wall())):
+                self._file.run("INSERT OR REPLACE INTO number (name, value) VALUES (?, ?)", (name, value))
+            self._saved_at = now
+
+
+class Bounds:
+    """How large and how old a recording may become; None is no bound.
+
+    A row is as old as the monotonic time between its last sample and the newest of its stream, and the time since
+    that one was stored: a wall clock that was set makes nothing older, and samples that arrive late keep their age.
+    """
+
+    def __init__(
+        self, file: RecordingFile, streams: StreamTable, *, max_bytes: int | None, max_age_s: float | None
+    ) -> None:
+        self._file, self._streams = file, streams
+        self.set(max_bytes=max_bytes, max_age_s=max_age_s)
+
+    def set(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
+        """Keep within other bounds from now on."""
+        self._max_age_s = max_age_s
+        self.max_pages = None if max_bytes is None else max_bytes // self._file.page_bytes()
+        self.wal_pages = WAL_PAGES if self.max_pages is None else max(4, min(WAL_PAGES, self.max_pages // 8))
+        # The log may grow by one transaction beyond the size at which it is written back.
+        reserve = max(2 * self.wal_pages, _TRANSACTION_BYTES // self._file.page_bytes())
+        self._most_pages = None if self.max_pages is None else max(self.max_pages - reserve, self.max_pages // 2)
+
+    def enforce(self, now: float) -> int:
+        """Drop samples beyond a bound, oldest first; inside a transaction. Returns how many. Raises StorageError."""
+        dropped = 0
+        if self._max_age_s is not None:
+            dropped += self._drop_while(DROPPED_BY_AGE, lambda oldest: self._too_old(oldest, now))
+        if self._too_large():
+            dropped += self._drop_while(DROPPED_BY_SIZE, lambda _: self._too_large())
+        return dropped
+
+    def _too_old(self, oldest: Stream, now: float) -> bool:
+        return self._max_age_s is not None and oldest.taken < now - self._max_age_s
+
+    def _too_large(self) -> bool:
+        return self._most_pages is not None and self._file.used_pages() > self._most_pages
+
+    def _oldest(self) -> Stream | None:
+        stored = (stream for stream in self._streams.each() if stream.stored)
+        return min(stored, key=lambda stream: stream.taken, default=None)
+
+    def _drop_while(self, counter: str, too_much: Callable[[Stream], bool]) -> int:
+        dropped = 0
+        for _ in range(_MOST_ROWS):
+            oldest = self._oldest()
+            if oldest is None or not too_much(oldest):
+                break
+            dropped += self._drop_oldest_row(oldest)
+        count(self._file, counter, dropped)
+        return dropped
+
+    def _drop_oldest_row(self, stream: Stream) -> int:
+        ((row, first, last),) = self._file.rows(
+            "SELECT id, first_seq, last_seq FROM batch WHERE source = ? ORDER BY last_seq LIMIT 1", (stream.source,)
+        )
+        self._file.run("DELETE FROM batch WHERE id = ?", (row,))
+        self._file.run("UPDATE source SET floor_seq = ? WHERE id = ?", (last + 1, stream.source))
+        stream.floor_seq = last + 1
+        stream.stored.remove(first, last)
+        self._streams.update_ends(stream)
+        return int(last - first + 1)
+
+
+def count(file: RecordingFile, name: str, samples: int) -> None:
+    """Add to one of the counters in the file; inside a transaction. Raises StorageError."""
+    if samples:
+        file.run(
+            "INSERT INTO number (name, value) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+            (name, samples),
+        )
+
+
+def salvage(aside: Path, *, into: RecordingFile) -> None:
+    """Copy the readable rows of a damaged recording; a damaged body shows when it is read.
+
+    A failure is logged and nothing is copied then: new samples matter more than rescued ones.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(aside)) as damaged, into.transaction():
+            for table in ("source", "lost", "mark", "description", "number", "batch"):
+                for row in _readable(damaged, table):
+                    into.run(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+            for table in ("lost", "mark", "batch"):
+                into.run(f"DELETE FROM {table} WHERE source NOT IN (SELECT id FROM source)")  # noqa: S608
+            into.run(_AGE, (AGE_S,))  # without it new samples would be older than rescued ones, and go first
+            ((rescued,),) = into.rows("SELECT total(last_seq - first_seq + 1) FROM batch")
+    except (sqlite3.Error, StorageError) as error:
+        logger.warning("nothing can be read of %s: %s", aside, error)
+    else:
+        logger.warning("%d samples were taken over from the damaged recording %s", rescued, aside)
+
+
+def _readable(damaged: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+    """Return the readable rows of a table; batches one by one, so that a damaged one costs no other."""
+    if table != "batch":
+        with contextlib.suppress(sqlite3.Error):
+            yield from damaged.execute(f"SELECT * FROM {table}")  # noqa: S608
+        return
+    errors = position = 0
+    while errors < _MOST_ERRORS:
+        try:
+            row = damaged.execute(
+                "SELECT * FROM batch NOT INDEXED WHERE id > ? ORDER BY id LIMIT 1", (position,)
+            ).fetchone()
+        except sqlite3.Error:
+            row = (position,)
+        if row is None:
+            return
+        if row[0] <= position:  # a damaged page may hold rows in any order, and without end
+            errors += 1
+            position += 1
+            continue
+        position = row[0]
+        yield row

@@ -97,7 +97,7 @@ def decode(body: bytes, place: RowPlace, *, wanted: Chooser | None = None) -> li
             f"are damaged: {error}"
         ) from error
     found: list[Batch] = []
-    for low, high, said in _separated(reasons, columns, length):
+    for low, high, said in _separated(reasons, length):
         whole = (low, high) == (0, length)
         found.append(
             Batch(
@@ -199,28 +199,18 @@ def _stretches(batches: Sequence[Batch]) -> Reasons:
     return found
 
 
-def _separated(reasons: Reasons, columns: dict[str, Column], length: int) -> list[tuple[int, int, dict[str, str]]]:
-    """Return stretches of samples whose reasons can be told together: no null would get the reason of another.
+def _separated(reasons: Reasons, length: int) -> list[tuple[int, int, dict[str, str]]]:
+    """Return stretches of samples with the same reasons.
 
     A reason goes with every null of its series, so a stretch where the series was merely not due must stay apart.
     """
     found: list[tuple[int, int, dict[str, str]]] = []
-    at = 0
     for samples, said in reasons or [(length, {})]:
-        low, high = at, at + samples
-        at = high
-        if found:
-            begun, end, before = found[-1]
-            together = before | said
-            fits = together == said | before and not any(
-                name in columns and None in columns[name][part_low:part_high]
-                for part_low, part_high, there in ((begun, end, before), (low, high, said))
-                for name in together.keys() - there.keys()
-            )
-            if fits:
-                found[-1] = (begun, high, together)
-                continue
-        found.append((low, high, dict(said)))
+        low, high, before = found[-1] if found else (0, 0, None)
+        if before == said:
+            found[-1] = (low, high + samples, said)
+        else:
+            found.append((high, high + samples, said))
     return found
 
 

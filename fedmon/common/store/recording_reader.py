@@ -87,7 +87,7 @@ def raw_rows(file: RecordingFile, source: int, selection: RowSelection) -> Itera
     """Return first and last number and body of the rows of one stream, in order. Raises StorageError."""
     position = selection.first_seq
     while position <= selection.last_seq:
-        # Each query sees the file as it is then, and no reader holds up the log of who writes.
+        # Each query sees the file as it is then, and no reader holds up the writer's log.
         rows = file.rows(_BATCHES, (source, position, selection.last_seq, selection.since_t, selection.until_t, _ROWS))
         yield from rows
         if len(rows) < _ROWS:

@@ -37,7 +37,7 @@ class SeqRanges:
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def copy(self) -> SeqRanges:
-        """Return a set of its own with the same numbers."""
+        """Return an independent set with the same numbers."""
         twin = SeqRanges()
         twin._firsts, twin._lasts = self._firsts.copy(), self._lasts.copy()
         return twin
@@ -70,13 +70,13 @@ class SeqRanges:
         self._lasts[low:high] = [b for _, b in rest]
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return the ranges of what is there between ``first`` and ``last``."""
+        """Return the present ranges between ``first`` and ``last``."""
         low = bisect.bisect_left(self._lasts, first)
         high = bisect.bisect_right(self._firsts, last)
         return [(max(first, self._firsts[at]), min(last, self._lasts[at])) for at in range(low, high)]
 
     def absent(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return the ranges of what is not there between ``first`` and ``last``."""
+        """Return the missing ranges between ``first`` and ``last``."""
         gaps: list[tuple[int, int]] = []
         for a, b in self.within(first, last):
             if first < a:

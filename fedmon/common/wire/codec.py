@@ -1,4 +1,4 @@
-"""Bytes become messages here, or are refused here; past this door nobody asks whether a key exists."""
+"""Bytes become checked messages here, or are refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The connection to the first broker that answers: attempts, back-off, rotation of hosts, and the MQTT client.
 
-Each attempt is a new client of the MQTT library: a message that made a broker drop us is not sent again for ever, no
+Each attempt is a new client of the MQTT library: a message that made a broker drop us is not sent for ever, no
 message waits unseen in a client's memory, and the last will can change from one connection to the next. Only the
 application can know that a message was not delivered, and asks for it again.
 
@@ -70,7 +70,7 @@ class Will(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionKind(enum.Enum):
-    """What the broker keeps of a client: nothing after its end, or what it has and gets from now on."""
+    """The state that the broker keeps of a client after its end: none, a new one, or the former one."""
 
     CLEAN = enum.auto()
     NEW = enum.auto()

@@ -1,189 +1,309 @@
-"""The wire of Fed-BioMed 4.4: its topics, its versions, and bytes to messages and back."""
+"""Every message of Fed-BioMed 4.4, with exactly the fields that its programs check for.
+
+A field too many or too few ends a Fed-BioMed program's network thread, so these classes allow neither.
+Source: the message classes of Fed-BioMed 4.4.0.
+"""
 
 from __future__ import annotations
 
-import re
+import enum
+import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from fedmon.common.errors import InvalidIdError, InvalidMessageError
-from fedmon.common.ids import checked_id
-from fedmon.common.wire.codec import decode_document
-from fedmon.common.wire.fedbiomed4_messages import (
-    PROTOCOL_VERSION,
-    AnyReply,
-    AnyRequest,
-    Log,
-    LogText,
-    WireMessage,
-    WireReply,
-    WireScalar,
-)
-from fedmon.common.wire.messages import ErrorCode
+from fedmon.common.errors import InvalidMessageError
+from fedmon.common.wire.messages import Dataset, ErrorCode
 
+PROTOCOL_VERSION = "1"
 NODES = "general/nodes"
 REPLIES = "general/researcher"
 MONITORING = "general/monitoring"
 LOGGER = "general/logger"
 
-MAX_MESSAGE_BYTES = 990_000
-"""This wire has no pages: a list comes whole, however long."""
-
-FB300 = "FB300: undetermined node error"
-FB301 = "FB301: Protocol error"
-
 UNKNOWN_RESEARCHER = "<unknown>"
-"""Whom a log record is for."""
-
+"""The researcher of a log record."""
 PLAN_STATUS_UNKNOWN = "Not Registered"
-PLAN_STATUS_ERROR = "Error"
-
-REQUEST_COMMANDS = frozenset({"ping", "list", "search", "approval", "training-plan-status"})
-REPLY_COMMANDS = frozenset({"pong", "list", "search", "approval", "training-plan-status", "train", "error"})
-NOT_RUN_HERE = frozenset({"train", "secagg", "secagg-delete"})
-
-_ABSENT_VERSION = "0"
-_OURS = (1, 0, 0)
-_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,2}")
-_MAX_ID = 256
-
-M = TypeVar("M", bound=WireReply)
-
-_encoder = msgspec.json.Encoder()
-_decode_log_text = msgspec.json.Decoder(LogText).decode
 
 
-def node_topic(node_id: str) -> str:
-    """Return the topic on which one node is asked."""
-    return f"general/{node_id}"
+class ErrorNumbers(enum.StrEnum):
+    """The numbers of errors that a node of version 4.4 sends, as their text on the wire."""
+
+    FB300 = "FB300: undetermined node error"
+    FB301 = "FB301: Protocol error"
+    FB319 = "FB319: Command not found error"
 
 
-def encode(message: WireMessage | Mapping[str, Any]) -> bytes:
-    """Return the JSON bytes of a message, given with or without its class.
+class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command"):
+    """What every message carries; ``command`` is the tag of the class."""
 
-    Raises InvalidMessageError when they are too many for one.
-    """
-    payload = _encoder.encode(message)
-    if len(payload) > MAX_MESSAGE_BYTES:
-        raise InvalidMessageError(
-            f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}",
-            code=ErrorCode.TOO_LARGE.value,
-        )
-    return payload
+    protocol_version: str = PROTOCOL_VERSION
 
 
-def decode_request(payload: bytes) -> AnyRequest:
-    """Decode what a researcher sends. Raises InvalidMessageError, with the code of what is wrong."""
-    document = _document(payload)
-    command = document.get("command")
-    if isinstance(command, str) and command in NOT_RUN_HERE:
-        raise InvalidMessageError(
-            f"command {command!r} is not run by this node on this wire", code=ErrorCode.UNSUPPORTED.value
-        )
-    request: AnyRequest = _converted(document, AnyRequest, REQUEST_COMMANDS)
-    return request
+# --- researcher to node ---------------------------------------------------------------------------------------------
 
 
-def decode_reply(payload: bytes, *, researcher_id: str) -> AnyReply | None:
-    """Decode what a node answers to this researcher; None when it is meant for another.
+class WireRequest(WireMessage, frozen=True, kw_only=True):
+    """What every request carries."""
 
-    Raises InvalidMessageError.
-    """
-    document = _document(payload)
-    if document.get("researcher_id") != researcher_id:
-        return None
-    reply: AnyReply = _converted(document, AnyReply, REPLY_COMMANDS)
-    return _from_usable_node(reply)
+    researcher_id: str
 
 
-def decode_scalar(payload: bytes) -> WireScalar:
-    """Decode values of a training loop. Raises InvalidMessageError."""
-    scalar: WireScalar = _converted(_document(payload), WireScalar, frozenset({"add_scalar"}))
-    return _from_usable_node(scalar)
+class PingRequest(WireRequest, frozen=True, kw_only=True, tag="ping"):
+    """Ask for a sign of life."""
+
+    sequence: int
 
 
-def decode_log(payload: bytes) -> tuple[Log, LogText]:
-    """Decode a log record and the JSON text in it. Raises InvalidMessageError."""
-    log: Log = _converted(_document(payload), Log, frozenset({"log"}))
-    try:
-        text = _decode_log_text(log.msg)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
-        raise InvalidMessageError(f"the text of a log record is not as agreed: {_one_line(str(error))}") from None
-    return _from_usable_node(log), text
+class ListRequest(WireRequest, frozen=True, kw_only=True, tag="list"):
+    """Ask for all datasets; the reply carries nothing that tells to which request it belongs."""
+
+
+class SearchRequest(WireRequest, frozen=True, kw_only=True, tag="search"):
+    """Ask for the datasets that carry every one of ``tags``; not answered when there is none."""
+
+    tags: list[str]
+
+
+class ApprovalRequest(WireRequest, frozen=True, kw_only=True, tag="approval"):
+    """Ask for approval of the training plan that lies at a URL."""
+
+    description: str
+    sequence: int
+    training_plan_url: str
+
+
+class StatusRequest(WireRequest, frozen=True, kw_only=True, tag="training-plan-status"):
+    """Ask where the training plan that lies at a URL stands; the reply repeats ``job_id``."""
+
+    job_id: str
+    training_plan_url: str
+
+
+class TrainRequest(WireRequest, frozen=True, kw_only=True, tag="train"):
+    """Ask for one round of training. Version 4.4 refuses ``aux_var_urls``, which only 4.5 knows."""
+
+    job_id: str
+    params_url: str
+    training_args: dict[str, Any]
+    dataset_id: str
+    training: bool
+    model_args: dict[str, Any]
+    training_plan_url: str
+    training_plan_class: str
+    secagg_servkey_id: str | None
+    secagg_biprime_id: str | None
+    secagg_random: float | None
+    secagg_clipping_range: int | None
+    round: int
+    aggregator_args: dict[str, Any]
+    aux_var_urls: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class SecaggRequest(WireRequest, frozen=True, kw_only=True, tag="secagg"):
+    """Ask to set up an element of secure aggregation with these parties."""
+
+    secagg_id: str
+    sequence: int
+    element: int
+    job_id: str | None
+    parties: list[Any]
+
+
+class SecaggDeleteRequest(WireRequest, frozen=True, kw_only=True, tag="secagg-delete"):
+    """Ask to forget an element of secure aggregation."""
+
+    secagg_id: str
+    sequence: int
+    element: int
+    job_id: str | None
+
+
+# Training and secure aggregation are for nodes of Fed-BioMed; ours serve the others.
+ServedRequest = PingRequest | ListRequest | SearchRequest | ApprovalRequest | StatusRequest
+AnyRequest = ServedRequest | TrainRequest | SecaggRequest | SecaggDeleteRequest
+
+
+# --- node to researcher ---------------------------------------------------------------------------------------------
+
+
+class WireReply(WireMessage, frozen=True, kw_only=True):
+    """What everything carries that a node sends."""
+
+    researcher_id: str
+    node_id: str
+
+
+class PingReply(WireReply, frozen=True, kw_only=True, tag="pong"):
+    """A sign of life."""
+
+    success: bool
+    sequence: int
+
+
+class WireDatasetsReply(WireReply, frozen=True, kw_only=True):
+    """Datasets as a node keeps them, without what it hides; ``count`` is how many."""
+
+    success: bool
+    databases: list[dict[str, Any]]
+    count: int
+
+
+class WireListReply(WireDatasetsReply, frozen=True, kw_only=True, tag="list"):
+    """All datasets of a node."""
+
+
+class WireSearchReply(WireDatasetsReply, frozen=True, kw_only=True, tag="search"):
+    """The datasets that match; there is at least one."""
+
+
+class WireApprovalReply(WireReply, frozen=True, kw_only=True, tag="approval"):
+    """The plan is with the node, or not; ``status`` is how its download ended in HTTP, 0 where there was none."""
+
+    sequence: int
+    status: int
+    success: bool
+
+
+class StatusReply(WireReply, frozen=True, kw_only=True, tag="training-plan-status"):
+    """Where a plan stands: ``status`` is Approved, Rejected, Pending, Not Registered, or Error without success."""
+
+    job_id: str
+    success: bool
+    approval_obligation: bool
+    status: str
+    msg: str
+    training_plan_url: str
+
+
+class TrainReply(WireReply, frozen=True, kw_only=True, tag="train"):
+    """What came of a round."""
+
+    job_id: str
+    success: bool
+    dataset_id: str
+    params_url: str
+    timing: dict[str, Any]
+    sample_size: int | None
+    msg: str
+
+
+class SecaggReply(WireReply, frozen=True, kw_only=True, tag="secagg"):
+    """Whether an element of secure aggregation was set up."""
+
+    secagg_id: str
+    sequence: int
+    success: bool
+    msg: str
+
+
+class SecaggDeleteReply(WireReply, frozen=True, kw_only=True, tag="secagg-delete"):
+    """Whether an element of secure aggregation was forgotten."""
+
+    secagg_id: str
+    sequence: int
+    success: bool
+    msg: str
+
+
+class ErrorMessage(WireReply, frozen=True, kw_only=True, tag="error"):
+    """Something went wrong; says neither with which request nor of which instance."""
+
+    errnum: str
+    extra_msg: str
+
+
+class WireScalar(WireReply, frozen=True, kw_only=True, tag="add_scalar"):
+    """Values of a training loop."""
+
+    job_id: str
+    train: bool
+    test: bool
+    test_on_local_updates: bool
+    test_on_global_updates: bool
+    metric: dict[str, Any]
+    epoch: int | None
+    total_samples: int
+    batch_samples: int
+    num_batches: int
+    num_samples_trained: int | None
+    iteration: int
+
+
+class Log(WireReply, frozen=True, kw_only=True, tag="log"):
+    """One record of a node's log; ``msg`` is a JSON text in itself, see `LogText`."""
+
+    level: str
+    msg: str
+
+
+class LogText(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ``msg`` of a log record holds; ``asctime`` is the node's local time and names no zone."""
+
+    asctime: str
+    node_id: str
+    name: str
+    level: str
+    message: str
+
+
+UnderstoodReply = (
+    PingReply | WireListReply | WireSearchReply | WireApprovalReply | StatusReply | TrainReply | ErrorMessage
+)
+AnyReply = UnderstoodReply | SecaggReply | SecaggDeleteReply | WireScalar | Log
 
 
 def encode_log_text(text: LogText) -> str:
     """Return the JSON text that a log record carries."""
-    return _encoder.encode(text).decode()
+    return msgspec.json.encode(text).decode()
 
 
-def sender(payload: bytes) -> str | None:
-    """Return who sent a request that cannot be served, as far as it says so."""
-    try:
-        researcher_id = decode_document(payload).get("researcher_id")
-    except InvalidMessageError:
-        return None
-    return researcher_id if isinstance(researcher_id, str) and 0 < len(researcher_id) <= _MAX_ID else None
+def record_of(dataset: Dataset, *, with_dtypes: bool) -> dict[str, Any]:
+    """Return the record that a Fed-BioMed node sends of a dataset: types of columns only in the answer to a search."""
+    record: dict[str, Any] = {
+        "name": dataset.name,
+        "data_type": dataset.data_type,
+        "tags": dataset.tags,
+        "description": dataset.description,
+        "shape": dataset.shape or [],
+        "dataset_id": dataset.dataset_id,
+        "dataset_parameters": dataset.dataset_parameters,
+    }
+    if with_dtypes:
+        record["dtypes"] = list((dataset.dtypes or {}).values())
+    return record
 
 
-def answering_node(payload: bytes, *, researcher_id: str) -> str | None:
-    """Return which node sent this researcher a reply that cannot be read, as far as it says so."""
-    try:
-        document = decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
-        if document.get("researcher_id") != researcher_id:
-            return None
-        return checked_party(str(document.get("node_id")), what="node id")
-    except InvalidMessageError:
-        return None
-
-
-def checked_party(party_id: str, *, what: str) -> str:
-    """Return an id that can be a topic level. Raises InvalidMessageError."""
-    try:
-        return checked_id(party_id, what=what)
-    except InvalidIdError as error:
-        raise InvalidMessageError(str(error)[:300]) from None
-
-
-def _document(payload: bytes) -> dict[str, Any]:
-    document = decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
-    version = document.get("protocol_version", _ABSENT_VERSION)
-    if not isinstance(version, str) or not _VERSION.fullmatch(version):
-        raise InvalidMessageError(
-            f"protocol_version {str(version)[:40]!r} is not a version", code=ErrorCode.VERSION.value
-        )
-    numbers = [int(number) for number in version.split(".")]
-    theirs = (*numbers, *[0] * (3 - len(numbers)))
-    # An older minor of our major is understood; a newer one may hold fields that we do not know.
-    if theirs[0] != _OURS[0] or theirs > _OURS:
-        raise InvalidMessageError(
-            f"message speaks protocol version {version} and this side speaks {PROTOCOL_VERSION}",
-            code=ErrorCode.VERSION.value,
-        )
-    return document
-
-
-def _converted(document: dict[str, Any], kind: Any, commands: frozenset[str]) -> Any:
-    if "command" not in document:
+def converted(message: object, kind: Any) -> Any:
+    """Return a message, given as a mapping, as one of the classes of a union. Raises InvalidMessageError."""
+    command = message.get("command") if isinstance(message, Mapping) else None
+    if command is None:
         raise InvalidMessageError("the message names no command")
-    command = document["command"]
-    if not isinstance(command, str) or command not in commands:
+    commands = sorted(one.__struct_config__.tag for one in typing.get_args(kind) or [kind])
+    if command not in commands:
         raise InvalidMessageError(
-            f"command {str(command)[:64]!r} is not one of {', '.join(sorted(commands))}",
-            code=ErrorCode.UNKNOWN_COMMAND.value,
+            f"command {str(command)[:64]!r} is not one of {', '.join(commands)}", code=ErrorCode.UNKNOWN_COMMAND.value
         )
     try:
-        return msgspec.convert(document, kind)
+        return msgspec.convert(message, kind)
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
-        raise InvalidMessageError(_one_line(str(error))) from None
+        raise InvalidMessageError(f"{command}: {' '.join(str(error).split())[:300]}") from None
 
 
-def _from_usable_node(message: M) -> M:
-    checked_party(message.node_id, what="node id")
-    return message
+def checked_request(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request of a researcher, with the protocol version. Raises InvalidMessageError."""
+    return _checked({**message, "protocol_version": PROTOCOL_VERSION}, AnyRequest)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+def checked_reply(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message that a node sent. Raises InvalidMessageError."""
+    if "protocol_version" not in message:
+        raise InvalidMessageError("the message has no field 'protocol_version'")
+    return _checked(message, AnyReply)
+
+
+def _checked(message: dict[str, Any], kind: Any) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(converted(message, kind))
+    given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    return given | {"command": message["command"]}

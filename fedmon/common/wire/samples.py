@@ -32,7 +32,7 @@ class SampleBatch(Message, frozen=True, kw_only=True, tag="sample"):
 class AddScalar(Message, frozen=True, kw_only=True, tag="add_scalar"):
     """Scalars of a training loop, beside the resources of its node.
 
-    ``number`` counts the reports of a run from 0, so that a lost one is noticed; null where nobody counts.
+    ``number`` counts the reports of a run from 0, so that a lost one is noticed; null if reports are not counted.
     """
 
     node_id: Id
@@ -103,32 +103,24 @@ class SamplesReply(Reply, frozen=True, kw_only=True, tag="samples"):
 
     def as_batches(self) -> list[Batch]:
         """Return the samples as batches."""
-        return [
-            Batch(
-                node_id=self.node_id,
-                boot=self.boot,
-                stream=self.stream,
-                seq=part.seq,
-                t=part.t,
-                mono=part.mono,
-                columns=part.m,
-                reasons=part.reasons,
-            )
-            for part in self.batches
-        ]
+        return [_batch(part, self.node_id, self.boot, self.stream) for part in self.batches]
 
 
 def as_batch(message: SampleBatch) -> Batch:
     """Return the samples of a message as a batch; the columns are shared, not copied."""
+    return _batch(message, message.node_id, message.boot, message.stream)
+
+
+def _batch(part: SampleBatch | Columns, node_id: str, boot: int, stream: str) -> Batch:
     return Batch(
-        node_id=message.node_id,
-        boot=message.boot,
-        stream=message.stream,
-        seq=message.seq,
-        t=message.t,
-        mono=message.mono,
-        columns=message.m,
-        reasons=message.reasons,
+        node_id=node_id,
+        boot=boot,
+        stream=stream,
+        seq=part.seq,
+        t=part.t,
+        mono=part.mono,
+        columns=part.m,
+        reasons=part.reasons,
     )
 
 

@@ -13,11 +13,12 @@ from typing import Any
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import new_id
-from fedmon.common.wire import fedbiomed4, fedbiomed4_messages, messages
+from fedmon.common.wire import fedbiomed4, messages
 from fedmon.common.wire.envelope import Message, Reply, Request
-from fedmon.common.wire.fedbiomed4 import FB300, FB301, checked_party
-from fedmon.common.wire.fedbiomed4_datasets import record_of
+from fedmon.common.wire.fedbiomed4 import ErrorNumbers, record_of
 from fedmon.common.wire.messages import DatasetsReply, Error, ErrorCode, LogRecord, PlanStatus
+from fedmon.compat.fedbiomed import codec
+from fedmon.compat.fedbiomed.codec import checked_party
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, RefusedMessageError, Sender
 from fedmon.node.requests.handlers import HTTP_OK, PlanApprovalByUrl, PlanError, PlanStatusByUrl
 
@@ -43,16 +44,16 @@ class FedBioMedDialect(NodeDialect):
     It pushes no decisions, and knows no pages: what does not fit into one message is refused as too large.
     """
 
-    commands: AbstractSet[str] = fedbiomed4.REQUEST_COMMANDS
-    page_bytes = fedbiomed4.MAX_MESSAGE_BYTES - ENVELOPE_BYTES
+    commands: AbstractSet[str] = codec.REQUEST_COMMANDS
+    page_bytes = codec.MAX_MESSAGE_BYTES - ENVELOPE_BYTES
     marks: tuple[str, ...] = (messages.OTHER_WIRE,)
 
     def __init__(self, node_id: str) -> None:
-        self._topics = (fedbiomed4.NODES, fedbiomed4.node_topic(node_id))
+        self._topics = (fedbiomed4.NODES, f"general/{node_id}")
 
     def subscriptions(self, node_id: str) -> list[tuple[str, int]]:
         """Return the filters and QoS under which the node hears requests."""
-        return [(fedbiomed4.NODES, 0), (fedbiomed4.node_topic(node_id), 0)]
+        return [(fedbiomed4.NODES, 0), (f"general/{node_id}", 0)]
 
     def sender(self, topic: str) -> str | None:  # noqa: ARG002
         """Return None: topics of this wire carry no sender."""
@@ -63,10 +64,10 @@ class FedBioMedDialect(NodeDialect):
         if topic not in self._topics:
             raise RefusedMessageError(InvalidMessageError(f"nothing is expected on topic {topic[:200]!r}"), None, {})
         try:
-            asked = fedbiomed4.decode_request(payload)
+            asked = codec.decode_request(payload)
             checked_party(asked.researcher_id, what="researcher id")
         except InvalidMessageError as error:
-            researcher_id = fedbiomed4.sender(payload)
+            researcher_id = codec.sender(payload)
             sender = None if researcher_id is None else Sender(researcher_id=researcher_id)
             raise RefusedMessageError(error, sender, {}) from None
         return _request_of(asked)
@@ -79,28 +80,28 @@ class FedBioMedDialect(NodeDialect):
         answer = _answer_of(reply, to.researcher_id, request)
         if answer is None:
             return None
-        return Outgoing(topic=fedbiomed4.REPLIES, payload=fedbiomed4.encode(answer), qos=0)
+        return Outgoing(topic=fedbiomed4.REPLIES, payload=codec.encode(answer), qos=0)
 
     def log(self, record: LogRecord) -> Outgoing:
         """Write a record of the node's log. Raises InvalidMessageError."""
         local = record.time.astimezone()
-        text = fedbiomed4_messages.LogText(
+        text = fedbiomed4.LogText(
             asctime=f"{local:%Y-%m-%d %H:%M:%S},{local.microsecond // 1000:03d}",
             node_id=record.node_id,
             name=record.logger,
             level=record.level,
             message=record.msg,
         )
-        message = fedbiomed4_messages.Log(
+        message = fedbiomed4.Log(
             researcher_id=fedbiomed4.UNKNOWN_RESEARCHER,
             node_id=record.node_id,
             level=record.level,
             msg=fedbiomed4.encode_log_text(text),
         )
-        return Outgoing(topic=fedbiomed4.LOGGER, payload=fedbiomed4.encode(message), qos=0)
+        return Outgoing(topic=fedbiomed4.LOGGER, payload=codec.encode(message), qos=0)
 
 
-def _request_of(asked: fedbiomed4_messages.AnyRequest) -> Request:
+def _request_of(asked: fedbiomed4.ServedRequest) -> Request:
     envelope: dict[str, Any] = {
         "researcher_id": asked.researcher_id,
         "id": new_id(),
@@ -108,36 +109,36 @@ def _request_of(asked: fedbiomed4_messages.AnyRequest) -> Request:
         "expires": seconds_from_now(EXPIRES_AFTER_S),
     }
     match asked:
-        case fedbiomed4_messages.PingRequest():
+        case fedbiomed4.PingRequest():
             return messages.Ping(sequence=asked.sequence, **envelope)
-        case fedbiomed4_messages.ListRequest():
+        case fedbiomed4.ListRequest():
             return messages.ListDatasets(sequence=0, limit=sys.maxsize, **envelope)
-        case fedbiomed4_messages.SearchRequest():
+        case fedbiomed4.SearchRequest():
             return messages.SearchDatasets(sequence=0, tags=asked.tags, limit=sys.maxsize, **envelope)
-        case fedbiomed4_messages.ApprovalRequest():
+        case fedbiomed4.ApprovalRequest():
             return PlanApprovalByUrl(
                 sequence=asked.sequence,
                 url=asked.training_plan_url,
                 description=asked.description,
                 **envelope,
             )
-        case fedbiomed4_messages.StatusRequest():
+        case fedbiomed4.StatusRequest():
             return PlanStatusByUrl(sequence=0, url=asked.training_plan_url, job_id=asked.job_id, **envelope)
 
 
-def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> fedbiomed4_messages.AnyReply | None:
+def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> fedbiomed4.UnderstoodReply | None:
     if not isinstance(reply, Reply):
         return None
     head: dict[str, Any] = {"researcher_id": researcher_id, "node_id": reply.node_id}
     match reply:
         case messages.Pong():
-            return fedbiomed4_messages.PingReply(success=True, sequence=reply.sequence, **head)
+            return fedbiomed4.PingReply(success=True, sequence=reply.sequence, **head)
         case messages.ListReply():
-            return fedbiomed4_messages.WireListReply(**_datasets(reply, with_dtypes=False), **head)
+            return fedbiomed4.WireListReply(**_datasets(reply, with_dtypes=False), **head)
         case messages.SearchReply() if reply.datasets:
-            return fedbiomed4_messages.WireSearchReply(**_datasets(reply, with_dtypes=True), **head)
+            return fedbiomed4.WireSearchReply(**_datasets(reply, with_dtypes=True), **head)
         case messages.ApprovalReply():
-            return fedbiomed4_messages.WireApprovalReply(sequence=reply.sequence, status=HTTP_OK, success=True, **head)
+            return fedbiomed4.WireApprovalReply(sequence=reply.sequence, status=HTTP_OK, success=True, **head)
         case messages.TrainingPlanStatusReply() if isinstance(request, PlanStatusByUrl):
             word, explanation = _STATUS_WORDS[reply.status]
             note = f"{explanation}: {reply.note}" if reply.note else explanation
@@ -147,21 +148,21 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
     return None
 
 
-def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fedbiomed4_messages.AnyReply:
+def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fedbiomed4.UnderstoodReply:
     """Return the message for a request that was not served: a reply of its own kind where the plan is the reason."""
     if error.code is ErrorCode.FAILED and isinstance(request, PlanApprovalByUrl):
         status = error.http_status if isinstance(error, PlanError) else HTTP_OK
-        return fedbiomed4_messages.WireApprovalReply(sequence=request.sequence, status=status, success=False, **head)
+        return fedbiomed4.WireApprovalReply(sequence=request.sequence, status=status, success=False, **head)
     if error.code is ErrorCode.FAILED and isinstance(request, PlanStatusByUrl):
-        return _status(head, request, success=False, status=fedbiomed4.PLAN_STATUS_ERROR, msg=error.reason)
-    number = FB301 if error.code in _PROTOCOL_ERRORS else FB300
-    return fedbiomed4_messages.ErrorMessage(errnum=number, extra_msg=error.reason, **head)
+        return _status(head, request, success=False, status="Error", msg=error.reason)
+    number = ErrorNumbers.FB301 if error.code in _PROTOCOL_ERRORS else ErrorNumbers.FB300
+    return fedbiomed4.ErrorMessage(errnum=number, extra_msg=error.reason, **head)
 
 
 def _status(
     head: dict[str, Any], request: PlanStatusByUrl, *, success: bool, status: str, msg: str
-) -> fedbiomed4_messages.StatusReply:
-    return fedbiomed4_messages.StatusReply(
+) -> fedbiomed4.StatusReply:
+    return fedbiomed4.StatusReply(
         job_id=request.job_id,
         success=success,
         approval_obligation=True,

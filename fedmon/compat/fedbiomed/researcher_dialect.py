@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,11 +20,10 @@ from fedmon.common.ids import NodeId
 from fedmon.common.log import LEVELS
 from fedmon.common.metrics.series import series
 from fedmon.common.wire import fedbiomed4, messages, topics
-from fedmon.common.wire import fedbiomed4_messages as wire
 from fedmon.common.wire.envelope import Reply, Request
-from fedmon.common.wire.fedbiomed4_datasets import dataset_of
 from fedmon.common.wire.messages import ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.compat.fedbiomed import codec
 from fedmon.researcher.asking.match import Pending, PendingRequest, echo_of
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.historic.forms import Train
@@ -167,34 +166,36 @@ class FedBioMedDialect(Dialect):
             case messages.Ping():
                 return (self._ping(request),)
             case messages.ListDatasets():
-                return fedbiomed4.encode(wire.ListRequest(researcher_id=sender)), self._ping(request)
+                return codec.encode(fedbiomed4.ListRequest(researcher_id=sender)), self._ping(request)
             case messages.SearchDatasets():
-                search = wire.SearchRequest(researcher_id=sender, tags=request.tags)
-                return fedbiomed4.encode(search), self._ping(request)
+                search = fedbiomed4.SearchRequest(researcher_id=sender, tags=request.tags)
+                return codec.encode(search), self._ping(request)
             case messages.Approval():
-                approval = wire.ApprovalRequest(
+                approval = fedbiomed4.ApprovalRequest(
                     researcher_id=sender,
                     description=request.description,
                     sequence=request.sequence,
                     training_plan_url=request.url or "",
                 )
-                return (fedbiomed4.encode(approval),)
+                return (codec.encode(approval),)
             case StatusByUrl():
-                question = wire.StatusRequest(researcher_id=sender, job_id=request.id, training_plan_url=request.url)
-                return (fedbiomed4.encode(question),)
+                question = fedbiomed4.StatusRequest(
+                    researcher_id=sender, job_id=request.id, training_plan_url=request.url
+                )
+                return (codec.encode(question),)
             case Train():
-                return (fedbiomed4.encode(request.fields | {"researcher_id": sender}),)
+                return (codec.encode(request.fields | {"researcher_id": sender}),)
             case _:
                 return ()
 
     def _ping(self, request: Request) -> bytes:
-        return fedbiomed4.encode(wire.PingRequest(researcher_id=self.researcher_id, sequence=request.sequence))
+        return codec.encode(fedbiomed4.PingRequest(researcher_id=self.researcher_id, sequence=request.sequence))
 
     def addressed(
         self, _request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None
     ) -> Iterator[tuple[str, bytes, int]]:
         """Return topic, bytes and QoS of each message that asks these nodes, or all."""
-        places = [fedbiomed4.NODES] if nodes is None else [fedbiomed4.node_topic(node) for node in nodes]
+        places = [fedbiomed4.NODES] if nodes is None else [f"general/{node}" for node in nodes]
         return ((topic, payload, 0) for topic in places for payload in payloads)
 
     def metrics_filter(self, _node_id: NodeId | None) -> str:
@@ -218,9 +219,9 @@ class FedBioMedDialect(Dialect):
         if topic == fedbiomed4.LOGGER:
             return (log_record_of(payload),)
         try:
-            told = fedbiomed4.decode_reply(payload, researcher_id=self.researcher_id)
+            told = codec.decode_reply(payload, researcher_id=self.researcher_id)
         except InvalidMessageError as error:
-            node_id = fedbiomed4.answering_node(payload, researcher_id=self.researcher_id)
+            node_id = codec.answering_node(payload, researcher_id=self.researcher_id)
             if node_id is not None:
                 self._held.add(NodeId(node_id), error, size_bytes=len(payload), at=time.monotonic())
             raise
@@ -231,24 +232,24 @@ class FedBioMedDialect(Dialect):
         """Return scalars as a sample of their job."""
         return self._rounds.samples_of(scalar) if isinstance(scalar, RoundScalar) else None
 
-    def _reply_of(self, told: wire.AnyReply, *, size_bytes: int) -> Reply | None:
+    def _reply_of(self, told: fedbiomed4.UnderstoodReply, *, size_bytes: int) -> Reply | None:
         node_id = NodeId(told.node_id)
         match told:
-            case wire.WireListReply() | wire.WireSearchReply():
+            case fedbiomed4.WireListReply() | fedbiomed4.WireSearchReply():
                 self._held.add(node_id, _listed(told), size_bytes=size_bytes, at=time.monotonic())
                 return None
-            case wire.PingReply():
+            case fedbiomed4.PingReply():
                 return self._pong(told)
-            case wire.WireApprovalReply():
+            case fedbiomed4.WireApprovalReply():
                 return self._approval(told)
-            case wire.StatusReply():
+            case fedbiomed4.StatusReply():
                 return self._plan_status(told)
-            case wire.TrainReply():
+            case fedbiomed4.TrainReply():
                 return _as_it_came(told, self._training(told.node_id, job_id=told.job_id))
-            case wire.ErrorMessage():
+            case fedbiomed4.ErrorMessage():
                 return self._error(told)
 
-    def _pong(self, told: wire.PingReply) -> Reply | None:
+    def _pong(self, told: fedbiomed4.PingReply) -> Reply | None:
         asked = self._pending.find(lambda one: one.request.sequence == told.sequence)
         match request := None if asked is None else asked.request:
             case messages.Ping():
@@ -262,7 +263,7 @@ class FedBioMedDialect(Dialect):
                 self._count_unasked(told)
                 return None
 
-    def _approval(self, told: wire.WireApprovalReply) -> Reply | None:
+    def _approval(self, told: fedbiomed4.WireApprovalReply) -> Reply | None:
         asked = self._pending.find(lambda one: one.request.sequence == told.sequence)
         request = None if asked is None else asked.request
         if not isinstance(request, messages.Approval):
@@ -279,7 +280,7 @@ class FedBioMedDialect(Dialect):
             **echo_of(request, told.node_id),
         )
 
-    def _plan_status(self, told: wire.StatusReply) -> Reply | None:
+    def _plan_status(self, told: fedbiomed4.StatusReply) -> Reply | None:
         asked = self._pending.find(lambda one: one.id == told.job_id)
         request = None if asked is None else asked.request
         if not isinstance(request, StatusByUrl):
@@ -295,7 +296,7 @@ class FedBioMedDialect(Dialect):
             **echo_of(request, told.node_id),
         )
 
-    def _error(self, told: wire.ErrorMessage) -> Reply | None:
+    def _error(self, told: fedbiomed4.ErrorMessage) -> Reply | None:
         """Give an error to the oldest request that this node owes an answer: it does not say which one it is about."""
         reason = f"{told.errnum}: {told.extra_msg}"
         owed = [one for one in self._pending.all_open() if not one.has_answered(NodeId(told.node_id))]
@@ -321,13 +322,13 @@ class FedBioMedDialect(Dialect):
         asked = self._pending.find(is_owed)
         return None if asked is None else asked.request
 
-    def _count_unasked(self, told: wire.WireReply) -> None:
+    def _count_unasked(self, told: fedbiomed4.WireReply) -> None:
         self._tally.count("replies of a wrong session, sequence or kind", f"{type(told).__name__} of {told.node_id}")
 
 
 def scalar_of(payload: bytes) -> RoundScalar:
     """Read scalars; ``t`` is when they arrived. Raises InvalidMessageError."""
-    fields = msgspec.structs.asdict(fedbiomed4.decode_scalar(payload))
+    fields = msgspec.structs.asdict(codec.decode_scalar(payload))
     del fields["protocol_version"]
     metric = {name: _number(value) for name, value in fields["metric"].items()}
     return RoundScalar(**fields | {"metric": metric, "t": time.time()})
@@ -335,7 +336,7 @@ def scalar_of(payload: bytes) -> RoundScalar:
 
 def log_record_of(payload: bytes) -> LogRecord:
     """Read a log record; its time is when it arrived, as its own names no zone. Raises InvalidMessageError."""
-    told, text = fedbiomed4.decode_log(payload)
+    told, text = codec.decode_log(payload)
     return LogRecord(
         node_id=told.node_id,
         boot=0,
@@ -346,12 +347,12 @@ def log_record_of(payload: bytes) -> LogRecord:
     )
 
 
-def _listed(told: wire.WireListReply | wire.WireSearchReply) -> Listed | InvalidMessageError:
+def _listed(told: fedbiomed4.WireListReply | fedbiomed4.WireSearchReply) -> Listed | InvalidMessageError:
     try:
-        datasets = [dataset_of(record) for record in told.databases]
+        datasets = [_dataset_of(record) for record in told.databases]
     except InvalidMessageError as error:
         return error
-    return Listed(by_tags=isinstance(told, wire.WireSearchReply), success=told.success, datasets=datasets)
+    return Listed(by_tags=isinstance(told, fedbiomed4.WireSearchReply), success=told.success, datasets=datasets)
 
 
 def _answer_to(
@@ -382,7 +383,7 @@ def _fits(listed: Listed, request: messages.ListDatasets | messages.SearchDatase
     return listed.by_tags and all(set(request.tags) <= set(dataset.tags) for dataset in listed.datasets)
 
 
-def _as_it_came(told: wire.WireReply, request: Request | None) -> StoredDocument:
+def _as_it_came(told: fedbiomed4.WireReply, request: Request | None) -> StoredDocument:
     return StoredDocument.of(msgspec.to_builtins(told), **({} if request is None else echo_of(request, told.node_id)))
 
 
@@ -392,3 +393,44 @@ def _failed(request: Request, node_id: str, reason: str) -> messages.Error:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _dataset_of(record: Mapping[str, Any]) -> messages.Dataset:
+    """Read the record that a Fed-BioMed node sends of a dataset.
+
+    Its types of columns name no columns: they are numbered from "0". Fields that we lack, such as the shape of a
+    folder of images and tables, become parameters. Raises InvalidMessageError.
+    """
+    parameters = record.get("dataset_parameters")
+    others = {name: record[name] for name in ("dlp_id",) if record.get(name) is not None}
+    shape = record.get("shape")
+    if shape and not _is_list_of(shape, int):
+        others["shape"], shape = shape, None
+    tags, dtypes = record.get("tags", []), record.get("dtypes") or []
+    if not _is_list_of(tags, str):
+        raise InvalidMessageError("the tags of a dataset are not a list of texts")
+    if not _is_list_of(dtypes, str):
+        raise InvalidMessageError("the types of a dataset's columns are not a list of texts")
+    if not isinstance(parameters, dict | None):
+        raise InvalidMessageError("the parameters of a dataset are not an object")
+    return messages.Dataset(
+        dataset_id=_text(record, "dataset_id"),
+        name=_text(record, "name"),
+        data_type=_text(record, "data_type"),
+        tags=tags,
+        description=_text(record, "description"),
+        shape=shape or None,
+        dtypes=dict(zip(map(str, range(len(dtypes))), dtypes, strict=True)) or None,
+        dataset_parameters={**(parameters or {}), **others} if parameters is not None or others else None,
+    )
+
+
+def _text(record: Mapping[str, Any], name: str) -> str:
+    value = record.get(name)
+    if not isinstance(value, str | None):
+        raise InvalidMessageError(f"the {name} of a dataset is not a text")
+    return value or ""
+
+
+def _is_list_of(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(type(entry) is kind for entry in value)

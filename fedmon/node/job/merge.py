@@ -17,7 +17,7 @@ import msgspec
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.files import sync
 from fedmon.common.store.recording import Recording
-from fedmon.common.store.recording_join import RecordingJoin
+from fedmon.common.store.recording_compaction import RecordingJoin
 from fedmon.node.job.layout import FILE_MODE, FOLDER_MODE, RECORDING_SUFFIX, JobFolder
 from fedmon.report.extra import MissingExtraError, report_extra
 
@@ -110,7 +110,7 @@ def _add(join: RecordingJoin, path: Path, stage: Path) -> tuple[int, str]:
         # Opened for writing, so that a damaged one is recognised, and its readable part is taken over.
         with Recording(copy) as opened:
             is_damaged = opened.aside is not None
-        samples = join.add(copy, check=is_damaged).samples
+        samples = join.add(copy, check=is_damaged)
         if is_damaged:
             return samples, f"damaged: {samples} samples could be read"
         return samples, "" if is_whole else "it was being written: merge again for more"

@@ -20,13 +20,15 @@ from fedmon.common.wire.fedbiomed4 import (
     LOGGER,
     MONITORING,
     PLAN_STATUS_UNKNOWN,
+    PROTOCOL_VERSION,
     REPLIES,
     UNKNOWN_RESEARCHER,
+    ErrorNumbers,
+    LogText,
+    checked_reply,
     encode_log_text,
+    record_of,
 )
-from fedmon.common.wire.fedbiomed4_datasets import record_of
-from fedmon.common.wire.fedbiomed4_messages import PROTOCOL_VERSION, LogText
-from fedmon.common.wire.historic_messages import ErrorNumbers, HistoricMessage, ResearcherMessages
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, PlanStatus
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.submission import StatusByUrl
@@ -123,10 +125,9 @@ def _told(message: Message) -> dict[str, Any] | None:
     return None
 
 
-def echoed(message: HistoricMessage) -> dict[str, Any]:
+def echoed(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a request that its replies repeat."""
-    fields = message.get_dict()
-    return {name: fields[name] for name in ECHOED if name in fields}
+    return {name: message[name] for name in ECHOED if name in message}
 
 
 def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,22 +136,22 @@ def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]
 
 
 def request_of(
-    message: HistoricMessage, nodes: Sequence[NodeId] | None, *, fedbiomed: bool
+    message: Mapping[str, Any], nodes: Sequence[NodeId] | None, *, fedbiomed: bool
 ) -> tuple[type[Request], dict[str, Any]]:
     """Return our kind of request for a message of version 4.4 to these nodes, or all, and its fields.
 
     Nodes of ``fedbiomed`` know plans by a URL, and train. Raises InvalidMessageError for a command without one.
     """
-    command = message.get_param("command")
+    command = message["command"]
     match command:
         case "ping":
             return messages.Ping, {}
         case "list":
             return messages.ListDatasets, {}
         case "search":
-            return messages.SearchDatasets, {"tags": message.get_param("tags")}
+            return messages.SearchDatasets, {"tags": message["tags"]}
         case "approval" if fedbiomed:
-            url, description = message.get_param("training_plan_url"), message.get_param("description")
+            url, description = message["training_plan_url"], message["description"]
             return messages.Approval, {
                 "name": "",
                 "description": description,
@@ -159,9 +160,9 @@ def request_of(
                 "url": url,
             }
         case "training-plan-status" if fedbiomed:
-            return StatusByUrl, {"sha256": "", "url": message.get_param("training_plan_url")}
+            return StatusByUrl, {"sha256": "", "url": message["training_plan_url"]}
         case "train" if fedbiomed:
-            return Train, {"fields": message.get_dict(), "nodes": nodes}
+            return Train, {"fields": dict(message), "nodes": nodes}
         case "approval" | "training-plan-status":
             raise InvalidMessageError(
                 f"{command} by URL says nothing of the plan's bytes, which an approval is about: hand the plan itself "
@@ -189,20 +190,20 @@ def is_ours(msg: Mapping[str, Any]) -> bool:
     return str(dict(msg).get("protocol_version", "")).startswith(_OURS)
 
 
-def checked(msg: dict[str, Any], topic: str, *, researcher_id: str) -> HistoricMessage:
+def checked(msg: dict[str, Any], topic: str, *, researcher_id: str) -> dict[str, Any]:
     """Return a message of version 4.4 that fits its topic and is for this researcher. Raises InvalidMessageError."""
-    message = ResearcherMessages.format_incoming_message(msg)
-    parent, command = parent_of(topic), message.get_param("command")
+    message = checked_reply(msg)
+    parent, command = parent_of(topic), message["command"]
     fits = {LOGGER: command == _LOG, MONITORING: command == _METRICS}.get(parent, command not in (_LOG, _METRICS))
     if not fits:
-        raise InvalidMessageError(f"{message.kind} does not belong on topic {topic[:200]!r}")
+        raise InvalidMessageError(f"{command!r} does not belong on topic {topic[:200]!r}")
     address = topics.parse(topic)
-    if address.node_id not in (None, message.get_param("node_id")):
+    if address.node_id not in (None, message["node_id"]):
         raise InvalidMessageError(
-            f"the topic says node {address.node_id!r} and the message says {message.node_id!r:.80}"
+            f"the topic says node {address.node_id!r} and the message says {message['node_id']!r:.80}"
         )
-    if parent == REPLIES and {message.researcher_id, address.researcher_id or researcher_id} != {researcher_id}:
-        raise InvalidMessageError(f"it is for researcher {message.researcher_id!r:.80}")
+    if parent == REPLIES and {message["researcher_id"], address.researcher_id or researcher_id} != {researcher_id}:
+        raise InvalidMessageError(f"it is for researcher {message['researcher_id']!r:.80}")
     return message
 
 

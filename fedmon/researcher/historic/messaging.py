@@ -18,8 +18,7 @@ from fedmon.common.errors import ConnectionFailedError, InvalidInputError, NotCo
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.common.settings import BrokerHost
 from fedmon.common.wire.envelope import Message, Reply, Request
-from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER
-from fedmon.common.wire.historic_messages import ResearcherMessages
+from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER, checked_request
 from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, PendingRequest
 from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
 from fedmon.researcher.federation import Federation
@@ -156,11 +155,11 @@ class Messaging:
 
     def send(self, msg: dict[str, Any], client: str | None, *, add_sequence: bool) -> int | None:
         """Send a request as `send_message` does, with the next number as its sequence if wished; return that number."""
-        message = ResearcherMessages.format_outgoing_message({**msg, "sequence": 0} if add_sequence else msg)
+        message = checked_request({**msg, "sequence": 0} if add_sequence else msg)
         nodes = None if client is None else [NodeId(checked_id(str(client), what="client"))]
         session = self._session()
         if session is None or not session.connection.is_connected:
-            logger.error("%s was not sent: %s", message.kind, self._lost())
+            logger.error("%s was not sent: %s", message["command"], self._lost())
             return None
         kind, fields = request_of(message, nodes, fedbiomed=not session.dialect.plans_inline)
         sequence = session.pending.next_sequence(of_script=True) if add_sequence else None
@@ -169,10 +168,10 @@ class Messaging:
         if self.handler is not None:
             self._tell(request, nodes, repeated)
             return sequence
-        command = message.get_param("command")
+        command = message["command"]
         command = REPLY_COMMANDS.get(command, command)
         if not self.outstanding.send(request, nodes, command=command, repeated=repeated):
-            logger.error("%s was not sent: %s", message.kind, self._lost())
+            logger.error("%s was not sent: %s", message["command"], self._lost())
         return sequence
 
     def send_error(self, errnum: str, extra_msg: str = "", researcher_id: str = UNKNOWN_RESEARCHER) -> None:

@@ -80,19 +80,6 @@ def test_a_node_needs_no_more_than_its_name(tmp_path: Path) -> None:
     assert not settings.identity_is_strict
 
 
-def test_samples_are_kept_apart_from_what_fed_biomed_reads(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match='"flat" does not go with'):
-        node(tmp_path, '[node]\nid = "n"\nwire = "fedbiomed4"\nmonitoring_topic = "flat"')
-
-
-def test_identity_is_strict_where_the_broker_is_told_who_we_are(tmp_path: Path) -> None:
-    named = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtt://n@h"')
-    certified = node(tmp_path, '[node]\nid = "n"\n[broker]\nurl = "mqtts://h"\ncert_file = "n.crt"')
-
-    assert named.identity_is_strict
-    assert certified.identity_is_strict
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -9,7 +9,6 @@ import pytest
 
 from fedmon.common.errors import SettingsError
 from fedmon.common.settings import BrokerHost, BrokerSettings, NodeSettings, ResearcherSettings
-from fedmon.common.settings.sources import load_node
 
 NO_USER = BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=1883),))
 USER = BrokerSettings(hosts=(BrokerHost(host="127.0.0.1", port=1883),), username="alice")
@@ -43,19 +42,3 @@ def test_samples_on_the_topic_of_their_researchers_are_refused() -> None:
     with pytest.raises(SettingsError, match="monitoring_topic"):
         node(monitoring_topic="flat")
     assert node(monitoring_topic="flat", wire="fedmon").monitoring_topic == "flat"
-
-
-@pytest.mark.parametrize("name", ["nodes", "researcher", "monitoring", "logger", "status"])
-def test_words_of_the_topics_are_no_ids(name: str) -> None:
-    for make in (node, researcher):
-        with pytest.raises(SettingsError, match="reserved"):
-            make(id=name)
-
-
-def test_the_wire_is_chosen_in_the_file_or_by_a_variable(tmp_path: Path) -> None:
-    (tmp_path / "node.toml").write_text('[node]\nid = "a"\nwire = "fedbiomed4"\n')
-
-    from_file = load_node(tmp_path, {})
-    from_variable = load_node(tmp_path, {"FEDMON_NODE_WIRE": "fedmon"})
-
-    assert (from_file.wire, from_variable.wire) == ("fedbiomed4", "fedmon")

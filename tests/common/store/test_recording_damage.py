@@ -32,6 +32,14 @@ def filled(path: Path, samples: int = 2000) -> None:
             recording.append([batch(first)])
 
 
+def overwrite(path: Path) -> None:
+    """Damage 32 KiB near the end of a file."""
+    content = bytearray(path.read_bytes())
+    pages = len(content) // 16_384
+    content[16_384 * (pages - 3) : 16_384 * (pages - 1)] = b"\xff" * (2 * 16_384)
+    path.write_bytes(content)
+
+
 def test_a_recording_of_a_newer_version_is_refused_with_both_versions_and_not_touched(path: Path) -> None:
     filled(path, 10)
     with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -77,10 +85,7 @@ def test_a_file_of_garbage_is_set_aside_and_reported_and_recording_goes_on(
 
 def test_what_can_be_read_of_a_damaged_file_is_taken_over(path: Path) -> None:
     filled(path)
-    content = bytearray(path.read_bytes())
-    pages = len(content) // 16_384
-    content[16_384 * (pages - 3) : 16_384 * (pages - 1)] = b"\xff" * (2 * 16_384)
-    path.write_bytes(content)
+    overwrite(path)
 
     with Recording(path) as recording:
         assert recording.aside is not None
@@ -136,10 +141,7 @@ def test_rows_of_which_nobody_knows_the_stream_are_not_taken_over_as_another_str
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM source")
         connection.commit()
-    content = bytearray(path.read_bytes())
-    pages = len(content) // 16_384
-    content[16_384 * (pages - 3) : 16_384 * (pages - 1)] = b"\xff" * (2 * 16_384)
-    path.write_bytes(content)
+    overwrite(path)
 
     with Recording(path) as recording:
         assert recording.aside is not None
@@ -158,10 +160,7 @@ def test_what_was_rescued_stays_older_than_what_is_new(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM number")
         connection.commit()
-    content = bytearray(path.read_bytes())
-    pages = len(content) // 16_384
-    content[16_384 * (pages - 3) : 16_384 * (pages - 1)] = b"\xff" * (2 * 16_384)
-    path.write_bytes(content)
+    overwrite(path)
 
     now[0] = 5.0
     with Recording(path, max_age_s=50, monotonic=lambda: now[0]) as recording:
@@ -237,21 +236,3 @@ def test_on_a_full_disk_nothing_is_half_written_and_with_space_it_goes_on(path: 
     error, *rest = child.stdout.splitlines()
     assert f"cannot write the recording {path}" in error
     assert rest == ["True True", "True", "20", "True"]
-
-
-def test_a_recording_whose_making_was_cut_off_is_said_to_be_empty_also_to_readers(path: Path) -> None:
-    making = """
-        import os, sqlite3, sys
-        connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-        connection.execute("PRAGMA cache_size = 1")
-        connection.execute("BEGIN")
-        connection.execute("CREATE TABLE batch (body BLOB)")
-        for _ in range(50):
-            connection.execute("INSERT INTO batch VALUES (randomblob(4000))")
-        os._exit(9)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(making), path], check=False)
-    assert path.with_name(path.name + "-journal").stat().st_size > 0
-
-    with pytest.raises(StorageError, match="there is no recording in it"):
-        Recording(path, read_only=True)

@@ -45,7 +45,8 @@ from fedmon.researcher.samples.watch import LiveSample
 from tests.node.job.tool_runs import environment, start
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
-from tests.support.stubborn import frozen_line, silent_peer
+from tests.support.proxy import Proxy
+from tests.support.stubborn import silent_peer
 from tests.support.waiting import wait_until
 
 NODE = "job-4711-n1"
@@ -308,7 +309,7 @@ def test_a_broker_that_does_not_work_costs_the_job_no_time(mosquitto: Broker, tm
             case "unknown host":
                 host, port = "no-such-host.invalid", 1883
             case _:
-                line = peers.enter_context(frozen_line(mosquitto.port))
+                line = peers.enter_context(Proxy(mosquitto.port))
                 port = line.port
         begin = time.monotonic()
         run = Run(BrokerSettings(hosts=(BrokerHost(host=host, port=port),)), tmp_path)

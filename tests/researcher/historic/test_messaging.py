@@ -128,7 +128,7 @@ def test_without_a_connection_nothing_is_sent_and_it_is_logged(
     wait_until(lambda: not messaging.is_connected())
     messaging.send_message(PING)
 
-    reasons = [record.getMessage() for record in caplog.records if "PingRequest was not sent" in record.getMessage()]
+    reasons = [record.getMessage() for record in caplog.records if "ping was not sent" in record.getMessage()]
     assert ["call start()" in reasons[0], f"127.0.0.1:{mosquitto.port}" in reasons[1]] == [True, True]
     assert not messaging.is_failed()
 

@@ -1,0 +1,132 @@
+"""Bytes of Fed-BioMed 4.4 to messages and back."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fedmon.common.errors import InvalidIdError, InvalidMessageError
+from fedmon.common.ids import checked_id
+from fedmon.common.wire.codec import decode_document
+from fedmon.common.wire.fedbiomed4 import (
+    PROTOCOL_VERSION,
+    Log,
+    LogText,
+    ServedRequest,
+    UnderstoodReply,
+    WireMessage,
+    WireScalar,
+    converted,
+)
+from fedmon.common.wire.messages import ErrorCode
+
+MAX_MESSAGE_BYTES = 990_000
+"""This wire has no pages: a list comes whole, however long."""
+
+REQUEST_COMMANDS = frozenset(kind.__struct_config__.tag for kind in typing.get_args(ServedRequest))
+NOT_RUN_HERE = ("train", "secagg", "secagg-delete")
+
+_VERSIONS = (PROTOCOL_VERSION, "1.0", "1.0.0")
+"""A newer minor version may hold fields that we do not know."""
+_MAX_ID = 256
+
+
+def encode(message: WireMessage | Mapping[str, Any]) -> bytes:
+    """Return the JSON bytes of a message, given with or without its class.
+
+    Raises InvalidMessageError when they are too many for one.
+    """
+    payload = msgspec.json.encode(message)
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise InvalidMessageError(
+            f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}",
+            code=ErrorCode.TOO_LARGE.value,
+        )
+    return payload
+
+
+def decode_request(payload: bytes) -> ServedRequest:
+    """Decode what a researcher sends. Raises InvalidMessageError, with the code of what is wrong."""
+    document = _document(payload)
+    command = document.get("command")
+    if command in NOT_RUN_HERE:
+        raise InvalidMessageError(
+            f"command {command!r} is not run by this node on this wire", code=ErrorCode.UNSUPPORTED.value
+        )
+    request: ServedRequest = converted(document, ServedRequest)
+    return request
+
+
+def decode_reply(payload: bytes, *, researcher_id: str) -> UnderstoodReply | None:
+    """Decode what a node answers to this researcher; None when it is meant for another.
+
+    Raises InvalidMessageError.
+    """
+    document = _document(payload)
+    if document.get("researcher_id") != researcher_id:
+        return None
+    reply: UnderstoodReply = converted(document, UnderstoodReply)
+    checked_party(reply.node_id, what="node id")
+    return reply
+
+
+def decode_scalar(payload: bytes) -> WireScalar:
+    """Decode values of a training loop. Raises InvalidMessageError."""
+    scalar: WireScalar = converted(_document(payload), WireScalar)
+    checked_party(scalar.node_id, what="node id")
+    return scalar
+
+
+def decode_log(payload: bytes) -> tuple[Log, LogText]:
+    """Decode a log record and the JSON text in it. Raises InvalidMessageError."""
+    log: Log = converted(_document(payload), Log)
+    try:
+        text = msgspec.json.decode(log.msg, type=LogText)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+        raise InvalidMessageError(
+            f"the text of a log record is not as agreed: {' '.join(str(error).split())[:300]}"
+        ) from None
+    checked_party(log.node_id, what="node id")
+    return log, text
+
+
+def sender(payload: bytes) -> str | None:
+    """Return who sent a request that cannot be served, as far as it says so."""
+    try:
+        researcher_id = decode_document(payload).get("researcher_id")
+    except InvalidMessageError:
+        return None
+    return researcher_id if isinstance(researcher_id, str) and 0 < len(researcher_id) <= _MAX_ID else None
+
+
+def answering_node(payload: bytes, *, researcher_id: str) -> str | None:
+    """Return which node sent this researcher a reply that cannot be read, as far as it says so."""
+    try:
+        document = decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
+        if document.get("researcher_id") != researcher_id:
+            return None
+        return checked_party(str(document.get("node_id")), what="node id")
+    except InvalidMessageError:
+        return None
+
+
+def checked_party(party_id: str, *, what: str) -> str:
+    """Return an id that can be a topic level. Raises InvalidMessageError."""
+    try:
+        return checked_id(party_id, what=what)
+    except InvalidIdError as error:
+        raise InvalidMessageError(str(error)[:300]) from None
+
+
+def _document(payload: bytes) -> dict[str, Any]:
+    document = decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
+    version = document.get("protocol_version")
+    if version not in _VERSIONS:
+        raise InvalidMessageError(
+            f"message speaks protocol version {str(version)[:40]!r} and this side speaks {PROTOCOL_VERSION}",
+            code=ErrorCode.VERSION.value,
+        )
+    return document
