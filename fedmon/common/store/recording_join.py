@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sqlite3
 from collections.abc import Iterator
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from fedmon.common.errors import StorageError
+from fedmon.common.files import sync
 from fedmon.common.store.recording_compaction import AGE_S, DAMAGED, DROPPED_BY_AGE, DROPPED_BY_SIZE, count
 from fedmon.common.store.recording_file import RecordingFile, Stream, StreamTable, add_batches
 from fedmon.common.store.recording_format import RowPlace, UnreadableRowError, decode
@@ -96,11 +96,7 @@ class RecordingJoin:
         path = self._into.path
         self._into.close()
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(path)
         except OSError as error:
             raise StorageError(f"cannot write the recording {path}: {error.strerror}") from error
 
