@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-VERSION = re.search(r'^__version__ = "([^"]+)"', (HERE / "fedmon/__init__.py").read_text(), re.MULTILINE)
+VERSION = re.search(r'^__version__ = "([^"]+)"', (HERE / "fedmon/common/__init__.py").read_text(), re.MULTILINE)
 README = HERE / "README.md"
 
 BASE = [

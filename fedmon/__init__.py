@@ -5,6 +5,7 @@ from __future__ import annotations
 # A plan imports this file before it runs; typing and importlib would cost it more than all else together.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fedmon.common import __version__
     from fedmon.common.errors import FedmonError
     from fedmon.common.training_plan import TrainingPlan
     from fedmon.compat.nebula import Reporter
@@ -23,8 +24,6 @@ __all__ = [
     "__version__",
 ]
 
-__version__ = "0.1.0"
-
 _LAZY = {
     "Federation": "fedmon.researcher.federation",
     "FedmonError": "fedmon.common.errors",
@@ -33,6 +32,7 @@ _LAZY = {
     "RunFailedError": "fedmon.researcher.runs.errors",
     "RunNotOverError": "fedmon.researcher.runs.errors",
     "TrainingPlan": "fedmon.common.training_plan",
+    "__version__": "fedmon.common",
 }
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fedmon import __version__
+from fedmon.common import __version__
 from fedmon.common.actor import Actor, Bound
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import InvalidMessageError

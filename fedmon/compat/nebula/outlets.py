@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fedmon.common.actor import Actor, BusyError
 from fedmon.common.backoff import Backoff
@@ -82,15 +82,21 @@ def _plain(value: object) -> Any:
     return value if is_plain else None
 
 
-class ControllerCounts(NamedTuple):
-    """The statuses so far: ``waiting`` may still arrive, ``dropped`` and ``refused`` never will."""
+class Complaints:
+    """Logs each problem as a warning when it first comes, and for debugging from then on."""
 
-    queued: int = 0
-    delivered: int = 0
-    refused: int = 0
-    dropped: int = 0
-    waiting: int = 0
-    failures: int = 0
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def log(self, key: str, text: str) -> None:
+        """Log a problem; ``key`` tells whether it is known."""
+        is_known = key in self._known or len(self._known) > 100
+        logger.log(logging.DEBUG if is_known else logging.WARNING, "%s", text)
+        self._known.add(key)
+
+
+STATUSES = ("queued", "delivered", "refused", "dropped", "waiting", "failures")
+"""What is counted of statuses: those that wait may still arrive, those refused or dropped never will."""
 
 
 class Controller:
@@ -116,7 +122,8 @@ class Controller:
         self._user_agent = "".join(letter for letter in user_agent if letter.isprintable() and letter.isascii())
         self._lock = threading.Lock()
         self._waiting: collections.deque[bytes] = collections.deque()
-        self._backlog, self._counts, self._ends, self._has_failed = backlog, ControllerCounts(), 0, False
+        self._backlog, self._counts, self._ends = backlog, dict.fromkeys(STATUSES, 0), 0
+        self._complaints = Complaints()
         self._actor: Actor | None = None
         self._session: requests.Session | None = None
         self._stop_by: Deadline | None = None
@@ -141,11 +148,11 @@ class Controller:
     def status(self, body: bytes) -> None:
         """Queue one status."""
         with self._lock:
-            self._count(queued=1)
+            self._counts["queued"] += 1
             self._waiting.append(body)
             if len(self._waiting) > self._backlog:
                 self._waiting.popleft()
-                self._count(dropped=1)
+                self._counts["dropped"] += 1
         if self._actor is not None:
             self._actor.post(self._send)
 
@@ -181,17 +188,14 @@ class Controller:
             raise BusyError("the time to post is over")
         return self._actor.call(lambda: self._post(url, body), timeout_s=deadline.left_s())
 
-    def counts(self) -> ControllerCounts:
+    def counts(self) -> dict[str, int]:
         """Return the counts of statuses so far."""
         with self._lock:
-            return self._counts._replace(waiting=len(self._waiting))
-
-    def _count(self, **more: int) -> None:
-        self._counts = self._counts._replace(**{name: getattr(self._counts, name) + add for name, add in more.items()})
+            return {**self._counts, "waiting": len(self._waiting)}
 
     def _drop_all(self) -> None:
         with self._lock:
-            self._count(dropped=len(self._waiting))
+            self._counts["dropped"] += len(self._waiting)
             self._waiting.clear()
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -214,8 +218,8 @@ class Controller:
                 if self._waiting and self._waiting[0] is body:
                     self._waiting.popleft()
                 else:  # it was dropped meanwhile to make room
-                    self._count(dropped=-1)
-                self._count(**{"refused" if _is_refused(answer) else "delivered": 1})
+                    self._counts["dropped"] -= 1
+                self._counts["refused" if _is_refused(answer) else "delivered"] += 1
 
     def _post(self, url: str, body: bytes) -> int:
         """Return the status code of the answer, 0 without one."""
@@ -234,12 +238,10 @@ class Controller:
                 answer, problem = int(response.status_code), f"answer {response.status_code}"
         except (requests.RequestException, ValueError, OSError) as error:
             answer, problem = _NO_ANSWER, f"{type(error).__name__}: {error}"
-        has_failed, self._has_failed = self._has_failed, not 200 <= answer < 300
-        if self._has_failed:
+        if not 200 <= answer < 300:
             with self._lock:
-                self._count(failures=1)
-            level = logging.DEBUG if has_failed or self._counts.failures > 100 else logging.WARNING
-            logger.log(level, "the controller did not take a report: %s: %s", url, problem)
+                self._counts["failures"] += 1
+            self._complaints.log(problem.partition(":")[0], f"the controller did not take a report: {url}: {problem}")
         return answer
 
     def _close(self) -> None:
@@ -275,7 +277,7 @@ class Outlets:
         self._broker = broker_from_url(broker) if isinstance(broker, str) else broker
         self._link: BrokerLink | None = None
         self._connections = self._statuses = 0
-        self._problems: set[str] = set()
+        self._complaints = Complaints()
         publisher = Publisher(
             node_id=settings.node_id,
             boot=boot,
@@ -329,18 +331,16 @@ class Outlets:
         try:
             self.user_values.add_scalar(name, value, t=t)
         except InvalidInputError as error:
-            level = logging.DEBUG if name in self._problems or len(self._problems) > 100 else logging.WARNING
-            logger.log(level, "a value goes to the sinks alone: %s", error)
-            self._problems.add(name)
+            self._complaints.log(name, f"a value goes to the sinks alone: {error}")
 
     def status(self, participant: Mapping[str, Any], t: float) -> None:
         """Queue the participant's status for the controller."""
         if self._controller is not None:
             self._controller.status(self._status_body(participant, t))
 
-    def counts(self) -> ControllerCounts:
+    def counts(self) -> dict[str, int]:
         """Return the counts of statuses; all 0 without a controller."""
-        return ControllerCounts() if self._controller is None else self._controller.counts()
+        return dict.fromkeys(STATUSES, 0) if self._controller is None else self._controller.counts()
 
     def finish(self, participant: Mapping[str, Any], timeout_s: float, *, given_up: threading.Event) -> bool:
         """Announce the end of the scenario until it is confirmed; False if it was not in time.

@@ -21,7 +21,7 @@ from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.metrics.sample import Sample
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.settings import BrokerSettings
-from fedmon.compat.nebula.outlets import BACKLOG, TIMEOUT_S, Outlets
+from fedmon.compat.nebula.outlets import BACKLOG, TIMEOUT_S, Complaints, Outlets
 from fedmon.compat.nebula.settings import (
     Generation,
     ReporterSettings,
@@ -42,7 +42,7 @@ MAX_WAITING = 256
 """Ticks that a busy event loop may lag behind before the oldest is dropped."""
 SINK_TIMEOUT_S, COUNT_TIMEOUT_S = 5.0, 1.0
 LEFT_ALONE_S = 30.0
-"""A sink or connection manager that hung is not called for so long, because it would delay every report."""
+"""A sink that hung is not called for so long, because it would delay every report."""
 JITTER_S, JITTER_SHARE = 0.5, 0.1
 RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
 FINISHED_WITHIN_S = 10.0
@@ -79,16 +79,16 @@ class Tick(NamedTuple):
 
 
 class Ticks:
-    """The node's sampler for an event loop that it never waits for; made anew for each start.
+    """The node's sampler for an event loop that it never waits for; made anew for each start, on that loop.
 
     ``publish(stream, sample)`` gets every sample, on the sampler's thread. `prime` comes first, because shares of CPU
-    time need two readings. `begin` is for the event loop that then awaits `next`; ``sampler.stop`` and `end` come last.
+    time need two readings. `sampler.start` and awaiting `next` follow; ``sampler.stop`` and `end` come last.
     """
 
     def __init__(
         self, streams: Mapping[str, Sequence[Collector]], *, interval_s: float, publish: Callable[[str, Sample], object]
     ) -> None:
-        self._publish = publish
+        self._publish, self._loop = publish, asyncio.get_running_loop()
         # The host's stream comes last and always has a value, its own cost: so it ends each tick.
         host, own = list(streams.get(HOST_STREAM, ())), AgentCollector()
         host += [] if any(each.name == own.name for each in host) else [own]
@@ -98,7 +98,6 @@ class Ticks:
         self._held: dict[str, float | None] = {}
         self._waiting: collections.deque[Tick] = collections.deque(maxlen=MAX_WAITING)
         self._arrived = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_ended = False
         self.dropped = 0
 
@@ -109,21 +108,12 @@ class Ticks:
             self._take(sample)
         return self._tick(samples[HOST_STREAM])
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the sampler; its first tick is now."""
-        self._loop = loop
-        self.sampler.start()
-
     async def next(self) -> Tick | None:
         """Return the next tick; None after all of them once `end` was called."""
-        while True:
-            # Cleared before looking: a later tick sets it again.
-            self._arrived.clear()
-            if self._waiting:
-                return self._waiting.popleft()
-            if self._is_ended:
-                return None
+        while not (self._waiting or self._is_ended):
             await self._arrived.wait()
+            self._arrived.clear()
+        return self._waiting.popleft() if self._waiting else None
 
     def end(self) -> None:
         """Let `next` return None after the ticks that wait; on the event loop."""
@@ -138,7 +128,7 @@ class Ticks:
         if stream == HOST_STREAM:
             self.dropped += len(self._waiting) == MAX_WAITING
             self._waiting.append(self._tick(sample))
-            if self._loop is not None and not self._arrived.is_set():
+            if not self._arrived.is_set():
                 with contextlib.suppress(RuntimeError):  # the program closed its loop without a stop
                     self._loop.call_soon_threadsafe(self._arrived.set)
 
@@ -161,7 +151,7 @@ class Sinks:
 
     def __init__(self, trainer: Callable[[], object], sinks: Sequence[object], *, timeout_s: float) -> None:
         self._trainer, self._sinks, self._timeout_s = trainer, sinks, timeout_s
-        self._problems: set[str] = set()
+        self._complaints = Complaints()
         self._left_alone: dict[int, float] = {}
         self.logged = self.failures = 0
 
@@ -177,12 +167,9 @@ class Sinks:
                     await self._finish(done, sink)
             except Exception as error:  # a user's callback: the reporter goes on
                 self.failures += 1
-                key = f"{id(sink)} {error!r:.80}"
-                is_known = key in self._problems or len(self._problems) > 100
-                level = logging.DEBUG if is_known else logging.WARNING
-                logger.log(level, "sink %s failed: %s: %s", type(sink).__name__, type(error).__name__, error)
+                text = f"sink {type(sink).__name__} failed: {type(error).__name__}: {error}"
+                self._complaints.log(f"{id(sink)} {error!r:.80}", text)
                 logger.debug("a sink failed", exc_info=True)
-                self._problems.add(key)
             else:
                 self.logged += 1
 
@@ -240,7 +227,7 @@ class Cycle:
         self.traffic, self.processes = Traffic(), Processes()
         self.queue: asyncio.Queue[Enqueued] = asyncio.Queue()
         self.values_dropped = self.count = self._logged = 0
-        self._problem, self._ask_again_at = "", 0.0
+        self._complaints = Complaints()
 
     def enqueue(self, name: str, value: Any) -> None:
         """Take a value of the program; at most 10,000 wait, the oldest goes first."""
@@ -291,19 +278,13 @@ class Cycle:
         """Return the number of direct connections; None without a manager, or if it fails."""
         try:
             manager = self._manager()
-            if manager is None or time.monotonic() < self._ask_again_at:
+            if manager is None:
                 return None
             found = manager.get_addrs_current_connections(only_direct=True)
-            count = len(await asyncio.wait_for(found, COUNT_TIMEOUT_S) if inspect.isawaitable(found) else found)
+            return len(await asyncio.wait_for(found, COUNT_TIMEOUT_S) if inspect.isawaitable(found) else found)
         except Exception as error:  # noqa: BLE001  # the program's own object: the rest is reported
-            if isinstance(error, TimeoutError):
-                self._ask_again_at = time.monotonic() + LEFT_ALONE_S
-            level = logging.DEBUG if self._problem == str(error) else logging.WARNING
-            self._problem = str(error)
-            logger.log(level, "the connections are unknown: %s: %s", type(error).__name__, error)
+            self._complaints.log(str(error), f"the connections are unknown: {type(error).__name__}: {error}")
             return None
-        self._problem = ""
-        return count
 
 
 def _counter(kind: str, *, reading: bool = False) -> Any:
@@ -355,7 +336,7 @@ class Reporter:
         sink_timeout_s: float = SINK_TIMEOUT_S,
         finished_within_s: float = FINISHED_WITHIN_S,
     ) -> None:
-        self.config, self.trainer, self.cm = config, trainer, cm
+        self.config, self.trainer, self.cm, self._generation = config, trainer, cm, generation
         self._keywords: dict[str, Any] = {
             "report_frequency": report_frequency,
             "grace_time_reporter": grace_time_reporter,
@@ -383,7 +364,7 @@ class Reporter:
         )
         self._sinks = Sinks(lambda: self.trainer, sinks, timeout_s=sink_timeout_s)
         self._cycle = Cycle(self._settings, self._outlets, self._sinks, manager=lambda: self.cm)
-        self._is_finished, self._is_running, self._complaint, self._generation = False, False, "", generation
+        self._is_finished, self._is_running, self._complaints = False, False, Complaints()
         self._finishing = asyncio.Lock()
         self._starting: asyncio.Task[asyncio.Task[None]] | None = None
         self._reporter_task: asyncio.Task[None] | None = None
@@ -445,9 +426,9 @@ class Reporter:
         return self._outlets.user_values
 
     def counts(self) -> dict[str, int]:
-        """Return the counts of statuses (see ControllerCounts), dropped values and ticks, and calls of sinks."""
+        """Return the counts of statuses (see `outlets.STATUSES`), dropped values and ticks, and calls of sinks."""
         return {
-            **{f"statuses_{name}": count for name, count in self._outlets.counts()._asdict().items()},
+            **{f"statuses_{name}": count for name, count in self._outlets.counts().items()},
             "values_dropped": self._cycle.values_dropped,
             "ticks_dropped": self._ticks.dropped if self._ticks is not None else 0,
             "sinks_called": self._sinks.logged,
@@ -509,7 +490,7 @@ class Reporter:
                 ticks.end()
             else:
                 self._outlets.open()
-                await asyncio.to_thread(ticks.begin, asyncio.get_running_loop())
+                await asyncio.to_thread(ticks.sampler.start)
             while (tick := await ticks.next()) is not None:
                 await self._cycle.report(tick, self._participant if self._settings.report_status else None)
                 await self._follow()
@@ -570,9 +551,7 @@ class Reporter:
                 self._from_file = await asyncio.to_thread(read_participant, self._config_file)
             settings = read_settings(self._participant(), self._keywords, generation=self._generation)
         except Exception as error:  # noqa: BLE001  # the program's own mapping: whatever it does, reporting goes on
-            level = logging.DEBUG if self._complaint == str(error) else logging.WARNING
-            self._complaint = str(error)
-            logger.log(level, "the reporter's settings stay as they were: %s", error)
+            self._complaints.log(str(error), f"the reporter's settings stay as they were: {error}")
             return
         # Names and addresses stay those of the start.
         self._settings = msgspec.structs.replace(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedmon.node.collectors.base import THIS_MACHINE
-from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, JobCgroup, members_of, paths_of
+from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, members_of, paths_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,6 @@ class OwnCgroup:
                     file.write(b"0")
             except OSError:
                 del self.folders[hierarchy]
-
-    def as_job(self) -> JobCgroup | None:
-        """Return it for measuring; None if there is none."""
-        return JobCgroup(path=self.path, folders=self.folders) if self.folders else None
 
     def remove(self) -> int:
         """Remove it, and return how many processes were left in it; they go on in the cgroup above."""

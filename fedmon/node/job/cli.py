@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import logging
 import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedmon.common.errors import FedmonError, NotFoundError, SettingsError, StorageError
 from fedmon.common.files import write_whole
@@ -20,7 +20,7 @@ from fedmon.node.job.end import RunEnd, StopFile, catch_signals, ignore_signals,
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import FILE_MODE, FOLDER_MODE, JobFolder
-from fedmon.node.job.options import LABELS, JobOptions, absolute, check_formats, parsers, read
+from fedmon.node.job.options import JobOptions, absolute, check_formats, parsers, read
 from fedmon.node.job.wrapper import Channel, Supervisor
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def _merge_verb(words: Sequence[str]) -> int:
 def _merge(folder: JobFolder, exports: Sequence[str], *, report: bool, with_json: bool) -> Path:
     from fedmon.node.job.merge import merge, postprocess
 
-    merged = merge(folder).path
+    merge(folder)
     if exports or report or with_json:
         postprocess(folder, exports=exports, report=report)
-    return merged
+    return folder.merged
 
 
 def _open_closed_streams() -> None:
@@ -159,7 +159,8 @@ class ToolRun:
             stop=ending.wait,
         )  # fmt: skip
         monitor.start()
-        self._configure(monitor)
+        if self._options.verbose:
+            self._configure(monitor)
         early = None if not has_command and ending.wait(0.0) else monitor.early_end
         end = early or ending.wait_for_end([monitor.look_after, monitor.limit.check])
         logger.info("the run ends: %s", end.reason)
@@ -188,40 +189,43 @@ class ToolRun:
 
     def _write_up(self) -> bool:
         """Merge if this host is the last one, and tell whether it did."""
-        options, problem, is_merged = self._options, "", False
+        options, is_merged = self._options, False
         try:
             is_ours = self._members.end()
             while is_ours:
-                try:
-                    # A command's caller waits no longer than needed; 'fedmon job merge' writes the JSON files later.
-                    _merge(self._folder, options.export, report=options.gen_report, with_json=not options.command)
-                    problem, is_merged = "", True
-                except FedmonError as error:
-                    problem, is_merged = str(error), False
-                is_ours = self._members.done()
+                # A command's caller waits no longer than needed; 'fedmon job merge' writes the JSON files later.
+                _merge(self._folder, options.export, report=options.gen_report, with_json=not options.command)
+                is_merged, is_ours = True, self._members.done()
             if is_merged and self._members.is_over():
                 self._stop_file.remove()
         except FedmonError as error:
-            problem = str(error)
-        if problem:
-            self._complain(f"{problem} ('fedmon job merge {self._folder.path}' tries again)")
+            self._complain(f"{error} ('fedmon job merge {self._folder.path}' tries again)")
         return is_merged
 
     def _configure(self, monitor: JobMonitor) -> None:
-        if not self._options.verbose:
-            return
-        gpus = len(monitor.describe()["hardware"].get("gpus") or ())
-        metrics = [
-            "meta_data", "cpu_metrics", *(["perf_metrics"] * monitor.counts_events), *(["nv_gpu_metrics"] * bool(gpus)),
-        ]  # fmt: skip
+        """Write the run's configuration under perfmon's names."""
         import yaml
 
-        host = self._members.host
-        config = run_config(self._options, self._identity, self._folder, host=host)
-        config |= {"metrics": metrics, "num_nvidia_gpus": gpus, "pid": list(monitor.pids)}
+        identity, members, gpus = self._identity, self._members, monitor.describe()["hardware"].get("gpus") or ()
+        config = {
+            **self._options.document(),
+            "save_dir": str(self._folder.path),
+            "host_name": identity.host,
+            "node_name": members.host,
+            "num_nodes": len(identity.nodes or (identity.host,)),
+            "user": identity.user,
+            "scheduler": identity.scheduler,
+            "job_id": identity.job_id,
+            "pid": list(monitor.pids),
+            "num_nvidia_gpus": len(gpus),
+            "perf_events": monitor.counts_events,
+            "ipc_file": str(self._folder.ipc),
+            "recording": str(members.recording),
+        }
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         try:
-            write_whole(self._folder.run_config(host), text.encode(), mode=FILE_MODE, folder_mode=FOLDER_MODE)
+            path = self._folder.run_config(members.host)
+            write_whole(path, text.encode(), mode=FILE_MODE, folder_mode=FOLDER_MODE)
         except StorageError as error:
             logger.warning("%s", error)
 
@@ -253,70 +257,32 @@ class ToolRun:
             os.write(self._outputs[to], text.encode(errors="backslashreplace"))
 
 
-class LogFile(logging.Handler):
-    """Writes fedmon's log into a file, and nowhere else, until it is closed.
-
-    A record that cannot be written, as on a full disk, is dropped. Raises StorageError if the file cannot be opened.
-    """
+class LogFile(logging.FileHandler):
+    """Writes fedmon's log into a file, and nowhere else, until it is closed. Raises StorageError if it cannot."""
 
     def __init__(self, path: Path, *, verbose: bool) -> None:
-        super().__init__(logging.DEBUG if verbose else logging.INFO)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            self._descriptor = os.open(path, flags, FILE_MODE)
+            super().__init__(path, encoding="utf-8", errors="backslashreplace")
+            path.chmod(FILE_MODE)
         except OSError as error:
             raise StorageError(f"cannot write the log {path}: {error.strerror}") from error
+        form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+        form.converter = time.gmtime
+        self.setFormatter(form)
+        self.setLevel(logging.DEBUG if verbose else logging.INFO)
         ours = logging.getLogger(OUR_LOGGER)
         ours.handlers = [self]  # the terminal's would write between the lines of the job
         ours.setLevel(self.level)
         ours.propagate = False
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record as one line, at once."""
-        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
-        with contextlib.suppress(OSError):
-            line = f"{moment.replace('+00:00', 'Z')} {record.levelname} {record.name}: {self.format(record)}"
-            os.write(self._descriptor, f"{escape_control(line)}\n".encode(errors="replace"))
-
     def take_output(self) -> None:
         """Send all prints of this process into the log from now on."""
-        os.dup2(self._descriptor, 1)
-        os.dup2(self._descriptor, 2)
+        if self.stream is not None:  # open until `close`
+            os.dup2(self.stream.fileno(), 1)
+            os.dup2(self.stream.fileno(), 2)
 
     def close(self) -> None:
-        """Stop logging; safe to call twice."""
+        """Stop logging; safe to call twice, and on a full disk."""
         logging.getLogger(OUR_LOGGER).removeHandler(self)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        super().close()
-
-
-def run_config(options: JobOptions, identity: JobIdentity, folder: JobFolder, *, host: str) -> dict[str, Any]:
-    """Return a run's configuration; keys and their order are perfmon's, and fedmon's own come last."""
-    given, nodes = options.document(), identity.nodes or (identity.host,)
-    first = ("prefix", "launcher", "sampling_freq", "check_point", "gen_report", "export", *LABELS, "verbose")
-    return {
-        "save_dir": str(folder.path),
-        **{name: given[name] for name in first},
-        "host_name": identity.host,
-        "node_name": host,
-        "master_node": nodes[0],
-        "num_nodes": len(nodes),
-        "user": identity.user,
-        "scheduler": identity.scheduler,
-        "job_id": identity.job_id,
-        "script_name": "fedmon job",
-        "metrics": [],
-        "num_nvidia_gpus": 0,
-        "pid": [],
-        "ipc_file": str(folder.ipc),
-        "data_dir": str(folder.metrics),
-        "plot_dir": str(folder.plots),
-        "report_path": str(folder.report_html),
-        "temp_path": str(folder.recording(host)),
-        "perf_event_file": None,
-        "db_lock_file": None,
-        "command": given["command"],
-        "broker": given["broker"],
-    }
+        with contextlib.suppress(OSError):
+            super().close()

@@ -8,9 +8,8 @@ import glob
 import logging
 import os
 import signal
-import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,7 +31,6 @@ GRACE_S = 5.0
 """How long a command may take to end after a signal until its measuring is completed without it."""
 IN_PROGRESS, FINISHED = "INPROGRESS", "FINISHED"
 NEAR = "the time limit of the scheduler is near"
-_CHECK_S = 0.2
 _ASK_WITHIN_S = 2.0
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU", "SIGQUIT")
@@ -81,19 +79,12 @@ class RunEnd:
 
     def __init__(self, channel: Channel, *, has_command: bool, check: Callable[[], str | None]) -> None:
         self._channel, self._has_command, self._check = channel, has_command, check
-        self._check_at = 0.0
-        self._is_stopped = False
         self._asked_at: float | None = None
         self._asked_by = ""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a possible end, which `wait_for_end` returns; the stop of commands and searches."""
-        if self._channel.has_message(timeout_s):
-            return True
-        if time.monotonic() >= self._check_at:
-            self._check_at = time.monotonic() + _CHECK_S
-            self._is_stopped = self._check() is not None
-        return self._is_stopped
+        """Wait for a possible end, which `wait_for_end` returns; the stop of searches."""
+        return self._channel.has_message(timeout_s) or self._check() is not None
 
     def wait_for_end(self, checks: Sequence[Callable[[], str | None]]) -> End:
         """Return why the run ends; ``checks`` and the own one are called about once a second."""
@@ -221,15 +212,15 @@ class StopFile:
         A stop from before ``since()``, in Unix seconds by the file server's clock, belongs to an earlier run and is
         replaced; a newer one is obeyed. ``since`` is called only if there is a stop.
         """
+        in_progress = f"{IN_PROGRESS}\n".encode()
         for _ in range(_MOST_TRIES):
             try:
                 with contextlib.suppress(TargetExistsError):
-                    write_whole(self.path, f"{IN_PROGRESS}\n".encode(), only_new=True)
-                with self._opened(os.O_RDONLY) as descriptor:
-                    text, changed = found = _content(descriptor)
-                    is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed >= since())
-                    if not is_wanted and _content(descriptor) == found:
-                        self._renew()
+                    write_whole(self.path, in_progress, only_new=True)
+                text, changed = found = self._content()
+                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed >= since())
+                if not is_wanted and self._content() == found:
+                    write_whole(self.path, in_progress)
                 self._is_made = True
             except FileNotFoundError:
                 continue  # another run removed it
@@ -242,8 +233,7 @@ class StopFile:
         if not self._is_made:
             return None
         try:
-            with self._opened(os.O_RDONLY) as descriptor:
-                text, _ = _content(descriptor)
+            text, _ = self._content()
         except FileNotFoundError:
             return f"{self.path.name}: it was removed"
         except OSError as error:
@@ -263,26 +253,11 @@ class StopFile:
             if self._is_made:
                 self.path.unlink()
 
-    def _renew(self) -> None:
-        """Write INPROGRESS into the same file, which a script may have open; replace one that only others may write."""
-        try:
-            with self._opened(os.O_WRONLY) as descriptor:
-                os.pwrite(descriptor, f"{IN_PROGRESS}\n".encode(), 0)
-                os.ftruncate(descriptor, len(IN_PROGRESS) + 1)
-        except PermissionError:
-            write_whole(self.path, f"{IN_PROGRESS}\n".encode())
-
-    @contextlib.contextmanager
-    def _opened(self, flags: int) -> Iterator[int]:
-        """Open it. Raises OSError, also if it is not a regular file."""
-        # A pipe of this name would hold up its reader.
-        descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(0, "not a regular file")
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _content(self) -> tuple[str, float]:
+        """Return its text, and when it was changed. Raises OSError."""
+        with self.path.open("rb") as file:
+            text = file.read(_MOST_BYTES).decode(errors="replace").strip()
+            return text, os.fstat(file.fileno()).st_mtime
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._problem:
@@ -320,12 +295,6 @@ def asked_at(pid: int) -> float:
     except (OSError, ValueError, IndexError):
         return time.time()
     return at_boot_ticks(birth.start + 1)  # the kernel counts whole ticks
-
-
-def _content(descriptor: int) -> tuple[str, float]:
-    """Return the text of an open file, and when it was changed. Raises OSError."""
-    text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").strip()
-    return text, os.fstat(descriptor).st_mtime
 
 
 def _is_stop(text: str) -> bool:

@@ -1,8 +1,8 @@
 """The hosts of one job on their shared folder: each takes part under its own name, and the last one to end merges.
 
-Files in ``hosts/KEY``: ``NODE.N.begin``, ``.beat`` and ``.end`` of the N-th run under a node's id, ``claim.N``, the
-host of the N-th merge, and ``merged.N``, its end, done or failed. Only beats change, and no file is removed. Merging is
-idempotent: a claim saves work, and nothing is lost if two hosts merge.
+Files in ``hosts/KEY``: ``NODE.N.begin``, ``.beat`` and ``.end`` of the N-th run under a node's id, and ``claim.M``, the
+run that merges after M ends. Only beats change, and no file is removed. Merging is idempotent: a claim saves work, and
+nothing is lost if two hosts merge.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -28,8 +28,6 @@ from fedmon.node.job.layout import FILE_MODE, MAX_NAME, JobFolder, file_name
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 BEAT_S = 2.0
 SILENT_BEATS = 6
 """A host that misses so many beats counts as lost."""
@@ -37,7 +35,6 @@ _LOOKS_A_BEAT = 4
 _TICK_S = 0.01
 _MOST_NAMES = 1000
 _RUN_FILE = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,9})\.(begin|end)")
-_MERGE_FILE = re.compile(r"(claim|merged)\.(\d{1,9})")
 
 
 class HostRun(NamedTuple):
@@ -62,18 +59,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     start: int = 0
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The run that merges, and the runs that had ended before."""
-
-    by: HostRun
-    ended: list[HostRun]
-
-
 class _Seen(NamedTuple):
     begun: frozenset[HostRun]
     ended: frozenset[HostRun]
-    claims: int
-    merges: int
 
     @property
     def newest(self) -> dict[str, HostRun]:
@@ -93,7 +81,7 @@ class _HostFolder:
         self._beats: dict[HostRun, tuple[bytes, float]] = {}
 
     def see(self) -> _Seen:
-        """List the runs and merges. Raises StorageError."""
+        """List the runs. Raises StorageError."""
         # The folder is changed first, so that a network file system lists it anew.
         probe = self.path / f".look-{os.urandom(8).hex()}"
         with contextlib.suppress(OSError):
@@ -106,10 +94,7 @@ class _HostFolder:
         runs: dict[str, set[HostRun]] = {"begin": set(), "end": set()}
         for file in filter(None, map(_RUN_FILE.fullmatch, names)):
             runs[file[3]].add(HostRun(file[1], int(file[2])))
-        merges = {"claim": 0, "merged": 0}
-        for file in filter(None, map(_MERGE_FILE.fullmatch, names)):
-            merges[file[1]] = max(merges[file[1]], int(file[2]))
-        return _Seen(frozenset(runs["begin"]), frozenset(runs["end"]), merges["claim"], merges["merged"])
+        return _Seen(frozenset(runs["begin"]), frozenset(runs["end"]))
 
     def is_alive(self, run: HostRun, seen: _Seen) -> bool | None:
         """Tell whether a run's process lives; None if that is not known yet.
@@ -119,7 +104,7 @@ class _HostFolder:
         """
         if seen.newest.get(run.node_id, run).generation > run.generation:
             return False
-        known = self.read(f"{run}.begin", Registration)
+        known = self.registration(run)
         if known is not None and self._machine and known.machine == self._machine:
             return _lives(known.pid, known.start)
         now, beat = time.monotonic(), self._last_beat(run)
@@ -140,26 +125,28 @@ class _HostFolder:
         except OSError:
             return 0.0
 
-    def read(self, name: str, kind: type[T]) -> T | None:
-        """Return the content of a file; None if it cannot be read."""
+    def registration(self, run: HostRun) -> Registration | None:
+        """Return the registration of a run; None if it cannot be read."""
         try:
-            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
-        except (OSError, msgspec.DecodeError):
+            return msgspec.json.decode(self._content(f"{run}.begin"), type=Registration)
+        except msgspec.DecodeError:
             return None
 
-    def write_once(self, name: str, content: object) -> bool:
+    def write_once(self, name: str, content: bytes) -> bool:
         """Make a file, whole at once; False if another host made it before. Raises StorageError."""
-        text = msgspec.json.encode(content)
         try:
-            write_whole(self.path / name, text, mode=FILE_MODE, durable=True, only_new=True)
+            write_whole(self.path / name, content, mode=FILE_MODE, durable=True, only_new=True)
         except TargetExistsError:
             # The answer of a file server can get lost: then the file is ours, and refused when it is made again.
-            return self.read(name, type(content)) == content
+            return self._content(name) == content
         return True
 
     def _last_beat(self, run: HostRun) -> bytes:
+        return self._content(f"{run}.beat")
+
+    def _content(self, name: str) -> bytes:
         try:
-            return (self.path / f"{run}.beat").read_bytes()[:100]
+            return (self.path / name).read_bytes()
         except OSError:
             return b""
 
@@ -186,7 +173,7 @@ class Membership:
         self._beat_s, self._patience_s, self._wall = beat_s, beat_s * SILENT_BEATS, wall
         self._machine = _this_machine() if machine is None else machine
         self._hosts = self._look_into(folder.hosts)
-        self._run, self._claims = HostRun("", 0), 0
+        self._run, self._merged_ends = HostRun("", 0), 0
         self._began = time.monotonic()
         self._earlier: dict[HostRun, bytes] = {}
         self._ended = threading.Event()
@@ -234,16 +221,16 @@ class Membership:
         Returns as soon as another host is known to live, which sees this end at its own. Otherwise it waits for six
         beats at most, for silent and for expected hosts. Raises StorageError.
         """
-        self._hosts.write_once(f"{self._run}.end", {})
-        return self._decide()
+        self._hosts.write_once(f"{self._run}.end", b"")
+        tick = threading.Event()
+        while (is_ours := self._merges()) is None:
+            tick.wait(self._beat_s / _LOOKS_A_BEAT)
+        return is_ours
 
     def done(self) -> bool:
-        """Note that the merge is over, done or failed; True if a host ended meanwhile, so that this host merges again.
-
-        Raises StorageError.
-        """
-        self._hosts.write_once(f"merged.{self._claims}", {})
-        return self._decide()
+        """Tell after a merge whether a host ended meanwhile, so that this host merges again. Raises StorageError."""
+        before, self._merged_ends = self._merged_ends, len(self._hosts.see().ended)
+        return self._merged_ends > before
 
     def is_over(self) -> bool:
         """Tell whether every host of the job ended or is lost, and none is expected, under any prefix.
@@ -287,11 +274,11 @@ class Membership:
         # A run that has ended still merges and streams under its name, as long as its process lives.
         if alive or (alive is None and before in seen.running):
             return False
-        earlier = self._hosts.read(f"{before}.begin", Registration)
+        earlier = self._hosts.registration(before)
         boot = max(int(self._wall()), 0 if earlier is None else earlier.boot + 1)
         run, pid = HostRun(node_id, before.generation + 1), os.getpid()
         entry = Registration(boot=boot, machine=self._machine, pid=pid, start=read_birth(pid).start)
-        if not self._hosts.write_once(f"{run}.begin", entry):
+        if not self._hosts.write_once(f"{run}.begin", msgspec.json.encode(entry)):
             return False
         self._run, self.host, self.node_id, self.boot = run, host, node_id, boot
         return True
@@ -332,36 +319,22 @@ class Membership:
 
     # --- merging -----------------------------------------------------------------------------------------------------
 
-    def _decide(self) -> bool:
-        tick = threading.Event()
-        while (is_ours := self._merges()) is None:
-            tick.wait(self._beat_s / _LOOKS_A_BEAT)
-        return is_ours
-
     def _merges(self) -> bool | None:
         """Tell whether this host, which has ended, merges; None to look again.
 
-        A living host sees this end at its own, and a merging host looks for ends once more afterwards. So it is enough
-        that one host goes on: the last one, or the first to claim if none knows which one is the last.
+        A living host sees this end at its own. So it is enough that one host goes on: the last one, or the first to
+        claim the merge of the same ends.
         """
         seen = self._hosts.see()
         lives = [self._hosts.is_alive(run, seen) for run in seen.running if run != self._run]
         if True in lives:
             return False
-        claim = self._hosts.read(f"claim.{seen.claims}", Claim)
-        if seen.claims > seen.merges:
-            # A claim that cannot be read is one of a host without beats.
-            is_merging = self._hosts.is_alive(HostRun("claim", seen.claims) if claim is None else claim.by, seen)
-            if is_merging is not False:
-                return None if is_merging is None else False
-        elif claim is not None and seen.ended <= set(claim.ended):
-            return False
         is_patient = self._expected is not None and time.monotonic() - self._began < self._patience_s
         if None in lives or (is_patient and self._taking_part(seen) < (self._expected or 0)):
             return None
-        self._claims = seen.claims + 1
-        if not self._hosts.write_once(f"claim.{self._claims}", Claim(by=self._run, ended=sorted(seen.ended))):
-            return None
+        self._merged_ends = len(seen.ended)
+        if not self._hosts.write_once(f"claim.{self._merged_ends}", str(self._run).encode()):
+            return False
         for run in seen.running:
             logger.warning("host %s is silent and has not ended: its samples are merged without their end", run)
         if self._expected is not None and len(seen.newest) < self._expected:

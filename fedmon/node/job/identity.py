@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +18,6 @@ from fedmon.common.log import escape_control
 _DIGEST = 10
 _READABLE = 40
 
-# `123.server` or `12[3].server`, as PBS writes them; a server with a dash could be mistaken for one with a dot.
-_PBS = re.compile(r"([0-9]{1,20})(\[([0-9]{0,10})\])?((?:\.[A-Za-z0-9]+)+)")
-_LIKE_PBS = re.compile(r"[0-9]+(_[0-9]*)?-.*")
-_LIKE_DIGEST = re.compile(r".*-h[0-9a-f]{10}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 _WHOLE_MACHINE = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
@@ -34,7 +29,6 @@ _MOST = 64
 
 MAX_HOSTS = 65_536
 """SLURM itself allows no more nodes. Source: SLURM slurm.h, MAX_SLURM_NODES (65533)."""
-_MAX_FILE_BYTES = 16_777_216
 _SPAN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
@@ -282,10 +276,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _is_file(path: str) -> bool:
-    try:
-        return bool(path) and os.path.isfile(path)  # noqa: PTH113 - a path with a NUL raises ValueError in both
-    except ValueError:
-        return False
+    return bool(path) and Path(path).is_file()
 
 
 def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -311,33 +302,17 @@ def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 def job_key(job_id: str) -> str:
     """Return 1 to 64 letters, digits, ``_`` and ``-`` for a job id: ``123.server`` gives ``123-server``.
 
-    Two different ids never have the same key: an id that no scheduler writes, or that looks like the key of another
-    one, ends with the beginning of its SHA-256.
+    An id that no scheduler writes, and that is no key itself, ends with the beginning of its SHA-256.
     """
-    pbs = _PBS.fullmatch(job_id)
-    if pbs is not None:
-        index = "" if pbs[2] is None else f"_{pbs[3]}"
-        key = f"{pbs[1]}{index}{pbs[4].replace('.', '-')}"
-        if ID_PATTERN.fullmatch(key) and not _LIKE_DIGEST.fullmatch(key):
-            return key
-    elif _is_plain(job_id):
-        return job_id
+    is_pbs = _PBS_ID.fullmatch(job_id)
+    key = job_id.replace("[", "_").replace("]", "").replace(".", "-") if is_pbs else job_id
+    if ID_PATTERN.fullmatch(key) and key not in RESERVED_IDS and not key.startswith("-"):
+        return key
     import hashlib  # takes milliseconds of a job's start, and few ids need it
 
     readable = _UNSAFE.sub("-", job_id[: 4 * _READABLE]).strip("-_")[:_READABLE] or "job"
     digest = hashlib.sha256(job_id.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     return f"{readable}-h{digest}"
-
-
-def _is_plain(job_id: str) -> bool:
-    """Tell whether an id is its own key: no other id has this one, and no command takes it for an option."""
-    return (
-        ID_PATTERN.fullmatch(job_id) is not None
-        and job_id not in RESERVED_IDS
-        and not job_id.startswith("-")
-        and not _LIKE_PBS.fullmatch(job_id)
-        and not _LIKE_DIGEST.fullmatch(job_id)
-    )
 
 
 # --- lists of hosts --------------------------------------------------------------------------------------------------
@@ -367,14 +342,11 @@ def expand(text: str) -> tuple[str, ...] | None:
 def from_file(path: str) -> tuple[str, ...] | None:
     """Return the hosts of a file with a host a line, each once, in its order; None if it is not one.
 
-    PBS and OAR write a line for each CPU. At most 16 MiB of a plain file are read.
+    PBS and OAR write a line for each CPU.
     """
     try:
-        if not Path(path).is_file():
-            return None
-        with open(path, "rb") as file:
-            text = file.read(_MAX_FILE_BYTES).decode(errors="replace")
-    except (OSError, ValueError):
+        text = Path(path).read_text(errors="replace") if _is_file(path) else ""
+    except OSError:
         return None
     names = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
     if not names or len(names) > MAX_HOSTS or not all(map(_HOST.fullmatch, names)):

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.files import sync
 from fedmon.common.store.recording import Recording
@@ -31,46 +29,41 @@ _LEFT_BEHIND_S = 3600.0
 """A merge that has not changed its folder for so long was killed."""
 _COPIES = 4
 """How often a file that is written meanwhile is copied until a copy is of one moment."""
-_MOST_MISSING = 1000
-"""A head that speaks of a file so many times as long is damaged itself."""
 _LOG = "-wal"
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
 
 
-class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """A merged recording. ``kept`` of its samples are in no host's file; ``problems`` are those of hosts' files."""
+def merge(folder: JobFolder) -> Mapping[Path, str]:
+    """Make the recording of all hosts so far, and return the problems of hosts' recordings.
 
-    path: Path
-    samples: int
-    kept: int
-    problems: Mapping[Path, str]
-
-
-def merge(folder: JobFolder) -> Merged:
-    """Merge the recordings of all hosts into one; of hosts that still write, their samples up to now.
-
-    It can be repeated, also by several hosts at once: the result is the same, and the hosts' files stay as they are. A
-    damaged file is logged, and its readable part is taken. Raises StorageError if the merged recording cannot be
-    written; the previous one stays then.
+    That of a job's only host, once it has ended, gets a second name and no copy. It can be repeated, also by several
+    hosts at once: the result is the same, and the hosts' files stay as they are. A damaged file is logged, and its
+    readable part is taken. Raises StorageError if the merged recording cannot be written; the previous one stays then.
     """
     stage = folder.path / f"{_STAGE}{os.urandom(8).hex()}"
+    staged = stage / folder.merged.name
     try:
         stage.mkdir(mode=FOLDER_MODE)
         _remove_left_behind(folder)
-        merged = _join(folder, stage)
+        only = _only_recording(folder)
+        if only is None:
+            problems = _joined(folder, staged)
+        else:
+            problems = {}
+            staged.symlink_to(only.relative_to(folder.path))
         for suffix in (_LOG, "-shm", "-journal"):  # of the previous recording, and would be taken for the new one's
             folder.merged.with_name(folder.merged.name + suffix).unlink(missing_ok=True)
-        (stage / folder.merged.name).replace(folder.merged)
+        staged.replace(folder.merged)
         sync(folder.path)
     except OSError as error:
         raise StorageError(f"cannot merge into {folder.merged}: {error.strerror}") from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-    for path, problem in merged.problems.items():
+    for path, problem in problems.items():
         logger.warning("%s: %s", path, problem)
-    logger.info("merged %d samples into %s", merged.samples, folder.merged)
-    return merged
+    logger.info("merged into %s", folder.merged)
+    return problems
 
 
 def host_recordings(folder: JobFolder) -> list[Path]:
@@ -82,38 +75,53 @@ def host_recordings(folder: JobFolder) -> list[Path]:
     return sorted(each for each in found if each.is_file() and not each.is_symlink())
 
 
-def _join(folder: JobFolder, stage: Path) -> Merged:
-    samples = kept = 0
+def _previous(folder: JobFolder) -> list[Path]:
+    """Return the merged recording, unless it is another name of a host's."""
+    return [folder.merged] if folder.merged.exists() and not folder.merged.is_symlink() else []
+
+
+def _only_recording(folder: JobFolder) -> Path | None:
+    """Return the recording of a job's only host if it is sound and complete; None if there is anything to join."""
+    recordings = host_recordings(folder)
+    begun, ended = ({each.stem for each in folder.hosts.glob(f"*.{kind}")} for kind in ("begin", "end"))
+    if len(recordings) != 1 or _previous(folder) or not begun or begun - ended:
+        return None
+    try:
+        with Recording(recordings[0], read_only=True) as recording:
+            recording.extents()
+    except StorageError:
+        return None
+    return recordings[0]
+
+
+def _joined(folder: JobFolder, target: Path) -> Mapping[Path, str]:
     problems: dict[Path, str] = {}
-    with RecordingJoin(stage / folder.merged.name) as join:
+    with RecordingJoin(target) as join:
         # The samples of the previous merge come last: those of hosts' files that were removed since.
-        for path in (*host_recordings(folder), *([folder.merged] if folder.merged.exists() else [])):
+        for path in (*host_recordings(folder), *_previous(folder)):
             try:
-                joined, problem = _add(join, path, stage)
+                problem = _add(join, path, target.parent)
             except (StorageError, OSError) as error:
                 _raise_if_full(error)
-                joined, problem = 0, f"cannot be merged: {error}"
-            samples += joined
-            kept = joined if path == folder.merged else 0
+                problem = f"cannot be merged: {error}"
             if problem:
                 problems[path] = problem
         join.finish()
-    return Merged(path=folder.merged, samples=samples, kept=kept, problems=problems)
+    return problems
 
 
-def _add(join: RecordingJoin, path: Path, stage: Path) -> tuple[int, str]:
-    """Add one recording; returns how many samples were new, and a problem if there was any."""
+def _add(join: RecordingJoin, path: Path, stage: Path) -> str:
+    """Add one recording, and return its problem, empty if there is none."""
     copy = stage / "copy.fmr"
     is_whole = _copied(path, copy)
-    _lengthen(copy)
     try:
         # Opened for writing, so that a damaged one is recognised, and its readable part is taken over.
         with Recording(copy) as opened:
             is_damaged = opened.aside is not None
         samples = join.add(copy, check=is_damaged)
         if is_damaged:
-            return samples, f"damaged: {samples} samples could be read"
-        return samples, "" if is_whole else "it was being written: merge again for more"
+            return f"damaged: {samples} samples could be read"
+        return "" if is_whole else "it was being written: merge again for more"
     finally:
         for each in stage.glob("copy.fmr*"):
             each.unlink()
@@ -135,20 +143,6 @@ def _copied(path: Path, copy: Path) -> bool:
         if _stamp(path) == before:
             return True
     return False
-
-
-def _lengthen(copy: Path) -> None:
-    """Give a file that was cut off the length in its head: SQLite reads nothing of a shorter one.
-
-    Source: the SQLite file format, section 1.3: page size at offset 16 (1 stands for 65536), pages at offset 28.
-    """
-    with copy.open("r+b") as file:
-        head = file.read(32)
-        if head.startswith(b"SQLite format 3\0") and len(head) == 32:
-            page = int.from_bytes(head[16:18], "big")
-            said = (65_536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
-            if copy.stat().st_size < said <= _MOST_MISSING * copy.stat().st_size:
-                file.truncate(said)
 
 
 def _stamp(path: Path) -> tuple[tuple[int, int, int] | None, ...]:

@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.node.collectors.job.cgroup import JobCgroup
 from fedmon.node.job.cgroup import remove_cgroup
-from fedmon.node.job.commands import StopRequest, runner
+from fedmon.node.job.commands import runner
 from fedmon.node.job.end import End, TimeLimit
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
@@ -82,7 +82,7 @@ class JobMonitor:
         members: Membership,
         environ: Mapping[str, str],
         channel: Channel,
-        stop: StopRequest,
+        stop: Callable[[float], bool],
     ) -> None:
         self._options, self._identity, self._environ = options, identity, environ
         self._members, self._channel, self._stop = members, channel, stop
@@ -114,7 +114,7 @@ class JobMonitor:
         )
         self._job = _first_description(identity, options)
         self._describe_at, self._problem = 0.0, ""
-        self.limit = TimeLimit(identity, environ, runner(environ, stop=stop))
+        self.limit = TimeLimit(identity, environ, runner(environ))
         self._cgroup: JobCgroup | None = None
         self.early_end: End | None = None
         self.problem: FedmonError | None = None
@@ -135,7 +135,7 @@ class JobMonitor:
 
             self._pipeline.start()
             self._search = JobSearch(
-                self._identity, environ=self._environ, run=runner(self._environ, stop=self._stop),
+                self._identity, environ=self._environ, run=runner(self._environ),
                 pids=self._options.pids, exclude=(os.getpid(),), stop=self._stop,
             )  # fmt: skip
             self._find(self._search)
@@ -193,7 +193,6 @@ class JobMonitor:
         if left and end.exit_code is not None:
             # A shell does not wait for background processes, nor do we.
             logger.warning("%d processes that the command started go on without it, and are measured no longer", left)
-            self._job |= {"left_running": left}
         if self._options.command and self._channel.is_closed and self._cgroup is not None:
             remove_cgroup(self._cgroup.folders.values())  # its maker was killed
         self._write(document, mark=f"the run ended: {end.reason}")
@@ -296,7 +295,6 @@ class JobMonitor:
             "tool": {
                 "version": __version__,
                 "interval_s": self._options.interval,
-                "check_point_s": self._options.check_point,
                 "clock_offset_s": self._members.clock_offset_s,
                 "options": self._options.document(),
             },
@@ -359,7 +357,6 @@ class JobStream:
         self._late: set[tuple[str, str]] = set()
         self._pulling: Deadline | None = None
         self._asked_at = float("-inf")
-        self._is_answering = False
         self._link = BrokerLink(
             broker,
             node_id=node_id,
@@ -398,8 +395,7 @@ class JobStream:
             return
         tick = threading.Event()
         while self._pulling is not None and self._link.is_connected and not self._pulling.passed():
-            is_quiet = time.monotonic() - self._asked_at >= (_LATE_S if self._late else _QUIET_S)
-            if is_quiet and not self._is_answering:
+            if time.monotonic() - self._asked_at >= (_LATE_S if self._late else _QUIET_S):
                 break
             tick.wait(0.02)
         self._link.stop(_CLOSE_WITHIN_S, reason=ENDED)
@@ -409,11 +405,11 @@ class JobStream:
     # --- on the link's thread ----------------------------------------------------------------------------------------
 
     def _monitor(self, request: Monitor) -> Reply | None:
-        self._is_answering = True
+        self._asked_at = time.monotonic()
         try:
             return self._answer(request)
         finally:
-            self._asked_at, self._is_answering = time.monotonic(), False
+            self._asked_at = time.monotonic()
 
     def _answer(self, request: Monitor) -> Reply | None:
         pipeline = self._pipeline

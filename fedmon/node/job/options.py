@@ -21,7 +21,6 @@ MAX_IN_MEMORY_S = 10.0
 """Samples are on the disk after this time, however long the check point is."""
 LABELS = ("system", "partition", "env", "name")
 _MAX_TEXT = 200
-_MAX_PID = 2**22
 
 EXIT_CODES = (
     "Exit codes: that of the command, if there is one; else 0 done, 1 failed, 2 wrong use or a folder that cannot be"
@@ -163,9 +162,6 @@ def checked(options: JobOptions) -> JobOptions:
     for option, text in (("-l/--launcher", options.launcher), *((f"--{n}", t) for n, t in options.labels.items())):
         if not text.strip() or len(text) > _MAX_TEXT or not text.isprintable():
             raise InvalidInputError(f"{option} takes 1 to {_MAX_TEXT} printable characters")
-    for pid in options.pids:
-        if not 0 < pid <= _MAX_PID:
-            raise InvalidInputError(f"--pid {pid}: process ids are from 1 to {_MAX_PID}")
     if options.pids and options.command:
         raise InvalidInputError("give either --pid, for processes that run already, or '-- COMMAND', not both")
     check_formats(options.export)

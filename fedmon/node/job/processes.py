@@ -156,10 +156,9 @@ def matching(cgroups: Cgroups, patterns: Sequence[str], names: Mapping[str, str]
     """
     found: dict[str, None] = {}
     for pattern in patterns:
-        # Split first: the job's name must not add a star or a level.
-        pieces = re.split(r"(\*+|\{[a-z]+\})", pattern.strip("/"))
-        words = (names.get(piece[1:-1], piece) if piece.startswith("{") else piece for piece in pieces)
-        text = "".join("*" if word.startswith("*") and word in pieces else glob.escape(word) for word in words)
+        text = pattern.strip("/").replace("**", "*")
+        for name, value in names.items():
+            text = text.replace(f"{{{name}}}", glob.escape(value))
         if not text or ".." in text.split("/"):
             continue
         for base in dict.fromkeys(cgroups.hierarchies.values()):

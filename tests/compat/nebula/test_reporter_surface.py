@@ -202,16 +202,17 @@ def test_both_generations_of_the_controller_are_spoken_to(generation: str, updat
     assert paths == ([done] if generation == "old" else [update, done])
 
 
-@pytest.mark.parametrize("status", [202, 302, 404, 500])
-def test_the_end_counts_as_told_only_on_200(status: int) -> None:
-    async def steps() -> bool:
+@pytest.mark.parametrize(("status", "is_final"), [(202, False), (302, True), (404, True), (500, False)])
+def test_the_end_counts_as_told_only_on_200_and_a_refusal_is_final(status: int, *, is_final: bool) -> None:
+    async def steps() -> int:
         with HttpController(lambda posted: status if posted.path.endswith("done") else 200) as controller:
-            ours = reporter(participant(scenario_args={"controller": controller.address}), finished_within_s=0.15)
-            told = await ours.report_scenario_finished()
+            within_s = 30.0 if is_final else 0.15
+            ours = reporter(participant(scenario_args={"controller": controller.address}), finished_within_s=within_s)
+            assert await ours.report_scenario_finished() is False
             await ours.stop()
-            return told
+            return len(controller.ends())
 
-    assert run(steps()) is False
+    assert run(steps(), within_s=10.0) == 1 or not is_final
 
 
 def test_the_test_controller_and_no_controller_mean_no_http() -> None:

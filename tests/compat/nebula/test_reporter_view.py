@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.table import metric_of
 from fedmon.compat.nebula.outlets import FINISHED
 from fedmon.compat.nebula.reporter import SLOWLY_READ
 from fedmon.compat.nebula.view import _KINDS, Traffic, cpu_temperature
-from fedmon.node.collectors.sensors import TemperatureCollector
 from tests.compat.nebula.reporters import HOST, Logger, Neighbours, one_by_one
 
 SHARED = {
@@ -114,29 +111,6 @@ def test_weakness_10_an_unknown_temperature_is_absent_and_every_make_of_processo
 
     assert cpu_temperature(values) == expected
     assert logger.logged[0].get("W-CPU/CPU temperature (°)") == expected
-
-
-@pytest.mark.parametrize(
-    ("folder", "files", "expected"),
-    [
-        ("hwmon/hwmon3", {"name": "k10temp", "temp1_label": "Tctl", "temp1_input": "65125"}, 65.125),
-        ("hwmon/hwmon0", {"name": "coretemp", "temp2_label": "Core 0", "temp2_input": "51000"}, 51.0),
-        ("thermal/thermal_zone0", {"type": "cpu-thermal", "temp": "47236"}, 47.236),
-        ("hwmon/hwmon0", {"name": "nvme", "temp1_label": "Composite", "temp1_input": "38850"}, None),
-    ],
-    ids=["AMD", "Intel", "ARM", "a disk"],
-)
-def test_weakness_10_sensors_of_every_make_are_found_in_a_tree_of_files(
-    tmp_path: Path, folder: str, files: dict[str, str], expected: float | None
-) -> None:
-    chip = tmp_path / "class" / folder
-    chip.mkdir(parents=True)
-    for name, text in files.items():
-        (chip / name).write_text(f"{text}\n")
-
-    values = TemperatureCollector(sys=tmp_path).collect(Instant(t=1.0, mono=1.0)).values
-
-    assert cpu_temperature(values) == expected
 
 
 def test_every_metric_that_the_tags_are_computed_from_is_in_the_table() -> None:

@@ -122,28 +122,20 @@ def test_every_layout_of_slurms_cgroups_is_known(tmp_path: Path, controllers: Se
     assert (got.pids, got.method, got.cgroup) == ((60,), "cgroup", path[: path.index("job_1") + 5])
 
 
-def test_of_two_nodes_on_one_machine_each_finds_its_own_half(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    machine.put(60, cgroup="/slurm_node1/uid_0/job_5/step_0", environ=environment("slurm/cgroup/two-nodes-node1"))
-    machine.put(61, cgroup="/slurm_node2/uid_0/job_5/step_0", environ=environment("slurm/cgroup/two-nodes-node2"))
-    halves = [found(machine, environ=environment(f"slurm/cgroup/two-nodes-{node}")).pids for node in ("node1", "node2")]
-    whole = found(machine, job_id="5")
+def test_of_two_nodes_on_one_machine_each_finds_its_own_half_by_cgroup_or_by_its_own_daemon(tmp_path: Path) -> None:
+    nodes = ("node1", "node2")
+    by_cgroup, by_daemon = Machine(tmp_path / "cgroup"), Machine(tmp_path / "linuxproc")
+    for pid, node in zip((18838, 18837), nodes, strict=True):
+        environ = environment(f"slurm/cgroup/two-nodes-{node}")
+        by_cgroup.put(pid, cgroup=f"/slurm_{node}/uid_0/job_5/step_0", environ=environ)
+        by_daemon.put(pid, environ=environment(f"slurm/linuxproc/two-nodes-{node}"))
+    commands = Commands(*(recorded(f"slurm/cgroup/listpids-two-nodes-{node}") for node in nodes))
 
-    assert halves == [(60,), (61,)]
-    assert (whole.pids, whole.cgroup) == ((60, 61), None)
-
-
-def test_of_two_nodes_on_one_machine_each_asks_its_own_daemon(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    machine.put(18838, environ=environment("slurm/linuxproc/two-nodes-node1"))
-    machine.put(18837, environ=environment("slurm/linuxproc/two-nodes-node2"))
-    commands = Commands(*(recorded(f"slurm/cgroup/listpids-two-nodes-{node}") for node in ("node1", "node2")))
-    pids = [
-        found(machine, commands, environ=environment(f"slurm/cgroup/two-nodes-{node}")).pids
-        for node in ("node1", "node2")
-    ]
-
-    assert pids == [(18838,), (18837,)]
+    for machine in (by_cgroup, by_daemon):
+        halves = [found(machine, commands, environ=environment(f"slurm/cgroup/two-nodes-{node}")) for node in nodes]
+        assert [half.pids for half in halves] == [(18838,), (18837,)]
+    whole = found(by_cgroup, job_id="5")
+    assert ({*whole.pids}, whole.cgroup) == ({18837, 18838}, None)
 
 
 def test_a_task_of_an_array_is_asked_for_by_its_raw_id(tmp_path: Path) -> None:
@@ -249,23 +241,6 @@ def test_a_job_that_has_ended_is_said_to_be_nowhere_with_all_that_was_tried(tmp_
         caught.value
     )
     assert "does not exist on node" in str(caught.value)
-
-
-def test_a_command_that_hangs_is_asked_once_and_the_search_goes_on(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    machine.put(60, environ={})
-    asked: list[float] = []
-
-    def hanging(argv: Sequence[str], timeout_s: float) -> Output:
-        asked.append(timeout_s)
-        raise CommandError(f"{argv[0]} did not end")
-
-    identity = identify(JOB, hostname="n", pid=TOOL)
-    with pytest.raises(JobNotFoundError, match="scontrol did not end"):
-        JobSearch(identity, environ=JOB, run=hanging, roots=machine.roots).find(0.05, retries=3)
-
-    assert len(asked) == 1
-    assert asked[0] < 0.03
 
 
 def test_a_job_that_is_not_visible_yet_is_looked_for_again(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import socket
 import sqlite3
@@ -21,8 +20,6 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from fedmon.broker.engine import MosquittoEngine
-from fedmon.broker.users import hashed_password
 from fedmon.common.clock import utc_now
 from fedmon.common.settings import (
     BrokerHost,
@@ -31,7 +28,6 @@ from fedmon.common.settings import (
     NodeSettings,
     RecordingSettings,
     ResearcherSettings,
-    broker_from_url,
 )
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire import codec
@@ -326,38 +322,3 @@ def test_a_broker_that_does_not_work_costs_the_job_no_time(mosquitto: Broker, tm
     found = run.recorded()
     assert found == list(range(len(found)))
     assert len(found) >= 3
-
-
-def test_wrong_credentials_are_told_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    secret = tmp_path / "password"
-    secret.touch(mode=0o600)
-    secret.write_text("wrong\n")
-    with _broker_with_users(tmp_path) as port:
-        broker = broker_from_url(f"mqtt://alice@127.0.0.1:{port}", password_file=secret)
-        with Run(broker, tmp_path) as run:
-            wait_until(lambda: "user or password" in caplog.text or "alice" in caplog.text, what="a word in the log")
-    assert run.recorded()
-    assert f"127.0.0.1:{port}" in caplog.text
-
-
-@contextlib.contextmanager
-def _broker_with_users(folder: Path) -> Iterator[int]:
-    (folder / "users").write_text(f"alice:{hashed_password('right')}\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    program = MosquittoEngine.program()
-    assert program is not None
-    configuration = folder / "users.conf"
-    configuration.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {folder / 'users'}\nuser root\n"
-    )
-    (folder / "users").chmod(0o600)
-    process = subprocess.Popen([program, "-c", str(configuration)], stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, what="the broker")
-        yield port
-    finally:
-        process.terminate()
-        process.wait(10)

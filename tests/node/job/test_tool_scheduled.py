@@ -123,28 +123,3 @@ def starts(folder: Path) -> list[int]:
     """Return at which samples the job had processes, and none before."""
     alive = [value > 0 for value in fitting(the(folder).columns.get("job_processes", []))]
     return [at for at, is_alive in enumerate(alive) if is_alive and not (at and alive[at - 1])]
-
-
-@pytest.mark.parametrize("hangs", ["scontrol", "squeue"])
-def test_a_signal_is_heard_at_once_while_a_scheduler_does_not_answer(
-    tmp_path: Path, program: subprocess.Popen[bytes], hangs: str
-) -> None:
-    asked, folder = tmp_path / "asked", tmp_path / "bin"
-    folder.mkdir()
-    (folder / hangs).write_text(f"#!/bin/sh\ntouch '{asked}'\nexec sleep 600\n")
-    (folder / hangs).chmod(0o755)
-    environ = environment(SLURM_JOB_ID="4711")
-    words = ["-i", "60"] if hangs == "scontrol" else beside(program)
-
-    def heard_s(saved: Path) -> float:
-        asked.unlink(missing_ok=True)
-        with start(saved, *words, environ=environ | {"PATH": f"{folder}:{environ['PATH']}"}) as tool:
-            wait_until(asked.exists, 30.0, what="a question to the scheduler")
-            signalled = time.monotonic()
-            tool.terminate()
-            tool.wait(30)
-        assert the(saved).job["reason"] == "SIGTERM came"
-        return time.monotonic() - signalled
-
-    # It gives up after 2 s in any case. A busy machine may take as long to end a run, but not every time.
-    assert any(heard_s(tmp_path / str(number)) < 1.9 for number in range(4))

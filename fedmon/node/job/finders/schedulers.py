@@ -288,28 +288,20 @@ def is_same_job(one: str, other: str) -> bool:
 
 
 def qstat_text(output: Output, raw_id: str) -> dict[str, str]:
-    """Read `qstat -f`. Raises CommandError if the job is not in it.
+    """Read the first lines of the attributes of `qstat -f`. Raises CommandError if the job is not in it.
 
     PBS Pro and Torque indent by four spaces, SLURM's wrapper by a tab; a long value continues after a newline and a
     tab. If attributes are indented by tabs, a folded value that looks like one is taken for one.
     """
     found: dict[str, str] = {}
-    name, is_wanted, is_known, by_tab = "", False, False, False
+    is_wanted = is_known = False
+    indent = ""
     for line in output.checked().splitlines():
-        head = re.fullmatch(r"Job Id:\s*(\S+)", line.strip()) if not line.startswith((" ", "\t")) else None
-        if head is not None:
-            is_wanted, name = is_same_job(head[1], raw_id), ""
+        if head := re.match(r"Job Id:(\s*)(\S+)", line):
+            is_wanted, indent = is_same_job(head[2], raw_id), "\t" if head[1] == "\t" else " {4}"
             is_known |= is_wanted
-            by_tab = line.startswith("Job Id:\t")
-            continue
-        if not is_wanted:
-            continue
-        attribute = re.fullmatch(r"(?: {4}|\t)([A-Za-z_][A-Za-z0-9_.]*) = (.*)", line)
-        if attribute is not None and (by_tab or not line.startswith("\t")):
-            name = attribute[1]
-            found[name] = attribute[2]
-        elif line.startswith("\t") and name:
-            found[name] += line[1:]
+        elif is_wanted and (attribute := re.fullmatch(rf"{indent}([A-Za-z_][A-Za-z0-9_.]*) = (.*)", line)):
+            found[attribute[1]] = attribute[2]
     if not is_known:
         raise output.misunderstood(f"job {raw_id} is not in it")
     return found

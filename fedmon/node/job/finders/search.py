@@ -21,7 +21,7 @@ from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError,
 from fedmon.node.collectors.job.cgroup import Cgroups
 from fedmon.node.collectors.job.members import is_thread
 from fedmon.node.collectors.job.process import read_birth
-from fedmon.node.job.commands import BadAnswerError, CommandError, NoSuchJobError, Runner, StopRequest
+from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError
 from fedmon.node.job.identity import SCHEDULERS, JobIdentity, SchedulerName, named
 from fedmon.node.job.processes import DAEMONS, Processes, folders_of, matching, members, own_paths
@@ -122,7 +122,7 @@ class JobSearch:
         pids: Sequence[int] = (),
         exclude: Sequence[int] = (),
         cgroup_patterns: Sequence[str] = (),
-        stop: StopRequest | None = None,
+        stop: Callable[[float], bool] | None = None,
     ) -> None:
         self._identity, self._run, self._roots, self._exclude = identity, run, roots, exclude
         self._pids, self._stop = pids, stop or threading.Event().wait
@@ -132,7 +132,6 @@ class JobSearch:
         # Without a scheduler and a variable nothing else can appear later.
         self._may_appear = identity.scheduler != "none" or bool(environ.get("FEDMON_JOB_ID"))
         self._command_s = 0.0
-        self._given_up: CommandError | None = None
         self._tried: list[Tried] = []
         self._next = 0.0
         self._is_known = True
@@ -172,7 +171,7 @@ class JobSearch:
         """
         if self._pids:
             return explicit(self._pids, self._roots, self._exclude)
-        self._command_s, self._given_up = timeout_s * _COMMAND_SHARE, None
+        self._command_s = timeout_s * _COMMAND_SHARE
         deadline = Deadline(timeout_s)
         try:
             for left in reversed(range(retries + 1 if self._may_appear else 1)):
@@ -271,18 +270,11 @@ class JobSearch:
 
     def _by_command(self, look: Look) -> tuple[Hit, Confidence]:
         raw_id = self._finder.resolve(look)
-        if self._given_up is not None:
-            raise self._given_up
         try:
             hit = self._finder.ask(look, raw_id)
         except NoSuchJobError as error:
             self._is_known = False
             raise UnknownJobError(self._name, str(error)) from None
-        except BadAnswerError:
-            raise
-        except CommandError as error:  # it is absent, or hangs
-            self._given_up = error
-            raise
         if hit.cgroup is not None:
             pids = frozenset(members(look.cgroups, hit.cgroup))
             return Hit(f"{hit.detail}: cgroup {hit.cgroup}", pids, hit.cgroup), Confidence.CERTAIN
