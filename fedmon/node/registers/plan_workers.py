@@ -26,6 +26,7 @@ MAX_DOWNLOADS = 100
 DOWNLOAD_TIMEOUT_S = 30.0
 MAX_PROBLEM_LENGTH = 500
 
+_ENDED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _MARK = f"{PARSED}\n".encode()
 _SCRIPT = Path(__file__).with_name("plan_check.py")
 
@@ -68,10 +69,15 @@ class PlanChecker:
         except StorageError as error:
             logger.warning("plan %s cannot be checked: %s", sha256, error)
             return
-        if not self._stopping:
+        if self._stopping:
+            return
+        if check is None:
+            self.submit(sha256)
+        else:
             self._on_check(sha256, check)
 
-    def _run(self, source: bytes) -> CodeCheck:
+    def _run(self, source: bytes) -> CodeCheck | None:
+        """Return the verdict; None if the child was told to end, as with the whole control group of the node."""
         command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
         try:
             child = subprocess.run(
@@ -82,6 +88,8 @@ class PlanChecker:
             return _check_of(error.stdout or b"", f"could not be read within {self._timeout_s:g} s")
         except OSError as error:
             return CodeCheck(problem=f"could not be checked: {error.strerror}")  # says nothing about the code
+        if child.returncode in _ENDED:
+            return None
         return _check_of(child.stdout, _problem(child.returncode))
 
 
