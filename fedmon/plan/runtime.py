@@ -1,4 +1,4 @@
-"""The folder with the few files of fedmon that a plan's process needs."""
+"""The folder with the files of fedmon that a plan's process needs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from fedmon.common.files import write_whole
 _PACKAGE = Path(__file__).parents[1]
 _COMMON = ("__init__.py", "common/__init__.py", "common/errors.py", "common/training_plan.py")
 _OUTSIDE = ("frame_reader.py", "runtime.py")
-"""What nodes have beside the folder: files of this package that no plan needs."""
+"""Files of this package that only nodes need."""
 _COMPILE_TIMEOUT_S = 60.0
 
 
 def lay_out(folder: Path, *, python: str | None = None) -> None:
     """Copy the files to ``folder``, so that main.py is ``folder/fedmon/plan/main.py``, readable by every user.
 
-    Files that are the same already stay, and others are replaced whole: a job that goes on may be reading them. With
-    ``python``, the one that plans run on, they are also compiled for it, which saves each job some milliseconds; when
-    that cannot be done nothing else is lost. Raises StorageError.
+    Equal files stay, and others are replaced whole: a running job may be reading them. They are compiled for
+    ``python``, the Python of plans, if possible, which saves each job some milliseconds. Raises StorageError.
     """
     plan = [f"plan/{path.name}" for path in sorted((_PACKAGE / "plan").glob("*.py")) if path.name not in _OUTSIDE]
     wanted = {folder / "fedmon" / name: _PACKAGE / name for name in (*_COMMON, *plan)}
@@ -37,12 +36,12 @@ def lay_out(folder: Path, *, python: str | None = None) -> None:
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
     except OSError as error:
-        raise StorageError(f"cannot lay out what plans run with in {folder}: {error.strerror}") from error
+        raise StorageError(f"cannot write the runtime of plans in {folder}: {error.strerror}") from error
 
 
 def _compile(folder: Path, python: str) -> None:
     command = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(folder)]
-    # A Python that cannot do it reads the sources instead, each time anew.
+    # Without compiled files Python reads the sources each time.
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             command,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmon.node.runs.order import GivenDataset
+from fedmon.node.runs.folder import GivenDataset
 from fedmon.plan.parcels import pack
 from tests.plan.trials import run_body, run_source
 

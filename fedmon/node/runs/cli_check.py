@@ -1,4 +1,4 @@
-"""`fedmon plan check`: a plan tried on this machine, before anybody is asked to approve it."""
+"""`fedmon plan check`: try a plan on this machine before you ask for its approval."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sys
+import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,14 @@ from fedmon.common.log import escape_control
 from fedmon.common.plan_source import PlanSource, load_source
 from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire.runs import JobState, RunLimits
-from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits, Logged, Reported
+from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits, Logged, Reported
 from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.plan import parcels
 from fedmon.plan.values import read_object
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
+_LOOK_S = 0.5
+_PIECE_BYTES = 32_768
 
 EXIT_CODES = "Exit codes: 0 the plan ran, 1 it did not, 2 wrong use."
 NOT_CHECKED = (
@@ -99,32 +102,55 @@ def check(
 def _tried(
     source: PlanSource, order: JobOrder, content: bytes, *, in_sandbox: bool, line: Callable[[str], None]
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Run a plan to its end, with lines about what it says; return all of it as a document, and lines about its end."""
+    """Run a plan to its end, with lines about its news; return all of it as a document, and lines about its end."""
+    from fedmon.node.runs.confinement import LOST, Trials
     from fedmon.node.runs.launcher import Launcher
-    from fedmon.node.runs.trial import followed, launched, strongest_level
 
     events: list[Reported | Logged] = []
-
-    def on_event(event: Reported | Logged) -> None:
-        events.append(event)
-        line(_as_line(event))
-
     news = threading.Event()
     launcher = Launcher(on_poke=lambda _: news.set())
     with contextlib.ExitStack() as stack:
+        base = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedmon-plan-", ignore_cleanup_errors=True))
         stack.callback(launcher.stop)
+        trials = Trials(launcher, Path(base, "trial"), Path(base, "runtime"))
         level, why = None, "not asked for"
         if in_sandbox:
-            level, reasons = strongest_level(launcher, order.interpreter)
+            level, reasons = trials.strongest_level(order.interpreter)
             why = "; ".join(": ".join(each) for each in reasons.items())
         line(f"plan     {source.name}, {len(source.source)} bytes, sha256 {source.sha256}")
         line(f"sandbox  {level or f'none ({why}): the plan can do here whatever you can'}")
         order = msgspec.structs.replace(order, level=level, minimum=level)
-        folder = stack.enter_context(launched(launcher, order, source.source, content))
-        ending = followed(folder, news, on_event)
+        folder = stack.enter_context(trials.running(order, source.source, content))
+        for event in _followed(folder, news):
+            events.append(event)
+            line(_as_line(event))
+        ending = folder.ending() or LOST
         result = b"" if ending.result_format is None else folder.result.read_bytes()
     document = _document(source, order, why, events, ending, result)
     return document, _summary(ending, document["result"], order.limits)
+
+
+def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | Logged]:
+    """Yield reports and logs until the job is over, and print its output; ``news`` is set by pokes."""
+    offset = 0
+    printed = {folder.stdout: 0, folder.stderr: 0}
+    is_over = False
+    while not is_over:
+        news.wait(_LOOK_S)
+        news.clear()
+        # Asked first: all output of before the end is then read after it.
+        is_over = not folder.is_alive()
+        found = folder.events(offset)
+        offset = found.next_offset
+        yield from (event for event in found.events if isinstance(event, Reported | Logged))
+        for read, at in printed.items():
+            place = at
+            while (piece := read(place, _PIECE_BYTES)).next_offset > place:
+                if piece.skipped_bytes:
+                    sys.stderr.write(f"[{piece.skipped_bytes} bytes are not kept]\n")
+                sys.stderr.write(piece.text)
+                place = piece.next_offset
+            printed[read] = place
 
 
 def _line(text: str) -> None:
@@ -141,7 +167,7 @@ def _as_line(event: Reported | Logged) -> str:
 
 
 def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> Iterator[str]:
-    """Yield how it ended, what it returned, and what all this does not say."""
+    """Yield its end, its result, and the questions that this check leaves open."""
     yield f"ended    {ending.state.value}{f': {ending.reason}' if ending.reason else ''}"
     if ending.problem is not None and ending.problem.message:
         yield f"error    {ending.problem.type}: {ending.problem.message}"
@@ -192,7 +218,7 @@ def _document(
 
 
 def dataset_at(path: Path) -> GivenDataset:
-    """Return a table, or any other file or folder, as a plan gets its dataset. Raises InvalidInputError."""
+    """Return a table, or another file or folder, as a plan gets its dataset. Raises InvalidInputError."""
     from fedmon.node.registers.dataset_source import measure
 
     place = path.expanduser().resolve()

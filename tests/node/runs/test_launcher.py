@@ -15,9 +15,8 @@ import pytest
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.collectors.job.family import relative
-from fedmon.node.runs.folder import JobFolder, Known, send
+from fedmon.node.runs.folder import EVENTS, PROCESSES, TMP, JobFolder, Known, Logged, Reported, Started, send
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.order import EVENTS, PROCESSES, TMP, Logged, Reported, Started
 from fedmon.node.runs.sandbox.cgroup import left_folders
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import wait_until
