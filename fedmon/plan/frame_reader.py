@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.plan import frames
-from fedmon.plan.parcels import contents
-from fedmon.plan.values import spelled
 
 _FORMATS: dict[bytes, Literal["json", "npz"]] = {b"j": "json", b"n": "npz"}
-_MAX_SHOWN = 60
-_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex", "U": "text", "S": "bytes"}
 
 
 class BadFrameError(InvalidInputError):
@@ -151,44 +147,3 @@ class FrameReader:
             raise BadFrameError(f"the plan sent a frame of kind {kind!r} that is not as fedmon writes it") from None
         self.has_ended = kind == frames.FAILURE
         return frame
-
-
-class ListedValue(msgspec.Struct, frozen=True):
-    """One value, or one array anywhere among the values; ``shape`` is that of an array or list, else None."""
-
-    name: str
-    type: str
-    shape: tuple[int, ...] | None
-    value: str
-
-
-def listing(parcel_format: str, buffer: bytes | memoryview) -> list[ListedValue]:
-    """Return the content of a parcel for people: values by their outermost names and arrays by their places.
-
-    Raises InvalidValuesError.
-    """
-    with memoryview(buffer) as view:
-        values, arrays = contents(parcel_format, view)
-    named: dict[str, list[ListedValue]] = {name: [] for name in values}
-    for place, descr, shape, *_ in arrays:
-        kind, size = descr[1], descr[2:]
-        bits = "" if kind == "b" else size if kind in "US" else str(int(size) * 8)
-        named[str(place[0])].append(ListedValue(spelled(place), f"{_KINDS[kind]}{bits}", shape, ""))
-    found: list[ListedValue] = []
-    for name, value in values.items():
-        if value is not None or not named[name]:
-            found.append(_listed(spelled([name]), value))
-        found += named[name]
-    return found
-
-
-def _listed(name: str, value: Any) -> ListedValue:
-    match value:
-        case dict():
-            return ListedValue(name, "object", None, f"of {len(value)}")
-        case list():
-            return ListedValue(name, "list", (len(value),), "")
-        case None | bool():
-            return ListedValue(name, "null" if value is None else "truth", None, msgspec.json.encode(value).decode())
-    kind, text = ("text", ascii(value)) if isinstance(value, str) else ("number", str(value))
-    return ListedValue(name, kind, None, text if len(text) <= _MAX_SHOWN else f"{text[:57]}...")

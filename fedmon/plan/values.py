@@ -79,7 +79,7 @@ class ValuesWalk:
             return self._array(value, place, numpy)
         if numpy is not None and isinstance(value, numpy.generic):
             return self._numpy_scalar(value, place)
-        raise _wrong(place, described(value))
+        raise _wrong(place, f"{described(value)} ({_TRAVEL})")
 
     def _text(self, text: str, place: Place) -> str:
         self._count(len(text) + 2)
@@ -242,28 +242,11 @@ def _wrong(place: Place, what: str) -> InvalidValuesError:
     return InvalidValuesError(f"{spelled(place)}: {what}")
 
 
-_ADVICE = (
-    ((bytes, bytearray, memoryview), "a text, or numpy.frombuffer(..., dtype='uint8')"),
-    ((set, frozenset), "a sorted list"),
-    ((complex,), "its two parts, or an array"),
-)
-
-
 def described(value: object) -> str:
-    """Describe a value that cannot travel, and a value to send instead."""
-    kind = type(value)
-    if value is None:
-        return "None"
+    """Return the type of a value in words."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    advice = next((advice for kinds, advice in _ADVICE if isinstance(value, kinds)), None)
-    if advice is None and hasattr(kind, "__array__") and kind.__name__ != "ndarray":
-        advice = "numpy.asarray(...) of it"
-    if advice is not None:
-        return f"a value of type {kind.__name__} (send {advice})"
-    if kind.__module__ == "builtins":
-        return f"a value of type {kind.__name__}"
-    return f"an instance of {kind.__name__} ({_TRAVEL})"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:

@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, str, str]] = {
     "never ends": ("while True: time.sleep(1)", "wall-limit", "0.5 s"),
     "computes for ever": ("while True: pass", "cpu-limit", "its limit of 0.3 s"),
     "returns NaN": ("return {'loss': float('nan')}", "invalid-result", "loss: nan"),
-    "returns an instance": ("return {'model': plan}", "invalid-result", "model: an instance of Bad"),
+    "returns an instance": ("return {'model': plan}", "invalid-result", "model: a value of type Bad"),
     "returns an array of objects": (
         "import numpy\nreturn {'w': numpy.array([object()])}",
         "invalid-result",

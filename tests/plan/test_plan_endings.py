@@ -188,11 +188,8 @@ def test_a_class_that_another_of_the_file_derives_from_and_a_second_name_do_not_
 RETURNED = {
     "None": "run() returned None instead of a mapping of names to values",
     "5": "run() returned a value of type int instead of a mapping of names to values",
-    "self": (
-        "run() returned an instance of Plan (JSON values and numpy arrays travel) "
-        "instead of a mapping of names to values"
-    ),
-    "{'p': {'q': self}}": "the result: p.q: an instance of Plan (JSON values and numpy arrays travel)",
+    "self": "run() returned a value of type Plan instead of a mapping of names to values",
+    "{'p': {'q': self}}": "the result: p.q: a value of type Plan (JSON values and numpy arrays travel)",
     "{'model': {'w': __import__('numpy').array([None])}}": (
         "the result: model.w: an array of objects (give it a type, such as .astype(float))"
     ),

@@ -24,11 +24,12 @@ from fedmon.common.wire.runs import JobState, RunLimits
 from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits, Logged, Reported
 from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.plan import parcels
-from fedmon.plan.values import read_object
+from fedmon.plan.values import read_object, spelled
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 _LOOK_S = 0.5
 _PIECE_BYTES = 32_768
+_MAX_SHOWN = 60
 
 EXIT_CODES = "Exit codes: 0 the plan ran, 1 it did not, 2 wrong use."
 NOT_CHECKED = (
@@ -172,8 +173,8 @@ def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> I
     if ending.problem is not None and ending.problem.message:
         yield f"error    {ending.problem.type}: {ending.problem.message}"
     for each in result["values"] if result else []:
-        shape = "" if each.shape is None else f" {each.shape}"
-        yield f"result   {each.name}  {each.type}{shape} {each.value}".rstrip()
+        shape = "" if each["shape"] is None else f" {each['shape']}"
+        yield f"result   {each['name']}  {each['type']}{shape} {each['value']}".rstrip()
     if result:
         most = limits.output_bytes / 2**20
         yield f"size     {ending.result_bytes} bytes of {most:g} MiB at most, {ending.result_format}"
@@ -189,13 +190,11 @@ def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> I
 def _document(
     source: PlanSource, order: JobOrder, why: str, events: list[Reported | Logged], ending: Ending, result: bytes
 ) -> dict[str, Any]:
-    from fedmon.plan.frame_reader import listing
-
     found = ending.result_format and {
         "format": ending.result_format,
         "size_bytes": ending.result_bytes,
         "sha256": ending.result_sha256,
-        "values": list(listing(ending.result_format, result)),
+        "values": list(listed(ending.result_format, result)),
     }
     return {
         "ok": ending.state is JobState.SUCCEEDED,
@@ -241,62 +240,52 @@ def arguments_of(words: Sequence[str]) -> dict[str, Any]:
     """
     arguments: dict[str, Any] = {}
     for word in words:
-        if word.lstrip().startswith("{"):
-            arguments |= _object(word.encode(), "--args")
-            continue
         name, equals, text = word.partition("=")
-        if not equals or not name:
-            raise InvalidInputError(f"--args {word!r} is neither name=value nor a JSON object")
-        arguments[name] = _value(text)
+        try:
+            if word.lstrip().startswith("{"):
+                arguments |= read_object(memoryview(word.encode()))
+            elif name and equals:
+                (arguments[name],) = read_object(memoryview(f'{{"":{text}}}'.encode())).values()
+            else:
+                raise InvalidInputError("neither name=value nor a JSON object")
+        except ValueError as error:
+            if not (name and equals) or word.lstrip().startswith("{"):
+                raise InvalidInputError(f"--args {word!r}: {error}") from None
+            arguments[name] = text
     return arguments
 
 
 def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:
-    """Return the inputs in a file as a parcel: a JSON object, a file that fedmon wrote, or any ``.npz`` of arrays.
+    """Return the inputs in a file as a parcel: a JSON object, a file of fedmon, or any ``.npz`` of arrays.
 
     Raises InvalidInputError.
     """
     try:
         content = path.expanduser().read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"cannot read the inputs {path}: {error.strerror}") from error
-    if not content.startswith(b"PK"):
-        _object(content, str(path))
-        return content, "json"
-    try:
-        return _packed(parcels.unpack("npz", content))
-    except parcels.InvalidValuesError:
-        return _packed(_arrays(path, content))
-
-
-def _value(text: str) -> Any:
-    """Return the one JSON value that a text is, or the text itself."""
-    try:
-        json.loads(text)
-        return _object(f'{{"value":{text}}}'.encode(), "--args")["value"]
-    except (ValueError, RecursionError):
-        return text
-
-
-def _arrays(path: Path, content: bytes) -> dict[str, Any]:
-    try:
+        if not content.startswith(b"PK"):
+            parcels.check("json", content, len(content))
+            return content, "json"
+        with contextlib.suppress(parcels.InvalidValuesError):
+            parcels.check("npz", content, len(content))
+            return content, "npz"
         import numpy as np
 
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            packed = parcels.pack({name: file[name] for name in file.files})
     except (ImportError, ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
-        raise InvalidInputError(f"the inputs {path} are no .npz file of plain arrays: {error}") from error
-
-
-def _packed(values: dict[str, Any]) -> tuple[bytes, Literal["json", "npz"]]:
-    packed = parcels.pack(values)
+        raise InvalidInputError(f"the inputs {path} are no JSON object and no .npz of arrays: {error}") from error
     stream = io.BytesIO()
     packed.write(stream)
     return stream.getvalue(), packed.format
 
 
-def _object(text: bytes, where: str) -> dict[str, Any]:
-    try:
-        return read_object(memoryview(text))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}") from None
+def listed(parcel_format: str, content: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the values of a parcel by their outermost names, and its arrays by their places."""
+    values, arrays = parcels.contents(parcel_format, memoryview(content))
+    taken = {place[0] for place, *_ in arrays if len(place) == 1}
+    for name in (name for name in values if name not in taken):
+        text = json.dumps(values[name])
+        shown = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+        yield {"name": spelled([name]), "type": type(values[name]).__name__, "shape": None, "value": shown}
+    for place, descr, shape, *_ in arrays:
+        yield {"name": spelled(place), "type": descr, "shape": shape, "value": ""}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+import fedmon
 from fedmon.common.actor import Actor
-from fedmon.common.errors import FedmonError
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.files import write_whole
 from fedmon.common.ids import new_id
 from fedmon.common.log import without_paths
 from fedmon.common.settings import RunsSettings
@@ -34,15 +37,46 @@ from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.node.runs.sandbox.kernel import sealed
-from fedmon.plan import runtime
 
 LOOK_AGAIN_S = (60.0, 600.0, 3600.0)
 """Pauses after looks that did not find the strongest level; the last one is repeated."""
 SELF_TEST = Path(bubblewrap.__file__).with_name("self_test.py")
 LOST = Ending(state=JobState.LOST, reason="the keeper of the job ended before it had written an ending")
+_PACKAGE = Path(fedmon.__file__).parent
+_COMMON = ("__init__.py", "common/__init__.py", "common/errors.py", "common/training_plan.py")
+_COMPILE_TIMEOUT_S = 60.0
 _LIMITS = Limits(cpu_s=10, wall_s=20, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20)
 
 logger = logging.getLogger(__name__)
+
+
+def lay_out(folder: Path, *, python: str | None = None) -> None:
+    """Copy the files of fedmon that plans need to ``folder``, readable by all users.
+
+    Equal files stay, and others are replaced whole: a running job may be reading them. They are compiled for
+    ``python``, the Python of plans, if possible, which saves each job some milliseconds. Raises StorageError.
+    """
+    plan = [f"plan/{path.name}" for path in (_PACKAGE / "plan").glob("*.py") if path.name != "frame_reader.py"]
+    wanted = {folder / "fedmon" / name: _PACKAGE / name for name in (*_COMMON, *plan)}
+    try:
+        for path, source in wanted.items():
+            if not path.is_file() or path.read_bytes() != source.read_bytes():
+                write_whole(path, source.read_bytes(), mode=0o644)
+        for path in (folder / "fedmon").rglob("*.py"):
+            if path not in wanted:
+                path.unlink()
+        if python is not None:
+            command = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(folder)]
+            # Without compiled files Python reads the sources each time.
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    command, env={"LANG": "C.UTF-8"}, stdin=subprocess.DEVNULL, capture_output=True,
+                    timeout=_COMPILE_TIMEOUT_S, check=False,
+                )  # fmt: skip
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    except OSError as error:
+        raise StorageError(f"cannot write the runtime of plans in {folder}: {error.strerror}") from error
 
 
 class Trials:
@@ -63,7 +97,7 @@ class Trials:
         """
         folder = JobFolder(self._folder / "job")
         order = msgspec.structs.replace(order, job_id=new_id(), folder=str(folder.path), runtime=str(self._runtime))
-        runtime.lay_out(self._runtime)
+        lay_out(self._runtime)
         with contextlib.ExitStack() as stack:
             given = [sealed("plan", source), *([] if order.inputs_format is None else [sealed("inputs", inputs)])]
             for descriptor in given:
@@ -206,7 +240,7 @@ class Confinement:
         found = Ground(level=None, reasons={}, interpreter=None)
         try:
             python = look_at(settings.python)
-            runtime.lay_out(self.runtime, python=python.executable)
+            lay_out(self.runtime, python=python.executable)
             level, reasons = self._trials.strongest_level(python, settings.devices)
             found = msgspec.structs.replace(found, level=level, reasons=reasons, interpreter=python)
         except (FedmonError, OSError) as error:

@@ -1,9 +1,9 @@
 """The folder of one job: its order, its events, what it prints, and how it ended; all of it in files.
 
-A folder holds ``order.json``; ``lock``, locked while the keeper lives; ``processes``, to be killed if it does not;
-``stop.json``, why the job has to end; ``events.jsonl``, one event a line; ``stdout.N`` and ``stderr.N``, printed bytes
-from N on; ``result``; ``tmp``, the plan's own files where its sandbox has no file system for them; and finally
-``ending.json``, written whole or not at all. The keeper writes and the daemon reads; each may end without the other.
+A folder holds ``order.json``; ``lock``, locked while the keeper lives; ``stop.json``, why the job has to end;
+``events.jsonl``, one event a line; ``stdout.N`` and ``stderr.N``, printed bytes from N on; ``result``; ``tmp``, the
+plan's files if its sandbox has no file system for them; and finally ``ending.json``, written whole or not at all. The
+keeper writes and the daemon reads; each may end without the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -25,12 +25,11 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import JobState, Level, Problem, TracePiece, Usage
-from fedmon.node.collectors.job.cgroup import members_of
-from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
+from fedmon.node.collectors.job.family import Relative, relative, with_limit
 from fedmon.node.job.cgroup import remove_cgroup
 from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders
 
-ORDER, LOCK, PROCESSES, STOP, EVENTS = "order.json", "lock", "processes", "stop.json", "events.jsonl"
+ORDER, LOCK, STOP, EVENTS = "order.json", "lock", "stop.json", "events.jsonl"
 STDOUT, STDERR, RESULT, TMP, ENDING = "stdout", "stderr", "result", "tmp", "ending.json"
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 ENDING_ROOM = ".ending"
@@ -266,7 +265,8 @@ class JobFolder:
 
     def keeper(self) -> Known | None:
         """Return the keeper's process, once it has written its number."""
-        return next(self._known(LOCK), None) if self.is_alive() else None
+        found = re.match(rb"(\d+) (\d+)\n", self._read(LOCK)) if self.is_alive() else None
+        return None if found is None else Known(int(found[1]), int(found[2]))
 
     def had_keeper(self) -> bool:
         """Return True if a keeper has ever written its number: before that it starts nothing."""
@@ -330,10 +330,9 @@ class JobFolder:
         return True
 
     def kill_leftovers(self) -> list[int]:
-        """Kill the processes that a dead keeper left, and return their numbers.
+        """Kill the processes that a dead keeper left, known by the mark of the job, and return their numbers.
 
-        They are known by the pairs of number and start that the keeper wrote, by their descent from these, by the
-        cgroup of the job, and by its mark. Their files and the cgroup are removed.
+        Their files and the cgroup are removed.
         """
         if self.is_alive():
             return []
@@ -357,19 +356,9 @@ class JobFolder:
             raise StorageError(f"cannot remove {self.path}: {error.strerror}") from error
 
     def _left_over(self) -> list[Relative]:
-        found: dict[int, Relative | None] = {}
-        for known in self._known(PROCESSES):
-            now = relative(known.pid)
-            if now is not None and now.start == known.start:
-                found[known.pid] = now
-        for pid in set().union(*map(members_of, self._cgroup_folders())):
-            found[pid] = relative(pid)
-        with contextlib.suppress(StorageError):
-            found |= {each.pid: each for each in with_limit(_MARK, self.order().mark)}
-        for pid in list(found):
-            for each in descendants(pid):
-                found.setdefault(each.pid, each)
-        return [each for each in found.values() if each is not None]
+        with contextlib.suppress(StorageError):  # without an order nothing was started
+            return with_limit(_MARK, self.order().mark)
+        return []
 
     def _cgroup_folders(self) -> list[Path]:
         try:
@@ -378,11 +367,6 @@ class JobFolder:
             return []
         started = next((each for each in self.events().events if isinstance(each, Started)), None)
         return left_folders(name, "" if started is None else started.cgroup or "")
-
-    def _known(self, name: str) -> Iterator[Known]:
-        """Read lines of a number and a start; half a line at the end is left out."""
-        for pid, start in re.findall(rb"(\d+) (\d+)\n", self._read(name)):
-            yield Known(int(pid), int(start))
 
     def _made(self, name: str) -> int:
         return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)

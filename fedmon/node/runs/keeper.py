@@ -204,8 +204,8 @@ def _started(order: JobOrder, group: JobGroup, plan: int, inputs: int | None) ->
         1: stdout,
         2: stderr,
         3: kernel.sealed("job", msgspec.json.encode(dict(_told(order)))),
-        4: _own(plan),
-        5: null if inputs is None else _own(inputs),
+        4: _reopened(plan),
+        5: null if inputs is None else _reopened(inputs),
         6: channel,
     }
     pid = process.start(order, given, first=first, memory_is_held=group.holds_memory)
@@ -224,13 +224,9 @@ def _told(order: JobOrder) -> Iterator[tuple[str, object]]:
     yield "path", order.interpreter.path
 
 
-def _own(descriptor: int) -> int:
-    """Return a descriptor of the same bytes, read-only and with a position of its own."""
-    try:
-        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # a file that was removed, or no /proc
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        return os.dup(descriptor)
+def _reopened(descriptor: int) -> int:
+    """Return a descriptor of the same bytes, read-only and at their start."""
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 if __name__ == "__main__":

@@ -486,7 +486,8 @@ class Runs:
             self._give_up(active, JobState.NOT_STARTED, NEVER_STARTED)
 
     def _let_go(self, active: ActiveJob) -> None:
-        self._watching.post(lambda: self._unwatched(active.job.job_id))
+        if self._measuring.enabled:
+            self._watching.post(lambda: self._unwatched(active.job.job_id))
         self._scalars.ended(active.record.researcher_id)
 
     def _now(self, record: JobRecord) -> JobRecord:

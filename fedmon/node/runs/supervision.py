@@ -10,7 +10,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,12 +23,10 @@ from fedmon.node.collectors.job.family import (
     descendants,
     peak_resident_bytes,
     proportional_bytes,
-    relative,
 )
 from fedmon.node.runs.folder import (
     EVENTS,
     FILE_MODE,
-    PROCESSES,
     STDERR,
     STDOUT,
     Ending,
@@ -232,24 +230,20 @@ class Meter:
         self._own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._peak: int | None = None
         self._cpu_s = 0.0
-        self.relatives: Sequence[Relative] = ()
-        """The processes of the last reading."""
         self.pause_s = METER_EVERY_S
         """The time until the next reading."""
 
     def read(self) -> Verdict | None:
         """Read everything, and return the limit that is exceeded, if any."""
         begun = time.monotonic()
-        self.relatives = descendants(os.getpid())
-        verdict = self._excess()
+        verdict = self._excess(descendants(os.getpid()))
         self.pause_s = max(METER_EVERY_S, (time.monotonic() - begun) / _BUSY_SHARE)
         return verdict
 
     def note_peaks(self) -> None:
         """Note the peak memory of each process so far: short jobs end before the next reading."""
         if not self._group.holds_memory:
-            self.relatives = descendants(os.getpid())
-            self._see(max((peak_resident_bytes(each.pid) or 0 for each in self.relatives), default=0))
+            self._see(max((peak_resident_bytes(each.pid) or 0 for each in descendants(os.getpid())), default=0))
 
     def cpu_s(self, living_s: float = 0.0) -> float:
         """Return the CPU time of all processes of the job; never less than before."""
@@ -268,10 +262,10 @@ class Meter:
             self._see(largest)
         return self._peak
 
-    def _excess(self) -> Verdict | None:
+    def _excess(self, relatives: Sequence[Relative]) -> Verdict | None:
         limits = self._limits
-        living = [each for each in self.relatives if not each.is_zombie]
-        cpu_s = self.cpu_s(sum(each.cpu_s for each in self.relatives))
+        living = [each for each in relatives if not each.is_zombie]
+        cpu_s = self.cpu_s(sum(each.cpu_s for each in relatives))
         threads = sum(each.threads for each in living) - self._helpers
         if threads > limits.processes:
             return exceeded(JobState.PROCESS_LIMIT, limits, threads)
@@ -469,7 +463,6 @@ class Supervision:
         self._poke_at: float | None = None
         self._poked = float("-inf")
         self._kill_at: float | None = None
-        self._known: frozenset[Known] = frozenset()
         self._pid, self._started, self._begun = 0, 0.0, 0.0
         self._cut: Verdict | None = None
         self._said: Failure | None = None
@@ -495,7 +488,6 @@ class Supervision:
         limits = self._order.limits
         wall_at = self._begun + limits.wall_s
         look_at = self._begun + _FIRST_LOOK_S
-        self._remember([each for each in [relative(self._pid)] if each is not None])
         while self._exit_code is None:
             moments = [wall_at, look_at, self._kill_at, self._poke_at]
             wait_s = min(each for each in moments if each is not None) - time.monotonic()
@@ -654,19 +646,8 @@ class Supervision:
             # No command could find or stop the job now.
             self._end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"), is_gentle=False)
         excess = self._meter.read()
-        self._remember(self._meter.relatives)
         if excess is not None:
             self._end(excess, is_gentle=excess.state is JobState.CPU_LIMIT)
-
-    def _remember(self, relatives: Iterable[Relative]) -> None:
-        """Write down the processes to be killed if this keeper dies."""
-        known = frozenset(Known(each.pid, each.start) for each in relatives)
-        if known != self._known:
-            self._known = known
-            staged = self._folder.path / f".{PROCESSES}"
-            with contextlib.suppress(OSError):  # the disk is full: descendants of earlier ones are still found
-                staged.write_bytes(b"".join(b"%d %d\n" % each for each in sorted(known)))
-                staged.replace(self._folder.path / PROCESSES)
 
     def _drain(self) -> None:
         """Read the rest of the pipes; all writers have ended."""

@@ -20,10 +20,9 @@ RLIMIT_LOCKS = 10
 """Source: Linux include/uapi/asm-generic/resource.h; Python has no name for it."""
 
 # Calls since 2019 have the same number on all architectures.
-OPEN_TREE, MOVE_MOUNT, CLOSE_RANGE, MOUNT_SETATTR = 428, 429, 436, 442
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
-_CLOSE_RANGE_CLOEXEC = 4
 _CAPABILITY_VERSION_3 = 0x2008_0522
 _MOST_CAPABILITIES = 64
 # Each bit with its lock: root is no more than others, and a change of uid brings no capabilities.
@@ -86,15 +85,11 @@ def drop_capabilities() -> None:
     _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
 
 
-def close_on_exec(first: int) -> None:
-    """Close all descriptors from ``first`` on at exec."""
-    try:
-        syscall(CLOSE_RANGE, first, 0xFFFF_FFFF, _CLOSE_RANGE_CLOEXEC)
-    except OSError:  # before Linux 5.11
-        for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-            if number >= first:
-                with contextlib.suppress(OSError):  # the one that listed this folder
-                    os.set_inheritable(number, False)  # noqa: FBT003 - os takes no name for it
+def close_on_exec() -> None:
+    """Close all descriptors at exec."""
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists this folder
+            os.set_inheritable(int(each.name), False)  # noqa: FBT003 - os takes no name for it
 
 
 def sealed(name: str, content: bytes | memoryview) -> int:

@@ -176,7 +176,7 @@ def _become(
         tell = _out_of_the_way(tell)
         moved = {number: _out_of_the_way(given) for number, given in descriptors.items()}
         _forget_signals()
-        kernel.close_on_exec(0)
+        kernel.close_on_exec()
         for number, given in moved.items():
             os.dup2(given, number, inheritable=True)
         program.confine()
