@@ -159,13 +159,13 @@ class _Plan:
     def result(self, context: PlanContext, output_bytes: int) -> Packed:
         """Return the result of the plan, ready to be sent."""
         code = self._compiled()
-        defined = self._call(lambda: self._execute(code), "the plan raised {what} as it was loaded{where}")
-        kind = self._call(lambda: _find(defined), "looking for the plan's class raised {what}{where}")
-        made = f"{kind.__name__}() raised {{what}}{{where}}: a plan is made without arguments"
+        defined = self._call(lambda: self._execute(code), "the plan raised {error} as it was loaded{where}")
+        kind = self._call(lambda: _find(defined), "looking for the plan's class raised {error}{where}")
+        made = f"{kind.__name__}() raised {{error}}{{where}}: a plan is made without arguments"
         plan = self._call(kind, made)
-        if not self._call(lambda: callable(getattr(plan, "run", None)), "looking for its run raised {what}{where}"):
+        if not self._call(lambda: callable(getattr(plan, "run", None)), "looking for its run raised {error}{where}"):
             raise _without_run(kind)
-        result = self._call(lambda: plan.run(context), "the plan raised {what}{where}")
+        result = self._call(lambda: plan.run(context), "the plan raised {error}{where}")
         return self._pack(result, output_bytes)
 
     def _compiled(self) -> CodeType:
@@ -178,7 +178,7 @@ class _Plan:
         except UnicodeDecodeError as error:
             raise self._raised(error, f"the plan is no Python: it is not UTF-8 (byte {error.start})") from None
         except (ValueError, MemoryError, RecursionError) as error:
-            raise self._raised(error, "the plan is no Python: {what}") from None
+            raise self._raised(error, "the plan is no Python: {error}") from None
 
     def _execute(self, code: CodeType) -> dict[str, Any]:
         """Run the source as a module, and return its names."""
@@ -209,14 +209,14 @@ class _Plan:
         try:
             return pack(result, max_bytes=output_bytes)
         except TooLargeError as error:
-            reason = f"the result has more than {error.max_bytes} bytes, which is what this job may return"
+            reason = f"the result has more than {error.max_bytes} bytes, the limit of this job"
             raise PlanProblem(reason, "TooLargeError", state=frames.OUTPUT_LIMIT) from None
         except InvalidValuesError as error:
             reason = f"run() returned {error}" if not hasattr(result, "items") else f"the result: {error}"
             raise PlanProblem(reason, "InvalidValuesError", state=frames.INVALID_RESULT) from None
         except Exception as error:  # noqa: BLE001 - a mapping of the plan's own may raise anything
             state = frames.FAILED if isinstance(error, MemoryError) else frames.INVALID_RESULT
-            raise self._raised(error, "reading the result raised {what}{where}", state=state) from None
+            raise self._raised(error, "reading the result raised {error}{where}", state=state) from None
 
     def _exited(self, error: SystemExit) -> PlanProblem:
         code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
@@ -250,7 +250,7 @@ class _Plan:
             told = "".join(traceback.format_exception(type(error), error, first, limit=-_MAX_ENTRIES))
         except Exception as other:  # noqa: BLE001 - a plan may leave Python without files, memory or a sound error
             told = f"{kind} (no traceback: {type(other).__name__})"
-        reason = reason.replace("{what}", kind).replace("{where}", f" (line {line})" if line else "")
+        reason = reason.replace("{error}", kind).replace("{where}", f" (line {line})" if line else "")
         return PlanProblem(reason, kind, state=state, message=message, traceback=told, exit_code=exit_code)
 
 

@@ -189,7 +189,7 @@ def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, An
         text = bytes(data).decode()
         # Outside of texts, each bracket is a container; they are counted before there is memory for them.
         may_be = text.count("[") + text.count("{") > max_depth
-        # Without escaped characters first, so that the pattern is linear in what it reads.
+        # Without escaped characters first, so that the pattern is linear.
         plain = text.replace("\\\\", "").replace('\\"', "") if may_be else ""
         brackets = re.sub(r'"[^"]*"|[^]["{}]+', "", plain)
         if brackets.count("[") + brackets.count("{") > MAX_CONTAINERS:

@@ -26,7 +26,7 @@ from fedmon.plan.parcels import check
 
 MAX_ARGUMENTS_BYTES = 65_536
 MAX_DEPTH = 24
-"""A message may be 32 deep, and what it is kept in adds to that."""
+"""A message may be 32 deep, with its own containers."""
 
 
 class RunRefusedError(FedmonError):
@@ -132,25 +132,20 @@ def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folde
 
 
 def _given(record: DatasetRecord, node_folder: Path) -> GivenDataset:
-    path, named = Path(record.path), f"dataset {record.name!r}"
-    mode, problem = None, ""
+    path, named, problem = Path(record.path), f"dataset {record.name!r}", ""
+    leads_to, mode = path, 0
     with contextlib.suppress(OSError, RuntimeError):
         leads_to = path.resolve(strict=True)
         mode = leads_to.stat().st_mode
-    if mode is None or not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
-        problem = (
-            f"the files of {named} are gone, or this node cannot read them: "
-            "tell its owner, who finds it with 'fedmon node dataset list'"
-        )
-    elif leads_to != path:
+    if leads_to != path:
         problem = (
             f"the path of {named} leads through a link now, to another place than where its owner added it: its owner "
             "has to look, and then to give it anew with 'fedmon node dataset edit --path'"
         )
-    elif not _is_of_its_type(record.data_type, mode):
+    elif not (_is_of_its_type(record.data_type, mode) and os.access(path, os.R_OK | os.X_OK * stat.S_ISDIR(mode))):
         problem = (
-            f"the path of {named} no longer holds a dataset of type {record.data_type!r}: tell its "
-            "owner, who finds it with 'fedmon node dataset list'"
+            f"this node cannot read {named} as a dataset of type {record.data_type!r} now: tell its owner, who finds "
+            "it with 'fedmon node dataset list'"
         )
     elif node_folder.is_relative_to(path):
         problem = (

@@ -75,14 +75,14 @@ def check(
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Run a plan here as a node would, and show what it reports, logs and returns; what it prints goes to stderr."""
+    """Run a plan here as a node would, and show its reports, logs and result; its output goes to stderr."""
     source = load_source(file)
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()
     order = JobOrder(
         name=source.name,
         interpreter=look_at(python),
-        # What a node gives whose owner changed nothing.
+        # The limits of a node with default settings.
         limits=msgspec.convert({name: getattr(usual, f"max_{name}") for name in RunLimits.__struct_fields__}, Limits),
         level=None,
         minimum=None,

@@ -180,7 +180,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confinement:
-    """Looks for the strongest level until it works, and again if the settings change; a thread of its own looks.
+    """Looks for the strongest level until it works, and again if the settings change, on another thread.
 
     ``found`` is the last finding, and ``is_known`` False until it holds for the present settings. ``on_found()`` is
     called on that thread after each look, and must only hand over. Other methods belong to one thread.

@@ -1,4 +1,4 @@
-"""The folder of one job: its order, its events, what it prints, and how it ended; all of it in files.
+"""The folder of one job: its order, its events, its output and its end, all in files.
 
 A folder holds ``order.json``; ``lock``, locked while the keeper lives; ``stop.json``, why the job has to end;
 ``events.jsonl``, one event a line; ``stdout.N`` and ``stderr.N``, printed bytes from N on; ``result``; ``tmp``, the
@@ -415,15 +415,16 @@ class TraceWriter:
         self._fd = self._next()
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Append the next bytes."""
-        view = memoryview(chunk)
+        """Append the next bytes, without those that later ones would replace."""
+        view, half_bytes = memoryview(chunk), _TRACE_FILES // 2 * self._file_bytes
         try:
             while view and self._fd >= 0:
                 room = self._starts[-1] + self._file_bytes - self._total
                 if not room:
+                    skipped = max(0, len(view) - half_bytes) if self._total >= half_bytes else 0
+                    view, self._total = view[skipped:], self._total + skipped
                     os.close(self._fd)
-                    self._fd = self._next()
-                    room = self._file_bytes
+                    self._fd, room = self._next(), self._file_bytes
                 written = os.write(self._fd, view[:room])
                 view, self._total = view[written:], self._total + written
         except OSError:

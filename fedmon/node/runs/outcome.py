@@ -97,8 +97,8 @@ def leaving(job: JobReport, *, output_leaves: bool) -> JobReport:
         kind = Problem(type=job.problem.type if job.problem.type in _KNOWN_TYPES else _UNNAMED)
         named = f" ({kind.type})"
     if job.state is JobState.INVALID_RESULT:
-        what = "the result of the plan cannot travel: a mapping of JSON values and plain arrays can"
-        job = msgspec.structs.replace(job, reason=f"{what}{named}; {WITHHELD}")
+        wrong = "the result of the plan cannot travel: a mapping of JSON values and plain arrays can"
+        job = msgspec.structs.replace(job, reason=f"{wrong}{named}; {WITHHELD}")
     elif job.state is JobState.FAILED and named:
         job = msgspec.structs.replace(job, reason=f"the plan failed{named}; {WITHHELD}")
     return msgspec.structs.replace(job, problem=kind)
@@ -151,7 +151,7 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
         raise StorageError(f"the result {path} cannot be read: {error.strerror}") from error
     if not is_checked:
         if (hashlib.sha256(content).hexdigest(), len(content)) != (parcel.sha256, parcel.size_bytes):
-            raise InvalidInputError("the result is not what the plan handed over")
+            raise InvalidInputError("the result differs from the one of the plan")
         check(parcel.format, content, parcel.size_bytes)
     if parcel.format == "json":
         whole = msgspec.structs.replace(parcel, json=content.decode())

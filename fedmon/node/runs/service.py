@@ -147,7 +147,7 @@ class Runs:
         )
         self._transfers = Transfers(settings.repository, hand_over=hand_over)
         self._watching = Actor("fedmon-runs-watching")
-        self._scalars = ScalarSender(measuring, node_id=settings.id, send=send, policy=policy, is_heard=is_heard)
+        self._scalars = ScalarSender(measuring, send=send, policy=policy)
         self._active: dict[str, ActiveJob] = {}
         self._waiting: list[Callable[[], None]] = []
         self._status = Status(policy, self.register, self.folder, now=self._now)
@@ -521,7 +521,7 @@ class Runs:
                     folder.kill_leftovers()
                     folder.remove()
             except FedmonError as problem:
-                logger.warning("what is left of job %s is not removed: %s", path.name, problem)
+                logger.warning("the files of job %s are not removed: %s", path.name, problem)
 
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
         """Conclude a job as its keeper says, once its result is checked and, where it is large, stored."""
@@ -634,17 +634,8 @@ class ScalarSender:
     missing ones.
     """
 
-    def __init__(
-        self,
-        measuring: Pipeline,
-        *,
-        node_id: str,
-        send: Callable[[RunScalars], object],
-        policy: Policy,
-        is_heard: bool,
-    ) -> None:
-        self._measuring, self._node_id, self._send = measuring, node_id, send
-        self._policy, self._is_heard = policy, is_heard
+    def __init__(self, measuring: Pipeline, *, send: Callable[[RunScalars], object], policy: Policy) -> None:
+        self._measuring, self._send, self._policy = measuring, send, policy
         self._throttle = Throttle(burst=BURST, per_s=PER_S)
         self._waiting: dict[str, list[JobScalar]] = {}
         self._bytes: Counter[str] = Counter()
@@ -669,7 +660,7 @@ class ScalarSender:
             seq = self._measuring.publisher.publish(stream, scalar.sample(), is_private=True)
             scalar = msgspec.structs.replace(scalar, seq=seq)
         size_bytes = _FRAME_BYTES + sum(len(name) + _VALUE_BYTES for name in event.values)
-        if self._is_heard and self._bytes[researcher_id] + size_bytes <= MAX_SCALARS_BYTES:
+        if self._bytes[researcher_id] + size_bytes <= MAX_SCALARS_BYTES:
             self._waiting.setdefault(researcher_id, []).append(scalar)
             self._bytes[researcher_id] += size_bytes
 
@@ -688,8 +679,8 @@ class ScalarSender:
         self._bytes.pop(researcher_id, None)
         if not scalars or self._policy.refusal(researcher_id) is not None:
             return
-        boot = self._measuring.boot
-        self._send(RunScalars(node_id=self._node_id, researcher_id=researcher_id, boot=boot, scalars=scalars))
+        node_id, boot = self._policy.node_id, self._measuring.boot
+        self._send(RunScalars(node_id=node_id, researcher_id=researcher_id, boot=boot, scalars=scalars))
 
     def log(self, job_id: str, event: Logged) -> None:
         """Log a line of the plan, unless its words stay here; the policy's level is applied on the way out."""

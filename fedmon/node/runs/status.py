@@ -94,7 +94,7 @@ class Status:
             try:
                 JobFolder(self._folder / job_id).remove()
             except FedmonError as problem:
-                logger.warning("what is left of job %s is not removed: %s", job_id, problem)
+                logger.warning("the files of job %s are not removed: %s", job_id, problem)
         self._register.forget(self._register.ended_before(before - IDS_KEPT))
 
     def _page(self, request: JobStatus) -> JobsReply:

@@ -273,20 +273,6 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
         assert over(node, goes_on)["job"]["state"] == "stopped-by-owner"
 
 
-def test_a_job_whose_keeper_is_killed_is_lost_and_nothing_of_it_runs(node: Bench) -> None:
-    sha256, job_id = node.approve(WAITS, "waits"), new_id()
-    node.ask(run(sha256, job_id=job_id))
-    going = begun(node, job_id)
-    keeper = going.folder.keeper()
-    assert keeper is not None
-
-    os.kill(keeper.pid, signal.SIGKILL)
-
-    assert over(node, job_id)["job"]["state"] == "lost"
-    assert going.folder.kill_leftovers() == []
-    assert node.ask(run(node.approve(), dataset_id=node.offer()))["command"] == "run"
-
-
 def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
     sha256, before, after = node.approve(WAITS, "waits"), new_id(), new_id()
     node.ask(run(sha256, job_id=before))

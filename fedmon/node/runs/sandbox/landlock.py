@@ -48,7 +48,7 @@ def restrict(*, readable: Iterable[str], writable: Iterable[str], devices: Itera
     header = struct.pack("=QQQ", handled, network, scopes)
     length = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = kernel.syscall(kernel.LANDLOCK_CREATE_RULESET, header[:length], length, 0)
-    # Not execute, and no device files. REFER, moving between folders, stays inside what is writable.
+    # Not execute, and no device files. REFER, moving between folders, stays inside writable folders.
     for paths, allowed in (
         (readable, _EXECUTE | _READ_FILE | _READ_DIR),
         (devices, _READ_FILE | _WRITE_FILE | _IOCTL_DEV),

@@ -218,20 +218,20 @@ def _interpreter(order: JobOrder, runtime: str) -> list[str]:
 def _limit(order: JobOrder, *, processes: int) -> None:
     """Set the limits of each process; cgroup and keeper enforce those of the whole job."""
     limits = order.limits
-    for what, value in (
+    for limit, value in (
         (kernel.RLIMIT_LOCKS, order.mark),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, int(limits.cpu_s) + 1),
         (resource.RLIMIT_FSIZE, limits.tmp_bytes),
-        # Writable private memory; unlike RLIMIT_AS it does not count what CUDA and others only reserve.
+        # Writable private memory; unlike RLIMIT_AS it does not count memory that CUDA and others only reserve.
         (resource.RLIMIT_DATA, limits.memory_bytes),
         (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
-        _, hard = resource.getrlimit(what)
+        _, hard = resource.getrlimit(limit)
         most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (most, most))
+        resource.setrlimit(limit, (most, most))
 
 
 def _forget_signals() -> None:
