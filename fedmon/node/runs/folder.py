@@ -224,8 +224,6 @@ class JobFolder:
                     raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
                 if self.had_keeper():
                     raise ConflictError(f"job {order.job_id} was begun before, and lost its keeper")
-                for name in (ENDING_ROOM, f".{ORDER}", LOCK):
-                    undo.callback((self.path / name).unlink, missing_ok=True)
                 with open(self._made(ENDING_ROOM), "rb+", buffering=0) as room:
                     os.posix_fallocate(room.fileno(), 0, ENDING_BYTES)
                 self._write(ORDER, msgspec.json.encode(order))

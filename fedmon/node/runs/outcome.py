@@ -9,7 +9,6 @@ import hashlib
 import logging
 import mmap
 import os
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from fedmon.common import errors
+from fedmon.common.actor import Actor
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.http import RepositoryError, UrlRefusedError, download_to, upload_from
 from fedmon.common.log import without_paths
@@ -34,8 +34,6 @@ JOB_BYTES = 40_000
 """The room for a job in a message; a control character takes six bytes there."""
 INLINE_BYTES = MAX_PAYLOAD_BYTES - 12_000
 """The room for a result in a message; the rest is for its job."""
-AT_A_TIME = 4
-"""Transfers in each direction; one slow server does not hold up all jobs, and many jobs not the node."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Between the tries to store a result; after the last the result stays with the owner."""
 _TRANSFER_S = 600.0
@@ -161,7 +159,7 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
 
 
 class Transfers:
-    """Fetches inputs and stores results on other threads, AT_A_TIME in each direction.
+    """Fetches inputs and stores results, each on one thread; `start` and `stop` are safe from any thread.
 
     ``hand_over`` calls the ``done`` of a transfer with its outcome on the worker's thread.
     """
@@ -170,22 +168,29 @@ class Transfers:
         self.repository = repository
         self._hand_over = hand_over
         self._stopping = threading.Event()
-        self._inputs, self._results = _Lane("inputs"), _Lane("results")
+        self._inputs, self._results = Actor("fedmon-runs-inputs"), Actor("fedmon-runs-results")
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._inputs.start()
+        self._results.start()
 
     def fetch(self, parcel: Parcel, folder: Path, *, max_bytes: int, done: Callable[[int | FedmonError], None]) -> None:
         """Fetch inputs; ``done`` gets a descriptor that it has to close."""
         urls = self.repository.allowed_urls
-        self._inputs.put(
+        self._inputs.post(
             lambda: self._do(lambda: _fetched(parcel, folder, max_bytes=max_bytes, allowed_urls=urls), done)
         )
 
     def deliver(self, path: Path, parcel: Parcel, done: Callable[[Parcel | FedmonError], None]) -> None:
         """Store a result that its keeper checked; ``done`` gets it with its URL."""
-        self._results.put(lambda: self._do(lambda: self._stored(path, parcel), done))
+        self._results.post(lambda: self._do(lambda: self._stored(path, parcel), done))
 
     def stop(self) -> None:
         """Report no more outcomes; unfinished transfers are repeated after the next start."""
         self._stopping.set()
+        for each in (self._inputs, self._results):
+            each.close(timeout_s=0.0, drop=True)
 
     def _stored(self, path: Path, parcel: Parcel) -> Parcel:
         for pause_s in PAUSES_S:
@@ -200,8 +205,6 @@ class Transfers:
         return _stored(path, parcel, self.repository)
 
     def _do(self, work: Callable[[], T], done: Callable[[T | FedmonError], None]) -> None:
-        if self._stopping.is_set():
-            return
         outcome: T | FedmonError
         try:
             outcome = work()
@@ -213,31 +216,6 @@ class Transfers:
             outcome = InvalidInputError("they could not be transferred; the log of the node says why")
         if not self._stopping.is_set():
             self._hand_over(lambda: done(outcome))
-
-
-class _Lane:
-    """A queue with AT_A_TIME threads, which begin with the first jobs.
-
-    They are daemons: a transfer that hangs in name resolution must not keep a stopping node alive.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name, self._threads = name, 0
-        self._jobs = queue.SimpleQueue[Callable[[], None]]()
-
-    def put(self, job: Callable[[], None]) -> None:
-        """Queue a job; only for the worker."""
-        self._jobs.put(job)
-        if self._threads < AT_A_TIME:
-            try:
-                threading.Thread(target=self._work, name=f"fedmon-runs-{self._name}", daemon=True).start()
-                self._threads += 1
-            except RuntimeError as error:
-                logger.warning("%s wait for the next transfer: %s", self._name, error)
-
-    def _work(self) -> None:
-        while True:
-            self._jobs.get()()
 
 
 def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:

@@ -230,6 +230,7 @@ class Runs:
     def start_up(self) -> None:
         """Begin to look how plans can be confined here; from any thread."""
         self._watching.start()
+        self._transfers.start()
         if self._is_heard:
             self.confinement.start()
 
