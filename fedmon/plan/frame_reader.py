@@ -76,8 +76,8 @@ _DECODERS: dict[bytes, msgspec.json.Decoder[Frame]] = {
 class FrameReader:
     """Turns bytes in pieces of any size into frames; holds at most one frame, and no part of a result.
 
-    ``result_format`` is None until a result begins; ``result_bytes`` is its announced size; ``has_ended`` is True after
-    a whole result or a failure. Not for several threads.
+    ``result_format`` is None until a result begins; ``has_ended`` is True after a whole result or a failure. Not for
+    several threads.
     """
 
     def __init__(self, *, output_bytes: int) -> None:
@@ -85,7 +85,6 @@ class FrameReader:
         self._held = bytearray()
         self._left = 0
         self.result_format: Literal["json", "npz"] | None = None
-        self.result_bytes = 0
         self.has_ended = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
@@ -129,7 +128,7 @@ class FrameReader:
                 raise BadFrameError("the plan sent a result without a byte")
             if length > self._output_bytes:
                 raise OutputTooLargeError(length, self._output_bytes)
-            self.result_format, self.result_bytes, self._left = _FORMATS[kind], length, length
+            self.result_format, self._left = _FORMATS[kind], length
             self._held.clear()
             return None
         if kind not in _DECODERS:

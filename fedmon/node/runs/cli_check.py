@@ -284,8 +284,9 @@ def listed(parcel_format: str, content: bytes) -> Iterator[dict[str, Any]]:
     values, arrays = parcels.contents(parcel_format, memoryview(content))
     taken = {place[0] for place, *_ in arrays if len(place) == 1}
     for name in (name for name in values if name not in taken):
-        text = json.dumps(values[name])
+        value, text = values[name], json.dumps(values[name])
+        length = [len(value)] if isinstance(value, list) else None
         shown = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
-        yield {"name": spelled([name]), "type": type(values[name]).__name__, "shape": None, "value": shown}
+        yield {"name": spelled([name]), "type": type(value).__name__, "shape": length, "value": shown}
     for place, descr, shape, *_ in arrays:
         yield {"name": spelled(place), "type": descr, "shape": shape, "value": ""}

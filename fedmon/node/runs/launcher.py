@@ -44,12 +44,6 @@ class Launcher:
         self._thread = threading.Thread(target=self._listen, name="launcher", daemon=True)
         self._is_stopped = False
 
-    @property
-    def pid(self) -> int | None:
-        """The number of the launcher's process, None if it does not run."""
-        process = self._process
-        return process.pid if process is not None else None
-
     def start(self) -> None:
         """Start the launcher, unless it runs or was stopped for good. Raises LauncherError."""
         with self._lock:

@@ -80,7 +80,7 @@ def test_a_launcher_that_was_stopped_before_it_began_never_begins() -> None:
 
     launcher.start()
 
-    assert launcher.pid is None
+    assert launcher._process is None
 
 
 def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
@@ -263,14 +263,14 @@ def test_a_process_that_got_the_number_of_another_gets_no_signal_for_it() -> Non
 def test_a_launcher_that_was_killed_is_started_again_and_its_jobs_go_on(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("before"))
     started(folder)
-    first = jobs.launcher.pid
+    first = jobs.launcher._process
     assert first is not None
 
-    os.kill(first, signal.SIGKILL)
+    first.kill()
     ending, _ = jobs.run("return {}", "after")
 
     assert ending.state is JobState.SUCCEEDED
-    assert jobs.launcher.pid != first
+    assert jobs.launcher._process is not first
     assert folder.is_alive()
     stop(jobs, folder)
 
@@ -297,9 +297,10 @@ def test_a_job_goes_on_without_its_daemon(tmp_path: Path) -> None:
 def test_launcher_and_keeper_are_small_named_and_know_no_environment(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("job-12"))
     started(folder)
-    launcher, keeper = jobs.launcher.pid, keeper_of(folder).pid
+    launcher, keeper = jobs.launcher._process, keeper_of(folder).pid
+    assert launcher is not None
 
-    for pid, name in ((launcher, "fedmon-launcher"), (keeper, "fedmon-keeper")):
+    for pid, name in ((launcher.pid, "fedmon-launcher"), (keeper, "fedmon-keeper")):
         assert Path(f"/proc/{pid}/comm").read_text().strip() == name
         environment = Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").split(b"\0")
         assert [each.partition(b"=")[0] for each in environment] == [b"PYTHONPATH"]

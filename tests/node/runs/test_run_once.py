@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -277,10 +275,10 @@ def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
     sha256, before, after = node.approve(WAITS, "waits"), new_id(), new_id()
     node.ask(run(sha256, job_id=before))
     begun(node, before)
-    pid = node.runs.launcher.pid
-    assert pid is not None
+    launcher = node.runs.launcher._process
+    assert launcher is not None
 
-    os.kill(pid, signal.SIGKILL)
+    launcher.kill()
     node.ask(run(sha256, job_id=after))
     begun(node, after)
 
