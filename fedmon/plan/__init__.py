@@ -1,1 +1,1 @@
-"""What a training plan works with while it runs: its context, its dataset, and the values that come and go."""
+"""The environment of a running training plan: its context, its dataset, and its inputs and results."""

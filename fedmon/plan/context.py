@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class PlanContext:
     """The world of a running plan.
 
-    ``dataset`` is None if the job has none. ``arguments`` and ``inputs`` are what the researcher gave, and belong to
-    the plan; arrays among the inputs can be written to. `report` and `log` may be called from any thread.
+    ``dataset`` is None if the job has none. ``arguments`` and ``inputs`` come from the researcher and belong to the
+    plan; arrays among the inputs are writable. `report` and `log` may be called from any thread.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The dataset of a running plan, and how the cells of a table are read, by a plan and by a node that looks at it."""
+"""The dataset of a running plan, and the reading of table cells, for plans and nodes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GAPS = frozenset(
         "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
     }
 )  # fmt: skip
-"""What stands for a value that is not there; as in pandas."""
+"""Cells that mean a missing value, as in pandas."""
 TRUTHS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
 SAMPLE_CHARACTERS = 256 * 1024
 _SAMPLE_ROWS, _CHUNK_ROWS = 100, 50_000
 
 
 class PlanDataset:
-    """What the job may read.
+    """The data of a job.
 
     ``shape`` is rows and columns, or the number of images or subjects; ``dtypes`` maps the columns of a table to their
     types; both are None if the node does not know them.
@@ -131,7 +131,7 @@ class PlanDataset:
 
 
 def delimiter_of(sample: str) -> str:
-    """Choose the delimiter that cuts every row of a sample into as many cells, and into most; comma when none does."""
+    """Return the delimiter that splits all rows of a sample into the same, largest number of cells; default comma."""
     if len(sample) == SAMPLE_CHARACTERS:
         sample = sample[: sample.rfind("\n") + 1] or sample
     widths = {delimiter: _width(sample, delimiter) for delimiter in DELIMITERS}
@@ -148,7 +148,7 @@ def column_names(header: list[str]) -> list[str]:
 
 
 def _width(sample: str, delimiter: str) -> tuple[int, bool]:
-    """Return into how many cells the first row falls, and whether all others do so too."""
+    """Return the number of cells in the first row, and True if all rows have as many."""
     import csv
     from itertools import islice
 
@@ -161,7 +161,7 @@ def _width(sample: str, delimiter: str) -> tuple[int, bool]:
 
 
 def _truths(column: Array) -> Array:
-    """Return truths if a column of texts holds nothing else."""
+    """Return a column of texts as truths if it holds only these."""
     import numpy as np
 
     may_be = column.dtype.itemsize <= 4 * len("False")
@@ -169,7 +169,7 @@ def _truths(column: Array) -> Array:
 
 
 def _numbers(cells: Sequence[str]) -> Array | None:
-    """Return what texts say as numbers, gaps as NaN; None when one is neither."""
+    """Return texts as numbers, gaps as NaN; None if one is neither."""
     import numpy as np
 
     joined = "".join(cells)

@@ -1,28 +1,24 @@
-"""Reader of what a running plan sends: nothing in it is trusted, and every length has a bound. Needs msgspec."""
+"""Reader of the frames of a running plan: nothing in them is trusted, and every length has a bound. Needs msgspec."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.plan import frames
-from fedmon.plan.parcels import contents
-from fedmon.plan.values import spelled
 
 _FORMATS: dict[bytes, Literal["json", "npz"]] = {b"j": "json", b"n": "npz"}
-_MAX_SHOWN = 60
-_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex", "U": "text", "S": "bytes"}
 
 
 class BadFrameError(InvalidInputError):
-    """What a plan wrote into its channel is no frame; nothing that comes after it can be read."""
+    """The bytes in a plan's channel are no frame; later bytes cannot be read either."""
 
 
 class OutputTooLargeError(InvalidInputError):
-    """A result is announced with more bytes than the job may return; ``size_bytes`` is how many."""
+    """A plan announced a result of ``size_bytes`` bytes, more than the job may return."""
 
     def __init__(self, size_bytes: int, output_bytes: int) -> None:
         super().__init__(f"the result has {size_bytes} bytes, and the job may return {output_bytes}")
@@ -30,7 +26,7 @@ class OutputTooLargeError(InvalidInputError):
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """The interpreter is there, and nothing of the plan ran before this."""
+    """The interpreter runs, and the plan has not started yet."""
 
 
 _Name = Annotated[str, msgspec.Meta(max_length=frames.MAX_NAME_CHARACTERS, pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
@@ -53,13 +49,13 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """The next bytes of the result; ``data`` is of use until the next `feed`."""
+    """The next bytes of the result; ``data`` is valid until the next `feed`."""
 
     data: memoryview
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan has no result, and why."""
+    """The plan ended without a result, with the reason."""
 
     state: Literal["failed", "invalid-result", "output-limit"]
     reason: Annotated[str, msgspec.Meta(max_length=frames.MAX_REASON_CHARACTERS)]
@@ -78,10 +74,10 @@ _DECODERS: dict[bytes, msgspec.json.Decoder[Frame]] = {
 
 
 class FrameReader:
-    """Turn bytes, in whatever pieces they come, into frames; holds at most one frame, and nothing of a result.
+    """Turns bytes in pieces of any size into frames; holds at most one frame, and no part of a result.
 
-    ``result_format`` is None until a result begins; ``result_bytes`` is what it announced; ``has_ended`` tells that a
-    whole result, or a failure, was read. Not for several threads.
+    ``result_format`` is None until a result begins; ``has_ended`` is True after a whole result or a failure. Not for
+    several threads.
     """
 
     def __init__(self, *, output_bytes: int) -> None:
@@ -89,7 +85,6 @@ class FrameReader:
         self._held = bytearray()
         self._left = 0
         self.result_format: Literal["json", "npz"] | None = None
-        self.result_bytes = 0
         self.has_ended = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
@@ -118,7 +113,7 @@ class FrameReader:
                     yield frame
 
     def close(self) -> None:
-        """Say that nothing follows. Raises BadFrameError in the middle of a frame."""
+        """End the input. Raises BadFrameError in the middle of a frame."""
         if self._held or self._left:
             raise BadFrameError("the plan's channel ended in the middle of a frame")
 
@@ -126,18 +121,18 @@ class FrameReader:
         return int.from_bytes(self._held[1 : frames.HEADER_BYTES], "big")
 
     def _frame(self) -> Frame | None:
-        """Return the frame that is held when it is whole; of a result, note what its header says."""
+        """Return the held frame if it is whole; of a result, read just the header."""
         kind, length = bytes(self._held[:1]), self._length()
         if kind in _FORMATS:
             if not length:
                 raise BadFrameError("the plan sent a result without a byte")
             if length > self._output_bytes:
                 raise OutputTooLargeError(length, self._output_bytes)
-            self.result_format, self.result_bytes, self._left = _FORMATS[kind], length, length
+            self.result_format, self._left = _FORMATS[kind], length
             self._held.clear()
             return None
         if kind not in _DECODERS:
-            raise BadFrameError(f"the plan sent a frame of kind {kind!r}, which there is not")
+            raise BadFrameError(f"the plan sent a frame of the unknown kind {kind!r}")
         if length > frames.MAX_FRAME_BYTES:
             raise BadFrameError(f"the plan sent a frame of {length} bytes; {frames.MAX_FRAME_BYTES} are the most")
         if len(self._held) < frames.HEADER_BYTES + length:
@@ -147,48 +142,7 @@ class FrameReader:
         try:
             frame = _DECODERS[kind].decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # The error may have words of the plan, which may have to stay on the node.
+            # The error may hold words of the plan, which may have to stay on the node.
             raise BadFrameError(f"the plan sent a frame of kind {kind!r} that is not as fedmon writes it") from None
         self.has_ended = kind == frames.FAILURE
         return frame
-
-
-class ListedValue(msgspec.Struct, frozen=True):
-    """One value, or one array anywhere among the values; ``shape`` is that of an array or list, else None."""
-
-    name: str
-    type: str
-    shape: tuple[int, ...] | None
-    value: str
-
-
-def listing(parcel_format: str, buffer: bytes | memoryview) -> list[ListedValue]:
-    """Return what a parcel holds for people: values by their outermost names and arrays by their places.
-
-    Raises InvalidValuesError.
-    """
-    with memoryview(buffer) as view:
-        values, arrays = contents(parcel_format, view)
-    named: dict[str, list[ListedValue]] = {name: [] for name in values}
-    for place, descr, shape, *_ in arrays:
-        kind, size = descr[1], descr[2:]
-        bits = "" if kind == "b" else size if kind in "US" else str(int(size) * 8)
-        named[str(place[0])].append(ListedValue(spelled(place), f"{_KINDS[kind]}{bits}", shape, ""))
-    found: list[ListedValue] = []
-    for name, value in values.items():
-        if value is not None or not named[name]:
-            found.append(_listed(spelled([name]), value))
-        found += named[name]
-    return found
-
-
-def _listed(name: str, value: Any) -> ListedValue:
-    match value:
-        case dict():
-            return ListedValue(name, "object", None, f"of {len(value)}")
-        case list():
-            return ListedValue(name, "list", (len(value),), "")
-        case None | bool():
-            return ListedValue(name, "null" if value is None else "truth", None, msgspec.json.encode(value).decode())
-    kind, text = ("text", ascii(value)) if isinstance(value, str) else ("number", str(value))
-    return ListedValue(name, kind, None, text if len(text) <= _MAX_SHOWN else f"{text[:57]}...")

@@ -1,9 +1,9 @@
-"""The frames in which a running plan speaks to its keeper, and the pipe that they leave through.
+"""The frames from a running plan to its keeper, and the pipe for them.
 
 A frame is one byte of kind, eight bytes of length, big-endian, and that many bytes of payload. The payload of a scalar,
 a log line and a failure is a JSON object; that of a result is a parcel (see parcels.py), and its kind is the parcel's
-format. A job first says that it begins, before anything of the plan runs; then it sends any number of scalars and log
-lines, and last either one result or one failure. `frame_reader` reads them and trusts nothing.
+format. The first frame says that the job begins, before the plan runs; then come any number of scalars and log lines,
+and last either one result or one failure. `frame_reader` reads them and trusts nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedmon.plan.parcels import Packed
 
 BEGUN = b"B"
-"""``{}``: the sandbox and the interpreter work, and whatever goes wrong from here on is the plan's."""
+"""``{}``: the sandbox and the interpreter work; later failures are the plan's."""
 SCALARS = b"S"
 """``{"values": {name: number or null}, "step": integer or null, "t": Unix seconds}``"""
 LOG = b"L"
@@ -39,7 +39,7 @@ MAX_FRAME_BYTES = 524_288
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 FAILED, INVALID_RESULT, OUTPUT_LIMIT = "failed", "invalid-result", "output-limit"
-"""What a failure says of a job, in the words of JobState."""
+"""The state of a job in a failure, as in JobState."""
 
 MAX_VALUES = 100
 """Names in one report."""
@@ -59,15 +59,15 @@ def header(kind: bytes, length: int) -> bytes:
 
 
 class ChannelClosedError(FedmonError):
-    """There is no way out any more: the plan closed it, or this is a process that the plan started."""
+    """The channel is closed: by the plan, or because this is a process that the plan started."""
 
 
 class FrameChannel:
     """Sends frames, each whole, from any thread of the plan's first process.
 
-    A process that the plan forks or starts has no channel. Whether the descriptor still is the pipe that was given is
-    looked at each time, as a plan that closes all descriptors would otherwise write frames into its next file. A signal
-    handler that sends while its own thread does so already has its frame sent after that one.
+    A process that the plan forks or starts has no channel. Each write checks that the descriptor is still the pipe: a
+    plan that closes all descriptors would otherwise write frames into its next file. A frame of a signal handler that
+    interrupts a frame of its thread is sent after that one.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -96,7 +96,7 @@ class FrameChannel:
         with self._lock:
             self._send_waiting()
             if not self._has_ended:
-                self._has_ended = True  # whatever a signal handler has to say now comes too late
+                self._has_ended = True  # frames of signal handlers come too late now
                 self._write(head)
                 packed.write(self)
 
@@ -118,7 +118,7 @@ class FrameChannel:
             while view:
                 view = view[posix.write(self._descriptor, view) :]
         except OSError as error:
-            raise ChannelClosedError(f"nobody listens to this plan any more: {error.strerror}") from error
+            raise ChannelClosedError(f"the keeper of this plan has ended: {error.strerror}") from error
 
     def _check(self) -> None:
         if posix.getpid() != self._process:

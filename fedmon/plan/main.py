@@ -6,7 +6,7 @@ Descriptor 3 holds the job as one JSON object, to be read whole: ``job_id``, ``n
 Descriptor 4 holds the plan's source, 5 the inputs (may be missing where there are none), 6 is the pipe for frames (see
 frames.py). Standard input is empty; the standard streams are the plan's to print to.
 
-No ``site`` is imported, and nothing else that is not needed: what a plan does not use it does not wait for.
+No ``site`` is imported, and no other module that a plan does not use, because each takes time.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The process that a plan runs in: from the bytes of its source to its result, or to the reason for having none."""
+"""The process of a plan: from the bytes of its source to its result or its failure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 JOB, SOURCE, INPUTS, CHANNEL = 3, 4, 5, 6
 """The descriptors of a plan's process: three to read, and one to write frames into."""
 MODULE = "fedmon_plan"
-"""What the module of a plan is called while it runs."""
-_MAX_NAMED = 10
+"""The module name of a plan while it runs."""
 _MAX_ENTRIES = 40
-"""Calls that a traceback shows, the innermost: each may bring a line of up to a megabyte with it."""
+"""Calls in a traceback, the innermost: each may have a line of up to a megabyte."""
 
 
-class PlanProblem(Exception):  # noqa: N818 - it carries what is told of an error, and is none itself
-    """The run is over without a result; ``exit_code`` is that of the process, the rest the fields of the frame."""
+class PlanProblem(Exception):  # noqa: N818 - it carries the description of an error
+    """The run is over without a result; ``exit_code`` is that of the process, ``fields`` those of the frame."""
 
     def __init__(
         self,
@@ -56,8 +55,8 @@ class PlanProblem(Exception):  # noqa: N818 - it carries what is told of an erro
 def main(runtime: str) -> NoReturn:
     """Run the plan behind the descriptors, send its result or failure, and end the process.
 
-    ``runtime`` is the folder that fedmon itself lies in. The process ends as soon as the result is sent, whatever
-    threads of the plan still do; with 0 after a result, and never with 0 without one.
+    ``runtime`` is the folder of fedmon. The process ends right after the result, even if threads of the plan still run;
+    its exit code is 0 only after a result.
     """
     channel = frames.FrameChannel(CHANNEL)
     code = 1
@@ -69,7 +68,7 @@ def main(runtime: str) -> NoReturn:
         _complain(str(error))
     except BaseException as error:  # noqa: BLE001 - the outermost caller
         kind = type(error).__name__
-        # A plan can break what runs it, because both are one process.
+        # A plan can break this code, because both are one process.
         broken = f"the plan ended in a way that could not be looked into ({kind})"
         problem = error if isinstance(error, PlanProblem) else PlanProblem(broken, kind)
         _complain(problem.fields["traceback"] or problem.fields["reason"] or "")
@@ -78,8 +77,8 @@ def main(runtime: str) -> NoReturn:
     finally:
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
             try:
-                stream.flush()  # type: ignore[union-attr]  # None, or what a plan put there, fails as the rest does
-            except Exception:  # noqa: BLE001, S112 - what it cannot print any more is lost, and nothing else
+                stream.flush()  # type: ignore[union-attr]  # None, or an object of the plan, fails as the rest does
+            except Exception:  # noqa: BLE001, S112 - only the rest of its output is lost
                 continue
         posix._exit(code)  # noqa: SLF001 - this is its public name
 
@@ -106,11 +105,11 @@ def _result(runtime: str, channel: frames.FrameChannel) -> Packed:
 
 
 def _read_job() -> dict[str, Any]:
-    """Return the job, an object of JSON that the node wrote."""
+    """Return the job, a JSON object of the node."""
     text = _read_all(JOB).decode().strip()
     try:
-        # What json.loads calls in the end. The json module itself takes 15 ms to import, a third of what a plan may
-        # take that does nothing; where Python has no such function, json does it.
+        # The same function as json.loads: to import json takes 15 ms, a third of an empty plan. A Python without that
+        # function uses json.
         from _json import make_scanner
 
         job: dict[str, Any] = make_scanner(_Rules)(text, 0)[0]  # type: ignore[arg-type]  # it takes all that has these fields
@@ -128,7 +127,7 @@ class _Rules:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """Return all bytes behind a descriptor, from the first on if it can go back, and close it."""
+    """Return all bytes behind a descriptor, from its start if possible, and close it."""
     with open(descriptor, "rb", buffering=0) as file:
         if file.seekable():
             file.seek(0)
@@ -136,7 +135,7 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _inputs(inputs_format: str | None) -> dict[str, Any]:
-    """Return the inputs; their arrays are the plan's own view of the bytes, copied where it writes to them."""
+    """Return the inputs; their arrays share the bytes, and are copied on write."""
     if inputs_format is None:
         return {}
     try:
@@ -152,25 +151,25 @@ def _inputs(inputs_format: str | None) -> dict[str, Any]:
 
 
 class _Plan:
-    """One plan on its way to a result, from the bytes of its source; every step raises PlanProblem."""
+    """One plan, from the bytes of its source to its result; every step raises PlanProblem."""
 
     def __init__(self, source: bytes, filename: str) -> None:
         self._source, self._filename = source, filename
 
     def result(self, context: PlanContext, output_bytes: int) -> Packed:
-        """Return what the plan returned, ready to be sent."""
+        """Return the result of the plan, ready to be sent."""
         code = self._compiled()
-        defined = self._call(lambda: self._execute(code), "the plan raised {what} as it was loaded{where}")
-        kind = self._call(lambda: _find(defined), "looking for the plan's class raised {what}{where}")
-        made = f"{kind.__name__}() raised {{what}}{{where}}: a plan is made without arguments"
+        defined = self._call(lambda: self._execute(code), "the plan raised {error} as it was loaded{where}")
+        kind = self._call(lambda: _find(defined), "looking for the plan's class raised {error}{where}")
+        made = f"{kind.__name__}() raised {{error}}{{where}}: a plan is made without arguments"
         plan = self._call(kind, made)
-        if not self._call(lambda: callable(getattr(plan, "run", None)), "looking for its run raised {what}{where}"):
-            raise _without_run(kind.__name__)
-        result = self._call(lambda: plan.run(context), "the plan raised {what}{where}")
+        if not self._call(lambda: callable(getattr(plan, "run", None)), "looking for its run raised {error}{where}"):
+            raise _without_run(kind)
+        result = self._call(lambda: plan.run(context), "the plan raised {error}{where}")
         return self._pack(result, output_bytes)
 
     def _compiled(self) -> CodeType:
-        # UTF-8, whatever encoding a comment declares: in another one, what the owner read as a comment could run.
+        # UTF-8, whatever encoding a comment declares: in another one, a comment for the owner could run as code.
         try:
             return compile(self._source.decode("utf-8-sig"), self._filename, "exec", dont_inherit=True)
         except SyntaxError as error:
@@ -179,20 +178,20 @@ class _Plan:
         except UnicodeDecodeError as error:
             raise self._raised(error, f"the plan is no Python: it is not UTF-8 (byte {error.start})") from None
         except (ValueError, MemoryError, RecursionError) as error:
-            raise self._raised(error, "the plan is no Python: {what}") from None
+            raise self._raised(error, "the plan is no Python: {error}") from None
 
     def _execute(self, code: CodeType) -> dict[str, Any]:
-        """Run the source as a module, and return what it defines."""
+        """Run the source as a module, and return its names."""
         module = type(sys)(MODULE)
         module.__file__ = self._filename
-        module.__loader__ = _Source(self._source)  # type: ignore[assignment]  # it only has what linecache asks for
-        # What a plan hands to processes that it forks, and its data classes, are looked up here.
+        module.__loader__ = _Source(self._source)  # type: ignore[assignment]  # linecache needs nothing else
+        # Pickles for forked processes, and data classes, are looked up here.
         sys.modules[MODULE] = module
         exec(code, module.__dict__)  # noqa: S102 - the owner of this machine approved these very bytes
         return module.__dict__
 
     def _call(self, step: Callable[[], Any], reason: str) -> Any:
-        """Do one step of the plan's own code, which may raise anything at all."""
+        """Run one step of the plan's code, which may raise anything."""
         try:
             return step()
         except (frames.ChannelClosedError, PlanProblem):
@@ -210,14 +209,14 @@ class _Plan:
         try:
             return pack(result, max_bytes=output_bytes)
         except TooLargeError as error:
-            reason = f"the result has more than {error.max_bytes} bytes, which is what this job may return"
+            reason = f"the result has more than {error.max_bytes} bytes, the limit of this job"
             raise PlanProblem(reason, "TooLargeError", state=frames.OUTPUT_LIMIT) from None
         except InvalidValuesError as error:
             reason = f"run() returned {error}" if not hasattr(result, "items") else f"the result: {error}"
             raise PlanProblem(reason, "InvalidValuesError", state=frames.INVALID_RESULT) from None
         except Exception as error:  # noqa: BLE001 - a mapping of the plan's own may raise anything
             state = frames.FAILED if isinstance(error, MemoryError) else frames.INVALID_RESULT
-            raise self._raised(error, "reading the result raised {what}{where}", state=state) from None
+            raise self._raised(error, "reading the result raised {error}{where}", state=state) from None
 
     def _exited(self, error: SystemExit) -> PlanProblem:
         code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
@@ -229,9 +228,9 @@ class _Plan:
     def _raised(
         self, error: BaseException, reason: str, *, exit_code: int = 1, state: str = frames.FAILED
     ) -> PlanProblem:
-        """Return the problem that an error of the plan is; its text and traceback are kept apart from the reason.
+        """Return the problem for an error of the plan.
 
-        The text of an error may hold what is in the data; the reason has only its type and its line.
+        Its text and traceback may hold data, so they are apart from the reason, which has its type and its line.
         """
         if isinstance(error, MemoryError | RecursionError):
             _forget_frames(error.__traceback__)
@@ -244,19 +243,19 @@ class _Plan:
         try:
             message = str(error)
         except Exception as other:  # noqa: BLE001 - the plan's own __str__ may raise anything
-            message = f"(its text cannot be had: {type(other).__name__})"
+            message = f"(no text: {type(other).__name__})"
         try:  # from the plan's first line on, as Python prints it
             import traceback
 
             told = "".join(traceback.format_exception(type(error), error, first, limit=-_MAX_ENTRIES))
         except Exception as other:  # noqa: BLE001 - a plan may leave Python without files, memory or a sound error
             told = f"{kind} (no traceback: {type(other).__name__})"
-        reason = reason.replace("{what}", kind).replace("{where}", f" (line {line})" if line else "")
+        reason = reason.replace("{error}", kind).replace("{where}", f" (line {line})" if line else "")
         return PlanProblem(reason, kind, state=state, message=message, traceback=told, exit_code=exit_code)
 
 
 class _Source:
-    """What Python asks for the lines of the plan, which lies in no file: for tracebacks and for inspect."""
+    """A loader with the lines of the plan, which is in no file, for tracebacks and inspect."""
 
     def __init__(self, source: bytes) -> None:
         self._source = source
@@ -267,43 +266,33 @@ class _Source:
 
 
 def _find(defined: dict[str, Any]) -> type[TrainingPlan]:
-    """Return the one class of the module that derives from TrainingPlan and that no other of these derives from.
+    """Return the module's only class that derives from TrainingPlan and has no subclass there.
 
-    A class that was imported does not count.
+    Imported classes do not count.
     """
     classes = {id(value): value for value in defined.values() if isinstance(value, type)}.values()
     own = [kind for kind in classes if getattr(kind, "__module__", None) == MODULE]
     plans = [kind for kind in own if issubclass(kind, TrainingPlan)]
     last = [kind for kind in plans if not any(kind in other.__mro__[1:] for other in plans)]
-    if len(last) > 1:
-        raise _no_plan(f" has {len(last)} classes that derive from TrainingPlan, and one is needed: {_names(last)}")
-    if not last:
-        others = f"; it has {_names(own)}" if own else "; it has no class of its own"
-        raise _no_plan(f" has no class that derives from fedmon.TrainingPlan{others}")
+    if len(last) != 1:
+        found = ", ".join(_name(kind) for kind in last) or "none"
+        reason = f"the plan needs one class that derives from fedmon.TrainingPlan, and has {found}"
+        raise PlanProblem(reason, "NoPlanError")
     if last[0].run is TrainingPlan.run:
-        raise _without_run(_name(last[0]))
+        raise _without_run(last[0])
     return last[0]
 
 
-def _no_plan(what: str) -> PlanProblem:
-    return PlanProblem(f"the plan{what}", "NoPlanError")
-
-
-def _without_run(name: str) -> PlanProblem:
-    return _no_plan(f"'s class {name} has no method run(self, context)")
-
-
-def _names(kinds: list[type]) -> str:
-    more = f" and {len(kinds) - _MAX_NAMED} more" if len(kinds) > _MAX_NAMED else ""
-    return ", ".join(map(_name, kinds[:_MAX_NAMED])) + more
+def _without_run(kind: type) -> PlanProblem:
+    return PlanProblem(f"the plan's class {_name(kind)} has no method run(self, context)", "NoPlanError")
 
 
 def _name(kind: type) -> str:
-    return ascii(kind.__name__)[1:-1][:64]
+    return ascii(kind.__name__)[1:-1]
 
 
 def _missing(error: ModuleNotFoundError) -> str | None:
-    """Return which package is missing and whose choice that is; None if the error does not name one."""
+    """Return the missing package and who can add it; None if the error does not name one."""
     name = error.name if isinstance(error.name, str) else ""
     if not all(part.isidentifier() for part in name.split(".")) or len(name) > 100:
         return None
@@ -311,21 +300,21 @@ def _missing(error: ModuleNotFoundError) -> str | None:
         return f"the plan imports {name}{{where}}: of fedmon, only TrainingPlan is there while a plan runs"
     version = ".".join(map(str, sys.version_info[:3]))
     return (
-        f"the plan needs {name}{{where}}, which the Python {version} of this node has not: which Python plans run on, "
-        "and so which packages they see, is the owner's choice, by `[runs] python`"
+        f"the plan needs {name}{{where}}, which the Python {version} of this node lacks: the Python of plans, and so "
+        "their packages, is the owner's choice, by `[runs] python`"
     )
 
 
 def _without_dataset(error: AttributeError) -> str:
-    """Return a note that there is no dataset, if an attribute of it was missed."""
+    """Return a note that there is no dataset, if the plan used one."""
     is_it = error.obj is None and hasattr(PlanDataset, str(error.name))
     return "; this job has no dataset" if is_it else ""
 
 
 def _type_name(error: BaseException) -> str:
-    """Return the name of an error's class, with its module when it is neither Python's, the plan's nor ours.
+    """Return the name of an error's class, with its module unless it is Python's, the plan's or ours.
 
-    A class that is not in the module that it names is the plan's; one that is called as a built-in keeps its module.
+    A class that is not in its alleged module is the plan's; one with the name of a built-in keeps its module.
     """
     kind = type(error)
     module = str(getattr(kind, "__module__", MODULE))
@@ -341,7 +330,7 @@ def _type_name(error: BaseException) -> str:
 
 
 def _forget_frames(trace: TracebackType | None) -> None:
-    """Release what the plan's functions hold, because memory is short."""
+    """Release the variables of the plan's functions, because memory is short."""
     while trace is not None:
         try:  # noqa: SIM105 - contextlib would have to be imported, and there is no memory
             trace.tb_frame.clear()
@@ -354,5 +343,5 @@ def _complain(text: str) -> None:
     """Write a text to the process's first stderr, whatever the plan did with its own."""
     try:
         sys.__stderr__.write(f"{text.rstrip()}\n")  # type: ignore[union-attr]  # None fails as a closed one does
-    except Exception:  # noqa: BLE001 - there is no other way to report it
+    except Exception:  # noqa: BLE001 - no other way to report it is left
         return

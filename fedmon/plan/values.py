@@ -1,4 +1,4 @@
-"""Values of a plan as JSON, to and fro: what cannot travel is refused by its place, and arrays are taken out."""
+"""Values of a plan as JSON and back: arrays are taken out, and other values that cannot travel are named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedmon.common.errors import InvalidInputError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
+    from typing import Any, TypeGuard
 
     import numpy as np
     import numpy.typing as npt
@@ -42,7 +42,7 @@ class TooLargeError(InvalidValuesError):
 
 
 class ValuesWalk:
-    """Looks at one mapping and all in it; ``arrays`` are what it found, at ``places``."""
+    """Walks through one mapping of names to values; ``arrays`` and ``places`` are the arrays that it found."""
 
     def __init__(self, *, max_bytes: int | None) -> None:
         self.arrays: list[npt.NDArray[Any]] = []
@@ -51,11 +51,16 @@ class ValuesWalk:
         self._size = self._containers = 0
         self._around: list[int] = []
 
-    def plain(self, value: Any, place: Place = ()) -> Any:
-        """Return a value for `json_text`, with None where arrays were.
+    def named(self, values: object) -> dict[str, Any]:
+        """Return a mapping for `json_text`, with None in place of arrays.
 
         Raises InvalidValuesError naming the place, and TooLargeError as soon as it is known.
         """
+        if not is_mapping(values):
+            raise InvalidValuesError(f"{described(values)} instead of a mapping of names to values")
+        return self._mapping(values, ())
+
+    def _plain(self, value: Any, place: Place) -> Any:
         if isinstance(value, str):
             return self._text(value, place)
         if value is None or isinstance(value, (int, float)):
@@ -74,7 +79,7 @@ class ValuesWalk:
             return self._array(value, place, numpy)
         if numpy is not None and isinstance(value, numpy.generic):
             return self._numpy_scalar(value, place)
-        raise _wrong(place, described(value))
+        raise _wrong(place, f"{described(value)} ({_TRAVEL})")
 
     def _text(self, text: str, place: Place) -> str:
         self._count(len(text) + 2)
@@ -93,7 +98,7 @@ class ValuesWalk:
         if is_sound or (kinds == {int} and min(values) >= SMALLEST and max(values) <= LARGEST):
             self._count(len(values))
         else:
-            values = [self.plain(value, (*place, index)) for index, value in enumerate(values)]
+            values = [self._plain(value, (*place, index)) for index, value in enumerate(values)]
         self._around.pop()
         return values
 
@@ -103,16 +108,16 @@ class ValuesWalk:
         for key, value in values.items():
             if not isinstance(key, str):
                 raise _wrong(place, f"the key {repr(key)[:40]}, which is no text")
-            members[self._text(key, place)] = self.plain(value, (*place, key))
+            members[self._text(key, place)] = self._plain(value, (*place, key))
         self._around.pop()
         return members
 
     def _numpy_scalar(self, value: np.generic, place: Place) -> Any:
         plain = value.item()
         if type(plain) in (bool, int, float, str):
-            return self.plain(plain, place)
+            return self._plain(plain, place)
         if value.dtype.kind == "f":  # a long double has no plain type
-            return self.plain(float(value), place)
+            return self._plain(float(value), place)
         raise _wrong(place, f"a numpy scalar of type {value.dtype} ({_TRAVEL})")
 
     def _array(self, array: npt.NDArray[Any], place: Place, numpy: Any) -> None:
@@ -154,8 +159,8 @@ class ValuesWalk:
 def json_text(values: object) -> str:
     """Return plain values as JSON text. Raises ValueError for a number that is not finite.
 
-    Calls what json.dumps calls in the end: the json module takes as long to import as all else that a plan without
-    data does. Where Python has no such function, json does it.
+    Calls the same function as json.dumps: to import json takes as long as everything else in a plan without data. A
+    Python without that function uses json.
     """
     try:
         from _json import encode_basestring, make_encoder
@@ -170,7 +175,7 @@ def json_text(values: object) -> str:
 
 
 def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """Return the object of JSON that bytes hold. Raises InvalidValuesError saying what is wrong with them.
+    """Return the JSON object in bytes. Raises InvalidValuesError naming the fault.
 
     Integers have at most 64 bits, other numbers are finite, texts are Unicode, and names occur once in an object.
     """
@@ -184,7 +189,7 @@ def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, An
         text = bytes(data).decode()
         # Outside of texts, each bracket is a container; they are counted before there is memory for them.
         may_be = text.count("[") + text.count("{") > max_depth
-        # Without escaped characters first, so that the pattern is linear in what it reads.
+        # Without escaped characters first, so that the pattern is linear.
         plain = text.replace("\\\\", "").replace('\\"', "") if may_be else ""
         brackets = re.sub(r'"[^"]*"|[^]["{}]+', "", plain)
         if brackets.count("[") + brackets.count("{") > MAX_CONTAINERS:
@@ -192,7 +197,7 @@ def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, An
         if max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0) > max_depth:
             raise InvalidValuesError(f"JSON with more than {max_depth} containers around each other")
         found = json.loads(text, object_pairs_hook=_without_repeats, parse_int=_whole)
-        json_text(found).encode()  # what is no number, or half a surrogate pair, has no text
+        json_text(found).encode()  # NaN, and half a surrogate pair, have no text
     except InvalidValuesError:
         raise
     except (ValueError, RecursionError) as error:
@@ -220,7 +225,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def spelled(place: Sequence[str | int]) -> str:
-    """Return a place as people write it, such as ``model.w[2]``; a long one without its middle."""
+    """Return a place as text, such as ``model.w[2]``; a long one without its middle."""
     text = ""
     for step in place:
         if isinstance(step, int):
@@ -237,32 +242,15 @@ def _wrong(place: Place, what: str) -> InvalidValuesError:
     return InvalidValuesError(f"{spelled(place)}: {what}")
 
 
-_ADVICE = (
-    ((bytes, bytearray, memoryview), "a text, or numpy.frombuffer(..., dtype='uint8')"),
-    ((set, frozenset), "a sorted list"),
-    ((complex,), "its two parts, or an array"),
-)
-
-
 def described(value: object) -> str:
-    """Describe a value that cannot travel, and what to send in its place."""
-    kind = type(value)
-    if value is None:
-        return "None"
+    """Return the type of a value in words."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    advice = next((advice for kinds, advice in _ADVICE if isinstance(value, kinds)), None)
-    if advice is None and hasattr(kind, "__array__") and kind.__name__ != "ndarray":
-        advice = "numpy.asarray(...) of it"
-    if advice is not None:
-        return f"a value of type {kind.__name__} (send {advice})"
-    if kind.__module__ == "builtins":
-        return f"a value of type {kind.__name__}"
-    return f"an instance of {kind.__name__} ({_TRAVEL})"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
-def is_mapping(value: object) -> bool:
-    """Tell whether a value has names and values."""
+def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    """Return True if a value maps names to values."""
     if isinstance(value, dict):
         return True
     if type(value).__module__ == "builtins" and type(value).__name__ != "mappingproxy":

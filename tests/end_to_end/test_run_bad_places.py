@@ -219,15 +219,15 @@ def _replaced(path: Path, make: Callable[[Path], object]) -> None:
 
 
 PUT: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "nothing": (Path.unlink, "refused", "not there any more"),
+    "nothing": (Path.unlink, "refused", "this node cannot read"),
     "a link to /etc/passwd": (_linked_to("/etc/passwd"), "refused", "leads through a link now"),
     "a link to the node's own files": (_linked_to_the_nodes_keys, "refused", "leads through a link now"),
     "a link to the root": (_linked_to("/"), "refused", "leads through a link now"),
-    "a link to itself": (_linked_to("table.csv"), "refused", "not there any more"),
+    "a link to itself": (_linked_to("table.csv"), "refused", "this node cannot read"),
     "a folder that is a link": (_below_a_link, "refused", "leads through a link now"),
-    "a pipe": (lambda path: _replaced(path, os.mkfifo), "refused", "no more what a dataset of type 'csv' is"),
-    "a socket": (_socket, "refused", "no more what a dataset of type 'csv' is"),
-    "a folder": (lambda path: _replaced(path, os.mkdir), "refused", "no more what a dataset of type 'csv' is"),
+    "a pipe": (lambda path: _replaced(path, os.mkfifo), "refused", "as a dataset of type 'csv' now"),
+    "a socket": (_socket, "refused", "as a dataset of type 'csv' now"),
+    "a folder": (lambda path: _replaced(path, os.mkdir), "refused", "as a dataset of type 'csv' now"),
     "an empty file": (lambda path: path.write_text(""), "failed", "is an empty file"),
     "noise": (lambda path: path.write_bytes(bytes(range(256))), "failed", "UnicodeDecodeError"),
     "what nobody may read": (lambda path: path.chmod(0), "", ""),

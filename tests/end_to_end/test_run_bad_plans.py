@@ -42,9 +42,9 @@ CASES: dict[str, tuple[str, str, str]] = {
     "writes the dataset": ("open(context.dataset.path, 'a').write('x')", "failed", "PermissionError"),
     "removes the dataset": ("os.unlink(context.dataset.path)", "failed", "Error"),
     "never ends": ("while True: time.sleep(1)", "wall-limit", "0.5 s"),
-    "computes for ever": ("while True: pass", "cpu-limit", "0.3 s is its limit"),
+    "computes for ever": ("while True: pass", "cpu-limit", "its limit of 0.3 s"),
     "returns NaN": ("return {'loss': float('nan')}", "invalid-result", "loss: nan"),
-    "returns an instance": ("return {'model': plan}", "invalid-result", "model: an instance of Bad"),
+    "returns an instance": ("return {'model': plan}", "invalid-result", "model: a value of type Bad"),
     "returns an array of objects": (
         "import numpy\nreturn {'w': numpy.array([object()])}",
         "invalid-result",
@@ -282,8 +282,8 @@ def test_escapes_of_a_plan_reach_no_terminal_of_its_researcher(
 HEAD = "from fedmon import TrainingPlan\n"
 PLAN = HEAD + "class A(TrainingPlan):\n    def run(self, context): return {}\n"
 SOURCES: dict[str, tuple[str, str, str]] = {
-    "two plan classes": (PLAN + PLAN.replace("A(", "B("), "failed", "2 classes that derive from TrainingPlan"),
-    "no plan class": ("x = 1\n", "failed", "no class that derives from fedmon.TrainingPlan"),
+    "two plan classes": (PLAN + PLAN.replace("A(", "B("), "failed", "fedmon.TrainingPlan, and has A, B"),
+    "no plan class": ("x = 1\n", "failed", "fedmon.TrainingPlan, and has none"),
     "no run": (HEAD + "class A(TrainingPlan): pass\n", "failed", "no method run"),
     "run is no method": (HEAD + "class A(TrainingPlan):\n    run = 5\n", "failed", "no method run"),
     "run without context": (PLAN.replace(", context", ""), "failed", "TypeError"),

@@ -17,8 +17,7 @@ import pytest
 
 from fedmon.common.ids import new_id
 from fedmon.common.wire.runs import JobState
-from fedmon.node.runs.folder import JobFolder
-from fedmon.node.runs.order import Started
+from fedmon.node.runs.folder import JobFolder, Started
 from tests.end_to_end.run_sites import SHA256, Site, made
 from tests.support.brokers import Broker
 from tests.support.listener import Listener

@@ -189,6 +189,7 @@ def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosq
     with hiding(script), RawResearcher(mosquitto) as researcher:
         wait_until(lambda: researcher.answered("pong"), what="the node")
         site = Site(mosquitto, NodeProcess(folder), researcher)
+        wait_until(lambda: site.owner("status")["live"]["sandbox_reasons"], what="the look for a sandbox")
 
         refused = researcher.ask("run", job_id=new_id(), sha256=SHA256)
 

@@ -150,7 +150,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
 
             os.kill(keeper.pid, signal.SIGKILL)
             wait_until(lambda: not any(map(psutil.Process.is_running, plan)), 20, what="the end of what it left")
-            wait_until(lambda: f"job {job_id} is looked after again" in node.log(), 20, what="its unwritten end")
+            wait_until(lambda: f"job {job_id} is tried again" in node.log(), 20, what="its unwritten end")
             while_full = node.log()
             told = wait_until(lambda: listener.logs("north"), 20, what="a log record that left")
             filler.unlink()

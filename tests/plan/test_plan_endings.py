@@ -101,15 +101,15 @@ def test_memory_that_runs_out_is_a_limit_and_no_silence() -> None:
     )
 
     assert ran.said[0] == "memory-limit"
-    assert ran.said[1].startswith("it wanted more memory than its limit of 268435456 bytes: ")
+    assert ran.said[1].startswith("it took more than its limit of 268435456 bytes of memory: ")
 
 
 def test_a_plan_that_never_ends_meets_its_limits() -> None:
     busy = run_body("while True: pass", limits=msgspec.structs.replace(LIMITS, cpu_s=1))
     idle = run_body("import signal\nsignal.pause()", limits=msgspec.structs.replace(LIMITS, wall_s=0.3))
 
-    assert (busy.said[0], "1 s is its limit" in busy.said[1]) == ("cpu-limit", True)
-    assert (idle.said[0], "not done after 0.3 s" in idle.said[1]) == ("wall-limit", True)
+    assert (busy.said[0], "its limit of 1 s of CPU time" in busy.said[1]) == ("cpu-limit", True)
+    assert (idle.said[0], "its limit of 0.3 s" in idle.said[1]) == ("wall-limit", True)
 
 
 def test_a_missing_package_is_named_with_whose_choice_it_is() -> None:
@@ -129,14 +129,12 @@ def test_of_fedmon_only_what_a_plan_needs_is_there() -> None:
     )
 
 
+NO_CLASS = "the plan needs one class that derives from fedmon.TrainingPlan, and has "
 PLANS = {
-    "x = 1\n": "the plan has no class that derives from fedmon.TrainingPlan; it has no class of its own",
-    "class A: pass\n": "the plan has no class that derives from fedmon.TrainingPlan; it has A",
-    HEAD
-    + "P = TrainingPlan\n": "the plan has no class that derives from fedmon.TrainingPlan; it has no class of its own",
-    NO_OP + "class Other(TrainingPlan):\n    def run(self, c): return {}\n": (
-        "the plan has 2 classes that derive from TrainingPlan, and one is needed: Plan, Other"
-    ),
+    "x = 1\n": NO_CLASS + "none",
+    "class A: pass\n": NO_CLASS + "none",
+    HEAD + "P = TrainingPlan\n": NO_CLASS + "none",
+    NO_OP + "class Other(TrainingPlan):\n    def run(self, c): return {}\n": NO_CLASS + "Plan, Other",
     HEAD + "class A(TrainingPlan): pass\n": "the plan's class A has no method run(self, context)",
     NO_OP.replace("def run", "def __init__(self, x): pass\n    def run"): (
         "Plan() raised TypeError: a plan is made without arguments"
@@ -153,9 +151,7 @@ PLANS = {
     ),
     NO_OP + "# \0\n": "the plan is no Python: source code string cannot contain null bytes",
     # Read by who approves it as a comment, and run by Python as code if it believed the first line.
-    "# coding: utf-7\n# +AAo-raise ValueError\nx = 1\n": (
-        "the plan has no class that derives from fedmon.TrainingPlan; it has no class of its own"
-    ),
+    "# coding: utf-7\n# +AAo-raise ValueError\nx = 1\n": NO_CLASS + "none",
     "x = (\n": "the plan is no Python: '(' was never closed (line 1)",
     "x = " + "(" * 500 + ")" * 500 + "\n": "the plan is no Python: too many nested parentheses (line 1)",
 }
@@ -192,11 +188,8 @@ def test_a_class_that_another_of_the_file_derives_from_and_a_second_name_do_not_
 RETURNED = {
     "None": "run() returned None instead of a mapping of names to values",
     "5": "run() returned a value of type int instead of a mapping of names to values",
-    "self": (
-        "run() returned an instance of Plan (JSON values and numpy arrays travel) "
-        "instead of a mapping of names to values"
-    ),
-    "{'p': {'q': self}}": "the result: p.q: an instance of Plan (JSON values and numpy arrays travel)",
+    "self": "run() returned a value of type Plan instead of a mapping of names to values",
+    "{'p': {'q': self}}": "the result: p.q: a value of type Plan (JSON values and numpy arrays travel)",
     "{'model': {'w': __import__('numpy').array([None])}}": (
         "the result: model.w: an array of objects (give it a type, such as .astype(float))"
     ),
@@ -225,4 +218,4 @@ def test_a_result_that_is_too_large_is_never_sent(returned: str) -> None:
     ran = run_body(f"return {returned}")
 
     assert ran.said[0] == "output-limit"
-    assert ran.said[1].startswith(f"the result has more than its limit of {LIMITS.output_bytes} bytes: ")
+    assert ran.said[1].startswith(f"it took more than its limit of {LIMITS.output_bytes} bytes of result: ")

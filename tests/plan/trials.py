@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedmon.common.ids import new_id
-from fedmon.node.runs.order import Ending, GivenDataset, Limits, Logged, Reported
+from fedmon.node.runs.folder import Ending, GivenDataset, Limits, Logged, Reported
 from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.plan.parcels import unpack
 from tests.node.runs.kept_jobs import KeptJobs

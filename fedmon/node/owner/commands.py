@@ -33,8 +33,7 @@ from fedmon.node.registers.plan_source import diff, read_plan_file, visible, vis
 from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
-from fedmon.node.runs.folder import JobFolder
-from fedmon.node.runs.order import Logged
+from fedmon.node.runs.folder import JobFolder, Logged
 from fedmon.node.runs.register import JobRecord, JobRegister, stop_jobs_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Whether a run may start: every rule of the owner is asked here, and each refusal says what would help."""
+"""Admission of runs: all rules of the owner are checked here, and each refusal names a remedy."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from fedmon.node.registers.dataset_source import FOLDERS, TABLES
 from fedmon.node.registers.datasets import DatasetRecord, DatasetRegister
 from fedmon.node.registers.plans import PlanRecord, PlanRegister
 from fedmon.node.requests.policy import Policy
-from fedmon.node.runs.order import GivenDataset, Limits
+from fedmon.node.runs.folder import GivenDataset, Limits
 from fedmon.plan.parcels import check
 
 MAX_ARGUMENTS_BYTES = 65_536
 MAX_DEPTH = 24
-"""A message may be 32 deep, and what it is kept in adds to that."""
+"""A message may be 32 deep, with its own containers."""
 
 
 class RunRefusedError(FedmonError):
-    """A run, a stop or a question about a job is refused; the message says why and what would help."""
+    """A run, a stop or a question about a job is refused; the message says why, and names a remedy."""
 
     exit_code = 4
 
@@ -40,10 +40,9 @@ class RunRefusedError(FedmonError):
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that may start: the very bytes that were hashed, and what it gets.
+    """A run that may start: exactly the bytes that were hashed, its dataset, limits and inputs.
 
-    ``inputs`` are null where there are none, or where they have to be fetched first. ``lowered`` tells of limits that
-    are below what was asked for.
+    ``inputs`` are None if there are none, or if they have to be fetched. ``lowered`` names limits below the request.
     """
 
     plan: PlanRecord
@@ -64,7 +63,7 @@ def admit(
     node_folder: Path,
     running: int,
 ) -> Admitted:
-    """Return what a run gets. Raises RunRefusedError."""
+    """Return the parts of a run. Raises RunRefusedError."""
     runs = settings.runs
     if not runs.enabled:
         raise RunRefusedError(
@@ -72,7 +71,7 @@ def admit(
         )
     plan = _approved(plans, request.sha256)
     try:
-        source = plans.store.read(plan.sha256)  # once: what is hashed here is what runs
+        source = plans.store.read(plan.sha256)  # once: exactly these bytes are hashed and run
     except StorageError:
         raise RunRefusedError(
             ErrorCode.FAILED,
@@ -116,7 +115,7 @@ def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folde
         record
         for record in datasets.search(request.tags)
         if request.dataset_id in (None, record.dataset_id, record.name)
-        # What a researcher may not see is not there for him: the answer is the same.
+        # A hidden dataset and a missing one get the same answer.
         and policy.may_see(request.researcher_id, record.dataset_id, record.name)
     ]
     if len(found) == 1:
@@ -133,25 +132,20 @@ def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folde
 
 
 def _given(record: DatasetRecord, node_folder: Path) -> GivenDataset:
-    path, named = Path(record.path), f"dataset {record.name!r}"
-    mode, problem = None, ""
+    path, named, problem = Path(record.path), f"dataset {record.name!r}", ""
+    leads_to, mode = path, 0
     with contextlib.suppress(OSError, RuntimeError):
         leads_to = path.resolve(strict=True)
         mode = leads_to.stat().st_mode
-    if mode is None or not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
-        problem = (
-            f"the files of {named} are not there any more, or this node cannot read them: "
-            "tell its owner, who finds it with 'fedmon node dataset list'"
-        )
-    elif leads_to != path:
+    if leads_to != path:
         problem = (
             f"the path of {named} leads through a link now, to another place than where its owner added it: its owner "
             "has to look, and then to give it anew with 'fedmon node dataset edit --path'"
         )
-    elif not _is_of_its_type(record.data_type, mode):
+    elif not (_is_of_its_type(record.data_type, mode) and os.access(path, os.R_OK | os.X_OK * stat.S_ISDIR(mode))):
         problem = (
-            f"what lies at the path of {named} is no more what a dataset of type {record.data_type!r} is: tell its "
-            "owner, who finds it with 'fedmon node dataset list'"
+            f"this node cannot read {named} as a dataset of type {record.data_type!r} now: tell its owner, who finds "
+            "it with 'fedmon node dataset list'"
         )
     elif node_folder.is_relative_to(path):
         problem = (
@@ -182,7 +176,7 @@ def _check_arguments(request: Run) -> None:
     if size > MAX_ARGUMENTS_BYTES:
         raise RunRefusedError(
             ErrorCode.TOO_LARGE,
-            f"the arguments take {size} bytes, more than {MAX_ARGUMENTS_BYTES}: send what is large as inputs",
+            f"the arguments take {size} bytes, more than {MAX_ARGUMENTS_BYTES}: send large values as inputs",
         )
     if _depth(request.arguments.values()) >= MAX_DEPTH:
         raise RunRefusedError(ErrorCode.TOO_LARGE, f"the arguments are nested deeper than {MAX_DEPTH}: flatten them")
@@ -205,7 +199,7 @@ def _limits(asked: RunLimits, settings: NodeSettings) -> tuple[Limits, str]:
 
 
 def _inputs(parcel: Parcel | None, max_bytes: int) -> bytes | None:
-    """Return inputs that came with the message, checked; None when there are none here."""
+    """Return the checked inputs of the message; None without inputs, and for those behind a URL."""
     if parcel is None:
         return None
     if sum(given is not None for given in (parcel.json, parcel.base64, parcel.url)) != 1:

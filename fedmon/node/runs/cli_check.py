@@ -1,4 +1,4 @@
-"""`fedmon plan check`: a plan tried on this machine, before anybody is asked to approve it."""
+"""`fedmon plan check`: try a plan on this machine before you ask for its approval."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sys
+import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,15 @@ from fedmon.common.log import escape_control
 from fedmon.common.plan_source import PlanSource, load_source
 from fedmon.common.settings.values import RunsSettings
 from fedmon.common.wire.runs import JobState, RunLimits
-from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits, Logged, Reported
+from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits, Logged, Reported
 from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.plan import parcels
-from fedmon.plan.values import read_object
+from fedmon.plan.values import read_object, spelled
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
+_LOOK_S = 0.5
+_PIECE_BYTES = 32_768
+_MAX_SHOWN = 60
 
 EXIT_CODES = "Exit codes: 0 the plan ran, 1 it did not, 2 wrong use."
 NOT_CHECKED = (
@@ -71,14 +75,14 @@ def check(
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Run a plan here as a node would, and show what it reports, logs and returns; what it prints goes to stderr."""
+    """Run a plan here as a node would, and show its reports, logs and result; its output goes to stderr."""
     source = load_source(file)
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()
     order = JobOrder(
         name=source.name,
         interpreter=look_at(python),
-        # What a node gives whose owner changed nothing.
+        # The limits of a node with default settings.
         limits=msgspec.convert({name: getattr(usual, f"max_{name}") for name in RunLimits.__struct_fields__}, Limits),
         level=None,
         minimum=None,
@@ -99,32 +103,55 @@ def check(
 def _tried(
     source: PlanSource, order: JobOrder, content: bytes, *, in_sandbox: bool, line: Callable[[str], None]
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Run a plan to its end, with lines about what it says; return all of it as a document, and lines about its end."""
+    """Run a plan to its end, with lines about its news; return all of it as a document, and lines about its end."""
+    from fedmon.node.runs.confinement import LOST, Trials
     from fedmon.node.runs.launcher import Launcher
-    from fedmon.node.runs.trial import followed, launched, strongest_level
 
     events: list[Reported | Logged] = []
-
-    def on_event(event: Reported | Logged) -> None:
-        events.append(event)
-        line(_as_line(event))
-
     news = threading.Event()
     launcher = Launcher(on_poke=lambda _: news.set())
     with contextlib.ExitStack() as stack:
+        base = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedmon-plan-", ignore_cleanup_errors=True))
         stack.callback(launcher.stop)
+        trials = Trials(launcher, Path(base, "trial"), Path(base, "runtime"))
         level, why = None, "not asked for"
         if in_sandbox:
-            level, reasons = strongest_level(launcher, order.interpreter)
+            level, reasons = trials.strongest_level(order.interpreter)
             why = "; ".join(": ".join(each) for each in reasons.items())
         line(f"plan     {source.name}, {len(source.source)} bytes, sha256 {source.sha256}")
         line(f"sandbox  {level or f'none ({why}): the plan can do here whatever you can'}")
         order = msgspec.structs.replace(order, level=level, minimum=level)
-        folder = stack.enter_context(launched(launcher, order, source.source, content))
-        ending = followed(folder, news, on_event)
+        folder = stack.enter_context(trials.running(order, source.source, content))
+        for event in _followed(folder, news):
+            events.append(event)
+            line(_as_line(event))
+        ending = folder.ending() or LOST
         result = b"" if ending.result_format is None else folder.result.read_bytes()
     document = _document(source, order, why, events, ending, result)
     return document, _summary(ending, document["result"], order.limits)
+
+
+def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | Logged]:
+    """Yield reports and logs until the job is over, and print its output; ``news`` is set by pokes."""
+    offset = 0
+    printed = {folder.stdout: 0, folder.stderr: 0}
+    is_over = False
+    while not is_over:
+        news.wait(_LOOK_S)
+        news.clear()
+        # Asked first: all output of before the end is then read after it.
+        is_over = not folder.is_alive()
+        found = folder.events(offset)
+        offset = found.next_offset
+        yield from (event for event in found.events if isinstance(event, Reported | Logged))
+        for read, at in printed.items():
+            place = at
+            while (piece := read(place, _PIECE_BYTES)).next_offset > place:
+                if piece.skipped_bytes:
+                    sys.stderr.write(f"[{piece.skipped_bytes} bytes are not kept]\n")
+                sys.stderr.write(piece.text)
+                place = piece.next_offset
+            printed[read] = place
 
 
 def _line(text: str) -> None:
@@ -141,13 +168,13 @@ def _as_line(event: Reported | Logged) -> str:
 
 
 def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> Iterator[str]:
-    """Yield how it ended, what it returned, and what all this does not say."""
+    """Yield its end, its result, and the questions that this check leaves open."""
     yield f"ended    {ending.state.value}{f': {ending.reason}' if ending.reason else ''}"
     if ending.problem is not None and ending.problem.message:
         yield f"error    {ending.problem.type}: {ending.problem.message}"
     for each in result["values"] if result else []:
-        shape = "" if each.shape is None else f" {each.shape}"
-        yield f"result   {each.name}  {each.type}{shape} {each.value}".rstrip()
+        shape = "" if each["shape"] is None else f" {each['shape']}"
+        yield f"result   {each['name']}  {each['type']}{shape} {each['value']}".rstrip()
     if result:
         most = limits.output_bytes / 2**20
         yield f"size     {ending.result_bytes} bytes of {most:g} MiB at most, {ending.result_format}"
@@ -163,13 +190,11 @@ def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> I
 def _document(
     source: PlanSource, order: JobOrder, why: str, events: list[Reported | Logged], ending: Ending, result: bytes
 ) -> dict[str, Any]:
-    from fedmon.plan.frame_reader import listing
-
     found = ending.result_format and {
         "format": ending.result_format,
         "size_bytes": ending.result_bytes,
         "sha256": ending.result_sha256,
-        "values": list(listing(ending.result_format, result)),
+        "values": list(listed(ending.result_format, result)),
     }
     return {
         "ok": ending.state is JobState.SUCCEEDED,
@@ -192,7 +217,7 @@ def _document(
 
 
 def dataset_at(path: Path) -> GivenDataset:
-    """Return a table, or any other file or folder, as a plan gets its dataset. Raises InvalidInputError."""
+    """Return a table, or another file or folder, as a plan gets its dataset. Raises InvalidInputError."""
     from fedmon.node.registers.dataset_source import measure
 
     place = path.expanduser().resolve()
@@ -215,62 +240,53 @@ def arguments_of(words: Sequence[str]) -> dict[str, Any]:
     """
     arguments: dict[str, Any] = {}
     for word in words:
-        if word.lstrip().startswith("{"):
-            arguments |= _object(word.encode(), "--args")
-            continue
         name, equals, text = word.partition("=")
-        if not equals or not name:
-            raise InvalidInputError(f"--args {word!r} is neither name=value nor a JSON object")
-        arguments[name] = _value(text)
+        try:
+            if word.lstrip().startswith("{"):
+                arguments |= read_object(memoryview(word.encode()))
+            elif name and equals:
+                (arguments[name],) = read_object(memoryview(f'{{"":{text}}}'.encode())).values()
+            else:
+                raise InvalidInputError("neither name=value nor a JSON object")
+        except ValueError as error:
+            if not (name and equals) or word.lstrip().startswith("{"):
+                raise InvalidInputError(f"--args {word!r}: {error}") from None
+            arguments[name] = text
     return arguments
 
 
 def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:
-    """Return the inputs in a file as a parcel: a JSON object, a file that fedmon wrote, or any ``.npz`` of arrays.
+    """Return the inputs in a file as a parcel: a JSON object, a file of fedmon, or any ``.npz`` of arrays.
 
     Raises InvalidInputError.
     """
     try:
         content = path.expanduser().read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"cannot read the inputs {path}: {error.strerror}") from error
-    if not content.startswith(b"PK"):
-        _object(content, str(path))
-        return content, "json"
-    try:
-        return _packed(parcels.unpack("npz", content))
-    except parcels.InvalidValuesError:
-        return _packed(_arrays(path, content))
-
-
-def _value(text: str) -> Any:
-    """Return the one JSON value that a text is, or the text itself."""
-    try:
-        json.loads(text)
-        return _object(f'{{"value":{text}}}'.encode(), "--args")["value"]
-    except (ValueError, RecursionError):
-        return text
-
-
-def _arrays(path: Path, content: bytes) -> dict[str, Any]:
-    try:
+        if not content.startswith(b"PK"):
+            parcels.check("json", content, len(content))
+            return content, "json"
+        with contextlib.suppress(parcels.InvalidValuesError):
+            parcels.check("npz", content, len(content))
+            return content, "npz"
         import numpy as np
 
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            packed = parcels.pack({name: file[name] for name in file.files})
     except (ImportError, ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
-        raise InvalidInputError(f"the inputs {path} are no .npz file of plain arrays: {error}") from error
-
-
-def _packed(values: dict[str, Any]) -> tuple[bytes, Literal["json", "npz"]]:
-    packed = parcels.pack(values)
+        raise InvalidInputError(f"the inputs {path} are no JSON object and no .npz of arrays: {error}") from error
     stream = io.BytesIO()
     packed.write(stream)
     return stream.getvalue(), packed.format
 
 
-def _object(text: bytes, where: str) -> dict[str, Any]:
-    try:
-        return read_object(memoryview(text))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}") from None
+def listed(parcel_format: str, content: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the values of a parcel by their outermost names, and its arrays by their places."""
+    values, arrays = parcels.contents(parcel_format, memoryview(content))
+    taken = {place[0] for place, *_ in arrays if len(place) == 1}
+    for name in (name for name in values if name not in taken):
+        value, text = values[name], json.dumps(values[name])
+        length = [len(value)] if isinstance(value, list) else None
+        shown = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+        yield {"name": spelled([name]), "type": type(value).__name__, "shape": length, "value": shown}
+    for place, descr, shape, *_ in arrays:
+        yield {"name": spelled(place), "type": descr, "shape": shape, "value": ""}

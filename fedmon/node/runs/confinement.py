@@ -1,96 +1,227 @@
-"""How plans can be confined on this machine: the daemon finds out at its start, and when that may have changed."""
+"""The strongest level at which this machine can confine plans, found with real plans that look around."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import threading
-from collections.abc import Mapping
+import os
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from fedmon.common.clock import Deadline
-from fedmon.common.errors import FedmonError
+import fedmon
+from fedmon.common.actor import Actor
+from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.files import write_whole
+from fedmon.common.ids import new_id
 from fedmon.common.log import without_paths
 from fedmon.common.settings import RunsSettings
 from fedmon.common.wire.messages import ErrorCode
-from fedmon.common.wire.runs import Level
+from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.runs.admission import RunRefusedError
+from fedmon.node.runs.folder import (
+    FOLDER_MODE,
+    LEVELS,
+    Ending,
+    Interpreter,
+    JobFolder,
+    JobOrder,
+    Limits,
+    is_weaker,
+    remove_tree,
+)
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.order import LEVELS, Interpreter, is_weaker
+from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.trial import strongest_level
-from fedmon.plan import runtime
+from fedmon.node.runs.sandbox.kernel import sealed
 
-LOOK_TIMEOUT_S = 10.0
 LOOK_AGAIN_S = (60.0, 600.0, 3600.0)
-"""When it is looked again for the strongest level, after looks that did not find it; the last one is repeated."""
+"""Pauses after looks that did not find the strongest level; the last one is repeated."""
+SELF_TEST = Path(bubblewrap.__file__).with_name("self_test.py")
+LOST = Ending(state=JobState.LOST, reason="the keeper of the job ended before it had written an ending")
+_PACKAGE = Path(fedmon.__file__).parent
+_COMMON = ("__init__.py", "common/__init__.py", "common/errors.py", "common/training_plan.py")
+_COMPILE_TIMEOUT_S = 60.0
+_LIMITS = Limits(cpu_s=10, wall_s=20, memory_bytes=2**30, processes=16, output_bytes=65_536, tmp_bytes=2**20)
 
 logger = logging.getLogger(__name__)
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found; ``level`` is null where no level at all is to be had, ``reasons`` say why not a stronger one.
+def lay_out(folder: Path, *, python: str | None = None) -> None:
+    """Copy the files of fedmon that plans need to ``folder``, readable by all users.
 
-    ``problem`` says why no plan can run here though the level would do; empty otherwise.
+    Equal files stay, and others are replaced whole: a running job may be reading them. They are compiled for
+    ``python``, the Python of plans, if possible, which saves each job some milliseconds. Raises StorageError.
+    """
+    plan = [f"plan/{path.name}" for path in (_PACKAGE / "plan").glob("*.py") if path.name != "frame_reader.py"]
+    wanted = {folder / "fedmon" / name: _PACKAGE / name for name in (*_COMMON, *plan)}
+    try:
+        for path, source in wanted.items():
+            if not path.is_file() or path.read_bytes() != source.read_bytes():
+                write_whole(path, source.read_bytes(), mode=0o644)
+        for path in (folder / "fedmon").rglob("*.py"):
+            if path not in wanted:
+                path.unlink()
+        if python is not None:
+            command = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(folder)]
+            # Without compiled files Python reads the sources each time.
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    command, env={"LANG": "C.UTF-8"}, stdin=subprocess.DEVNULL, capture_output=True,
+                    timeout=_COMPILE_TIMEOUT_S, check=False,
+                )  # fmt: skip
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    except OSError as error:
+        raise StorageError(f"cannot write the runtime of plans in {folder}: {error.strerror}") from error
+
+
+class Trials:
+    """Runs plans with an order that is thrown away, by the launcher and keeper of all jobs.
+
+    A trial lies in ``folder`` and is removed at its end, or by the next trial if this process was killed. The files
+    that plans run with lie in ``runtime``.
+    """
+
+    def __init__(self, launcher: Launcher, folder: Path, runtime: Path) -> None:
+        self._launcher, self._folder, self._runtime = launcher, folder, runtime
+
+    @contextlib.contextmanager
+    def running(self, order: JobOrder, source: bytes, inputs: bytes = b"") -> Iterator[JobFolder]:
+        """Run the exact bytes of a plan; on exit its processes and files are gone.
+
+        Raises StorageError, ConflictError and LauncherError.
+        """
+        folder = JobFolder(self._folder / "job")
+        order = msgspec.structs.replace(order, job_id=new_id(), folder=str(folder.path), runtime=str(self._runtime))
+        lay_out(self._runtime)
+        with contextlib.ExitStack() as stack:
+            given = [sealed("plan", source), *([] if order.inputs_format is None else [sealed("inputs", inputs)])]
+            for descriptor in given:
+                stack.callback(os.close, descriptor)
+            self._launcher.start()
+            self._launcher.launch(order, *given)
+            try:
+                yield folder
+            finally:
+                self._clear()
+
+    def strongest_level(
+        self, interpreter: Interpreter, devices: Collection[str] = ()
+    ) -> tuple[Level | None, dict[str, str]]:
+        """Try the levels, strongest first; return the first that works, if any, and the problems of stronger ones.
+
+        Takes tenths of a second for each level.
+        """
+        reasons: dict[str, str] = {}
+        missing = [each for each in devices if not Path(each).exists()]
+        if missing:
+            reasons["devices"] = f"{', '.join(missing)} not found on this machine"
+        for level in LEVELS:
+            problem = self.problem_with(level, interpreter, devices)
+            if not problem:
+                return level, reasons
+            reasons[level] = problem
+        return None, reasons
+
+    def problem_with(self, level: Level, interpreter: Interpreter, devices: Collection[str] = ()) -> str:
+        """Run a plan that tries to get out of a level; return the problem with that level here, if any."""
+        if level == "bubblewrap" and bubblewrap.program() is None:
+            return "bwrap is not installed (Debian, Fedora and others have it as the package bubblewrap)"
+        if level == "landlock" and landlock.abi() == 0:
+            return "this kernel has no Landlock, or it is not switched on (lsm= on the kernel's command line)"
+        secret = self._folder / "secret"
+        order = JobOrder(
+            name="self-test",
+            interpreter=interpreter,
+            limits=_LIMITS,
+            level=level,
+            minimum=level,
+            arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
+            devices=list(devices),
+        )
+        try:
+            self._clear()
+            self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            secret.write_text("secret")
+            with self.running(order, SELF_TEST.read_bytes()) as folder:
+                folder.wait()
+                ending = folder.ending() or LOST
+                if ending.state is JobState.SUCCEEDED:
+                    return str(msgspec.json.decode(folder.result.read_bytes())["problem"])
+        except (FedmonError, OSError) as error:
+            return f"it could not be tried: {error}"
+        problem = f"; {ending.problem.type}: {ending.problem.message}" if ending.problem else ""
+        return ending.reason + problem
+
+    def _clear(self) -> None:
+        """End and remove a trial, also that of a process that was killed."""
+        folder = JobFolder(self._folder / "job")
+        if folder.stop(JobState.STOPPED, "interrupted"):
+            folder.wait()
+        folder.kill_leftovers()
+        with contextlib.suppress(OSError):  # the next trial tries it again
+            remove_tree(self._folder)
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings of one look; ``level`` is None if no level works, ``reasons`` are the problems of stronger ones.
+
+    ``problem`` says why no plan can run though the level would do.
     """
 
     level: Level | None
     reasons: Mapping[str, str]
     interpreter: Interpreter | None
-    runtime: Path
     problem: str = ""
 
 
 class Confinement:
-    """Looks until the strongest level works, and again when the settings change; `tick` is for one thread.
+    """Looks for the strongest level until it works, and again if the settings change, on another thread.
 
-    It looks with the launcher of jobs, which it starts.
+    ``found`` is the last finding, and ``is_known`` False until it holds for the present settings. ``on_found()`` is
+    called on that thread after each look, and must only hand over. Other methods belong to one thread.
     """
 
-    def __init__(self, settings: RunsSettings, runtime: Path, launcher: Launcher) -> None:
-        self._settings, self._runtime, self._launcher = settings, runtime, launcher
+    def __init__(
+        self, settings: RunsSettings, folder: Path, launcher: Launcher, on_found: Callable[[], object]
+    ) -> None:
+        self.runtime = folder / "runtime"
         self.found: Ground | None = None
-        """What was found, None as long as it is looked for."""
-        self._there = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.is_known = False
+        self._settings, self._on_found = settings, on_found
+        self._trials = Trials(launcher, folder / "trial", self.runtime)
+        self._actor = Actor("fedmon-confinement")
         self._failures = 0
-        self._again: Deadline | None = None
-        self._looked_with: RunsSettings | None = None
+        self._cancel_next: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin to look, unless no plan runs here."""
+        """Begin to look, if plans may run here."""
+        self._actor.start()
         if self._settings.enabled:
-            self._again, self._looked_with = None, self._settings
-            self._thread = threading.Thread(target=self._look, name="fedmon-confinement")
-            self._thread.start()
+            self._actor.post(self._look)
 
     def follow(self, settings: RunsSettings) -> None:
-        """Look again if settings that matter here changed, or if the last look failed."""
-        before, self._settings = self._looked_with, settings
-        changed = before is None or (before.python, before.devices) != (settings.python, settings.devices)
-        if settings.enabled and (changed or self._again is not None):
-            self.join()
+        """Look again if settings changed that matter here, or if the last look failed."""
+        is_changed = _looked_with(settings) != _looked_with(self._settings)
+        self._settings = settings
+        if settings.enabled and (is_changed or self._failures):
+            self.is_known = self.is_known and not is_changed
             self._failures = 0
-            if changed:
-                self._there.clear()
-            self.start()
+            self._actor.post(self._look)
 
-    def tick(self) -> None:
-        """Look again when it is time after a look that failed; for about once a second."""
-        if self._again is not None and self._again.passed():
-            self.start()
+    def stop(self, timeout_s: float) -> None:
+        """Look no more."""
+        self._actor.close(timeout_s=timeout_s, drop=True)
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the end of the look."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    def ground(self) -> tuple[Ground, Level, Interpreter]:
-        """Return what a plan runs in, after a look that is not over yet. Raises RunRefusedError."""
-        if not self._there.wait(LOOK_TIMEOUT_S) or self.found is None:
-            raise RunRefusedError(ErrorCode.BUSY, "this node still finds out how it can confine plans: try again")
+    def ground(self) -> tuple[Level, Interpreter] | None:
+        """Return the level and the Python of plans, None while a look is under way. Raises RunRefusedError."""
         found, minimum = self.found, self._settings.sandbox
+        if not self.is_known or found is None:
+            return None
         why = without_paths("; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem])))
         if found.level is None or is_weaker(found.level, minimum):
             has = found.level or "none"
@@ -101,23 +232,33 @@ class Confinement:
             )
         if found.problem or found.interpreter is None:
             raise RunRefusedError(ErrorCode.FAILED, f"this node cannot run plans: {why}")
-        return found, found.level, found.interpreter
+        return found.level, found.interpreter
 
     def _look(self) -> None:
-        found = Ground(level=None, reasons={}, interpreter=None, runtime=self._runtime)
+        self._cancel_next()
+        settings = self._settings
+        found = Ground(level=None, reasons={}, interpreter=None)
         try:
-            python = look_at(self._settings.python)
-            level, reasons = strongest_level(self._launcher, python, self._settings.devices)
+            python = look_at(settings.python)
+            lay_out(self.runtime, python=python.executable)
+            level, reasons = self._trials.strongest_level(python, settings.devices)
             found = msgspec.structs.replace(found, level=level, reasons=reasons, interpreter=python)
-            runtime.lay_out(self._runtime, python=python.executable)
         except (FedmonError, OSError) as error:
             found = msgspec.structs.replace(found, problem=str(error))
         if found != self.found:
             if found.problem:
                 logger.error("no plan can run on this node: %s", found.problem)
-            logger.info("plans run at level %s, the least is %s", found.level, self._settings.sandbox)
+            logger.info("plans run at level %s, the least is %s", found.level, settings.sandbox)
         self.found = found
-        self._there.set()
+        self.is_known = _looked_with(settings) == _looked_with(self._settings)
         if found.level != LEVELS[0] or found.problem:
-            self._again = Deadline(LOOK_AGAIN_S[min(self._failures, len(LOOK_AGAIN_S) - 1)])
+            pause_s = LOOK_AGAIN_S[min(self._failures, len(LOOK_AGAIN_S) - 1)]
+            self._cancel_next = self._actor.at(time.monotonic() + pause_s, self._look)
             self._failures += 1
+        else:
+            self._failures = 0
+        self._on_found()
+
+
+def _looked_with(settings: RunsSettings) -> tuple[object, ...]:
+    return settings.enabled, settings.python, settings.devices

@@ -1,60 +1,185 @@
-"""The folder of one job, as the daemon reads it: who keeps the job, what happened so far, and how it ended.
+"""The folder of one job: its order, its events, its output and its end, all in files.
 
-And who is to be ended with it: processes are known by number and start, and never one that only has the number.
+A folder holds ``order.json``; ``lock``, locked while the keeper lives; ``stop.json``, why the job has to end;
+``events.jsonl``, one event a line; ``stdout.N`` and ``stderr.N``, printed bytes from N on; ``result``; ``tmp``, the
+plan's files if its sandbox has no file system for them; and finally ``ending.json``, written whole or not at all. The
+keeper writes and the daemon reads; each may end without the other.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
+import hashlib
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.wire.runs import JobState, TracePiece
-from fedmon.node.collectors.job.cgroup import members_of
-from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
+from fedmon.common.wire.runs import JobState, Level, Problem, TracePiece, Usage
+from fedmon.node.collectors.job.family import Relative, relative, with_limit
 from fedmon.node.job.cgroup import remove_cgroup
-from fedmon.node.runs.order import (
-    ENDING,
-    EVENTS,
-    LOCK,
-    ORDER,
-    PROCESSES,
-    RESULT,
-    STDERR,
-    STDOUT,
-    STOP,
-    TMP,
-    Ending,
-    Event,
-    JobOrder,
-    Started,
-    StopAsked,
-)
 from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders
-from fedmon.node.runs.trace import read_trace
 
-FOLDER_MODE = 0o700
-FILE_MODE = 0o600
+ORDER, LOCK, STOP, EVENTS = "order.json", "lock", "stop.json", "events.jsonl"
+STDOUT, STDERR, RESULT, TMP, ENDING = "stdout", "stderr", "result", "tmp", "ending.json"
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
 ENDING_ROOM = ".ending"
-"""The file that becomes ``ending.json``: its room on the disk is taken before the job starts."""
-ENDING_BYTES = 65_536
-_LONGEST_REASON = 2000
+"""The file that becomes ``ending.json``: it takes its space on the disk before the job starts."""
+ENDING_BYTES = 262_144
+KILL_TIMEOUT_S = 10.0
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""Strongest first."""
 _MAX_EVENTS_BYTES = 4_194_304
 _MAX_FILE_BYTES = 1_048_576
-_KILL_TIMEOUT_S = 10.0
 _LOOK_AGAIN_S = 0.002
 _TRIES_WITHOUT_NEWS = 2
 _MARK = b"Max file locks"
-"""What RLIMIT_LOCKS is called in /proc/PID/limits; see JobOrder.mark."""
+"""The name of RLIMIT_LOCKS in /proc/PID/limits; see JobOrder.mark."""
+_TRACE_FILES = 4
+_LONGEST_CHARACTER = 4
+
+
+def is_weaker(level: Level | None, minimum: Level | None) -> bool:
+    """Return True if a level confines less than another; None confines nothing."""
+    ranks = (*LEVELS, None)
+    return ranks.index(level) > ranks.index(minimum)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a job, see RunLimits; ``grace_s`` is the time between SIGTERM and SIGKILL."""
+
+    cpu_s: float
+    wall_s: float
+    memory_bytes: int
+    processes: int
+    output_bytes: int
+    tmp_bytes: int
+    grace_s: float = 3.0
+
+
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
+    """The Python that plans run on: its program, the folders and files that it needs, and where it finds packages."""
+
+    executable: str
+    needs: list[str]
+    path: list[str]
+    version: str
+
+
+class GivenDataset(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset as a job gets it; ``path`` is its place on this machine."""
+
+    dataset_id: str
+    name: str
+    data_type: str
+    path: str
+    tags: list[str] = []
+    shape: list[int] | None = None
+    dtypes: dict[str, str] | None = None
+
+
+class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One job, as its keeper gets it. ``inputs_format`` is None without inputs.
+
+    ``level`` is the confinement, ``minimum`` the weakest that the owner allows; a keeper starts nothing below it. Both
+    are None only when a user tries a plan without a sandbox; see confinement.py, which fills in the defaults.
+    """
+
+    job_id: str = ""
+    node_id: str = "here"
+    folder: str = ""
+    sha256: str = ""
+    name: str
+    interpreter: Interpreter
+    runtime: str = ""
+    limits: Limits
+    level: Level | None
+    minimum: Level | None
+    trace_bytes: int = 1_048_576
+    dataset: GivenDataset | None = None
+    arguments: dict[str, Any] = {}
+    inputs_format: Literal["json", "npz"] | None = None
+    devices: list[str] = []
+
+    @property
+    def mark(self) -> int:
+        """A number of 62 bits in a limit of all processes of the job; without a keeper they are known by it.
+
+        The limit is RLIMIT_LOCKS: the kernel does not use it, every process inherits it, none can raise it, and the
+        filters of system calls keep a plan from lowering it. A plan could overwrite an environment, and the same job
+        id may run on several nodes of one machine.
+        Source: Linux man-pages, getrlimit(2), "In Linux 2.4.25 and later" of RLIMIT_LOCKS.
+        """
+        digest = hashlib.sha256(self.folder.encode(errors="surrogateescape")).digest()
+        return int.from_bytes(digest[:8], "big") >> 2 | 1
+
+    @property
+    def cgroup(self) -> str:
+        """The name of its cgroup; the same job may run on other nodes of this machine."""
+        return f"fedmon-job-{self.job_id}-{self.mark:016x}"
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="started"):
+    """The plan's first process runs; ``pid`` as the machine counts, ``cgroup`` a path below the hierarchies or None."""
+
+    t: float
+    pid: int
+    sandbox: Level | None
+    cgroup: str | None = None
+
+
+class Reported(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="scalar"):
+    """The plan called ``context.report``."""
+
+    t: float
+    number: int
+    values: dict[str, float | None]
+    step: int | None = None
+
+
+class Logged(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="log"):
+    """The plan called ``context.log``."""
+
+    t: float
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+    message: str
+
+
+Event = Started | Reported | Logged
+
+
+class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """The request to end a job before its time, with its state and reason afterwards."""
+
+    state: JobState
+    reason: str
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job ended; ``problem`` is whole, whatever of it may leave. ``result_format`` is None without a result."""
+
+    state: JobState
+    reason: str
+    started: float | None = None
+    ended: float = 0.0
+    sandbox: Level | None = None
+    exit_code: int | None = None
+    problem: Problem | None = None
+    usage: Usage = Usage()
+    scalars: int = 0
+    result_format: Literal["json", "npz"] | None = None
+    result_sha256: str | None = None
+    result_bytes: int = 0
+
 
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _ENDING = msgspec.json.Decoder(Ending)
@@ -63,14 +188,14 @@ _STOP_ASKED = msgspec.json.Decoder(StopAsked)
 
 
 class Known(NamedTuple):
-    """A process by its number and its start in clock ticks since the boot; no other one ever has both."""
+    """A process by its number and its start in clock ticks since the boot; no other process ever has both."""
 
     pid: int
     start: int
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened from one byte of the file on; ``next_offset`` is where to go on."""
+    """Events from one byte of the file on; ``next_offset`` is the byte to go on from."""
 
     events: list[Event]
     next_offset: int
@@ -84,10 +209,10 @@ class JobFolder:
         self.result = path / RESULT
 
     def prepare(self, order: JobOrder) -> int:
-        """Make the folder with its order, and return the descriptor of its held lock, for whoever keeps the job.
+        """Make the folder with its order, and return the descriptor of its held lock, for the keeper.
 
-        The room for the ending is taken now, so that a full disk cannot keep it from being written later. Raises
-        ConflictError when the job is kept already, was, or is over, and StorageError.
+        The space for the ending is taken now, so that a full disk cannot prevent it later. Raises ConflictError if the
+        job runs, ran, or is over, and StorageError.
         """
         with contextlib.ExitStack() as undo:
             try:
@@ -98,9 +223,7 @@ class JobFolder:
                 if self.ending() is not None:
                     raise ConflictError(f"job {order.job_id} is over: {self.path} holds its ending")
                 if self.had_keeper():
-                    raise ConflictError(f"job {order.job_id} was begun before, and lost what watched over it")
-                for name in (ENDING_ROOM, f".{ORDER}", LOCK):
-                    undo.callback((self.path / name).unlink, missing_ok=True)
+                    raise ConflictError(f"job {order.job_id} was begun before, and lost its keeper")
                 with open(self._made(ENDING_ROOM), "rb+", buffering=0) as room:
                     os.posix_fallocate(room.fileno(), 0, ENDING_BYTES)
                 self._write(ORDER, msgspec.json.encode(order))
@@ -114,17 +237,14 @@ class JobFolder:
         return lock
 
     def order(self) -> JobOrder:
-        """Return what the job was to be."""
-        path = self.path / ORDER
+        """Return the order of the job."""
         try:
-            return _ORDER.decode(path.read_bytes())
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise StorageError(f"{path} is damaged: {error}") from None
+            return _ORDER.decode((self.path / ORDER).read_bytes())
+        except (OSError, msgspec.DecodeError, RecursionError) as error:
+            raise StorageError(f"cannot read {self.path / ORDER}: {error}") from error
 
     def is_alive(self) -> bool:
-        """Tell whether somebody keeps the job: its keeper lives, or is about to be started."""
+        """Return True if the keeper of the job lives, or is about to be started."""
         try:
             with open(self.path / LOCK, "rb", buffering=0) as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -137,62 +257,62 @@ class JobFolder:
         return False
 
     def wait(self) -> None:
-        """Wait until no keeper holds the job; for its launcher alone."""
+        """Wait for the end of the keeper; only for the process that launched it."""
         with open(self.path / LOCK, "rb", buffering=0) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
 
     def keeper(self) -> Known | None:
-        """Return the process that keeps the job, once it has told who it is."""
-        return next(self._known(LOCK), None) if self.is_alive() else None
+        """Return the keeper's process, once it has written its number."""
+        found = re.match(rb"(\d+) (\d+)\n", self._read(LOCK)) if self.is_alive() else None
+        return None if found is None else Known(int(found[1]), int(found[2]))
 
     def had_keeper(self) -> bool:
-        """Tell whether a keeper has ever told who it is: before that it starts nothing."""
+        """Return True if a keeper has ever written its number: before that it starts nothing."""
         return bool(self._read(LOCK))
 
     def stop_asked(self) -> StopAsked | None:
-        """Return why the job is to end before its time; None unless that was asked."""
+        """Return why the job has to end before its time, if so."""
         with contextlib.suppress(StorageError, msgspec.DecodeError):
             return _STOP_ASKED.decode(self._read(STOP))
         return None
 
     def ending(self) -> Ending | None:
-        """Return how the job ended; None as long as it goes on, and for a file that a power cut left damaged."""
+        """Return how the job ended; None while it runs, and for a file that a power cut damaged."""
         text = self._read(ENDING)
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             return _ENDING.decode(text) if text else None
         return None
 
     def events(self, from_offset: int = 0) -> Events:
-        """Return what happened since a byte of the file, some megabytes of it at most; 0 is the beginning."""
+        """Return the events from a byte of the file on, some megabytes of it at most; 0 is the beginning."""
         text = self._read(EVENTS, from_offset, _MAX_EVENTS_BYTES)
         end = text.rfind(b"\n") + 1
         found: list[Event] = []
-        for line in text[:end].splitlines():
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # a disk was full in the middle of it
+        for line in filter(None, text[:end].split(b"\n")):
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # half a line: the disk was full
                 found.append(_EVENT.decode(line))
         return Events(events=found, next_offset=from_offset + end)
 
     def last_events(self, max_bytes: int) -> list[Event]:
-        """Return what happened last, as much as the last bytes of the file hold. Raises StorageError."""
+        """Return the events in the last bytes of the file. Raises StorageError."""
         try:
             size = (self.path / EVENTS).stat().st_size
         except OSError:
             return []
-        # The first line may be the end of one, and is no event then.
         return self.events(max(0, size - max_bytes)).events
 
     def stdout(self, offset: int, max_bytes: int) -> TracePiece:
-        """Return what is kept of its standard output; see read_trace."""
+        """Return a piece of its standard output; see read_trace."""
         return read_trace(self.path / STDOUT, offset, max_bytes)
 
     def stderr(self, offset: int, max_bytes: int) -> TracePiece:
-        """Return what is kept of its standard error; see read_trace."""
+        """Return a piece of its standard error; see read_trace."""
         return read_trace(self.path / STDERR, offset, max_bytes)
 
     def stop(self, state: JobState, reason: str) -> bool:
-        """Ask the keeper to end the job, and tell whether there is one; the ending comes when all of it has ended.
+        """Ask the keeper to end the job with this state and reason; return False if no keeper lives.
 
-        ``state`` and ``reason`` are what the ending will say. The first who asks is heard.
+        The first request counts. The ending comes when all processes have ended.
         """
         if not self.is_alive():
             return False
@@ -201,53 +321,42 @@ class JobFolder:
                 self._write(STOP, msgspec.json.encode(StopAsked(state=state, reason=reason)))
             except OSError as error:
                 raise StorageError(f"cannot write {self.path / STOP}: {error.strerror}") from error
-        # A keeper that has not told who it is yet looks for the file when it has.
+        # A keeper that has not written its number yet looks for the file afterwards.
         keeper = self.keeper()
         if keeper is not None:
             send(keeper, signal.SIGTERM)
         return True
 
     def kill_leftovers(self) -> list[int]:
-        """Kill what a keeper that is no more left running, and return the numbers of those that were killed.
+        """Kill the processes that a dead keeper left, known by the mark of the job, and return their numbers.
 
-        They are known by the pairs of number and start that the keeper wrote down and what descends from them, by the
-        cgroup of the job, and by its mark. What they wrote, and the cgroup, go with them.
+        Their files and the cgroup are removed.
         """
         if self.is_alive():
             return []
         killed = {each.pid for each in self._left_over() if not each.is_zombie}
         kill_in(self._cgroup_folders())
         if killed:
-            end_all(self._left_over, timeout_s=_KILL_TIMEOUT_S)
+            end_all(self._left_over)
         remove_cgroup(self._cgroup_folders())
-        with contextlib.suppress(OSError):  # it goes with the folder, in time
+        with contextlib.suppress(OSError):  # removed later with the folder
             remove_tree(self.path / TMP)
         return sorted(killed)
 
     def remove(self) -> None:
-        """Remove the folder with everything in it. Raises ConflictError while the job is kept."""
+        """Remove the folder with everything in it. Raises ConflictError while the keeper lives."""
         if self.is_alive():
-            raise ConflictError(f"the job of {self.path} goes on: stop it first")
+            raise ConflictError(f"the job of {self.path} runs: stop it first")
         try:
-            remove_cgroup(self._cgroup_folders())  # a keeper that was killed at its very end left one
+            remove_cgroup(self._cgroup_folders())  # left by a keeper that was killed at its very end
             remove_tree(self.path)
         except OSError as error:
             raise StorageError(f"cannot remove {self.path}: {error.strerror}") from error
 
     def _left_over(self) -> list[Relative]:
-        found: dict[int, Relative | None] = {}
-        for known in self._known(PROCESSES):
-            now = relative(known.pid)
-            if now is not None and now.start == known.start:
-                found[known.pid] = now
-        for pid in set().union(*map(members_of, self._cgroup_folders())):
-            found[pid] = relative(pid)
-        with contextlib.suppress(StorageError):
-            found |= {each.pid: each for each in with_limit(_MARK, self.order().mark)}
-        for pid in list(found):
-            for each in descendants(pid):
-                found.setdefault(each.pid, each)
-        return [each for each in found.values() if each is not None]
+        with contextlib.suppress(StorageError):  # without an order nothing was started
+            return with_limit(_MARK, self.order().mark)
+        return []
 
     def _cgroup_folders(self) -> list[Path]:
         try:
@@ -256,14 +365,6 @@ class JobFolder:
             return []
         started = next((each for each in self.events().events if isinstance(each, Started)), None)
         return left_folders(name, "" if started is None else started.cgroup or "")
-
-    def _known(self, name: str) -> Iterator[Known]:
-        """Read lines of a number and a start; half a line at the end is none."""
-        text = self._read(name)
-        for line in text[: text.rfind(b"\n") + 1].splitlines():
-            words = line.split()
-            if len(words) == 2 and all(map(bytes.isdigit, words)):
-                yield Known(*map(int, words))
 
     def _made(self, name: str) -> int:
         return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
@@ -287,28 +388,91 @@ class JobFolder:
 
 
 def write_ending(folder: Path, ending: Ending) -> None:
-    """Write it into the room that was taken for it, and rename that.
+    """Write the ending into its reserved space, and give the file its name. Raises OSError.
 
-    Not waited for until it is on the disk: after a power cut there is no job to speak of, and a file without content
-    is none. Raises OSError.
+    The disk is not waited for: no job survives a power cut, and an empty file counts as no ending.
     """
-    text = msgspec.json.encode(ending)
-    if len(text) > ENDING_BYTES:
-        # Escapes made it longer than its room: the problem's text is the least that is needed.
-        shorter = msgspec.structs.replace(ending, problem=None, reason=ending.reason[:_LONGEST_REASON])
-        text = msgspec.json.encode(shorter)
     room = folder / ENDING_ROOM
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    with os.fdopen(os.open(room, flags, FILE_MODE), "wb") as file:
-        file.write(text)
+    with os.fdopen(os.open(room, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE), "wb") as file:
+        file.write(msgspec.json.encode(ending))
         file.truncate()
     room.replace(folder / ENDING)
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder of any depth with all that is in it, following no link; nobody may be writing into it any more.
+class TraceWriter:
+    """The first and the last bytes that a plan prints, in files of a quarter of ``size_bytes``.
 
-    Raises OSError; a folder that is not there is no error.
+    A file is named after the place of its first byte. The first two files stay, and of the others the last two. A full
+    disk ends the trace and not the job.
+    """
+
+    def __init__(self, path: Path, *, size_bytes: int) -> None:
+        """Make the first file. Raises OSError."""
+        self._path, self._file_bytes = path, max(1, size_bytes // _TRACE_FILES)
+        self._total, self._starts = 0, list[int]()
+        self._fd = self._next()
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append the next bytes, without those that later ones would replace."""
+        view, half_bytes = memoryview(chunk), _TRACE_FILES // 2 * self._file_bytes
+        try:
+            while view and self._fd >= 0:
+                room = self._starts[-1] + self._file_bytes - self._total
+                if not room:
+                    skipped = max(0, len(view) - half_bytes) if self._total >= half_bytes else 0
+                    view, self._total = view[skipped:], self._total + skipped
+                    os.close(self._fd)
+                    self._fd, room = self._next(), self._file_bytes
+                written = os.write(self._fd, view[:room])
+                view, self._total = view[written:], self._total + written
+        except OSError:
+            self._fd = -1
+
+    def _next(self) -> int:
+        self._starts.append(self._total)
+        if len(self._starts) > _TRACE_FILES:
+            Path(f"{self._path}.{self._starts.pop(_TRACE_FILES // 2)}").unlink()
+        return os.open(
+            f"{self._path}.{self._total}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE
+        )
+
+
+def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
+    """Return the kept bytes from ``offset`` on, ``max_bytes`` at most, as text; raises StorageError.
+
+    A character is not cut in two; bytes that are not UTF-8 become U+FFFD.
+    """
+    chunk, start, total, most = b"", offset, 0, max(max_bytes, _LONGEST_CHARACTER)
+    try:
+        files = sorted((int(each.suffix[1:]), each) for each in path.parent.glob(f"{path.name}.*"))
+        for first, each in files:
+            with contextlib.suppress(FileNotFoundError), each.open("rb", buffering=0) as file:  # removed by the keeper
+                total = first + os.fstat(file.fileno()).st_size
+                start = start if chunk else max(offset, first)
+                at = start + len(chunk)
+                if first <= at < total:
+                    file.seek(at - first)
+                    chunk += file.read(most - len(chunk))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
+    start = min(offset, total) if files and not chunk else start
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text, rest = decoder.decode(chunk), len(decoder.getstate()[0])
+    if rest == len(chunk):  # the beginning of a character, and nothing else
+        text, rest = chunk.decode(errors="replace"), 0
+    return TracePiece(
+        offset=start,
+        text=text,
+        next_offset=start + len(chunk) - rest,
+        size_bytes=total,
+        skipped_bytes=max(0, start - offset),
+    )
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of any depth with its content; links are not followed, and no process may write into it.
+
+    Raises OSError; a missing folder is no error.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.ExitStack() as here, contextlib.suppress(FileNotFoundError):
@@ -332,17 +496,17 @@ def remove_tree(folder: Path) -> None:
                 other = os.open("..", flags, dir_fd=at)
                 os.rmdir(way.pop(), dir_fd=other)
             else:
-                continue  # what is unlinked during a look may hide others from it
+                continue  # an entry that was unlinked during the scan may hide others
             here.pop_all().close()
             at = other
             here.callback(os.close, at)
 
 
 def send(known: Known, number: int) -> bool:
-    """Send a signal to a process, unless its number belongs to another one now; tell whether it was sent.
+    """Send a signal to a process; return False if it is gone, even if another process has its number now.
 
-    Where the kernel can (5.3), a descriptor holds the process before its start is looked at, so that it cannot be
-    replaced in between.
+    Where the kernel can (5.3), a descriptor holds the process before its start is compared, so that no other one can
+    take its place in between.
     """
     held = None
     try:
@@ -363,10 +527,10 @@ def send(known: Known, number: int) -> bool:
     return True
 
 
-def end_all(living: Callable[[], Sequence[Relative]], *, timeout_s: float) -> list[Known]:
-    """Kill whatever ``living`` returns until it returns nothing but zombies; return those that are left.
+def end_all(living: Callable[[], Sequence[Relative]], *, timeout_s: float = KILL_TIMEOUT_S) -> list[Known]:
+    """Kill the processes that ``living`` returns until only zombies are left; return those that survived.
 
-    All of them are stopped before any is killed, as one that is stopped starts no others meanwhile.
+    All of them are stopped before any is killed, because a stopped process starts no others.
     """
     deadline = Deadline(timeout_s)
     while True:

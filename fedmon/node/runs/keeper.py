@@ -1,8 +1,8 @@
-"""The launcher, and the keepers that it forks: processes that start plans, watch over them and write how they ended.
+"""The launcher, and the keepers that it forks: processes that start plans, supervise them and write how they ended.
 
-The launcher is small, with everything imported that keepers need, and with a single thread. It is run with the numbers
-of two sockets: one that brings orders and ends with the daemon, one for pokes; see launcher.py. A keeper belongs to no
-daemon: what it does it does by the files of the job's folder; see order.py.
+The launcher is small, has one thread, and has imported all modules that keepers need. Its arguments are the numbers of
+two sockets: one brings orders and ends with the daemon, one is for pokes; see launcher.py. A keeper outlives the daemon
+and communicates by the files of the job's folder alone; see folder.py.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ import msgspec
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.runs import JobState, Problem
 from fedmon.node.collectors.job.family import Relative, descendants, relative
-from fedmon.node.runs.folder import JobFolder, end_all, remove_tree, write_ending
+from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, end_all, is_weaker, remove_tree, write_ending
 from fedmon.node.runs.launcher import READY, TAKEN
-from fedmon.node.runs.order import Ending, JobOrder, is_weaker
 from fedmon.node.runs.sandbox import kernel, process
 from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.supervision import CHUNK_BYTES, HELPERS, Signals, Supervision, reap
@@ -34,21 +33,20 @@ from fedmon.node.runs.supervision import CHUNK_BYTES, HELPERS, Signals, Supervis
 MAX_ORDER_BYTES = 16_384
 _MAX_DESCRIPTORS = 3
 _POKE_TIMEOUT_S = 1.0
-_KILL_TIMEOUT_S = 10.0
 _LONG_TEXT = 16_384
 
 
 def main() -> int:
-    """Fork a keeper for each order, until there is no daemon any more."""
+    """Fork a keeper for each order, until the daemon ends."""
     commands, pokes = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     for each in (commands, pokes):
         each.set_inheritable(False)
     kernel.name_process(b"fedmon-launcher")
-    # No process waits for keepers: they outlive the launcher. Ctrl-C is for the daemon, whose end ends the launcher.
+    # Keepers outlive the launcher, so it does not wait for them. Ctrl-C is for the daemon, whose end ends the launcher.
     for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()  # what no collection touches stays shared with all keepers
+    gc.freeze()  # memory that no collection touches stays shared with all keepers
     with contextlib.suppress(ConnectionError):  # the daemon ended, or ends between two orders
         commands.send(READY, socket.MSG_NOSIGNAL)
         while True:
@@ -89,20 +87,20 @@ class Keeper:
         self._afterwards = contextlib.ExitStack()
 
     def keep(self, plan: int, inputs: int | None) -> None:
-        """Keep it; never raises."""
+        """Run the job to its end; never raises."""
         begun = time.time()
         try:
             ending = self._kept(plan, inputs)
-        except BaseException as error:  # noqa: BLE001 - whatever happens here, the job has to have an ending
+        except BaseException as error:  # noqa: BLE001 - every job needs an ending
             trace = "".join(traceback.format_exception(error))[-_LONG_TEXT:]
             ending = Ending(
                 state=JobState.LOST,
-                reason="what watches over the job failed; this is a defect of fedmon",
+                reason="the keeper of the job failed; this is a defect of fedmon",
                 started=begun,
                 ended=time.time(),
                 problem=Problem(type=type(error).__name__, message=str(error)[:_LONG_TEXT], traceback=trace),
             )
-            end_all(_children, timeout_s=_KILL_TIMEOUT_S)
+            end_all(_children)
         with contextlib.suppress(OSError):
             write_ending(self._folder.path, ending)
         os.close(self._lock)
@@ -139,33 +137,33 @@ class Keeper:
             return seen.ending()
         finally:
             kill_in(group.folders.values())
-            end_all(_children, timeout_s=_KILL_TIMEOUT_S)
+            end_all(_children)
 
     def _begun(self, order: JobOrder, group: JobGroup, signals: Signals, plan: int, inputs: int | None) -> Supervision:
         files = process.own_folder(order)
         if files is not None:
             self._afterwards.callback(remove_tree, files)
-        supervision = Supervision(order, self._folder, group, signals, self._poke)
+        supervision = Supervision(order, self._folder, self._lock, group, signals, self._poke)
         started = time.time()
         pid, pipes = _started(order, group, plan, inputs)
         supervision.begin(pid, pipes, started=started)
         return supervision
 
     def _poke(self) -> bool:
-        """Tell the daemon that there is news; False when it cannot be told now."""
+        """Tell the daemon of news; return False if its socket is full."""
         try:
             self._pokes.send(self._folder.path.name.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return False
         except OSError:
-            return True  # there is no daemon: the next one looks for itself
+            return True  # the daemon has ended: the next one looks for itself
         return True
 
 
 def _become_keeper() -> None:
     os.setsid()
     kernel.name_process(b"fedmon-keeper")
-    # Whoever leaves its parent becomes our child, so that nothing of the job gets away.
+    # A process that leaves its parent becomes our child, so that no process of the job gets away.
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in range(3):
@@ -189,7 +187,7 @@ def _started(order: JobOrder, group: JobGroup, plan: int, inputs: int | None) ->
     """
 
     def first() -> None:
-        # A machine without memory ends the plan first, and not who watches over it; see proc(5), oom_score_adj.
+        # A machine without memory ends the plan before its keeper; see proc(5), oom_score_adj.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
         group.enter()
@@ -206,8 +204,8 @@ def _started(order: JobOrder, group: JobGroup, plan: int, inputs: int | None) ->
         1: stdout,
         2: stderr,
         3: kernel.sealed("job", msgspec.json.encode(dict(_told(order)))),
-        4: _own(plan),
-        5: null if inputs is None else _own(inputs),
+        4: _reopened(plan),
+        5: null if inputs is None else _reopened(inputs),
         6: channel,
     }
     pid = process.start(order, given, first=first, memory_is_held=group.holds_memory)
@@ -217,7 +215,7 @@ def _started(order: JobOrder, group: JobGroup, plan: int, inputs: int | None) ->
 
 
 def _told(order: JobOrder) -> Iterator[tuple[str, object]]:
-    """Yield what the plan is told of its job."""
+    """Yield the facts about its job that the plan gets."""
     for name in ("job_id", "node_id", "name", "arguments", "inputs_format"):
         yield name, getattr(order, name)
     inside = process.data_path(order)
@@ -226,13 +224,9 @@ def _told(order: JobOrder) -> Iterator[tuple[str, object]]:
     yield "path", order.interpreter.path
 
 
-def _own(descriptor: int) -> int:
-    """Return a descriptor of the same bytes, read-only and with a position of its own."""
-    try:
-        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # a file that was removed, or no /proc
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        return os.dup(descriptor)
+def _reopened(descriptor: int) -> int:
+    """Return a descriptor of the same bytes, read-only and at their start."""
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import fedmon
 from fedmon.common.errors import ConflictError, FedmonError
-from fedmon.node.runs.folder import JobFolder
-from fedmon.node.runs.order import JobOrder
+from fedmon.node.runs.folder import JobFolder, JobOrder
 
 logger = logging.getLogger(__name__)
 
@@ -25,15 +24,15 @@ _END_TIMEOUT_S = 5.0
 
 
 class LauncherError(FedmonError):
-    """No keeper can be started now; says why."""
+    """No keeper can be started now; names the cause."""
 
 
 class Launcher:
     """Starts keepers of jobs by a small process, which forks much faster than a daemon with its threads could.
 
-    ``on_poke`` is called with a job's id by a thread named ``launcher``, whenever its folder has news: it must only
-    hand over. Keepers outlive the launcher and the daemon; one that was started by an earlier daemon pokes nobody. A
-    launcher that ended is started again with the next job. All methods are safe from any thread.
+    ``on_poke`` is called with a job's id by a thread named ``launcher`` if its folder has news: it must only hand over.
+    Keepers outlive the launcher and the daemon; one of an earlier daemon sends no pokes. A launcher that ended is
+    started again with the next job. All methods are safe from any thread.
     """
 
     def __init__(self, on_poke: Callable[[str], None]) -> None:
@@ -45,14 +44,8 @@ class Launcher:
         self._thread = threading.Thread(target=self._listen, name="launcher", daemon=True)
         self._is_stopped = False
 
-    @property
-    def pid(self) -> int | None:
-        """The number of the launcher's process, None when there is none."""
-        process = self._process
-        return process.pid if process is not None else None
-
     def start(self) -> None:
-        """Start the launcher, unless it was stopped: the thread that starts it may be late. Raises LauncherError."""
+        """Start the launcher, unless it runs or was stopped for good. Raises LauncherError."""
         with self._lock:
             if self._commands is None and not self._is_stopped:
                 self._start_process()
@@ -60,10 +53,10 @@ class Launcher:
                     self._thread.start()
 
     def launch(self, order: JobOrder, plan: int, inputs: int | None = None) -> None:
-        """Have a job started; ``plan`` and ``inputs`` are descriptors of what it gets, and stay the caller's.
+        """Start a job; ``plan`` and ``inputs`` are descriptors, and stay the caller's.
 
-        When this returns the job's lock is held: from then on its folder tells everything. Raises ConflictError when
-        the job is kept already or is over, StorageError when its folder cannot be written, and LauncherError.
+        On return the job's lock is held: from then on its folder tells everything. Raises ConflictError if the job
+        runs already or is over, StorageError if its folder cannot be written, and LauncherError.
         """
         folder = JobFolder(Path(order.folder))
         message = b"\0".join([order.job_id.encode(), os.fsencode(folder.path.absolute())])
@@ -73,7 +66,7 @@ class Launcher:
                 raise LauncherError("the launcher of jobs is not running: start the node again")
             if self._hand_over(message, folder.prepare(order), given):
                 return
-            # It was killed, perhaps after it had forked: whoever holds the lock then keeps the job.
+            # It was killed, perhaps after it had forked: then the holder of the lock keeps the job.
             try:
                 lock = folder.prepare(order)
             except ConflictError:
@@ -100,7 +93,7 @@ class Launcher:
             each.close()
 
     def _hand_over(self, message: bytes, lock: int, given: list[int]) -> bool:
-        """Send an order with its descriptors, and close the lock; tell whether the launcher took it."""
+        """Send an order with its descriptors, and close the lock; return False if the launcher did not take it."""
         try:
             if self._commands is None:
                 return False
@@ -121,8 +114,7 @@ class Launcher:
         path = os.pathsep.join(dict.fromkeys([root, *(each for each in sys.path if each)]))
         command = [sys.executable, "-s", "-S", "-B", "-P", "-X", "utf8", "-m", "fedmon.node.runs.keeper"]
         try:
-            # An empty environment: what a process was started with can be read as long as it lives, and bubblewrap
-            # hands on whom it descends from.
+            # An empty environment: that of a process can be read as long as it lives, and bubblewrap hands it on.
             self._process = subprocess.Popen(
                 [*command, *map(str, passed)],
                 env={"PYTHONPATH": path},
@@ -146,7 +138,7 @@ class Launcher:
         if not is_ready:
             self._end_process()
             raise LauncherError(
-                f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; what it said is on standard error"
+                f"the launcher of jobs did not come up within {_START_TIMEOUT_S:g} s; see the node's standard error"
             )
 
     def _listen(self) -> None:

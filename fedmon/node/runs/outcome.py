@@ -1,4 +1,4 @@
-"""What of a job leaves its node: the report, cut to what the owner lets go, and the result, in a message or stored."""
+"""The outcome of a job as it leaves its node: the report under the owner's policy, and the result."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import logging
 import mmap
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from fedmon.common import errors
+from fedmon.common.actor import Actor
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
 from fedmon.common.http import RepositoryError, UrlRefusedError, download_to, upload_from
 from fedmon.common.log import without_paths
@@ -27,17 +27,15 @@ from fedmon.common.wire.runs import JobReport, JobState, Parcel, Problem
 from fedmon.plan.parcels import check
 
 WITHHELD = (
-    "the owner of this node lets nothing leave of what jobs print, log or fail with "
+    "the owner of this node lets no output and no error texts of jobs leave "
     "(job_output in [policy] is false; the owner would allow it with: fedmon node policy allow --job-output)"
 )
 JOB_BYTES = 40_000
-"""What a job may take in a message; a control character takes six bytes there."""
+"""The room for a job in a message; a control character takes six bytes there."""
 INLINE_BYTES = MAX_PAYLOAD_BYTES - 12_000
-"""What a result may take in a message; the rest is for what is told of its job."""
-AT_A_TIME = 4
-"""Transfers in each direction; more wait, so that one slow server does not hold up all jobs, nor many the node."""
+"""The room for a result in a message; the rest is for its job."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Between the tries to store a result; a repository that is away for longer loses it to the researcher."""
+"""Between the tries to store a result; after the last the result stays with the owner."""
 _TRANSFER_S = 600.0
 _INPUTS = ".inputs"
 _NUMPY = (
@@ -62,7 +60,7 @@ _KNOWN_TYPES = frozenset(
         *(f"numpy.{name}" for name in _NUMPY),
     }
 )
-"""Types of errors as a plan's process names them. A name says one of these, or nothing: a plan can claim any name."""
+"""Types of errors as a plan's process names them. Other names stay here: a plan can claim any name."""
 _MAX_TEXT = 16_384
 _SHORTEST = 64
 _UNNAMED = "Exception"
@@ -73,21 +71,21 @@ T = TypeVar("T")
 
 
 class NoRepositoryError(FedmonError):
-    """A result is too large for a message, and there is nowhere else to put it."""
+    """A result is too large for a message, and the node has no file repository."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(
-            f"the result has {size_bytes} bytes, which no message holds, and this node has no file repository: its "
+            f"the result has {size_bytes} bytes, too many for a message, and this node has no file repository: its "
             "owner would name one with `url` in [repository], or you return less"
         )
 
 
 def leaving(job: JobReport, *, output_leaves: bool) -> JobReport:
-    """Return a job as it may be told to its researcher.
+    """Return a job as its researcher may see it.
 
-    Where output does not leave, neither does the type of an error that is not built in, numpy's or fedmon's.
+    If output does not leave, neither does the type of an error that is not built in, numpy's or fedmon's.
     """
-    # What the machine said of its files is its owner's.
+    # Paths of this machine are its owner's business.
     job = msgspec.structs.replace(job, reason=without_paths(job.reason))
     if output_leaves:
         return _fitting(job)
@@ -97,15 +95,15 @@ def leaving(job: JobReport, *, output_leaves: bool) -> JobReport:
         kind = Problem(type=job.problem.type if job.problem.type in _KNOWN_TYPES else _UNNAMED)
         named = f" ({kind.type})"
     if job.state is JobState.INVALID_RESULT:
-        what = "what the plan returned cannot travel: a mapping of JSON values and plain arrays can"
-        job = msgspec.structs.replace(job, reason=f"{what}{named}; {WITHHELD}")
+        wrong = "the result of the plan cannot travel: a mapping of JSON values and plain arrays can"
+        job = msgspec.structs.replace(job, reason=f"{wrong}{named}; {WITHHELD}")
     elif job.state is JobState.FAILED and named:
         job = msgspec.structs.replace(job, reason=f"the plan failed{named}; {WITHHELD}")
     return msgspec.structs.replace(job, problem=kind)
 
 
 def _fitting(job: JobReport) -> JobReport:
-    """Return a job that a message has room for, its texts shortened where they must be."""
+    """Return a job that fits into a message, with its texts shortened if they must be."""
     longest = _MAX_TEXT
     while len(msgspec.json.encode(job)) > JOB_BYTES and longest > _SHORTEST:
         longest //= 2
@@ -121,17 +119,17 @@ def _fitting(job: JobReport) -> JobReport:
 def _shortened(text: str | None, longest: int) -> str | None:
     if text is None or len(text) <= longest:
         return text
-    # The end of a trace says what happened, its middle how it came there.
+    # The end of a trace names the error, its middle only the way there.
     return f"{text[: longest // 4]} ... {text[-(longest * 3 // 4) :]}"
 
 
 def without_result(job: JobReport, problem: FedmonError) -> JobReport:
-    """Return a job that ended well, and whose result does not reach who asked for it."""
+    """Return a job that ended well, and whose result does not reach its researcher."""
     state = JobState.FAILED
     if isinstance(problem, NoRepositoryError):
         reason = str(problem)
     elif isinstance(problem, InvalidInputError):
-        state, reason = JobState.INVALID_RESULT, "what the plan returned is no parcel of values and plain arrays"
+        state, reason = JobState.INVALID_RESULT, "the result of the plan is no parcel of values and plain arrays"
     else:
         logger.error("the result of job %s stays in its folder: %s", job.job_id, problem)
         reason = "the result could not be stored in the node's file repository; its owner has it, and the log says why"
@@ -139,10 +137,9 @@ def without_result(job: JobReport, problem: FedmonError) -> JobReport:
 
 
 def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | None:
-    """Return the result of a file with its bytes, None when no message would hold it.
+    """Return the result in a file with its bytes, None if it does not fit into a message.
 
-    Raises StorageError, and, if it is to be checked here, InvalidInputError unless it is the announced result, and one
-    that cannot do harm.
+    Raises StorageError; and if ``is_checked`` is False InvalidInputError, unless it is the announced result and sound.
     """
     if parcel.size_bytes > INLINE_BYTES:
         return None
@@ -152,7 +149,7 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
         raise StorageError(f"the result {path} cannot be read: {error.strerror}") from error
     if not is_checked:
         if (hashlib.sha256(content).hexdigest(), len(content)) != (parcel.sha256, parcel.size_bytes):
-            raise InvalidInputError("the result is not what the plan handed over")
+            raise InvalidInputError("the result differs from the one of the plan")
         check(parcel.format, content, parcel.size_bytes)
     if parcel.format == "json":
         whole = msgspec.structs.replace(parcel, json=content.decode())
@@ -162,31 +159,38 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
 
 
 class Transfers:
-    """Inputs are fetched and results stored beside everything else, AT_A_TIME in each direction.
+    """Fetches inputs and stores results, each on one thread; `start` and `stop` are safe from any thread.
 
-    ``done`` of a transfer is called on the worker's thread, by ``hand_over``, with what came of it.
+    ``hand_over`` calls the ``done`` of a transfer with its outcome on the worker's thread.
     """
 
     def __init__(self, repository: RepositorySettings, *, hand_over: Callable[[Callable[[], None]], object]) -> None:
         self.repository = repository
         self._hand_over = hand_over
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._waiting = {name: deque[Callable[[], None]]() for name in ("inputs", "results")}
-        self._running = {"inputs": 0, "results": 0}
+        self._inputs, self._results = Actor("fedmon-runs-inputs"), Actor("fedmon-runs-results")
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._inputs.start()
+        self._results.start()
 
     def fetch(self, parcel: Parcel, folder: Path, *, max_bytes: int, done: Callable[[int | FedmonError], None]) -> None:
         """Fetch inputs; ``done`` gets a descriptor that it has to close."""
         urls = self.repository.allowed_urls
-        self._do("inputs", lambda: _fetched(parcel, folder, max_bytes=max_bytes, allowed_urls=urls), done)
+        self._inputs.post(
+            lambda: self._do(lambda: _fetched(parcel, folder, max_bytes=max_bytes, allowed_urls=urls), done)
+        )
 
     def deliver(self, path: Path, parcel: Parcel, done: Callable[[Parcel | FedmonError], None]) -> None:
-        """Store a result that no message holds, as its keeper checked it; ``done`` gets it with its URL."""
-        self._do("results", lambda: self._stored(path, parcel), done)
+        """Store a result that its keeper checked; ``done`` gets it with its URL."""
+        self._results.post(lambda: self._do(lambda: self._stored(path, parcel), done))
 
     def stop(self) -> None:
-        """Report no more results; unfinished transfers are repeated after the next start."""
+        """Report no more outcomes; unfinished transfers are repeated after the next start."""
         self._stopping.set()
+        for each in (self._inputs, self._results):
+            each.close(timeout_s=0.0, drop=True)
 
     def _stored(self, path: Path, parcel: Parcel) -> Parcel:
         for pause_s in PAUSES_S:
@@ -200,43 +204,18 @@ class Transfers:
                     raise
         return _stored(path, parcel, self.repository)
 
-    def _do(
-        self, name: Literal["inputs", "results"], work: Callable[[], T], done: Callable[[T | FedmonError], None]
-    ) -> None:
-        def run() -> None:
-            outcome: T | FedmonError
-            try:
-                outcome = work()
-            except FedmonError as error:
-                outcome = error
-            except Exception:
-                # Whoever waits for it must hear of its end, whatever that was.
-                logger.exception("a transfer of %s failed", name)
-                outcome = InvalidInputError(f"the {name} could not be transferred; the log of the node says why")
-            if not self._stopping.is_set():
-                self._hand_over(lambda: done(outcome))
-
-        with self._lock:
-            self._waiting[name].append(run)
-            if self._running[name] >= AT_A_TIME:
-                return
-            self._running[name] += 1
+    def _do(self, work: Callable[[], T], done: Callable[[T | FedmonError], None]) -> None:
+        outcome: T | FedmonError
         try:
-            # A transfer may hang in name resolution beyond our reach: it must not keep a stopping node alive.
-            threading.Thread(target=self._work, args=(name,), name=f"fedmon-runs-{name}", daemon=True).start()
-        except RuntimeError as error:
-            with self._lock:
-                self._running[name] -= 1
-            logger.warning("%s wait for the next transfer: %s", name, error)
-
-    def _work(self, name: Literal["inputs", "results"]) -> None:
-        while True:
-            with self._lock:
-                if self._stopping.is_set() or not self._waiting[name]:
-                    self._running[name] -= 1
-                    return
-                run = self._waiting[name].popleft()
-            run()
+            outcome = work()
+        except FedmonError as error:
+            outcome = error
+        except Exception:
+            # The job waits for its outcome, whatever went wrong.
+            logger.exception("a transfer failed")
+            outcome = InvalidInputError("they could not be transferred; the log of the node says why")
+        if not self._stopping.is_set():
+            self._hand_over(lambda: done(outcome))
 
 
 def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:
@@ -255,10 +234,9 @@ def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parce
 
 
 def _fetched(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Sequence[str]) -> int:
-    """Return a descriptor, for reading, of what lies at the parcel's URL, checked; the caller closes it.
+    """Return a descriptor of the checked content of the parcel's URL; the caller closes it.
 
-    Raises RepositoryError when it cannot be fetched or is not allowed to be, InvalidInputError when it is no parcel,
-    StorageError when it cannot be kept.
+    Raises RepositoryError if it cannot or may not be fetched, InvalidInputError if it is no parcel, and StorageError.
     """
     path = folder / _INPUTS
     with contextlib.ExitStack() as undo:
@@ -290,6 +268,6 @@ def _fetched(parcel: Parcel, folder: Path, *, max_bytes: int, allowed_urls: Sequ
 
 
 def _mapped(descriptor: int) -> memoryview:
-    """Return what an open file holds, without reading it; it stays mapped as long as this value lives."""
+    """Return the content of an open file without reading it; it stays mapped while this value lives."""
     # An empty file cannot be mapped.
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if os.fstat(descriptor).st_size else b"")

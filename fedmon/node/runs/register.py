@@ -1,4 +1,4 @@
-"""The register of jobs: what was taken in, how it stands, and how it ended."""
+"""The register of jobs: their requests, their states and their ends."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as its node knows it; ``content`` is a digest of what was asked.
+    """One job as its node knows it; ``content`` is a digest of the request.
 
-    ``read_bytes`` of its events were passed on. ``result`` tells of a result without holding it: the bytes are in the
-    job's folder, or behind its URL.
+    ``read_bytes`` of its events were passed on. ``result`` lacks its bytes: they are in the job's folder or behind its
+    URL.
     """
 
     researcher_id: str
@@ -43,7 +43,7 @@ class JobRegister:
         self._database = database
 
     def add(self, record: JobRecord) -> None:
-        """Take in a new job."""
+        """Add a new job."""
         job = record.job
         self._database.execute(
             "INSERT INTO runs (job_id, researcher_id, content, sha256, state, is_over, job, created, ended) "
@@ -55,7 +55,7 @@ class JobRegister:
         )  # fmt: skip
 
     def keep(self, record: JobRecord) -> None:
-        """Replace what is known of a job."""
+        """Replace the record of a job."""
         job = record.job
         self._database.execute(
             "UPDATE runs SET state = ?, is_over = ?, job = ?, ended = ? WHERE job_id = ?",
@@ -69,12 +69,12 @@ class JobRegister:
         )
 
     def find(self, job_id: str) -> JobRecord | None:
-        """Return a job, or None. Raises StorageError when its record is damaged."""
+        """Return a job, or None. Raises StorageError if its record is damaged."""
         found = self._database.rows("SELECT job_id, job FROM runs WHERE job_id = ?", (job_id,))
         return _record(found[0]) if found else None
 
     def going_on(self) -> list[JobRecord]:
-        """Return the jobs that are not over, oldest first; a damaged record is told in the log."""
+        """Return the jobs that are not over, oldest first; a damaged record is logged."""
         rows = self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position")
         return readable(rows, _record)
 
@@ -104,7 +104,7 @@ class JobRegister:
         return [row["job_id"] for row in found]
 
     def forget(self, job_ids: Sequence[str]) -> None:
-        """Let go of jobs: their ids mean nothing from then on."""
+        """Remove jobs and their ids."""
         with self._database.transaction():
             for job_id in job_ids:
                 self._database.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
@@ -118,7 +118,7 @@ def _record(row: dict[str, Any]) -> JobRecord:
 
 
 def stop_jobs_of(sha256: str, register: JobRegister, runs_dir: Path) -> None:
-    """Stop the jobs of a plan that go on while no daemon does; the next one tells their researchers."""
+    """Stop the jobs of a plan without a daemon; the next one tells their researchers."""
     for record in register.going_on():
         if record.job.sha256 == sha256:
             try:

@@ -1,17 +1,16 @@
-"""Runs approved plans: takes jobs in, starts them, follows them, and sees to it that each of them ends."""
+"""Runs of approved plans: accept jobs, start and follow them, and make sure that each of them ends."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import hashlib
 import logging
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +43,21 @@ from fedmon.node.requests.policy import Policy
 from fedmon.node.requests.throttle import Throttle
 from fedmon.node.runs.admission import Admitted, RunRefusedError, admit
 from fedmon.node.runs.confinement import Confinement
-from fedmon.node.runs.folder import FOLDER_MODE, JobFolder
+from fedmon.node.runs.folder import (
+    FOLDER_MODE,
+    ORDER,
+    TMP,
+    Ending,
+    Event,
+    Interpreter,
+    JobFolder,
+    JobOrder,
+    Limits,
+    Logged,
+    Reported,
+    Started,
+)
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.order import ORDER, TMP, Ending, Event, JobOrder, Limits, Logged, Reported, Started
 from fedmon.node.runs.outcome import Transfers, inline, leaving, without_result
 from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister
 from fedmon.node.runs.sandbox.kernel import sealed
@@ -54,10 +65,10 @@ from fedmon.node.runs.status import Status
 
 NOT_STARTED = "the node could not start it; its owner's log says why"
 NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
-LOST = "what watched over the job ended before it; nothing of it is left running"
+LOST = "the keeper of the job ended before it; nothing of it is left running"
 LOGGER = "fedmon.job"
 MAX_SCALARS_BYTES = 90_000
-"""What the scalars of one message may take; the rest of it is for the envelope."""
+"""The room for scalars in one message; the rest is for the envelope."""
 _FRAME_BYTES, _VALUE_BYTES = 256, 32
 _ENVELOPE = frozenset(
     {"researcher_id", "node_id", "instance", "id", "session", "sequence", "expires", "protocol_version"}
@@ -67,18 +78,17 @@ logger = logging.getLogger(__name__)
 
 
 class Phase(enum.Enum):
-    """What is waited for."""
+    """The next event that a job waits for."""
 
-    INPUTS = "inputs"
+    START = "start"
+    """Its inputs, or the answer how plans can be confined."""
     KEEPER = "keeper"
-    RESULT = "result"
-    """The plan is over, and its result on the way to the repository."""
-    REGISTER = "register"
-    """It is over, and that could not be written yet."""
+    OUTCOME = "outcome"
+    """Its result in the repository, or its outcome in the register."""
 
 
 class ActiveJob:
-    """One job that is not over, or whose end is not written down; belongs to the node's worker."""
+    """One job whose end is not in the register; belongs to the node's worker."""
 
     def __init__(self, record: JobRecord, folder: Path, *, phase: Phase) -> None:
         self.record, self.phase = record, phase
@@ -89,27 +99,27 @@ class ActiveJob:
 
     @property
     def job(self) -> JobReport:
-        """The job as it stands."""
+        """The present state of the job."""
         return self.record.job
 
     def tell(self, problem: FedmonError) -> None:
-        """Log a problem with this job, once as long as it stays the same."""
+        """Log a problem with this job, once while it stays the same."""
         if str(problem) != self._told:
-            logger.error("job %s is looked after again: %s", self.job.job_id, problem)
+            logger.error("job %s is tried again: %s", self.job.job_id, problem)
         self._told = str(problem)
 
     def change(self, **changes: Any) -> None:
-        """Take how the job stands from now on."""
+        """Change the state of the job."""
         self.record = msgspec.structs.replace(self.record, job=msgspec.structs.replace(self.job, **changes))
         self.is_saved = False
 
 
 class Runs:
-    """The jobs of one node; belongs to its worker but for `start_up`, `close` and what says otherwise.
+    """The jobs of one node; belongs to its worker, except `start_up` and `close`.
 
     ``boot()`` returns the node's present boot, ``hand_over(job)`` runs a job on the worker's thread, ``send(message)``
-    sends scalars to their researcher, ``push(researchers)`` has the outbox sent. ``is_heard`` is False on a wire that
-    has no words for any of this.
+    sends scalars to their researcher, ``push(researchers)`` sends the outbox. ``is_heard`` is False on a wire without
+    messages about runs.
     """
 
     def __init__(
@@ -127,31 +137,33 @@ class Runs:
         is_heard: bool,
     ) -> None:
         self._registers, self._policy, self._settings, self._node_folder = registers, policy, settings, folder
-        self._boot, self._hand_over, self._push, self._is_heard = boot, hand_over, push, is_heard
+        self._boot, self._push, self._is_heard, self._measuring = boot, push, is_heard, measuring
         self.folder = folder / "runs"
         self.register = JobRegister(registers.database)
+        self._hand_over = hand_over
         self.launcher = Launcher(self._poked)
-        self.confinement = Confinement(settings.runs, folder / "runtime", self.launcher)
+        self.confinement = Confinement(
+            settings.runs, folder, self.launcher, on_found=lambda: hand_over(self._start_waiting)
+        )
         self._transfers = Transfers(settings.repository, hand_over=hand_over)
-        self._watch = JobWatch(measuring)
-        self._scalars = ScalarSender(measuring, node_id=settings.id, send=send, policy=policy, is_heard=is_heard)
-        self._energy_j = measuring.job_energy
+        self._watching = Actor("fedmon-runs-watching")
+        self._scalars = ScalarSender(measuring, send=send, policy=policy)
         self._active: dict[str, ActiveJob] = {}
+        self._waiting: list[Callable[[], None]] = []
         self._status = Status(policy, self.register, self.folder, now=self._now)
-        self._poke_lock = threading.Lock()
-        self._poked_jobs: set[str] = set()
 
     @property
     def running(self) -> int:
-        """How many jobs take what the machine has; one whose result is on its way does not."""
-        return sum(active.phase in (Phase.INPUTS, Phase.KEEPER) for active in self._active.values())
+        """The number of jobs that use the machine; one whose result is being uploaded does not."""
+        return sum(active.phase is not Phase.OUTCOME for active in self._active.values())
 
     # --- from the researcher ---------------------------------------------------------------------------------------
 
     def start(self, request: Run) -> JobReport:
-        """Take a job in, and start it once the caller's transaction is committed.
+        """Accept a job, and start it after the caller's transaction; one that is known is returned as it stands.
 
-        A job that was taken in before is told as it stands. Raises RunRefusedError, ConflictError, StorageError.
+        While the node looks how it can confine plans, the job waits. Raises RunRefusedError, ConflictError,
+        StorageError.
         """
         content = content_of(request)
         known = self.record(request.job_id)
@@ -160,7 +172,8 @@ class Runs:
                 raise ConflictError(f"job id {request.job_id} stands for another job on this node: make a new one")
             return self._status.leaving(known)
         admitted = self._admitted(request, running=self.running)
-        _, level, _ = self.confinement.ground()
+        ground = self.confinement.ground()
+        level = None if ground is None else ground[0]
         record = JobRecord(researcher_id=request.researcher_id, content=content, job=taken_in(request, admitted, level))
         self.register.add(record)
         self._registers.audit.record(
@@ -178,7 +191,7 @@ class Runs:
         return record.job
 
     def stop(self, request: Stop) -> JobReport:
-        """Have a job of this researcher stopped, and tell how it stands. Raises RunRefusedError."""
+        """Stop a job of this researcher, and return its present state. Raises RunRefusedError."""
         record = self._status.own(request.job_id, request.researcher_id)
         if not record.job.state.is_over:
             reason = f"stopped by researcher {request.researcher_id}"
@@ -187,13 +200,13 @@ class Runs:
         return self._status.leaving(record)
 
     def status(self, request: JobStatus) -> JobsReply:
-        """Tell how jobs of this researcher stand. Raises RunRefusedError."""
+        """Return the states of jobs of this researcher. Raises RunRefusedError."""
         return self._status.answer(request)
 
     # --- from the owner --------------------------------------------------------------------------------------------
 
     def stop_by_owner(self, job_id: str, *, by: str) -> JobRecord | None:
-        """Have any job stopped; None when there is no such job."""
+        """Stop any job, and return it; None if it is not known."""
         record = self.record(job_id)
         if record is not None and not record.job.state.is_over:
             self._registers.audit.record("run-stop", job=job_id, by=by)
@@ -201,12 +214,12 @@ class Runs:
         return record
 
     def plan_withdrawn(self, sha256: str) -> None:
-        """Stop the jobs of a plan that is approved no longer."""
+        """Stop the jobs of a plan whose approval has ended."""
         for job_id in [job_id for job_id, active in self._active.items() if active.job.sha256 == sha256]:
             self._end(job_id, JobState.PLAN_REJECTED, WITHDRAWN)
 
     def follow(self, settings: NodeSettings) -> None:
-        """Obey other settings from the next job on."""
+        """Follow other settings from the next job on."""
         self._settings = settings
         self._transfers.repository = settings.repository
         if self._is_heard:
@@ -215,12 +228,14 @@ class Runs:
     # --- the life of the node --------------------------------------------------------------------------------------
 
     def start_up(self) -> None:
-        """Begin to find out how plans can be confined here; from any thread."""
+        """Begin to look how plans can be confined here; from any thread."""
+        self._watching.start()
+        self._transfers.start()
         if self._is_heard:
             self.confinement.start()
 
     def take_up(self) -> None:
-        """Find again what an earlier daemon left: go on with it, take its end, or say that it is lost."""
+        """Continue the jobs of an earlier daemon: follow them, take their ends, or report them as lost."""
         try:
             self.folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
         except OSError as error:
@@ -237,15 +252,14 @@ class Runs:
         self._end_unknown()
 
     def tick(self) -> None:
-        """Look after every job, and after the sandbox; about once a second."""
-        self.confinement.tick()
+        """Look after every job; about once a second."""
         for active in list(self._active.values()):
             self._guarded(active, self._look_after)
         self._scalars.flush()
         self.save()
 
     def save(self) -> None:
-        """Write down how the jobs stand that have news. Raises StorageError."""
+        """Write down the jobs that have changed. Raises StorageError."""
         unsaved = [active for active in self._active.values() if not active.is_saved]
         if unsaved:
             with self._registers.database.transaction():
@@ -254,18 +268,18 @@ class Runs:
                     active.is_saved = True
 
     def purge(self) -> None:
-        """Remove what was kept of old jobs for long enough."""
+        """Remove the files of jobs that have been kept long enough."""
         self._status.purge(self._settings.runs.keep_s)
 
     def close(self) -> None:
         """End the threads beside the worker; jobs go on, and the next daemon finds them. From any thread."""
-        self.confinement.join(1.0)
+        self.confinement.stop(1.0)
         self.launcher.stop()
         self._transfers.stop()
-        self._watch.stop(1.0)
+        self._watching.close(timeout_s=1.0, drop=True)
 
     def record(self, job_id: str) -> JobRecord | None:
-        """Return a job as it stands, whose ever it is; None when there is none."""
+        """Return any job as it stands; None if it is not known."""
         active = self._active.get(job_id)
         return self.register.find(job_id) if active is None else active.record
 
@@ -287,98 +301,99 @@ class Runs:
         )
 
     def _begin(self, request: Run, record: JobRecord, admitted: Admitted) -> None:
-        """Start what was committed: at once, or when its inputs are here."""
-        active = ActiveJob(record, self.folder, phase=Phase.INPUTS)
-        self._active[request.job_id] = active
-        parcel = request.inputs
-        if parcel is None or parcel.url is None:
-            self._launch(active, request, admitted, None)
+        """Start a job that was committed: at once, or when its inputs are here."""
+        active = self._active[request.job_id] = ActiveJob(record, self.folder, phase=Phase.START)
+        if request.inputs is None or request.inputs.url is None:
+            self._launch(active, request, admitted)
             return
         self._transfers.fetch(
-            parcel,
+            request.inputs,
             active.folder.path,
             max_bytes=self._settings.runs.max_input_bytes,
-            done=lambda fetched: self._fetched(active, request, admitted.limits, fetched),
+            done=lambda fetched: self._fetched(active, request, fetched),
         )
 
-    def _fetched(self, active: ActiveJob, request: Run, limits: Limits, fetched: int | FedmonError) -> None:
-        if isinstance(fetched, FedmonError):
-            if active.phase is Phase.INPUTS:
-                self._give_up(active, JobState.NOT_STARTED, f"its inputs were not fetched: {fetched}")
-            return
-        if active.phase is not Phase.INPUTS:
-            os.close(fetched)  # it was stopped meanwhile
-            return
-        try:
-            # Asked again: the router let the request pass a while ago. The job is counted already.
-            refusal = self._policy.refusal(request.researcher_id)
-            if refusal is not None:
-                raise RunRefusedError(ErrorCode.REFUSED, refusal)
-            admitted = self._admitted(request, running=0)
-        except RunRefusedError as refused:
-            os.close(fetched)
-            self._not_started(active, refused)
-            return
-        # The limits are those that it was told.
-        self._launch(active, request, msgspec.structs.replace(admitted, limits=limits), fetched)
+    def _fetched(self, active: ActiveJob, request: Run, fetched: int | FedmonError) -> None:
+        if isinstance(fetched, int):
+            self._launch(active, request, None, fetched)
+        elif active.phase is Phase.START:
+            self._give_up(active, JobState.NOT_STARTED, f"its inputs were not fetched: {fetched}")
 
-    def _launch(self, active: ActiveJob, request: Run, admitted: Admitted, fetched: int | None) -> None:
-        """Hand a job to a keeper; what was fetched is closed here."""
-        given: list[int] = []
-        try:
-            ground, level, python = self.confinement.ground()
-            given.append(sealed("plan", admitted.source))
-            if fetched is None and admitted.inputs is not None:
-                fetched = sealed("inputs", admitted.inputs)
-            runs = self._settings.runs
-            order = JobOrder(
-                job_id=request.job_id,
-                node_id=self._settings.id,
-                folder=str(active.folder.path),
-                sha256=admitted.plan.sha256,
-                name=admitted.plan.name,
-                interpreter=python,
-                runtime=str(ground.runtime),
-                limits=admitted.limits,
-                level=level,
-                minimum=runs.sandbox,
-                trace_bytes=runs.trace_bytes,
-                dataset=admitted.dataset,
-                arguments=request.arguments,
-                inputs_format=None if request.inputs is None else request.inputs.format,
-                devices=list(runs.devices),
-            )
-            self.launcher.launch(order, given[0], fetched)
-        except (FedmonError, OSError) as problem:
-            self._not_started(active, problem)
-            return
-        finally:
-            for descriptor in (*given, *([] if fetched is None else [fetched])):
-                os.close(descriptor)
+    def _start_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for launch in waiting:
+            launch()
+
+    def _launch(self, active: ActiveJob, request: Run, admitted: Admitted | None, fetched: int | None = None) -> None:
+        """Hand a job to a keeper, if it was not stopped meanwhile; ``fetched`` is closed here.
+
+        Without ``admitted`` the job had to wait, and the owner's rules are asked again.
+        """
+        with contextlib.ExitStack() as opened:
+            if fetched is not None:
+                opened.callback(os.close, fetched)
+            if active.phase is not Phase.START:
+                return
+            try:
+                admitted = admitted or self._admitted_again(request)
+                ground = self.confinement.ground()
+                if ground is None:
+                    self._waiting.append(lambda: self._launch(active, request, None, fetched))
+                    opened.pop_all()
+                    return
+                plan = sealed("plan", admitted.source)
+                opened.callback(os.close, plan)
+                inputs = fetched
+                if inputs is None and admitted.inputs is not None:
+                    inputs = sealed("inputs", admitted.inputs)
+                    opened.callback(os.close, inputs)
+                self.launcher.launch(self._order(active, request, admitted, *ground), plan, inputs)
+            except (FedmonError, OSError) as problem:
+                logger.error("job %s could not be started: %s", active.job.job_id, problem)  # noqa: TRY400
+                reason = str(problem) if isinstance(problem, RunRefusedError) else NOT_STARTED
+                self._give_up(active, JobState.NOT_STARTED, reason)
+                return
         active.phase = Phase.KEEPER
 
-    def _not_started(self, active: ActiveJob, problem: Exception) -> None:
-        logger.error("job %s could not be started: %s", active.job.job_id, problem)
-        reason = str(problem) if isinstance(problem, RunRefusedError) else NOT_STARTED
-        self._give_up(active, JobState.NOT_STARTED, reason)
+    def _admitted_again(self, request: Run) -> Admitted:
+        refusal = self._policy.refusal(request.researcher_id)
+        if refusal is not None:
+            raise RunRefusedError(ErrorCode.REFUSED, refusal)
+        return self._admitted(request, running=0)  # the job itself is counted already
+
+    def _order(
+        self, active: ActiveJob, request: Run, admitted: Admitted, level: Level, python: Interpreter
+    ) -> JobOrder:
+        runs = self._settings.runs
+        return JobOrder(
+            job_id=request.job_id,
+            node_id=self._settings.id,
+            folder=str(active.folder.path),
+            sha256=admitted.plan.sha256,
+            name=admitted.plan.name,
+            interpreter=python,
+            runtime=str(self.confinement.runtime),
+            limits=msgspec.convert(active.job.limits, Limits, from_attributes=True),
+            level=level,
+            minimum=runs.sandbox,
+            trace_bytes=runs.trace_bytes,
+            dataset=admitted.dataset,
+            arguments=request.arguments,
+            inputs_format=None if request.inputs is None else request.inputs.format,
+            devices=list(runs.devices),
+        )
 
     def _give_up(self, active: ActiveJob, state: JobState, reason: str) -> None:
-        """Conclude a job that no keeper has."""
+        """Conclude a job without a keeper."""
         self._conclude(active, msgspec.structs.replace(active.job, state=state, reason=reason, ended=utc_now()))
 
     # --- how a job is followed -------------------------------------------------------------------------------------
 
     def _poked(self, job_id: str) -> None:
-        """Have a job's news read; on the launcher's thread."""
-        with self._poke_lock:
-            is_first = job_id not in self._poked_jobs
-            self._poked_jobs.add(job_id)
-        if is_first:
-            self._hand_over(lambda: self._look_at(job_id))
+        """Read a job's news on the worker's thread; called on the launcher's."""
+        self._hand_over(lambda: self._look_at(job_id))
 
     def _look_at(self, job_id: str) -> None:
-        with self._poke_lock:
-            self._poked_jobs.discard(job_id)
         active = self._active.get(job_id)
         if active is not None:
             self._guarded(active, self._look)
@@ -387,14 +402,14 @@ class Runs:
         try:
             look(active)
         except FedmonError as problem:
-            # The next look may find it readable again; other jobs are looked after in any case.
+            # The next look tries it again; other jobs are not affected.
             active.tell(problem)
 
     def _look(self, active: ActiveJob) -> None:
-        """Pass on what is new of a job, and take its end. Raises StorageError."""
+        """Pass on the news of a job, and take its end. Raises StorageError."""
         if active.phase is not Phase.KEEPER:
             return
-        # The end is looked for first: what happened before it is all there then.
+        # The ending is read first: all events of before it are there then.
         ending = active.folder.ending()
         while True:
             read_bytes = active.record.read_bytes
@@ -408,7 +423,7 @@ class Runs:
             if ending is None:
                 break
         if ending is not None:
-            energy_j = self._energy_j(active.job.job_id, ending.usage.wall_s)
+            energy_j = self._measuring.job_energy(active.job.job_id, ending.usage.wall_s)
             self._let_go(active)
             self._take_end(active, over(active.job, ending, energy_j=energy_j), ending)
 
@@ -416,7 +431,7 @@ class Runs:
         match event:
             case Started():
                 active.change(state=JobState.RUNNING, started=_utc(event.t), sandbox=event.sandbox)
-                self._watch.begin(active.job.job_id, event.pid, active.job.name, active.folder.path)
+                self._watch(active, event.pid)
             case Reported():
                 active.change(scalars=max(active.job.scalars, event.number + 1))
                 self._scalars.add(active.job.job_id, active.record.researcher_id, event)
@@ -424,8 +439,8 @@ class Runs:
                 self._scalars.log(active.job.job_id, event)
 
     def _look_after(self, active: ActiveJob) -> None:
-        """Look at a job that may have no keeper any more, or whose end could not be written. Raises StorageError."""
-        if active.phase is Phase.REGISTER and active.verdict is not None:
+        """Look at a job that may have lost its keeper, or whose end could not be written. Raises StorageError."""
+        if active.verdict is not None:
             self._conclude(active, *active.verdict)
         elif active.phase is Phase.KEEPER:
             is_alive = active.folder.is_alive()
@@ -434,10 +449,30 @@ class Runs:
                 self._lost(active)
 
     def _watch_again(self, active: ActiveJob) -> None:
-        # Its start was passed on by the daemon before, whose watch went with it.
+        # The earlier daemon passed its start on, and the watch ended with that daemon.
         started = next((each for each in active.folder.events().events if isinstance(each, Started)), None)
         if started is not None:
-            self._watch.begin(active.job.job_id, started.pid, active.job.name, active.folder.path)
+            self._watch(active, started.pid)
+
+    def _watch(self, active: ActiveJob, pid: int) -> None:
+        """Measure the processes of a job as a stream, on another thread: a look at /proc takes milliseconds."""
+        if self._measuring.enabled:
+            # Not the job's id, which jobs of other nodes on this machine have, too. No process leaves a pid namespace.
+            marker = f"TMPDIR={active.folder.path / TMP}"
+            job_id, name = active.job.job_id, active.job.name[:200]
+            self._watching.post(lambda: self._measured(job_id, pids=[pid], name=name, marker=marker))
+
+    def _measured(self, job_id: str, **processes: Any) -> None:
+        try:
+            self._measuring.jobs.add(job_id, **processes)
+        except NotFoundError:
+            pass  # it has ended already
+        except FedmonError as error:
+            logger.info("job %s is not watched: %s", job_id, error)
+
+    def _unwatched(self, job_id: str) -> None:
+        with contextlib.suppress(FedmonError):  # it was not watched
+            self._measuring.jobs.remove(job_id)
 
     def _lost(self, active: ActiveJob) -> None:
         killed = active.folder.kill_leftovers()
@@ -452,7 +487,8 @@ class Runs:
             self._give_up(active, JobState.NOT_STARTED, NEVER_STARTED)
 
     def _let_go(self, active: ActiveJob) -> None:
-        self._watch.end(active.job.job_id)
+        if self._measuring.enabled:
+            self._watching.post(lambda: self._unwatched(active.job.job_id))
         self._scalars.ended(active.record.researcher_id)
 
     def _now(self, record: JobRecord) -> JobRecord:
@@ -466,7 +502,7 @@ class Runs:
         active = self._active.get(job_id)
         if active is None:
             return
-        if active.phase is Phase.INPUTS:
+        if active.phase is Phase.START:
             self._give_up(active, state, reason)
         elif active.phase is Phase.KEEPER:
             try:
@@ -486,7 +522,7 @@ class Runs:
                     folder.kill_leftovers()
                     folder.remove()
             except FedmonError as problem:
-                logger.warning("what is left of job %s is not removed: %s", path.name, problem)
+                logger.warning("the files of job %s are not removed: %s", path.name, problem)
 
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
         """Conclude a job as its keeper says, once its result is checked and, where it is large, stored."""
@@ -503,7 +539,7 @@ class Runs:
         if whole is not None:
             self._conclude(active, job, whole)
             return
-        active.phase = Phase.RESULT
+        active.phase = Phase.OUTCOME
         self._transfers.deliver(result, parcel, lambda delivered: self._delivered(active, job, delivered))
 
     def _delivered(self, active: ActiveJob, job: JobReport, delivered: Parcel | FedmonError) -> None:
@@ -513,8 +549,8 @@ class Runs:
             self._conclude(active, without_result(job, delivered))
 
     def _conclude(self, active: ActiveJob, job: JobReport, result: Parcel | None = None) -> None:
-        """Tell register, outbox and audit together how a job ended; on a full disk again with the next look."""
-        active.verdict, active.phase = (job, result), Phase.REGISTER
+        """Write the end of a job to register, outbox and audit together; the next look repeats it on a full disk."""
+        active.verdict, active.phase = (job, result), Phase.OUTCOME
         kept = None if result is None else msgspec.structs.replace(result, json=None, base64=None)
         record = msgspec.structs.replace(active.record, job=job, result=kept)
         outcome = JobOutcome(
@@ -552,7 +588,7 @@ class Runs:
         self._push([record.researcher_id])
 
 
-def taken_in(request: Run, admitted: Admitted, level: Level) -> JobReport:
+def taken_in(request: Run, admitted: Admitted, level: Level | None) -> JobReport:
     """Return the record of a job that starts."""
     return JobReport(
         job_id=request.job_id,
@@ -568,16 +604,16 @@ def taken_in(request: Run, admitted: Admitted, level: Level) -> JobReport:
 
 
 def content_of(request: Run) -> str:
-    """Return a digest of what a run is, however often and from wherever it is asked for."""
+    """Return a digest of a request without its envelope, which differs each time it is asked."""
     asked = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
     if request.inputs is not None:
-        # Where the same bytes come from makes no other job.
+        # The same bytes from another place make the same job.
         asked["inputs"] = [request.inputs.format, request.inputs.sha256]
     return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
 
 
 def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport:
-    """Return a job as its keeper says that it ended."""
+    """Return a job with the ending that its keeper wrote."""
     return msgspec.structs.replace(
         job,
         sandbox=ending.sandbox or job.sandbox,
@@ -592,65 +628,15 @@ def _utc(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 
-class JobWatch:
-    """Has jobs watched, on a thread of its own: a look at /proc takes milliseconds, which no job waits for.
-
-    Methods are safe from any thread, and return at once; the thread is there from the first job on.
-    """
-
-    def __init__(self, measuring: Pipeline) -> None:
-        self._measuring = measuring
-        self._actor: Actor | None = None
-
-    def begin(self, job_id: str, pid: int, name: str, folder: Path) -> None:
-        """Watch a process and its descendants, or those that left it, as the stream of the job of a folder."""
-        if not self._measuring.enabled:
-            return
-        if self._actor is None:
-            self._actor = Actor("fedmon-runs-watching")
-            self._actor.start()
-        # Not the job's id, which jobs of other nodes on this machine have, too. In a pid namespace nothing gets away.
-        marker = f"TMPDIR={folder / TMP}"
-        add = partial(self._measuring.jobs.add, job_id, pids=[pid], name=name[:200], marker=marker)
-        self._actor.post(lambda: self._change(job_id, add))
-
-    def end(self, job_id: str) -> None:
-        """Let go of a job that is over."""
-        if self._actor is not None:
-            self._actor.post(lambda: self._change(job_id, lambda: self._measuring.jobs.remove(job_id)))
-
-    def stop(self, timeout_s: float) -> None:
-        """End the thread."""
-        if self._actor is not None:
-            self._actor.close(timeout_s=timeout_s)
-
-    def _change(self, job_id: str, change: Callable[[], object]) -> None:
-        try:
-            change()
-        except NotFoundError:
-            pass  # it has ended already
-        except FedmonError as error:
-            logger.info("job %s is not watched: %s", job_id, error)
-
-
 class ScalarSender:
     """Passes scalars and logs of jobs on; belongs to the node's worker.
 
-    ``send(message)`` hands a message to the connection of its researcher. Scalars that come too fast, or while there is
-    no connection, are not sent: they are numbered, and a researcher asks for those that are missing.
+    Scalars that come too fast, or without a connection, are not sent: they are numbered, and a researcher asks for
+    missing ones.
     """
 
-    def __init__(
-        self,
-        measuring: Pipeline,
-        *,
-        node_id: str,
-        send: Callable[[RunScalars], object],
-        policy: Policy,
-        is_heard: bool,
-    ) -> None:
-        self._measuring, self._node_id, self._send = measuring, node_id, send
-        self._policy, self._is_heard = policy, is_heard
+    def __init__(self, measuring: Pipeline, *, send: Callable[[RunScalars], object], policy: Policy) -> None:
+        self._measuring, self._send, self._policy = measuring, send, policy
         self._throttle = Throttle(burst=BURST, per_s=PER_S)
         self._waiting: dict[str, list[JobScalar]] = {}
         self._bytes: Counter[str] = Counter()
@@ -675,17 +661,17 @@ class ScalarSender:
             seq = self._measuring.publisher.publish(stream, scalar.sample(), is_private=True)
             scalar = msgspec.structs.replace(scalar, seq=seq)
         size_bytes = _FRAME_BYTES + sum(len(name) + _VALUE_BYTES for name in event.values)
-        if self._is_heard and self._bytes[researcher_id] + size_bytes <= MAX_SCALARS_BYTES:
+        if self._bytes[researcher_id] + size_bytes <= MAX_SCALARS_BYTES:
             self._waiting.setdefault(researcher_id, []).append(scalar)
             self._bytes[researcher_id] += size_bytes
 
     def flush(self) -> None:
-        """Send what waits, one message for each researcher; called once a second."""
+        """Send one message to each researcher with news; called once a second."""
         for researcher_id in list(self._waiting):
             self._flush(researcher_id)
 
     def ended(self, researcher_id: str) -> None:
-        """Have the scalars of a job that ended recorded and sent, before its outcome."""
+        """Record and send the scalars of a job that ended, before its outcome."""
         self._measuring.publisher.flush(user_stream(researcher_id))
         self._flush(researcher_id)
 
@@ -694,13 +680,13 @@ class ScalarSender:
         self._bytes.pop(researcher_id, None)
         if not scalars or self._policy.refusal(researcher_id) is not None:
             return
-        boot = self._measuring.boot
-        self._send(RunScalars(node_id=self._node_id, researcher_id=researcher_id, boot=boot, scalars=scalars))
+        node_id, boot = self._policy.node_id, self._measuring.boot
+        self._send(RunScalars(node_id=node_id, researcher_id=researcher_id, boot=boot, scalars=scalars))
 
     def log(self, job_id: str, event: Logged) -> None:
-        """Log what the plan logged, unless its words stay here; the policy's level is applied on the way out."""
+        """Log a line of the plan, unless its words stay here; the policy's level is applied on the way out."""
         level = logging.getLevelNamesMapping()[event.level]
         job_logger = logging.getLogger(LOGGER)
         if self._policy.settings.job_output and job_logger.isEnabledFor(level):
-            # A logger for each job would stay for ever; a record can have a name without one.
+            # A logger for each job would stay for ever; a record can have a name without a logger.
             job_logger.handle(logging.LogRecord(f"{LOGGER}.{job_id}", level, __file__, 0, "%s", (event.message,), None))

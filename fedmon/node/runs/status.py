@@ -1,10 +1,9 @@
-"""How jobs stand, as their researcher is told."""
+"""Answers to researchers about the state of their jobs."""
 
 from __future__ import annotations
 
 import datetime
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -27,16 +26,15 @@ from fedmon.common.wire.runs import (
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.admission import RunRefusedError
-from fedmon.node.runs.folder import JobFolder
-from fedmon.node.runs.order import Reported
+from fedmon.node.runs.folder import JobFolder, Reported
 from fedmon.node.runs.outcome import WITHHELD, inline, leaving
 from fedmon.node.runs.register import JobRecord, JobRegister
 
 SCALARS_BYTES = 40_000
 ROOM_BYTES = MAX_PAYLOAD_BYTES - 4_000
-"""What the members of a reply may take; the rest is for its envelope."""
+"""The room for the members of a reply; the rest is for its envelope."""
 IDS_KEPT = datetime.timedelta(days=31)
-"""So long after its files a job's id is still known: no request lives longer."""
+"""A job's id is known for this time after its files are removed: no request lives longer."""
 _MAX_REMEMBERED = 64
 _LEAST_TRACE_BYTES = 256
 
@@ -46,29 +44,29 @@ logger = logging.getLogger(__name__)
 
 
 class Status:
-    """Answers questions about jobs; belongs to the node's worker. ``now(record)`` is how it stands."""
+    """Answers questions about jobs; belongs to the node's worker. ``now(record)`` is the present record."""
 
     def __init__(
         self, policy: Policy, register: JobRegister, folder: Path, *, now: Callable[[JobRecord], JobRecord]
     ) -> None:
         self._policy, self._register, self._folder, self._now = policy, register, folder, now
-        self._places: OrderedDict[str, tuple[int, int]] = OrderedDict()
-        """Of the last jobs a number and the byte from which on it and all higher ones lie."""
+        self._places: dict[str, tuple[int, int]] = {}
+        """By job, a number of a scalar and the byte of the file from which on it and all later ones lie."""
 
     def own(self, job_id: str, researcher_id: str) -> JobRecord:
-        """Return a job of this researcher. Raises RunRefusedError when they have none of this id."""
+        """Return a job of this researcher. Raises RunRefusedError if they have no such job."""
         record = self._register.find(job_id)
         if record is None or record.researcher_id != researcher_id:
-            # Whether it is somebody else's is nobody's business.
+            # The answer does not tell whether another researcher has such a job.
             raise RunRefusedError(ErrorCode.FAILED, f"this node knows no job {job_id} of researcher {researcher_id}")
         return self._now(record)
 
     def leaving(self, record: JobRecord) -> JobReport:
-        """Return a job as it may be told."""
+        """Return a job as its researcher may see it."""
         return leaving(record.job, output_leaves=self._policy.settings.job_output)
 
     def answer(self, request: JobStatus) -> JobsReply:
-        """Return one job with what was asked of it, or a page of jobs. Raises RunRefusedError, StorageError."""
+        """Return one job with the parts that were asked for, or a page. Raises RunRefusedError, StorageError."""
         if request.job_id is None:
             return self._page(request)
         record = self.own(request.job_id, request.researcher_id)
@@ -78,7 +76,7 @@ class Status:
             reply = msgspec.structs.replace(reply, result=_result(folder, record.result))
         if request.scalars_from is not None:
             scalars = self._scalars(request.job_id, folder, request.scalars_from)
-            # Together with a large result they come with the next question.
+            # Beside a large result they come with the next question.
             if len(_encode(scalars)) <= _room(reply):
                 reply = msgspec.structs.replace(reply, scalars=scalars)
         asked = {"stdout": (folder.stdout, request.stdout_from), "stderr": (folder.stderr, request.stderr_from)}
@@ -90,13 +88,13 @@ class Status:
         return msgspec.structs.replace(reply, **traces)
 
     def purge(self, keep_s: float) -> None:
-        """Remove the files of jobs that were over ``keep_s`` ago, and forget those that nobody can ask for again."""
+        """Remove the files of jobs that ended ``keep_s`` ago, and forget those that no request can name again."""
         before = utc_now() - datetime.timedelta(seconds=keep_s)
         for job_id in self._register.ended_before(before):
             try:
                 JobFolder(self._folder / job_id).remove()
             except FedmonError as problem:
-                logger.warning("what is left of job %s is not removed: %s", job_id, problem)
+                logger.warning("the files of job %s are not removed: %s", job_id, problem)
         self._register.forget(self._register.ended_before(before - IDS_KEPT))
 
     def _page(self, request: JobStatus) -> JobsReply:
@@ -133,9 +131,9 @@ class Status:
                 if found.next_offset > offset:
                     first, offset = reported[-1].number + 1 if reported else first, found.next_offset
                     continue
+            if len(self._places) >= _MAX_REMEMBERED:
+                self._places.clear()
             self._places[job_id] = (first, offset)
-            if len(self._places) > _MAX_REMEMBERED:
-                self._places.popitem(last=False)
             return page
 
 
@@ -145,7 +143,7 @@ def _result(folder: JobFolder, result: Parcel) -> Parcel | None:
     try:
         return inline(folder.result, result)
     except FedmonError:
-        return None  # it was kept for as long as the owner wants it
+        return None  # it was removed after the time that the owner set
 
 
 def _room(reply: JobsReply) -> int:
@@ -153,7 +151,7 @@ def _room(reply: JobsReply) -> int:
 
 
 def piece(read: Callable[[int, int], TracePiece], offset: int, budget: int) -> TracePiece:
-    """Return as much of a trace as ``budget`` bytes of JSON hold; control characters take six bytes each."""
+    """Return a piece of a trace that fits into ``budget`` bytes of JSON; control characters take six bytes each."""
     most = max(_LEAST_TRACE_BYTES, min(MAX_TRACE_BYTES, budget))
     while True:
         trace = read(offset, most)
@@ -163,7 +161,7 @@ def piece(read: Callable[[int, int], TracePiece], offset: int, budget: int) -> T
 
 
 def fitting(jobs: Iterable[JobReport], budget: int) -> list[JobReport]:
-    """Return the first jobs that ``budget`` bytes of JSON hold, one of them at least."""
+    """Return the first jobs that fit into ``budget`` bytes of JSON, at least one."""
     page: list[JobReport] = []
     size = 0
     for job in jobs:

@@ -1,32 +1,49 @@
-"""Watch over a running plan: read what it sends and prints, hold it to its limits, see all of it end, and say how."""
+"""Supervise a running plan: read its frames and its output, enforce its limits, end all of it, and say how it ended."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import mmap
 import os
 import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from fedmon.common.errors import FedmonError
 from fedmon.common.wire.runs import JobState, Level, Problem, Usage
 from fedmon.node.collectors.job.family import (
     Relative,
     descendants,
     peak_resident_bytes,
     proportional_bytes,
-    relative,
 )
-from fedmon.node.runs.folder import JobFolder, Known, end_all, send
-from fedmon.node.runs.order import EVENTS, LOCK, PROCESSES, STDERR, STDOUT, Ending, JobOrder, Limits, Logged, Started
+from fedmon.node.runs.folder import (
+    EVENTS,
+    FILE_MODE,
+    STDERR,
+    STDOUT,
+    Ending,
+    Event,
+    JobFolder,
+    JobOrder,
+    Known,
+    Limits,
+    Logged,
+    Reported,
+    Started,
+    TraceWriter,
+    end_all,
+    send,
+)
 from fedmon.node.runs.sandbox.cgroup import JobGroup
 from fedmon.node.runs.sandbox.process import own_folder
-from fedmon.node.runs.trace import EventLog, ResultFile, TraceWriter
 from fedmon.plan.frame_reader import (
     BadFrameError,
     Begun,
@@ -38,18 +55,21 @@ from fedmon.plan.frame_reader import (
     Piece,
     Scalars,
 )
+from fedmon.plan.parcels import check
 
 CHUNK_BYTES = 1_048_576
 POKE_EVERY_S = 0.05
 """The daemon is told of news at once, and then no more often than this."""
 HELPERS: dict[Level | None, int] = {"bubblewrap": 2}
-"""How many of a job's processes are the sandbox's own."""
+"""Processes of a job that belong to its sandbox."""
 METER_EVERY_S = 0.25
+RATE_PER_S = 200.0
+BURST = 2000
+MAX_EVENTS_BYTES = 33_554_432
 _BUSY_SHARE = 0.05
 """Measuring takes no more of a CPU than this."""
 _MAX_FILES = 1_000_000
 _FIRST_LOOK_S = 0.1
-_KILL_TIMEOUT_S = 10.0
 _DRAIN_S = 2.0
 _SETUP_BYTES = 1000
 _LONG_TEXT = 16_384
@@ -62,49 +82,29 @@ _NO_SPACE = ("[Errno 28]", "[Errno 122]", "[Errno 27]")
 """ENOSPC, EDQUOT, EFBIG. Source: Linux include/uapi/asm-generic/errno.h."""
 _OS_ERRORS = ("OSError", "IOError")
 _NO_THREAD = "can't start new thread"
-_OVER: dict[JobState, tuple[str, str, str, str]] = {
-    JobState.CPU_LIMIT: ("cpu_s", "", "it used {had:.1f} s of CPU time, and {most:g} s is its limit", ""),
-    JobState.WALL_LIMIT: ("wall_s", "it was not done after {most:g} s, its limit", "", ""),
-    JobState.MEMORY_LIMIT: (
-        "memory_bytes",
-        "it wanted more memory than its limit of {most} bytes",
-        "it had {had} bytes of memory, more than its limit of {most} bytes",
-        "work on smaller pieces, ",
-    ),
-    JobState.PROCESS_LIMIT: (
-        "processes",
-        "it wanted more processes and threads than its limit of {most}",
-        "it had {had} processes and threads, more than its limit of {most}",
-        "start fewer, ",
-    ),
-    JobState.DISK_LIMIT: (
-        "tmp_bytes",
-        "it wanted more in files than its limit of {most} bytes",
-        "it had {had} bytes in files, more than its limit of {most} bytes",
-        "write less, ",
-    ),
-    JobState.OUTPUT_LIMIT: (
-        "output_bytes",
-        "the result has more than its limit of {most} bytes",
-        "the result has {had} bytes, more than its limit of {most} bytes",
-        "return less, ",
-    ),
+_LIMITS: dict[JobState, tuple[str, str]] = {
+    JobState.CPU_LIMIT: ("cpu_s", "s of CPU time"),
+    JobState.WALL_LIMIT: ("wall_s", "s"),
+    JobState.MEMORY_LIMIT: ("memory_bytes", "bytes of memory"),
+    JobState.PROCESS_LIMIT: ("processes", "processes and threads"),
+    JobState.DISK_LIMIT: ("tmp_bytes", "bytes in files"),
+    JobState.OUTPUT_LIMIT: ("output_bytes", "bytes of result"),
 }
-"""Of each limit its name, what is said without a number and with one, and what else than asking for more may help."""
+"""The name and the unit of each limit."""
 
 
 class Verdict(NamedTuple):
-    """The state, and a sentence that says what, how much against which limit, and what to do."""
+    """The state of a job that is over, and a sentence about the cause and the remedy."""
 
     state: JobState
     reason: str
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that tells how a job ended.
+    """All signs of how a job ended.
 
-    ``cut`` is why the keeper ended it. ``memory_kills`` and ``refused_forks`` are what the cgroup counted. Where
-    ``has_begun`` is False nothing of the plan ran, and ``setup`` is what the sandbox or the interpreter said.
+    ``cut`` is why the keeper ended it. ``memory_kills`` and ``refused_forks`` are counts of the cgroup. If
+    ``has_begun`` is False the plan never ran, and ``setup`` is the complaint of the sandbox or the interpreter.
     """
 
     level: Level | None
@@ -131,37 +131,35 @@ def exit_code(status: int, level: Level | None) -> int:
 
 
 def exceeded(state: JobState, limits: Limits, had: float | None = None) -> Verdict:
-    """Return the verdict of a limit that was exceeded; without a number it was refused more before it had it."""
-    name, refused, counted, advice = _OVER[state]
-    text = (refused if had is None else counted).format(had=had, most=getattr(limits, name))
-    return Verdict(state, f"{text}: {advice}ask for more in limits, or have the owner raise [runs] max_{name}")
+    """Return the verdict about an exceeded limit; ``had`` is None if the kernel refused the job more."""
+    name, unit = _LIMITS[state]
+    counted = "" if had is None else f" ({round(had, 2):.15g})"
+    text = f"it took more than its limit of {getattr(limits, name):.15g} {unit}{counted}"
+    return Verdict(state, f"{text}: ask for more in limits, or have the owner raise [runs] max_{name}")
 
 
 def decide(seen: Seen) -> Verdict:
     """Return how the job ended."""
     if seen.cut is not None:
-        refused = f"; {seen.refused_forks} times it was refused one more process" if seen.refused_forks else ""
-        return Verdict(seen.cut.state, seen.cut.reason + refused)
+        return seen.cut
     limit, said = _limit_behind(seen), seen.said
+    if limit is None and said is not None and said.state == "output-limit":
+        limit = exceeded(JobState.OUTPUT_LIMIT, seen.limits)  # in our words, not in those of the plan
     if not seen.has_begun:
         return limit or Verdict(JobState.NOT_STARTED, _why_not_begun(seen))
     if said is not None:
-        if limit is None and said.state == "output-limit":
-            return exceeded(
-                JobState.OUTPUT_LIMIT, seen.limits
-            )  # where its words may leave, they are ours and not its own
-        return limit or Verdict(JobState(said.state), said.reason or "the plan failed and did not say why")
+        return limit or Verdict(JobState(said.state), said.reason or "the plan failed without a reason")
     if seen.has_result and seen.exit_code == 0 and not seen.broken:
         if seen.unkept:
             return Verdict(JobState.FAILED, f"the result cannot be kept on this node: {seen.unkept}")
         if seen.invalid:
-            return Verdict(JobState.INVALID_RESULT, f"the result is not what a plan returns: {seen.invalid}")
+            return Verdict(JobState.INVALID_RESULT, f"the result is not a parcel: {seen.invalid}")
         return Verdict(JobState.SUCCEEDED, "")
     return limit or Verdict(JobState.FAILED, _how(seen))
 
 
 def _limit_behind(seen: Seen) -> Verdict | None:
-    """Return which limit a failure comes from, where it does."""
+    """Return the limit that a failure comes from, if any."""
     said, limits = seen.said, seen.limits
     message = "" if said is None else said.message or ""
     if seen.memory_kills or (said is not None and said.type.endswith("MemoryError")):
@@ -185,8 +183,7 @@ def _limit_behind(seen: Seen) -> Verdict | None:
 
 def _why_not_begun(seen: Seen) -> str:
     complaint = f": {seen.setup}" if seen.setup else ""
-    code = seen.exit_code
-    how = "" if code is None else f" by {_signal_name(-code)}" if code < 0 else f" with exit code {code}"
+    how = "" if seen.exit_code is None else f" {_by(seen.exit_code)}"
     return (
         f"the sandbox ({seen.level}) or its Python ended{how} before the plan could begin; the node's owner finds more "
         f"with `fedmon node runs show`{complaint}"
@@ -195,25 +192,25 @@ def _why_not_begun(seen: Seen) -> str:
 
 def _how(seen: Seen) -> str:
     code = seen.exit_code
-    after = ", after it had sent its result" if seen.has_result else " and returned nothing"
     if code is None:
         return "its end was not seen"
+    after = ", after it had sent its result" if seen.has_result else " and returned nothing"
     if code < 0:
-        return f"the plan was ended by {_signal_name(-code)}, which this node did not send{after}"
+        return f"the plan was ended {_by(code)}, which this node did not send{after}"
     if code:
-        return f"the plan ended with exit code {code}{after}"
-    return seen.broken or "the plan ended without a result: run has to return, and the process must not be ended in it"
+        return f"the plan ended {_by(code)}{after}"
+    return seen.broken or "the plan ended without a result: run has to return, and must not end the process"
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _by(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"by {names.get(-code, f'signal {-code}')}"
 
 
 def reap() -> dict[int, int]:
-    """Wait for every child of this process that has ended, and return their statuses by number."""
+    """Wait for the children of this process that have ended, and return their statuses by number."""
     found: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -225,10 +222,7 @@ def reap() -> dict[int, int]:
 
 
 class Meter:
-    """Measures the descendants of this process, the keeper, against the limits of its job.
-
-    What the job's cgroup counts or holds is left to it.
-    """
+    """Measures the descendants of this process, the keeper, against the limits that no cgroup keeps."""
 
     def __init__(self, order: JobOrder, group: JobGroup) -> None:
         self._limits, self._group = order.limits, group
@@ -236,24 +230,20 @@ class Meter:
         self._own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._peak: int | None = None
         self._cpu_s = 0.0
-        self.relatives: Sequence[Relative] = ()
-        """The processes of the last reading."""
         self.pause_s = METER_EVERY_S
-        """How long to wait until the next reading."""
+        """The time until the next reading."""
 
     def read(self) -> Verdict | None:
-        """Read everything, and return which limit is exceeded, if one is."""
+        """Read everything, and return the limit that is exceeded, if any."""
         begun = time.monotonic()
-        self.relatives = descendants(os.getpid())
-        verdict = self._excess()
+        verdict = self._excess(descendants(os.getpid()))
         self.pause_s = max(METER_EVERY_S, (time.monotonic() - begun) / _BUSY_SHARE)
         return verdict
 
     def note_peaks(self) -> None:
-        """Learn how much memory each process had at most so far: short jobs end before the next reading."""
+        """Note the peak memory of each process so far: short jobs end before the next reading."""
         if not self._group.holds_memory:
-            self.relatives = descendants(os.getpid())
-            self._see(max((peak_resident_bytes(each.pid) or 0 for each in self.relatives), default=0))
+            self._see(max((peak_resident_bytes(each.pid) or 0 for each in descendants(os.getpid())), default=0))
 
     def cpu_s(self, living_s: float = 0.0) -> float:
         """Return the CPU time of all processes of the job; never less than before."""
@@ -262,26 +252,26 @@ class Meter:
         return self._cpu_s
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the most memory that was seen; None where the job was too short for anybody to look."""
+        """Return the peak memory; None if the job was too short for a reading."""
         counted = self._group.peak_memory_bytes() if self._group.holds_memory else None
         if counted:
             return counted
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-        # The kernel counts what the child had of its parent's memory before it became another program.
+        # The kernel's peak includes the parent's memory that the child had before exec.
         if largest > self._own_peak:
             self._see(largest)
         return self._peak
 
-    def _excess(self) -> Verdict | None:
+    def _excess(self, relatives: Sequence[Relative]) -> Verdict | None:
         limits = self._limits
-        living = [each for each in self.relatives if not each.is_zombie]
-        cpu_s = self.cpu_s(sum(each.cpu_s for each in self.relatives))
+        living = [each for each in relatives if not each.is_zombie]
+        cpu_s = self.cpu_s(sum(each.cpu_s for each in relatives))
         threads = sum(each.threads for each in living) - self._helpers
         if threads > limits.processes:
             return exceeded(JobState.PROCESS_LIMIT, limits, threads)
         memory = 0 if self._group.holds_memory else sum(each.resident_bytes for each in living)
         if memory > limits.memory_bytes:
-            # What forked processes share was counted for each.
+            # Pages that forked processes share were counted for each.
             shares = ((each, proportional_bytes(each.pid)) for each in living)
             memory = sum(each.resident_bytes if share is None else share for each, share in shares)
         self._see(memory)
@@ -317,10 +307,109 @@ def size_of(folder: Path) -> int:
     return size
 
 
+class EventLog:
+    """Appends events to a file, within bounds that no plan can exceed; belongs to the keeper.
+
+    Reports and log lines beyond ``RATE_PER_S`` with bursts of ``BURST``, or beyond ``MAX_EVENTS_BYTES``, are left out,
+    and one line says so. A full disk loses lines, never the job.
+    """
+
+    def __init__(self, path: Path, *, mono: float) -> None:
+        """Make the file; ``mono`` is the monotonic time of now. Raises OSError."""
+        self._fd = _made(path, os.O_WRONLY | os.O_APPEND)
+        self.scalars = 0
+        """The number of reports, kept or not."""
+        self._tokens, self._filled = float(BURST), mono
+        self._bytes = 0
+        self._is_told = False
+
+    def report(self, t: float, values: dict[str, float | None], step: int | None, *, mono: float) -> None:
+        """Write a report of the plan at Unix time ``t``."""
+        number, self.scalars = self.scalars, self.scalars + 1
+        self.add_bounded(Reported(t=t, number=number, values=values, step=step), mono=mono)
+
+    def add_bounded(self, event: Reported | Logged, *, mono: float) -> None:
+        """Write a report or a log line of the plan, unless that is too much."""
+        self._tokens = min(self._tokens + (mono - self._filled) * RATE_PER_S, float(BURST))
+        self._filled = mono
+        if self._tokens >= 1 and self._bytes < MAX_EVENTS_BYTES:
+            self._tokens -= 1
+            self.add(event)
+        elif not self._is_told:
+            self._is_told = True
+            bounds = f"{RATE_PER_S:g} reports and log lines a second, {BURST} at once, {MAX_EVENTS_BYTES} bytes in all"
+            self.add(Logged(t=event.t, level="WARNING", message=f"{bounds} are kept; more are counted and left out"))
+
+    def add(self, event: Event) -> None:
+        """Write an event; the first line break ends a line that a full disk cut."""
+        with contextlib.suppress(OSError):
+            self._bytes += os.write(self._fd, b"\n" + msgspec.json.encode(event) + b"\n")
+
+
+class ResultFile:
+    """The pieces of one result in a file, made at the first of them; ``problem`` is the error of the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self._digest = hashlib.sha256()
+        self.size_bytes = 0
+        self.problem = ""
+
+    @property
+    def sha256(self) -> str:
+        """The digest of all pieces so far."""
+        return self._digest.hexdigest()
+
+    def write(self, piece: memoryview) -> None:
+        """Append the next piece."""
+        if self.problem:
+            return
+        self.size_bytes += len(piece)
+        self._digest.update(piece)
+        try:
+            if self._fd < 0:
+                self._fd = _made(self._path, os.O_RDWR | os.O_TRUNC)
+            while piece:
+                piece = piece[os.write(self._fd, piece) :]
+        except OSError as error:
+            self._failed(error)
+
+    def keep(self, result_format: Literal["json", "npz"], max_bytes: int) -> str:
+        """Check it as a parcel, and write it to the disk; return the fault of the parcel, if any."""
+        try:
+            with mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ) as whole, memoryview(whole) as view:
+                check(result_format, view, max_bytes)
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._failed(error)
+        except FedmonError as error:
+            return str(error)
+        except (RecursionError, MemoryError) as error:
+            return f"it is too complicated to be checked ({type(error).__name__})"
+        return ""
+
+    def discard(self) -> None:
+        """Remove it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _failed(self, error: OSError) -> None:
+        self.problem = f"{self._path}: {error.strerror}"
+        self.discard()
+
+
+def _made(path: Path, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+
+
 class Signals:
     """Turns signals into readiness of ``descriptor``; belongs to the main thread.
 
-    A job is to end when one of SIGTERM, SIGHUP and SIGINT came; ``stop.json`` says why.
+    SIGTERM, SIGHUP and SIGINT end the job; ``stop.json`` says why.
     """
 
     def __init__(self, folder: JobFolder) -> None:
@@ -328,45 +417,41 @@ class Signals:
         self.descriptor, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *_ENDS):
-            signal.signal(number, lambda *_: None)  # being called is what writes its number into the pipe
-        # The daemon waits for these with them blocked, and who it starts inherits that.
+            signal.signal(number, lambda *_: None)  # a handler makes Python write the number into the pipe
+        # The daemon blocks these for its sigwait, and its children inherit that.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *_ENDS))
 
     def asked(self) -> Verdict | None:
-        """Return why the job is to end, if that was asked since the last call."""
-        came = set[int]()
+        """Return why the job has to end, if that was asked since the last call."""
+        came = b""
         with contextlib.suppress(BlockingIOError):
             while numbers := os.read(self.descriptor, 4096):
-                came |= set(numbers)
-        ends = [number for number in _ENDS if number in came]
-        return (
-            self.asked_by_file()
-            or Verdict(
-                JobState.LOST,
-                f"what watches over the job was ended by {ends[0].name}, as when the machine or its service stops",
-            )
-            if ends
-            else None
-        )
+                came += numbers
+        by = next((number.name for number in _ENDS if number in came), "")
+        if not by:
+            return None
+        lost = f"the keeper of the job was ended by {by}, as when the machine or its service stops"
+        return self.asked_by_file() or Verdict(JobState.LOST, lost)
 
     def asked_by_file(self) -> Verdict | None:
-        """Return why the job is to end; also before there was anybody to signal."""
+        """Return why the job has to end, also if it was asked before the keeper could get a signal."""
         stop = self._folder.stop_asked()
         return None if stop is None else Verdict(stop.state, stop.reason)
 
 
 class Supervision:
-    """One plan from its start to the end of everything that it started.
+    """One plan from its start to the end of all processes that it started.
 
-    Limits are counted by the monotonic clock alone. ``poke()`` tells the daemon of news; it returns False when it
-    cannot now.
+    Limits are counted by the monotonic clock alone. ``lock`` is the descriptor of the job's held lock. ``poke()`` tells
+    the daemon of news; it returns False if it cannot now.
     """
 
     def __init__(
-        self, order: JobOrder, folder: JobFolder, group: JobGroup, signals: Signals, poke: Callable[[], bool]
+        self, order: JobOrder, folder: JobFolder, lock: int, group: JobGroup, signals: Signals, poke: Callable[[], bool]
     ) -> None:
-        """Make the files of what is kept. Raises OSError."""
+        """Make the files of the job. Raises OSError."""
         self._order, self._folder, self._group, self._signals, self._tell = order, folder, group, signals, poke
+        self._lock = lock
         self._meter = Meter(order, group)
         self._log = EventLog(folder.path / EVENTS, mono=time.monotonic())
         self._result = ResultFile(folder.result)
@@ -378,7 +463,6 @@ class Supervision:
         self._poke_at: float | None = None
         self._poked = float("-inf")
         self._kill_at: float | None = None
-        self._known: frozenset[Known] = frozenset()
         self._pid, self._started, self._begun = 0, 0.0, 0.0
         self._cut: Verdict | None = None
         self._said: Failure | None = None
@@ -389,7 +473,7 @@ class Supervision:
         self._left: list[Known] = []
 
     def begin(self, pid: int, pipes: Sequence[int], *, started: float) -> None:
-        """Take the first process, and our ends of its stdout, stderr and channel, which do not block."""
+        """Take over the first process, and our ends of its stdout, stderr and channel, which do not block."""
         self._pid, self._started, self._begun = pid, started, time.monotonic()
         takers = (*(each.write for each in self._traces), self._take_frames)
         self._takers = dict(zip(pipes, takers, strict=True))
@@ -404,7 +488,6 @@ class Supervision:
         limits = self._order.limits
         wall_at = self._begun + limits.wall_s
         look_at = self._begun + _FIRST_LOOK_S
-        self._remember([each for each in [relative(self._pid)] if each is not None])
         while self._exit_code is None:
             moments = [wall_at, look_at, self._kill_at, self._poke_at]
             wait_s = min(each for each in moments if each is not None) - time.monotonic()
@@ -424,7 +507,7 @@ class Supervision:
             if self._poke_at is not None and now >= self._poke_at:
                 self._poke_at, self._poked = None if self._tell() else now + POKE_EVERY_S, now
         self._wall_s = time.monotonic() - self._begun
-        self._left = end_all(self._living, timeout_s=_KILL_TIMEOUT_S)
+        self._left = end_all(self._living)
         self._reap()
         self._drain()
 
@@ -451,7 +534,7 @@ class Supervision:
                 refused_forks=self._group.refused_processes(),
                 cpu_s=cpu_s,
                 has_begun=self._has_begun,
-                # What bubblewrap or the interpreter complained about; nothing of the plan has run, so it is not its.
+                # The words of bubblewrap or of the interpreter: the plan has not run.
                 setup="" if self._has_begun else self._folder.stderr(0, _SETUP_BYTES).text.split("\n")[0].strip(),
             )
         )
@@ -508,7 +591,7 @@ class Supervision:
             self._exit_code = exit_code(status, self._order.level)
 
     def _read(self, descriptor: int) -> bool:
-        """Read what there is of one pipe; tell whether there may be more."""
+        """Read a piece from one pipe; return False if no more is there now."""
         try:
             size = os.readv(descriptor, [self._buffer])
         except BlockingIOError:
@@ -542,7 +625,7 @@ class Supervision:
                 self._meter.note_peaks()
 
     def _break(self, error: BadFrameError) -> None:
-        self._broken = f"what the plan sent through its channel is not what fedmon sends: {error}"
+        self._broken = f"the plan sent something else than frames through its channel: {error}"
 
     def _take(self, frame: Frame) -> None:
         now, mono = time.time(), time.monotonic()  # the plan's own clock is the plan's to set
@@ -559,26 +642,15 @@ class Supervision:
                 self._said = frame
 
     def _look(self) -> None:
-        if _is_gone(self._folder.path / LOCK):
+        if not os.fstat(self._lock).st_nlink:
             # No command could find or stop the job now.
             self._end(Verdict(JobState.LOST, "the folder of the job was removed while it ran"), is_gentle=False)
         excess = self._meter.read()
-        self._remember(self._meter.relatives)
         if excess is not None:
             self._end(excess, is_gentle=excess.state is JobState.CPU_LIMIT)
 
-    def _remember(self, relatives: Iterable[Relative]) -> None:
-        """Write down who is to be killed if we are not there to do it."""
-        known = frozenset(Known(each.pid, each.start) for each in relatives)
-        if known != self._known:
-            self._known = known
-            staged = self._folder.path / f".{PROCESSES}"
-            with contextlib.suppress(OSError):  # the disk is full: what descends from those of before is found still
-                staged.write_bytes(b"".join(b"%d %d\n" % each for each in sorted(known)))
-                staged.replace(self._folder.path / PROCESSES)
-
     def _drain(self) -> None:
-        """Read what is still in the pipes: nobody is there to write more."""
+        """Read the rest of the pipes; all writers have ended."""
         until = time.monotonic() + _DRAIN_S
         for descriptor in list(self._takers):
             while descriptor in self._takers and self._read(descriptor) and time.monotonic() < until:
@@ -588,15 +660,6 @@ class Supervision:
                 self._reader.close()
             except BadFrameError as error:
                 self._break(error)
-
-
-def _is_gone(path: Path) -> bool:
-    """Tell whether a file was removed; an error of a network file system does not count as that."""
-    try:
-        path.stat()
-    except OSError as error:
-        return isinstance(error, FileNotFoundError)
-    return False
 
 
 def _problem(said: Failure) -> Problem:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import queue
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +14,17 @@ from typing import Any
 
 import pytest
 
+from fedmon.node.collectors.job.family import descendants
 from fedmon.node.registers.plan_source import PlanStore
 from fedmon.node.registers.plan_workers import PlanChecker
 from fedmon.node.registers.plans import CodeCheck
+from tests.support.waiting import wait_until
 
 Verdicts = queue.Queue[tuple[str, CodeCheck]]
+TOO_MUCH = {
+    "could not be read within 5 s of processor time",
+    "the code is too large or too deeply nested to be read within 512 MB",
+}
 BOMB = b"x = [1, 'text', {1: 2}, lambda y: y + 1]\n" * 300_000
 
 PROBLEMS = {
@@ -124,12 +132,27 @@ def test_a_plan_that_takes_too_much_ends_in_a_problem_and_the_next_is_checked(
     first = _checked(BOMB, store, checker, verdicts)
     second = _checked(b"x = 1\n", store, checker, verdicts)
 
-    assert first.problem in {
-        "could not be read within 5 s of processor time",
-        "could not be read within 15 s",
-        "the code is too large or too deeply nested to be read within 512 MB",
-    }
+    assert first.problem in {"could not be read within 15 s", *TOO_MUCH}
     assert second.problem == ""
+
+
+def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(
+    store: PlanStore, verdicts: Verdicts
+) -> None:
+    with _checking(store.read, verdicts, timeout_s=3.0) as checker:
+        digest = store.write(BOMB)
+        checker.submit(digest)
+        readers = wait_until(lambda: [each.pid for each in descendants(os.getpid()) if _is_reader(each.pid)])
+
+        os.kill(readers[0], signal.SIGTERM)
+
+        assert verdicts.get(timeout=30)[1].problem in {"could not be read within 3 s", *TOO_MUCH}
+
+
+def _is_reader(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"plan_check.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def test_stopping_does_not_wait_for_a_slow_check(store: PlanStore, verdicts: Verdicts) -> None:

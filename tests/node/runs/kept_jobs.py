@@ -13,12 +13,11 @@ from typing import Any, Self
 from fedmon.common.clock import Deadline
 from fedmon.common.wire.runs import Level
 from fedmon.node.collectors.job.family import Relative, relative
-from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.confinement import lay_out
+from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.order import Ending, GivenDataset, JobOrder, Limits
 from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.node.runs.sandbox.kernel import sealed
-from fedmon.plan.runtime import lay_out
 
 MIB = 2**20
 TIMEOUT_S = 30.0

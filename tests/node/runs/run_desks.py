@@ -19,6 +19,7 @@ from fedmon.node.daemon import LocalNode
 from fedmon.node.folder import NodeFolder
 from fedmon.node.requests.dialect import Outgoing
 from tests.support.node_process import CELLS, write_node_folder
+from tests.support.waiting import wait_until
 
 PLAN = b"""from fedmon import TrainingPlan
 
@@ -39,7 +40,7 @@ def digest(content: bytes) -> str:
 class Bench:
     """One node: what it is told with `ask` is answered at once, and what it hands over is done by `work`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_ready: bool = True) -> None:
         self.handed_over: list[Callable[[], object]] = []
         self.sent: list[Outgoing] = []
         self.settings = load_node(path, {})
@@ -53,8 +54,9 @@ class Bench:
         )
         self.path = path
         self.runs = self.local.runs
-        self.runs.start_up()
-        self.runs.confinement.join()
+        if is_ready:
+            self.runs.start_up()
+            wait_until(lambda: self.runs.confinement.is_known, what="the level of confinement")
         self.runs.take_up()
 
     def ask(self, request: Run | Stop | JobStatus) -> dict[str, Any]:
@@ -110,11 +112,11 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(path: Path, **sections: Any) -> Iterator[Bench]:
-    """Open a node that obeys everybody; its settings are written unless the folder is there."""
+def bench(path: Path, *, is_ready: bool = True, **sections: Any) -> Iterator[Bench]:
+    """Open a node that obeys all researchers, by default one that knows its sandbox; settings of the folder stay."""
     if not (path / "node.toml").exists():
         write_node_folder(path, node_id="hospital", url="mqtt://127.0.0.1:1", **sections)
-    node = Bench(path)
+    node = Bench(path, is_ready=is_ready)
     try:
         yield node
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.node.runs.order import JobOrder
+from fedmon.node.runs.folder import JobOrder
 from fedmon.node.runs.sandbox import process
 from fedmon.node.runs.sandbox.cgroup import JobGroup
 

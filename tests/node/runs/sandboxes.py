@@ -21,7 +21,7 @@ import msgspec
 
 import fedmon
 from fedmon.common.wire.runs import Level
-from fedmon.node.runs.order import GivenDataset, Interpreter, JobOrder, Limits
+from fedmon.node.runs.folder import GivenDataset, Interpreter, JobOrder, Limits
 from fedmon.node.runs.sandbox import process
 from fedmon.node.runs.sandbox.interpreter import look_at
 from tests.support.requirements import require

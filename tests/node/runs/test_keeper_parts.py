@@ -13,11 +13,10 @@ import pytest
 
 from fedmon.common.wire.runs import JobState
 from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
-from fedmon.node.runs.folder import JobFolder, end_all, remove_tree
-from fedmon.node.runs.order import ENDING, EVENTS, Limits, Logged, Reported
+from fedmon.node.runs import supervision
+from fedmon.node.runs.folder import ENDING, EVENTS, JobFolder, Limits, Logged, Reported, end_all, remove_tree
 from fedmon.node.runs.sandbox.kernel import RLIMIT_LOCKS
-from fedmon.node.runs.supervision import Seen, Verdict, decide, exit_code, size_of
-from fedmon.node.runs.trace import BURST, MAX_EVENTS, EventLog
+from fedmon.node.runs.supervision import BURST, EventLog, Seen, Verdict, decide, exit_code, size_of
 from fedmon.plan.frame_reader import Failure
 from tests.support.waiting import wait_until
 
@@ -102,13 +101,16 @@ def test_reports_beyond_the_rate_are_counted_and_said_once(tmp_path: Path) -> No
     assert "a second" in lines[0]
 
 
-def test_there_is_an_end_to_what_is_kept_of_one_job(tmp_path: Path) -> None:
+def test_the_events_of_one_job_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "MAX_EVENTS_BYTES", 100_000)
     log = EventLog(tmp_path / EVENTS, mono=0.0)
-    for number in range(MAX_EVENTS + 1000):
-        log.add_bounded(Logged(t=1.0, level="INFO", message=""), mono=float(number))
+    for number in range(5000):
+        log.add_bounded(Logged(t=1.0, level="INFO", message="x" * 100), mono=float(number))
 
-    assert len((tmp_path / EVENTS).read_bytes().splitlines()) == MAX_EVENTS + 1
-    assert log.dropped == 1000
+    assert (tmp_path / EVENTS).stat().st_size < 101_000
+    last = JobFolder(tmp_path).last_events(1000)[-1]
+    assert isinstance(last, Logged)
+    assert "left out" in last.message
 
 
 def test_half_a_line_of_a_full_disk_loses_that_line_alone(tmp_path: Path) -> None:

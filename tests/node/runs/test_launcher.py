@@ -15,9 +15,8 @@ import pytest
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.runs import JobState, Level
 from fedmon.node.collectors.job.family import relative
-from fedmon.node.runs.folder import JobFolder, Known, send
+from fedmon.node.runs.folder import TMP, JobFolder, Known, Logged, Reported, Started, send
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.order import EVENTS, PROCESSES, TMP, Logged, Reported, Started
 from fedmon.node.runs.sandbox.cgroup import left_folders
 from tests.node.runs.kept_jobs import KeptJobs, left_of
 from tests.support.waiting import wait_until
@@ -81,7 +80,7 @@ def test_a_launcher_that_was_stopped_before_it_began_never_begins() -> None:
 
     launcher.start()
 
-    assert launcher.pid is None
+    assert launcher._process is None
 
 
 def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
@@ -217,15 +216,13 @@ def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
 
 
 def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> None:
-    # given a process that left its family and its environment, and of which nobody could write down the number
+    # given a process that left its family and its environment
     folder = jobs.launch(HIDES, jobs.order("hidden"))
     text = wait_until(lambda: folder.stdout(0, 100).text, what="the hidden process")
     hidden = relative(int(text))
     assert hidden is not None
     os.kill(keeper_of(folder).pid, signal.SIGKILL)
     wait_until(lambda: not folder.is_alive())
-    for name in (PROCESSES, EVENTS):
-        (folder.path / name).unlink()
     assert relative(hidden.pid) is not None
 
     # when what is left is looked for
@@ -253,33 +250,27 @@ def test_a_job_that_lost_its_keeper_is_not_begun_again(jobs: KeptJobs) -> None:
     assert left_of("once") == []
 
 
-def test_a_process_that_got_the_number_of_a_leftover_is_left_alone(tmp_path: Path) -> None:
+def test_a_process_that_got_the_number_of_another_gets_no_signal_for_it() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
         now = relative(stranger.pid)
         assert now is not None
-        folder = JobFolder(tmp_path / "a")
-        folder.path.mkdir()
-        (folder.path / PROCESSES).write_text(f"{now.pid} {now.start - 1}\n")
 
         assert not send(Known(now.pid, now.start - 1), signal.SIGKILL)
-        assert folder.kill_leftovers() == []
         assert stranger.poll() is None
-        (folder.path / PROCESSES).write_text(f"{now.pid} {now.start}\n")
-        assert folder.kill_leftovers() == [now.pid]
-        assert stranger.wait(10) == -signal.SIGKILL
+        assert send(Known(now.pid, now.start), signal.SIGKILL)
 
 
 def test_a_launcher_that_was_killed_is_started_again_and_its_jobs_go_on(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("before"))
     started(folder)
-    first = jobs.launcher.pid
+    first = jobs.launcher._process
     assert first is not None
 
-    os.kill(first, signal.SIGKILL)
+    first.kill()
     ending, _ = jobs.run("return {}", "after")
 
     assert ending.state is JobState.SUCCEEDED
-    assert jobs.launcher.pid != first
+    assert jobs.launcher._process is not first
     assert folder.is_alive()
     stop(jobs, folder)
 
@@ -306,9 +297,10 @@ def test_a_job_goes_on_without_its_daemon(tmp_path: Path) -> None:
 def test_launcher_and_keeper_are_small_named_and_know_no_environment(jobs: KeptJobs) -> None:
     folder = jobs.launch(FOREVER, jobs.order("job-12"))
     started(folder)
-    launcher, keeper = jobs.launcher.pid, keeper_of(folder).pid
+    launcher, keeper = jobs.launcher._process, keeper_of(folder).pid
+    assert launcher is not None
 
-    for pid, name in ((launcher, "fedmon-launcher"), (keeper, "fedmon-keeper")):
+    for pid, name in ((launcher.pid, "fedmon-launcher"), (keeper, "fedmon-keeper")):
         assert Path(f"/proc/{pid}/comm").read_text().strip() == name
         environment = Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").split(b"\0")
         assert [each.partition(b"=")[0] for each in environment] == [b"PYTHONPATH"]

@@ -66,10 +66,10 @@ def test_in_the_sandbox_a_plan_shows_what_it_reports_logs_and_returns(plan: Path
     assert [(each["step"], each["values"]) for each in said["scalars"]] == [(1, {"age": 45.0})]
     assert [each["message"] for each in said["logs"]] == ["given years"]
     assert [(each["name"], each["type"], each["shape"]) for each in said["result"]["values"]] == [
-        ("n", "number", None),
-        ("weights", "object", None),
-        ("weights.w", "float64", [2, 3]),
-        ("inputs", "object", None),
+        ("n", "int", None),
+        ("weights", "dict", None),
+        ("inputs", "dict", None),
+        ("weights.w", "<f8", [2, 3]),
     ]
     assert said["usage"]["wall_s"] > 0
     assert "printed" in done.stderr

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,12 @@ import pytest
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
-from fedmon.node.runs.folder import JobFolder
+from fedmon.node.runs.folder import ORDER, JobFolder
 from fedmon.node.runs.register import JobRegister, stop_jobs_of
 from fedmon.node.runs.service import ActiveJob
 from tests.node.runs.run_desks import PLAN, Bench, bench, envelope, run
+from tests.support.node_process import NodeProcess, plain_environment, write_node_folder
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 WAITS = b"""import time
@@ -181,6 +182,54 @@ def test_each_outcome_brings_itself_and_not_all_that_wait_again(node: Bench) -> 
     assert sorted(sent) == sorted(2 * jobs)
 
 
+def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_path: Path) -> None:
+    # given a node that has not looked yet
+    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}) as node:
+        sha256, dataset_id, jobs = node.approve(), node.offer(), [new_id(), new_id()]
+
+        # when two jobs are asked for, one of which is stopped before the node has looked
+        told = [node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))["job"] for job_id in jobs]
+        node.ask(Stop(job_id=jobs[1], **envelope()))
+        node.runs.start_up()
+
+        # then one runs and the other does not
+        assert [(job["state"], job["sandbox"]) for job in told] == [("starting", None)] * 2
+        assert [over(node, job_id)["job"]["state"] for job_id in jobs] == ["succeeded", "stopped"]
+
+
+def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}, runs={"python": "/bin/false"}) as node:
+        job_id = new_id()
+        node.ask(run(node.approve(), job_id=job_id))
+        node.runs.start_up()
+
+        job = over(node, job_id)["job"]
+
+    assert (job["state"], "confine plans at level 'none'" in job["reason"]) == ("not-started", True)
+
+
+def test_a_node_killed_while_it_tries_its_sandbox_leaves_no_files(tmp_path: Path) -> None:
+    # given a node that is killed during a trial
+    folder = write_node_folder(tmp_path / "n", node_id="hospital", url="mqtt://127.0.0.1:1")
+    temporary, trial = tmp_path / "tmp", folder / "trial"
+    temporary.mkdir()
+    with NodeProcess(folder, environ=plain_environment(TMPDIR=str(temporary))) as node:
+        wait_until((trial / "job" / ORDER).exists, what="a trial")
+        node.kill()
+
+        # when it is started again
+        node.start()
+
+        def sandbox() -> object:
+            live = json.loads(fedmon_here("node", "status", "--json", "--dir", str(folder)).stdout)["live"]
+            return live and live["sandbox"]
+
+        wait_until(sandbox, what="the sandbox")
+
+        # then nothing of the trial is left
+        assert (list(temporary.iterdir()), trial.exists()) == ([], False)
+
+
 def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
     # given a node that dies between the commit and the start: what comes after the commit never happens
     job_id = new_id()
@@ -222,28 +271,14 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
         assert over(node, goes_on)["job"]["state"] == "stopped-by-owner"
 
 
-def test_a_job_whose_keeper_is_killed_is_lost_and_nothing_of_it_runs(node: Bench) -> None:
-    sha256, job_id = node.approve(WAITS, "waits"), new_id()
-    node.ask(run(sha256, job_id=job_id))
-    going = begun(node, job_id)
-    keeper = going.folder.keeper()
-    assert keeper is not None
-
-    os.kill(keeper.pid, signal.SIGKILL)
-
-    assert over(node, job_id)["job"]["state"] == "lost"
-    assert going.folder.kill_leftovers() == []
-    assert node.ask(run(node.approve(), dataset_id=node.offer()))["command"] == "run"
-
-
 def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
     sha256, before, after = node.approve(WAITS, "waits"), new_id(), new_id()
     node.ask(run(sha256, job_id=before))
     begun(node, before)
-    pid = node.runs.launcher.pid
-    assert pid is not None
+    launcher = node.runs.launcher._process
+    assert launcher is not None
 
-    os.kill(pid, signal.SIGKILL)
+    launcher.kill()
     node.ask(run(sha256, job_id=after))
     begun(node, after)
 

@@ -17,7 +17,7 @@ import pytest
 
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import Level
-from fedmon.node.runs.order import GivenDataset
+from fedmon.node.runs.folder import GivenDataset
 from fedmon.node.runs.sandbox import bubblewrap, landlock, process
 from tests.node.runs.sandboxes import LAUNCHER, LIMITS, PROBES, Machine, launcher_environment, machine, python_for
 from tests.support.requirements import require

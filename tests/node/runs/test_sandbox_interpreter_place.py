@@ -7,14 +7,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fedmon.node.runs.confinement import Trials
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox import bubblewrap
 from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.trial import strongest_level
 from tests.support.requirements import require
 
 
-def test_a_python_below_the_folder_that_the_sandbox_covers_can_be_used() -> None:
+def test_a_python_below_the_folder_that_the_sandbox_covers_can_be_used(tmp_path: Path) -> None:
     require(bubblewrap.program(), "bubblewrap is not installed")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -22,7 +22,7 @@ def test_a_python_below_the_folder_that_the_sandbox_covers_can_be_used() -> None
 
         launcher = Launcher(lambda _: None)
         try:
-            level, reasons = strongest_level(launcher, look_at(python))
+            level, reasons = Trials(launcher, tmp_path / "trial", tmp_path / "runtime").strongest_level(look_at(python))
         finally:
             launcher.stop()
 

@@ -15,24 +15,24 @@ import pytest
 import fedmon
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.wire.runs import JobState, Level
+from fedmon.node.runs.confinement import SELF_TEST, Trials
+from fedmon.node.runs.folder import JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
-from fedmon.node.runs.order import JobOrder, Limits
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.node.runs.sandbox.cgroup import JobGroup, kill_in
 from fedmon.node.runs.sandbox.interpreter import look_at
-from fedmon.node.runs.trial import SELF_TEST, launched, problem_with, strongest_level
 from tests.support.requirements import require
 
 
 @pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    running = Launcher(lambda _: None)
-    yield running
-    running.stop()
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
+    folder, launcher = tmp_path_factory.mktemp("trials"), Launcher(lambda _: None)
+    yield Trials(launcher, folder / "trial", folder / "runtime")
+    launcher.stop()
 
 
-def test_the_strongest_level_that_works_is_found_and_why_not_a_stronger_one(launcher: Launcher) -> None:
-    level, reasons = strongest_level(launcher, look_at(None), ["/dev/no-such-device"])
+def test_the_strongest_level_that_works_is_found_and_why_not_a_stronger_one(trials: Trials) -> None:
+    level, reasons = trials.strongest_level(look_at(None), ["/dev/no-such-device"])
 
     expected = "bubblewrap" if bubblewrap.program() else "landlock" if landlock.abi() else "limits"
     assert expected == level
@@ -40,20 +40,20 @@ def test_the_strongest_level_that_works_is_found_and_why_not_a_stronger_one(laun
     assert "/dev/no-such-device" in reasons["devices"]
 
 
-def test_each_level_that_this_machine_has_passes_its_self_test(launcher: Launcher) -> None:
+def test_each_level_that_this_machine_has_passes_its_self_test(trials: Trials) -> None:
     interpreter = look_at(None)
     tried: list[Level] = ["limits"]
     if landlock.abi():
         tried.append("landlock")
 
-    assert [problem_with(launcher, each, interpreter) for each in tried] == [""] * len(tried)
+    assert [trials.problem_with(each, interpreter) for each in tried] == [""] * len(tried)
 
 
 @pytest.mark.parametrize(
     ("level", "problem"), [("bubblewrap", "processes of this machine"), ("landlock", "can be read")]
 )
 def test_a_level_that_confines_nothing_does_not_pass(
-    launcher: Launcher, level: Level, problem: str, tmp_path: Path
+    trials: Trials, level: Level, problem: str, tmp_path: Path
 ) -> None:
     # given the plan that a level is tried with, run at a weaker one
     require(landlock.abi(), "this kernel has no Landlock")
@@ -68,7 +68,7 @@ def test_a_level_that_confines_nothing_does_not_pass(
         arguments={"level": level, "secret": str(secret), "outside": os.getpid()},
     )
 
-    with launched(launcher, order, SELF_TEST.read_bytes()) as folder:
+    with trials.running(order, SELF_TEST.read_bytes()) as folder:
         folder.wait()
         ending, result = folder.ending(), folder.result.read_bytes()
 

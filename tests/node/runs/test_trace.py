@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmon.common.wire.runs import TracePiece
-from fedmon.node.runs.trace import TraceWriter, read_trace
+from fedmon.node.runs.folder import TraceWriter, read_trace
 
 
 def whole(path: Path, max_bytes: int = 1000, start: int = 0) -> tuple[str, int]:
@@ -42,10 +42,12 @@ def test_of_more_the_first_and_the_last_bytes_are_kept_and_the_rest_is_counted(t
 
     text, skipped = whole(tmp_path / "t")
 
-    assert text.encode() == printed[:2048] + printed[-2048:]
-    assert skipped == len(printed) - 4096
+    last = len(text) - 2048
+    assert 1024 <= last <= 2048
+    assert text.encode() == printed[:2048] + printed[-last:]
+    assert skipped == len(printed) - len(text)
     assert read_trace(tmp_path / "t", 0, 10).size_bytes == len(printed)
-    assert (tmp_path / "t").stat().st_size < 4096 + 100
+    assert sum(each.stat().st_size for each in tmp_path.iterdir()) == len(text)
 
 
 @settings(max_examples=100, deadline=None)
@@ -123,7 +125,6 @@ def test_a_full_disk_loses_what_is_printed_and_stops_nobody(tmp_path: Path) -> N
 
     trace.write(b"lost" * 100)
 
-    assert trace.total == 404
     assert read_trace(tmp_path / "t", 0, 100).text == "kept"
 
 

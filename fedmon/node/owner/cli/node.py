@@ -231,7 +231,7 @@ def _troubles(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> It
 
 def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
     """Return why no plan can run here; empty if plans can, or while the node still finds out."""
-    from fedmon.node.runs.order import is_weaker
+    from fedmon.node.runs.folder import is_weaker
 
     if live["sandbox_problem"] or (live["sandbox"] is None and not live["sandbox_reasons"]):
         return str(live["sandbox_problem"])

@@ -1,1 +1,1 @@
-"""What keeps a plan from everything that it was not given."""
+"""The confinement of plans to their files, their limits and no network."""

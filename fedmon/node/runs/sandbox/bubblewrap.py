@@ -1,11 +1,10 @@
-"""A job in namespaces of its own, made by bubblewrap: what is not given to it does not exist there.
+"""A job in its own namespaces, made by bubblewrap: files that are not given to it do not exist there.
 
-Left to itself bubblewrap makes its user namespace as late as it runs, and RLIMIT_NPROC, which must be set before, then
-counts all processes of the node's user on this machine. In a namespace that is there already it counts those of the
-job alone. And real root is exempt from that limit: a node that runs as root starts a job as a user who owns nothing.
-That user could reach neither data below a closed folder nor the private files of another. So root clones what is to
-be seen, read-only and with its owner shown as that user (an idmapped mount), into a folder that only this process has.
-Source: mount_setattr(2), open_tree(2), move_mount(2).
+By itself bubblewrap makes its user namespace after RLIMIT_NPROC must be set, which then counts all processes of the
+node's user on this machine. In a namespace from before it counts those of the job alone. Real root is exempt from that
+limit: a node that runs as root starts a job as a user who owns nothing. That user could not read private files or data
+below a closed folder. So root clones the given files, read-only and with that user as their owner (an idmapped mount),
+into a folder that only this process has. Source: mount_setattr(2), open_tree(2), move_mount(2).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.node.runs.order import JobOrder
+from fedmon.node.runs.folder import JobOrder
 from fedmon.node.runs.sandbox import kernel
 
 RUNTIME, DATA, TMP = "/runtime", "/data", "/tmp"  # noqa: S108 - the sandbox's own
@@ -30,13 +29,13 @@ HIDDEN_IN_PROC = (
     *("acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"),
     "timer_stats",
 )
-"""What containers hide of the machine, too. Source: Moby, oci/defaults.go, masked paths."""
+"""Containers hide the same. Source: Moby, oci/defaults.go, masked paths."""
 INSIDE = 65534
-"""Who a plan is inside: nobody, and his group."""
+"""The user and group of a plan inside."""
 STAGE = "/tmp"  # noqa: S108 - covered by a file system of our own
 """Covered in the mount namespace of the job's first process alone; every machine has it."""
 
-# systemd's docs/UIDS-GIDS.md leaves 1879048192 to 2147483647 to nobody at all.
+# systemd's docs/UIDS-GIDS.md assigns 1879048192 to 2147483647 to no user.
 _FIRST_SPARE = 1_879_048_192
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 _AT_SYMLINK_NOFOLLOW = 0x100
@@ -44,7 +43,7 @@ _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_IDMAP = 0x1, 0x2, 0x4, 0x10_0000
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be seen inside; ``public`` where all of it is meant for everybody, as an installed program is."""
+    """A file or folder that exists inside; ``public`` if all users may read it, as an installed program."""
 
     path: str
     inside: str
@@ -52,17 +51,17 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def program() -> str | None:
-    """Return where bubblewrap is installed; None where it is not."""
+    """Return the path of bubblewrap; None if it is not installed."""
     return shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")
 
 
 def data_path(order: JobOrder) -> str | None:
-    """Return where the dataset lies inside."""
+    """Return the path of the dataset inside."""
     return None if order.dataset is None else f"{DATA}/{Path(order.dataset.path).name}"
 
 
 def given(order: JobOrder) -> list[Given]:
-    """Return what is to be seen inside; links are made anew and not among them."""
+    """Return the files and folders that exist inside, without links, which are made anew."""
     needs = order.interpreter.needs
     found = [Given(path=each, inside=each, public=True) for each in needs if not Path(each).is_symlink()]
     found.append(Given(path=order.runtime, inside=RUNTIME))
@@ -73,19 +72,19 @@ def given(order: JobOrder) -> list[Given]:
 
 
 def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, seccomp: int) -> list[str]:
-    """Return bubblewrap's options; ``lies_at`` says where something lies if not at its path.
+    """Return bubblewrap's options; ``lies_at`` has the places of files that are not at their paths.
 
     ``namespace`` and ``seccomp`` are descriptors.
     """
     words = [
         *("--userns", str(namespace)),
-        # bubblewrap would leave that descriptor to the plan. One to block on is read (which fails at once) and closed.
+        # bubblewrap would leave that descriptor to the plan; one to block on it reads (which fails at once) and closes.
         *("--block-fd", str(namespace)),
         *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),
         *("--add-seccomp-fd", str(seccomp)),
-        # One file system holds all that a job writes, so one size bounds it; semaphores and shared memory lie there
-        # too. It comes first: an interpreter may itself lie below /tmp.
+        # One file system with one size for all files of a job, semaphores and shared memory too. It comes first,
+        # because an interpreter may lie below /tmp.
         *("--size", str(order.limits.tmp_bytes), "--tmpfs", TMP),
     ]
     for need in order.interpreter.needs:
@@ -99,12 +98,12 @@ def options(order: JobOrder, lies_at: Mapping[str, str], *, namespace: int, secc
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         words += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
     words += ["--symlink", TMP, "/dev/shm"]  # noqa: S108
-    # Settings of the machine lie below /proc, and whoever is root outside may write them without any capability.
+    # Settings of the machine lie below /proc, and a user who is root outside may write them without any capability.
     return [*words, "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", TMP]
 
 
 def _covers() -> Iterator[str]:
-    """Yield the options that hide files of /proc: what covers one cannot be opened, and in a folder is nothing."""
+    """Yield the options that hide files of /proc: a covered file cannot be opened, a covered folder is empty."""
     for path in (Path("/proc", name) for name in HIDDEN_IN_PROC):
         if path.is_dir():
             yield from ("--tmpfs", str(path), "--remount-ro", str(path))
@@ -113,7 +112,7 @@ def _covers() -> Iterator[str]:
 
 
 def spare_user() -> int:
-    """Return a user id that owns nothing on this machine; another one for each living process that asks."""
+    """Return a user id that owns nothing on this machine, different for each living process."""
     chosen = _FIRST_SPARE + os.getpid()
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _, count = (int(word) for word in line.split())
@@ -123,7 +122,7 @@ def spare_user() -> int:
 
 
 def own_namespace(user: int, group: int) -> int:
-    """Return a descriptor of a new user namespace of ``user``, in which he is INSIDE and nobody else exists.
+    """Return a descriptor of a new user namespace of ``user``, its only user, who is INSIDE there.
 
     No further user namespace can be made in it. Needs root for a user other than this process's own.
     Raises OSError where this kernel or its administrator allows no user namespaces.
@@ -154,7 +153,7 @@ def become_user(user: int, group: int) -> None:
 def _namespace(
     become: Callable[[], None] = lambda: None, settle: Callable[[], None] = lambda: None, maps: tuple[str, ...] = ()
 ) -> int:
-    """Have a child make a user namespace, and keep it by its descriptor when the child is gone."""
+    """Make a user namespace in a child, and keep it by its descriptor after the child's end."""
     ready, say_ready = os.pipe()
     done, say_done = os.pipe()
     child = os.fork()
@@ -188,15 +187,15 @@ def _namespace(
 
 
 def staged_paths(sources: Iterable[Given]) -> dict[str, str]:
-    """Return where everything will lie once it is staged."""
+    """Return the places of everything after `stage`."""
     return {source.path: f"{STAGE}/{number}" for number, source in enumerate(sources)}
 
 
 def stage(sources: Iterable[Given], *, user: int, group: int) -> bool:
-    """Lay everything ready in a mount namespace of this process; tell whether ``user`` can read all of it. For root.
+    """Mount everything in a mount namespace of this process; return True if ``user`` can read all of it. For root.
 
-    He cannot where a file system does not know idmapped mounts and its files are not meant for everybody; then only
-    their owner can. Raises OSError for what is not there.
+    That fails if a file system has no idmapped mounts and its files are not open to all users. Raises OSError for a
+    missing file.
     """
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
@@ -230,13 +229,13 @@ def stage(sources: Iterable[Given], *, user: int, group: int) -> bool:
 
 
 def _is_open(source: Given, about: os.stat_result) -> bool:
-    """Tell whether everybody may read it; of a folder that is not public nobody knows what is in it."""
+    """Return True if all users may read it; a folder that is not public may hold closed files."""
     wanted = 0o5 if stat.S_ISDIR(about.st_mode) else 0o4
     return about.st_mode & wanted == wanted and (source.public or not stat.S_ISDIR(about.st_mode))
 
 
 def _protect(tree: int, shifted: int | None) -> None:
-    """Set the attributes of a cloned tree: read-only, and under another owner when ``shifted`` is given."""
+    """Set the attributes of a cloned tree: read-only, and under another owner if ``shifted`` is given."""
     wanted = _ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV
     attributes = (ctypes.c_uint64 * 4)(wanted | (0 if shifted is None else _ATTR_IDMAP), 0, 0, shifted or 0)
     flags, size = kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, ctypes.sizeof(attributes)

@@ -1,4 +1,4 @@
-"""A cgroup for one job that holds it to its memory and its number of processes, where this user may make one."""
+"""A cgroup for one job that bounds its memory and its processes, if this user may make one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONTROLLERS = "+memory +pids"
 
 
 def left_folders(name: str, told: str = "") -> list[Path]:
-    """Return the folders of the cgroup of a job without keeper: below ours, or where the keeper told that it is."""
+    """Return the folders of the cgroup of a job without keeper: below ours, or at the path that the keeper wrote."""
     mine = paths_of(THIS_MACHINE.proc, "self")
     above = Path(told.strip("/")).parent
     found = set()
@@ -25,23 +25,23 @@ def left_folders(name: str, told: str = "") -> list[Path]:
 
 
 def kill_in(folders: Iterable[Path]) -> None:
-    """End all processes of cgroups at once, where the kernel can: one that forks without end is hard to catch."""
+    """Kill all processes of cgroups at once, if the kernel can: an endless forker is hard to catch."""
     for each in folders:
         _write(each / "cgroup.kill", "1")
 
 
 class JobGroup(OwnCgroup):
-    """The cgroup of one job; ``path`` is empty where none could be made, and then nothing here has an effect.
+    """The cgroup of one job; if none could be made ``path`` is empty, and the methods have no effect.
 
-    ``holds_memory`` and ``holds_processes`` tell which limits the kernel keeps; what it does not keep, the keeper has
-    to look after. Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and cgroup-v1/pids.rst.
+    ``holds_memory`` and ``holds_processes`` name the limits that the kernel enforces; the keeper enforces the others.
+    Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and cgroup-v1/pids.rst.
     """
 
     def __init__(self, name: str, *, memory_bytes: int, processes: int, root: Path = THIS_MACHINE.cgroup) -> None:
         super().__init__(name, root=root)
         self._unified, self._old = self.folders.get(UNIFIED), self.folders.get("memory")
         if self._unified is not None and (self._unified.parent / "cgroup.subtree_control").exists():
-            # Refused where the cgroup above holds processes, as that of a service does.
+            # Refused if the cgroup above holds processes, as that of a service does.
             _write(self._unified.parent / "cgroup.subtree_control", _CONTROLLERS)
         if self._old is not None:
             self.holds_memory = _write(self._old / "memory.limit_in_bytes", str(memory_bytes))
@@ -53,7 +53,7 @@ class JobGroup(OwnCgroup):
         self.holds_processes = _write(self._pids and self._pids / "pids.max", str(processes))
 
     def cpu_s(self) -> float | None:
-        """Return the CPU time of all that ever ran in it, in seconds; None where it is not counted."""
+        """Return the CPU time of all its processes so far, in seconds; None if it is not counted."""
         if "cpuacct" in self.folders:
             ns = _number(self.folders["cpuacct"] / "cpuacct.usage")
             return None if ns is None else ns / 1e9
@@ -61,19 +61,19 @@ class JobGroup(OwnCgroup):
         return None if us is None else us / 1e6
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the most that its processes had at once, file systems in memory among it; None if not counted."""
+        """Return the peak memory of its processes together, with file systems in memory; None if not counted."""
         if self._old is not None:
             return _number(self._old / "memory.max_usage_in_bytes")
         return _number(self._unified and self._unified / "memory.peak")
 
     def ended_for_memory(self) -> int:
-        """Return how many processes the kernel ended because the memory was used up."""
+        """Return the number of processes that the kernel killed for lack of memory."""
         if self._old is not None:
             return _number(self._old / "memory.oom_control", "oom_kill") or 0
         return _number(self._unified and self._unified / "memory.events", "oom_kill") or 0
 
     def refused_processes(self) -> int:
-        """Return how many times a process or thread was refused because there were too many."""
+        """Return how often a process or thread was refused because there were too many."""
         return _number(self._pids and self._pids / "pids.events", "max") or 0
 
 
@@ -85,7 +85,7 @@ def _write(path: Path | None, text: str) -> bool:
 
 
 def _number(path: Path | None, name: str = "") -> int | None:
-    """Read the number that a file holds, or that it holds of a name; None where there is none."""
+    """Return the number in a file, or in its line of a name; None if there is none."""
     try:
         lines = [] if path is None else path.read_text().splitlines()
         return next((int(line.split()[-1]) for line in lines if line.startswith(f"{name} " if name else "")), None)

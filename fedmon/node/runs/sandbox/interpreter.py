@@ -1,4 +1,4 @@
-"""Which files a Python needs to run, asked of that Python itself: a plan sees these and no others."""
+"""The files that a Python needs to run, by its own answer: a plan sees these and no others."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import json
 import logging
 import os
 import stat
-import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.runs.order import Interpreter
+from fedmon.node.runs.folder import Interpreter
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 20.0
 _MAX_LINKS = 40  # as the kernel follows them, path_resolution(7)
 
-# The modules are those of the standard library that bring shared libraries of the system with them.
+# These modules of the standard library load shared libraries of the system.
 _QUESTION = """
 import json, os, site, sys, sysconfig
 for name in ("bz2", "ctypes", "hashlib", "lzma", "sqlite3", "ssl", "zlib"):
@@ -39,15 +38,15 @@ print(json.dumps({
 
 
 def look_at(python: Path | None) -> Interpreter:
-    """Ask a Python, or with null our own, what it needs.
+    """Ask a Python, by default our own, for the files that it needs.
 
-    Of its search path only the standard library and the folders of installed packages count: what a ``.pth`` file
-    adds may be anything, such as the folder in which fedmon is developed.
-    Raises InvalidInputError when it is no Python that runs here, or one that everybody on this machine could replace:
-    it is asked, and its modules compiled, outside of any sandbox.
+    Of its search path only the standard library and the folders of installed packages count: a ``.pth`` file may add
+    anything, such as the folder in which fedmon is developed.
+    Raises InvalidInputError if it is no Python that runs here, or if every user of this machine could replace it: it
+    answers, and its modules are compiled, outside of any sandbox.
     """
     program = str(Path(python or sys.executable).absolute())
-    if python is not None:  # our own runs already, whoever may change it
+    if python is not None:  # our own runs already
         _refuse_open_to_all([program])
     try:
         done = subprocess.run(
@@ -60,7 +59,8 @@ def look_at(python: Path | None) -> Interpreter:
         )
         told = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise InvalidInputError(f"[runs] python = {program} does not answer as a Python does: {error}") from error
+        why = type(error).__name__ if isinstance(error, subprocess.SubprocessError) else error
+        raise InvalidInputError(f"[runs] python = {program} does not answer as a Python does: {why}") from error
     executable = str(told["executable"])
     roots = [os.path.realpath(each) for each in (*told["library"], *told["packages"])]
     path = [each for each in told["path"] if Path(each).exists() and _is_below(os.path.realpath(each), roots)]
@@ -68,7 +68,7 @@ def look_at(python: Path | None) -> Interpreter:
         _refuse_open_to_all([executable, *path])
     left_out = sorted({each for each in told["path"] if Path(each).exists()} - set(path))
     if left_out:
-        logger.info("plans do not get what is in %s: neither library nor packages of %s", left_out, executable)
+        logger.info("plans do not get %s: neither library nor packages of %s", left_out, executable)
     return Interpreter(
         executable=executable,
         needs=_needs(executable, path, told["mapped"], [told["prefix"], told["base_prefix"]]),
@@ -84,7 +84,7 @@ def _refuse_open_to_all(paths: Iterable[str]) -> None:
                 mode = each.stat().st_mode
             except OSError:
                 continue
-            # In a sticky folder everybody may make files, and nobody replace those of others; stat(2).
+            # In a sticky folder users can make files, but not replace those of others; stat(2).
             if mode & stat.S_IWOTH and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
                 raise InvalidInputError(
                     f"every user of this machine may change {each}, and so the Python that plans run on: take that "
@@ -93,12 +93,11 @@ def _refuse_open_to_all(paths: Iterable[str]) -> None:
 
 
 def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes: Iterable[str]) -> list[str]:
-    """Return links, files and folders, such that none lies in a folder that is there as well."""
+    """Return links, files and folders, none of which lies in another one."""
     own = [os.path.realpath(each) for each in prefixes]
     found = [*_walked(executable), *(step for each in path for step in _walked(each))]
-    loader = _loader(os.path.realpath(executable))
-    if loader:
-        found += _walked(loader)
+    for loader in Path("/").glob("lib*/ld-*.so*"):  # by the names that programs start with; elsewhere it is mapped
+        found += _walked(str(loader))
     for prefix in dict.fromkeys([*own, str(Path(executable).parent.parent)]):
         settings = Path(prefix, "pyvenv.cfg")
         if settings.exists():
@@ -108,7 +107,7 @@ def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes
         folder = str(Path(library).parent)
         if not Path(library).exists():
             continue
-        # In a folder of libraries lie those that packages ask for; elsewhere the one is all that is known to be meant.
+        # Packages need other libraries of the same folder too; outside of folders of libraries just this file is given.
         found += _walked(folder if _is_below(folder, [*_SYSTEM, *(f"{each}/lib" for each in own)]) else library)
     if any(each.startswith("/usr/") for each in found):
         # Debian chooses between builds of one library, such as BLAS, by links in /etc/alternatives.
@@ -121,7 +120,7 @@ _SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "
 
 
 def _walked(path: str) -> Iterator[str]:
-    """Return the links that lie on the way to a path, and what is at its end."""
+    """Return the links on the way to a path, and the file or folder at its end."""
     for _ in range(_MAX_LINKS):
         whole, here = Path(os.path.normpath(path)), Path("/")
         for part in whole.parts[1:]:
@@ -133,26 +132,6 @@ def _walked(path: str) -> Iterator[str]:
         else:
             yield str(here)
             return
-
-
-def _loader(executable: str) -> str | None:
-    """Return the loader that a program names in itself (PT_INTERP); null for a program that needs none.
-
-    Source: elf(5).
-    """
-    with open(executable, "rb") as file:
-        head = file.read(64)
-        if head[:4] != b"\x7fELF" or head[4] != 2 or head[5] != 1:  # 64 bits, little-endian
-            return None
-        start, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
-        file.seek(start)
-        headers = file.read(size * count)
-        for number in range(count):
-            kind, offset, length = struct.unpack_from("<I4xQ16xQ", headers, number * size)
-            if kind == 3:
-                file.seek(offset)
-                return os.fsdecode(file.read(length).rstrip(b"\0"))
-    return None
 
 
 def _is_below(path: str, roots: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Calls of the kernel that Python has no name for; every one raises OSError as Python's own do."""
+"""Calls of the kernel that Python does not have; each raises OSError as Python's own do."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 RLIMIT_LOCKS = 10
 """Source: Linux include/uapi/asm-generic/resource.h; Python has no name for it."""
 
-# One number on all architectures: what came after 2019 is numbered alike everywhere.
-OPEN_TREE, MOVE_MOUNT, CLOSE_RANGE, MOUNT_SETATTR = 428, 429, 436, 442
+# Calls since 2019 have the same number on all architectures.
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
-_CLOSE_RANGE_CLOEXEC = 4
 _CAPABILITY_VERSION_3 = 0x2008_0522
 _MOST_CAPABILITIES = 64
 # Each bit with its lock: root is no more than others, and a change of uid brings no capabilities.
@@ -53,7 +52,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """Set how the kernel treats this process; its manual page has the options."""
+    """Change how the kernel treats this process; the manual page has the options."""
     filled = [*arguments, 0, 0, 0, 0][:4]
     _checked(_libc.prctl(option, *(ctypes.c_ulong(each) for each in filled)))
 
@@ -65,12 +64,12 @@ def name_process(name: bytes) -> None:
 
 
 def no_new_privileges() -> None:
-    """Have nothing that this process becomes gain rights by set-uid bits or capabilities of files."""
+    """Ignore set-uid bits and capabilities of files from now on, in children too."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability for good, also those that root would get back by starting a program."""
+    """Give up all capabilities for good, also those that root regains at exec."""
     for capability in range(_MOST_CAPABILITIES):
         try:
             prctl(PR_CAPBSET_DROP, capability)
@@ -86,15 +85,11 @@ def drop_capabilities() -> None:
     _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
 
 
-def close_on_exec(first: int) -> None:
-    """Have every descriptor from ``first`` on closed when this process becomes another program."""
-    try:
-        syscall(CLOSE_RANGE, first, 0xFFFF_FFFF, _CLOSE_RANGE_CLOEXEC)
-    except OSError:  # before Linux 5.11
-        for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-            if number >= first:
-                with contextlib.suppress(OSError):  # the one that listed this folder
-                    os.set_inheritable(number, False)  # noqa: FBT003 - os takes no name for it
+def close_on_exec() -> None:
+    """Close all descriptors at exec."""
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists this folder
+            os.set_inheritable(int(each.name), False)  # noqa: FBT003 - os takes no name for it
 
 
 def sealed(name: str, content: bytes | memoryview) -> int:

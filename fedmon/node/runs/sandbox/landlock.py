@@ -1,4 +1,4 @@
-"""Landlock: what a process may touch of the file system and the network, as far as this kernel can hold it.
+"""Landlock: rules for a process about files and the network, as far as this kernel has them.
 
 Source: Linux Documentation/userspace-api/landlock.rst and include/uapi/linux/landlock.h, ABI 1 to 7.
 """
@@ -24,7 +24,7 @@ _BIND_AND_CONNECT_TCP = 0b11
 
 
 def abi() -> int:
-    """Return the version of this kernel's Landlock; 0 where it has none."""
+    """Return the version of this kernel's Landlock; 0 without Landlock."""
     try:
         return kernel.syscall(kernel.LANDLOCK_CREATE_RULESET, None, 0, _CREATE_VERSION)
     except OSError:
@@ -37,9 +37,9 @@ def rights(version: int) -> int:
 
 
 def restrict(*, readable: Iterable[str], writable: Iterable[str], devices: Iterable[str]) -> None:
-    """Deny this process, for good, everything but what is named; and TCP, signals and abstract sockets to others.
+    """Deny this process, for good, all other files; and TCP, signals and abstract sockets to others.
 
-    Needs no_new_privs. What is named and does not exist is left out. Raises OSError without Landlock.
+    Needs no_new_privs. Missing files are left out. Raises OSError without Landlock.
     """
     version = abi()
     handled = rights(version)
@@ -48,7 +48,7 @@ def restrict(*, readable: Iterable[str], writable: Iterable[str], devices: Itera
     header = struct.pack("=QQQ", handled, network, scopes)
     length = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = kernel.syscall(kernel.LANDLOCK_CREATE_RULESET, header[:length], length, 0)
-    # Not execute, and no device files. REFER, moving between folders, stays inside what is writable.
+    # Not execute, and no device files. REFER, moving between folders, stays inside writable folders.
     for paths, allowed in (
         (readable, _EXECUTE | _READ_FILE | _READ_DIR),
         (devices, _READ_FILE | _WRITE_FILE | _IOCTL_DEV),

@@ -1,4 +1,4 @@
-"""A job's first process: prepared by its keeper, confined between fork and exec, and then the interpreter."""
+"""The first process of a job: prepared by its keeper, confined between fork and exec, then the interpreter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.node.collectors.job.family import tasks_of
-from fedmon.node.runs.order import TMP, JobOrder
+from fedmon.node.runs.folder import TMP, JobOrder
 from fedmon.node.runs.sandbox import bubblewrap, kernel, landlock, seccomp
 
 MAIN = "fedmon/plan/main.py"
@@ -28,9 +28,9 @@ _OPEN_FILES = 4096
 
 
 class _Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first process becomes; ``confine`` is called in it, as the last thing before exec.
+    """The program of the first process; ``confine`` is called in that process right before exec.
 
-    ``own`` are descriptors by the numbers that the program begins with, closed here once it runs.
+    ``own`` has more descriptors by their numbers in the program; they are closed here once it runs.
     """
 
     words: list[str]
@@ -49,11 +49,10 @@ def start(
 ) -> int:
     """Fork, confine and exec; return the child's pid once it is the program (bubblewrap or the interpreter).
 
-    ``descriptors`` gives 0 to 6 by those of this process. ``first`` is called in the child before anything else.
-    ``memory_is_held`` tells that the cgroup it enters bounds its memory; else ways to have memory that counts in no
-    process are denied. Raises ConflictError where what the interpreter needs would show the node's own files, or where
-    the dataset has a way out in it; StorageError, naming the cause, when the child could not become the program: one
-    that is only killed is left to be waited for.
+    ``descriptors`` gives 0 to 6 by those of this process. ``first`` is called in the child before anything else. If
+    ``memory_is_held`` the cgroup that it enters bounds its memory; else memory that counts in no process is denied.
+    Raises ConflictError if the interpreter's files would show the node's own, or if the dataset holds a way out, and
+    StorageError naming the cause if the program did not start; a child that was killed for it has to be waited for.
     """
     _check(order)
     program = _in_bubblewrap(order, memory_is_held) if order.level == "bubblewrap" else _beside(order, memory_is_held)
@@ -78,24 +77,21 @@ def start(
 
 
 def data_path(order: JobOrder) -> str | None:
-    """Return where a plan finds its dataset; None where it got none."""
+    """Return the path of the dataset for the plan; None without a dataset."""
     if order.level == "bubblewrap" or order.dataset is None:
         return bubblewrap.data_path(order)
     return order.dataset.path
 
 
 def own_folder(order: JobOrder) -> Path | None:
-    """Return the folder outside that holds what a job writes, whose size its keeper has to watch.
-
-    None where the sandbox itself holds it to the limit.
-    """
+    """Return the folder with the files of a job, whose size its keeper has to watch; None if the sandbox bounds it."""
     return None if order.level == "bubblewrap" else Path(order.folder, TMP)
 
 
 def _in_bubblewrap(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: FBT001 - of this file alone
     bwrap = bubblewrap.program()
     if bwrap is None:
-        raise StorageError("bubblewrap is not installed any more")
+        raise StorageError("bubblewrap is no longer installed")
     is_root = os.geteuid() == 0
     user, group = os.geteuid(), os.getegid()
     sources = bubblewrap.given(order)
@@ -125,7 +121,7 @@ def _in_bubblewrap(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: 
         confine=confine,
         own={
             filter_at: kernel.sealed("filter", seccomp.assemble(rules)),
-            # Read from a file: the words of a command line are there for the plan to read, with the places of the data.
+            # In a file: the plan can read a command line, which would show the places of the data.
             words_at: kernel.sealed("options", b"".join(os.fsencode(word) + b"\0" for word in words)),
         },
     )
@@ -140,8 +136,8 @@ def _beside(order: JobOrder, memory_is_held: bool) -> _Program:  # noqa: FBT001 
     if order.dataset is not None:
         readable.append(order.dataset.path)
 
-    # Here the limit counts all that this user has. It bounds what is forked between two looks of the keeper, who counts
-    # the job alone; that some more of the others may begin meanwhile must not be the plan's failure.
+    # Here the limit counts all processes of this user. It bounds forks between two looks of the keeper, who counts the
+    # job alone; new processes of the user meanwhile must not make the plan fail.
     others = tasks_of(os.getuid()) if os.getuid() else 0  # root is exempt from it
 
     def confine() -> None:
@@ -173,14 +169,14 @@ def _become(
     first: Callable[[], None],
 ) -> NoReturn:
     try:
-        # The plan dies with its keeper, also when that ends before the last line here.
+        # The plan dies with its keeper, also if that ends before exec.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
         first()
         tell = _out_of_the_way(tell)
         moved = {number: _out_of_the_way(given) for number, given in descriptors.items()}
         _forget_signals()
-        kernel.close_on_exec(0)
+        kernel.close_on_exec()
         for number, given in moved.items():
             os.dup2(given, number, inheritable=True)
         program.confine()
@@ -202,7 +198,7 @@ def _become(
 
 
 def _heard(told: int, timeout_s: float) -> bytes | None:
-    """Return what comes through a pipe until its end; None when that does not come in time."""
+    """Return all bytes of a pipe until its end; None after ``timeout_s``."""
     deadline, text = Deadline(timeout_s), b""
     with open(told, "rb", buffering=0) as file:
         poller = select.poll()
@@ -220,26 +216,26 @@ def _interpreter(order: JobOrder, runtime: str) -> list[str]:
 
 
 def _limit(order: JobOrder, *, processes: int) -> None:
-    """Set the limits of each process; those of the whole job are kept by its cgroup and its keeper."""
+    """Set the limits of each process; cgroup and keeper enforce those of the whole job."""
     limits = order.limits
-    for what, value in (
+    for limit, value in (
         (kernel.RLIMIT_LOCKS, order.mark),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, int(limits.cpu_s) + 1),
         (resource.RLIMIT_FSIZE, limits.tmp_bytes),
-        # Writable private memory; unlike RLIMIT_AS it does not count what CUDA and others only reserve.
+        # Writable private memory; unlike RLIMIT_AS it does not count memory that CUDA and others only reserve.
         (resource.RLIMIT_DATA, limits.memory_bytes),
         (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
-        _, hard = resource.getrlimit(what)
+        _, hard = resource.getrlimit(limit)
         most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (most, most))
+        resource.setrlimit(limit, (most, most))
 
 
 def _forget_signals() -> None:
-    """Have the program begin with every signal as it is by default, and none held back."""
+    """Reset all signals to their defaults, and block none."""
     for each in signal.valid_signals():
         with suppress(OSError, ValueError):
             if signal.getsignal(each) not in (signal.SIG_DFL, None):
@@ -252,7 +248,7 @@ def _out_of_the_way(descriptor: int) -> int:
 
 
 def _check(order: JobOrder) -> None:
-    """Raise ConflictError or StorageError for what a plan may not be given; see `start`."""
+    """Raise ConflictError or StorageError for files that a plan must not get; see `start`."""
     node = os.path.realpath(order.folder)
     for need in order.interpreter.needs:
         shown = os.path.realpath(need).rstrip("/")
@@ -265,7 +261,7 @@ def _check(order: JobOrder) -> None:
         return
     path = order.dataset.path
     if os.path.realpath(path) != path:
-        # Where to is decided by who made the link, not by the owner.
+        # The maker of the link decides about its target, not the owner.
         raise ConflictError(f"the dataset at {path} is reached through a link now: its owner has to add it anew")
     if order.level == "bubblewrap":
         try:
@@ -275,7 +271,7 @@ def _check(order: JobOrder) -> None:
 
 
 def _refuse_way_out(dataset: str) -> None:
-    """Look through a file or folder for what a process outside may listen at. Raises ConflictError and OSError."""
+    """Raise ConflictError if a file or folder holds a socket, pipe or device; raises OSError."""
     mode = Path(dataset).stat().st_mode
     folders = [dataset] if stat.S_ISDIR(mode) else []
     ways_out = [] if stat.S_ISDIR(mode) or stat.S_ISREG(mode) else [dataset]

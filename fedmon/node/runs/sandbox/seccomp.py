@@ -22,8 +22,8 @@ ARCHITECTURES = MappingProxyType({"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 """As the kernel names them to a filter (AUDIT_ARCH); tables of calls hold a number, or None, for each in this order."""
 _Numbers = Mapping[str, tuple[int | None, int | None]]
 
-# What reads or changes other processes, mounts, modules, clocks, keys or the machine, is shared by all processes of a
-# user or of the machine and counts in no process, or has had many holes.
+# Calls that read or change other processes, mounts, modules, clocks, keys or the machine, that use memory which counts
+# in no process, or that have had many holes.
 _NEVER: _Numbers = {
     "_sysctl": (156, None),
     "acct": (163, 89),
@@ -33,7 +33,6 @@ _NEVER: _Numbers = {
     "chroot": (161, 51),
     "clock_adjtime": (305, 266),
     "clock_settime": (227, 112),
-    "create_module": (174, None),
     "delete_module": (176, 106),
     "fanotify_init": (300, 262),
     "finit_module": (313, 273),
@@ -41,7 +40,6 @@ _NEVER: _Numbers = {
     "fsmount": (432, 432),
     "fsopen": (430, 430),
     "fspick": (433, 433),
-    "get_kernel_syms": (177, None),
     "init_module": (175, 105),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -64,7 +62,6 @@ _NEVER: _Numbers = {
     "mq_open": (240, 180),
     "msgget": (68, 186),
     "name_to_handle_at": (303, 264),
-    "nfsservctl": (180, 42),
     "open_by_handle_at": (304, 265),
     "open_tree": (428, 428),
     "open_tree_attr": (467, 467),
@@ -76,7 +73,6 @@ _NEVER: _Numbers = {
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "ptrace": (101, 117),
-    "query_module": (178, None),
     "quotactl": (179, 60),
     "quotactl_fd": (443, 443),
     "reboot": (169, 142),
@@ -98,10 +94,9 @@ _NEVER: _Numbers = {
     "userfaultfd": (323, 282),
     "ustat": (136, None),
     "vhangup": (153, 58),
-    "vserver": (236, None),
 }
 
-# Landlock knows nothing of owners, modes and times: a plan that runs as the node's user could close its files.
+# Landlock does not cover owners, modes and times: a plan that runs as the node's user could close its files.
 _OF_FILES: _Numbers = {
     "chmod": (90, None),
     "chown": (92, None),
@@ -126,7 +121,7 @@ _OF_FILES: _Numbers = {
     "utimes": (235, None),
 }
 
-# Landlock does not cover them: names of files that the node makes and changes could be heard.
+# Landlock does not cover them: they tell the names of files that the node makes and changes.
 _WATCHES: _Numbers = {
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
@@ -179,7 +174,7 @@ _FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
 """As F_SETOWN of fcntl, for sockets. Source: include/uapi/asm-generic/sockios.h."""
 _OF_INODES = (0x4004_6602, 0x4008_6602, 0x401C_5820, 0x4004_7602, 0x4008_7602, 0x4080_6685)
 """FS_IOC32_SETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC32_SETVERSION, FS_IOC_SETVERSION, FS_IOC_ENABLE_VERITY:
-the owner of a file needs no more than to read it. Source: include/uapi/linux/fs.h and fsverity.h."""
+the owner of a file can use them with a descriptor for reading. Source: include/uapi/linux/fs.h and fsverity.h."""
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _AS_IT_IS = 0xFFFF_FFFF
 """personality(2) with this value only asks."""
@@ -195,7 +190,7 @@ _EVERY_BIT = 0xFFFF_FFFF
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """One argument of a call (0 to 5), its lower 32 bits after ``mask``: one of ``values``, or with ``other`` none."""
+    """A condition on the lower 32 bits of an argument (0 to 5) after ``mask``: in ``values``, or with ``other`` not."""
 
     argument: int
     values: Sequence[int]
@@ -204,7 +199,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Denied(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that fails with ``error`` when ``where`` holds, or always."""
+    """A call that fails with ``error`` if ``where`` holds, or always."""
 
     name: str
     where: Where | None = None
@@ -212,7 +207,7 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine() -> str:
-    """Return this machine's architecture; raises OSError for one that no filter of ours knows."""
+    """Return this machine's architecture; raises OSError for one without filters."""
     found = os.uname().machine
     if found not in ARCHITECTURES:
         raise OSError(errno.ENOTSUP, f"no seccomp filter for {found}, only for {' and '.join(ARCHITECTURES)}")
@@ -220,15 +215,15 @@ def machine() -> str:
 
 
 def number(name: str, architecture: str) -> int | None:
-    """Return the number of a call; None where the architecture does not have it."""
+    """Return the number of a call; None if the architecture does not have it."""
     return _NUMBERS[name][list(ARCHITECTURES).index(architecture)]
 
 
 def rules_for_namespaces(*, is_owner: bool = False, memory_is_held: bool = False) -> list[Denied]:
-    """Return what is denied where there are namespaces: of sockets all families but AF_UNIX, which is local there.
+    """Return the denied calls inside namespaces: sockets of all families but AF_UNIX, which is local there.
 
-    ``is_owner`` is for a plan that is outside who owns the machine's files, devices among them, which it sees.
-    ``memory_is_held`` tells of a cgroup that bounds memory, wherever it is.
+    ``is_owner`` is for a plan whose user outside owns the machine's files, and devices that it sees. ``memory_is_held``
+    is True if a cgroup bounds all memory.
     """
     return [
         *_always(memory_is_held),
@@ -240,7 +235,7 @@ def rules_for_namespaces(*, is_owner: bool = False, memory_is_held: bool = False
 def rules_without_namespaces(
     pid: int, *, signals_are_scoped: bool, truncation_is_covered: bool, memory_is_held: bool = False
 ) -> list[Denied]:
-    """Return what is denied to a process ``pid`` that shares the node's user, network and tables of processes.
+    """Return the denied calls of a process ``pid`` that shares the node's user, network and tables of processes.
 
     It goes with Landlock, which covers signals to others from ABI 6, truncation from ABI 3 on.
     """
@@ -255,7 +250,7 @@ def rules_without_namespaces(
         *_denied(_OF_PROCESSES, own),
     ]
     for name, process in _PROCESS.items():
-        # The first argument says what the second counts: a process, and not a group or a user.
+        # The first argument is the kind of the second: a process, and not a group or a user.
         rules.append(Denied(name=name, where=Where(argument=0, values=(process,), other=True)))
         rules.append(Denied(name=name, where=Where(argument=1, values=(0, pid), other=True)))
     if not signals_are_scoped:
@@ -266,9 +261,9 @@ def rules_without_namespaces(
 
 
 def assemble(rules: Iterable[Denied], architecture: str | None = None) -> bytes:
-    """Return the program that denies what the rules say, and ends a process that calls by another architecture.
+    """Return the program for these rules; it ends a process that makes calls of another architecture.
 
-    Without an architecture it is for this machine; see `machine`.
+    The default is this machine's architecture; see `machine`.
     """
     architecture = architecture or machine()
     program = [
@@ -287,7 +282,7 @@ def assemble(rules: Iterable[Denied], architecture: str | None = None) -> bytes:
 
 
 def install(program: bytes) -> None:
-    """Put a filter over this process and all that it will start; needs no_new_privs or CAP_SYS_ADMIN."""
+    """Filter the calls of this process and of its future children; needs no_new_privs or CAP_SYS_ADMIN."""
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     given = ctypes.create_string_buffer(header, len(header))
@@ -307,10 +302,10 @@ def _always(memory_is_held: bool) -> list[Denied]:  # noqa: FBT001 - of this fil
     device = Where(argument=1, values=(stat.S_IFCHR, stat.S_IFBLK), mask=stat.S_IFMT(0o177777))
     return [
         *_denied(_NEVER),
-        # The mark that the processes of a job are known by; see JobOrder.mark.
+        # The mark of the processes of a job; see JobOrder.mark.
         Denied(name="setrlimit", where=Where(argument=0, values=(kernel.RLIMIT_LOCKS,))),
         Denied(name="prlimit64", where=Where(argument=1, values=(kernel.RLIMIT_LOCKS,))),
-        # What is written into files without names counts as the memory of no process.
+        # Bytes in files without names count as the memory of no process.
         *([] if memory_is_held else [Denied(name="memfd_create", error=errno.ENOSYS)]),
         # The C library falls back to clone, whose flags a filter can see.
         Denied(name="clone3", error=errno.ENOSYS),

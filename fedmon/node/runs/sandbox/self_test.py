@@ -1,4 +1,4 @@
-"""The plan that a level of confinement is tried with: it returns what it could do and should not."""
+"""The plan that tries a level of confinement: it returns a thing that it could do and should not."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class SelfTest(TrainingPlan):
     """Looks around in the sandbox."""
 
     def run(self, context: PlanContext) -> dict[str, str]:
-        """Return what is wrong as ``problem``, empty where nothing is."""
+        """Return the ``problem`` with this level, empty if there is none."""
         level, secret, outside = (context.arguments[name] for name in ("level", "secret", "outside"))
         if level == "bubblewrap":
             facts = dict(
                 line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
             )
             if facts["CapEff"].strip("0") or facts["NoNewPrivs"] != "1" or facts["Seccomp"] != "2":
-                return {"problem": "capabilities, no_new_privs or seccomp are not as they should be"}
+                return {"problem": "capabilities, no_new_privs or seccomp are wrong"}
             if Path(f"/proc/{outside}/stat").exists() and outside > 100:
                 return {"problem": "processes of this machine are visible"}
         if level != "limits":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from fedmon.plan.runtime import lay_out
+from fedmon.node.runs.confinement import lay_out
 
 
 def test_it_has_what_a_plan_needs_for_every_user_and_nothing_of_nodes(tmp_path: Path) -> None:
