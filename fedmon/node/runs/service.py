@@ -33,6 +33,7 @@ from fedmon.common.wire.runs import (
     Level,
     Parcel,
     Run,
+    RunCost,
     RunLimits,
     RunScalars,
     Stop,
@@ -161,7 +162,14 @@ class Runs:
             return self._status.leaving(known)
         admitted = self._admitted(request, running=self.running)
         _, level, _ = self.confinement.ground()
-        record = JobRecord(researcher_id=request.researcher_id, content=content, job=taken_in(request, admitted, level))
+        shape = None if admitted.dataset is None else admitted.dataset.shape
+        record = JobRecord(
+            researcher_id=request.researcher_id,
+            content=content,
+            job=taken_in(request, admitted, level),
+            inputs_bytes=0 if request.inputs is None else request.inputs.size_bytes,
+            rows=shape[0] if shape else None,
+        )
         self.register.add(record)
         self._registers.audit.record(
             "run",
@@ -409,8 +417,11 @@ class Runs:
                 break
         if ending is not None:
             energy_j = self._energy_j(active.job.job_id, ending.usage.wall_s)
+            job = over(active.job, ending, energy_j=energy_j)
+            if job.group:
+                self._scalars.cost(active.record, job, ending)
             self._let_go(active)
-            self._take_end(active, over(active.job, ending, energy_j=energy_j), ending)
+            self._take_end(active, job, ending)
 
     def _take(self, active: ActiveJob, event: Event) -> None:
         match event:
@@ -419,7 +430,7 @@ class Runs:
                 self._watch.begin(active.job.job_id, event.pid, active.job.name, active.folder.path)
             case Reported():
                 active.change(scalars=max(active.job.scalars, event.number + 1))
-                self._scalars.add(active.job.job_id, active.record.researcher_id, event)
+                self._scalars.add(active.job, active.record.researcher_id, event)
             case Logged():
                 self._scalars.log(active.job.job_id, event)
 
@@ -560,6 +571,7 @@ def taken_in(request: Run, admitted: Admitted, level: Level) -> JobReport:
         reason=admitted.lowered,
         sha256=request.sha256,
         name=admitted.plan.name,
+        group=request.group,
         dataset_id=None if admitted.dataset is None else admitted.dataset.dataset_id,
         sandbox=level,
         limits=msgspec.convert(admitted.limits, RunLimits, from_attributes=True),
@@ -570,6 +582,8 @@ def taken_in(request: Run, admitted: Admitted, level: Level) -> JobReport:
 def content_of(request: Run) -> str:
     """Return a digest of what a run is, however often and from wherever it is asked for."""
     asked = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
+    if not request.group:  # nodes without groups took it in with this digest
+        del asked["group"]
     if request.inputs is not None:
         # Where the same bytes come from makes no other job.
         asked["inputs"] = [request.inputs.format, request.inputs.sha256]
@@ -653,16 +667,18 @@ class ScalarSender:
         self._policy, self._is_heard = policy, is_heard
         self._throttle = Throttle(burst=BURST, per_s=PER_S)
         self._waiting: dict[str, list[JobScalar]] = {}
+        self._costs: dict[str, list[RunCost]] = {}
         self._bytes: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
-    def add(self, job_id: str, researcher_id: str, event: Reported) -> None:
+    def add(self, job: JobReport, researcher_id: str, event: Reported) -> None:
         """Take one report: it is recorded for its researcher, and goes out with the next message."""
         if not self._throttle.allows(researcher_id, len(event.values)):
             self._dropped[researcher_id] += len(event.values)
             return
         scalar = JobScalar(
-            job_id=job_id,
+            job_id=job.job_id,
+            group=job.group,
             number=event.number,
             t=event.t,
             mono=time.monotonic() + (event.t - time.time()),
@@ -679,6 +695,25 @@ class ScalarSender:
             self._waiting.setdefault(researcher_id, []).append(scalar)
             self._bytes[researcher_id] += size_bytes
 
+    def cost(self, record: JobRecord, job: JobReport, ending: Ending) -> None:
+        """Take the cost of a run that is over: it is recorded for its researcher, and goes out before the outcome."""
+        cost = RunCost(
+            job_id=job.job_id,
+            group=job.group,
+            t=ending.ended,
+            mono=time.monotonic() + (ending.ended - time.time()),
+            wall_s=job.usage.wall_s,
+            energy_j=job.usage.energy_j,
+            transferred_bytes=record.inputs_bytes + ending.result_bytes,
+            rows=record.rows,
+        )
+        if self._measuring.enabled:
+            stream = user_stream(record.researcher_id)
+            seq = self._measuring.publisher.publish(stream, cost.sample(), is_private=True)
+            cost = msgspec.structs.replace(cost, seq=seq)
+        if self._is_heard:
+            self._costs.setdefault(record.researcher_id, []).append(cost)
+
     def flush(self) -> None:
         """Send what waits, one message for each researcher; called once a second."""
         for researcher_id in list(self._waiting):
@@ -690,12 +725,15 @@ class ScalarSender:
         self._flush(researcher_id)
 
     def _flush(self, researcher_id: str) -> None:
-        scalars = self._waiting.pop(researcher_id, [])
+        scalars, costs = self._waiting.pop(researcher_id, []), self._costs.pop(researcher_id, [])
         self._bytes.pop(researcher_id, None)
-        if not scalars or self._policy.refusal(researcher_id) is not None:
+        if not (scalars or costs) or self._policy.refusal(researcher_id) is not None:
             return
         boot = self._measuring.boot
-        self._send(RunScalars(node_id=self._node_id, researcher_id=researcher_id, boot=boot, scalars=scalars))
+        message = RunScalars(
+            node_id=self._node_id, researcher_id=researcher_id, boot=boot, scalars=scalars, costs=costs
+        )
+        self._send(message)
 
     def log(self, job_id: str, event: Logged) -> None:
         """Log what the plan logged, unless its words stay here; the policy's level is applied on the way out."""
