@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.table import is_counter
 from fedmon.report.blocks import Block, Floats
 from fedmon.report.rates import Rates
+from fedmon.report.training import Trainings
 
 COUNT = 480
 """Steps in time: about as many as a chart has pixels where two stand side by side."""
@@ -114,7 +116,8 @@ class Bins:
 
     ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
     says which series are kept. Values that are not finite count as missing. Series beyond ``most_series`` are left
-    out and counted in ``left_out``.
+    out and counted in ``left_out``. ``machines`` names those that several nodes share, by the id of the node whose
+    samples count. ``trainings`` are kept exactly.
     """
 
     def __init__(
@@ -124,7 +127,9 @@ class Bins:
         count: int = COUNT,
         wanted: Callable[[str], bool] | None = None,
         most_series: int = MOST_SERIES,
+        machines: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.machines, self.trainings = machines, Trainings()
         self.start, self.end = span or (0.0, 0.0)
         self.count = count
         self.width_s = max(self.end - self.start, 1e-3) / count
@@ -136,6 +141,7 @@ class Bins:
 
     def add(self, block: Block) -> None:
         """Take samples in; blocks of a stream come in order."""
+        self.trainings.add(block)
         names = [name for name in block.columns if self._wants(name)]
         stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
         names = [name for name in names if name in stream.rows or self._has_room(block, name)]

@@ -43,7 +43,8 @@ def energy(case: Case) -> list[Finding]:
     drawn = sum(machines.values())
     jobs = {node.name: joules for node in case.nodes if (joules := job_joules(node)) is not None}
     source = joined([_METHODS.get(method, method) for method in sorted(methods)])
-    missing = [node for node in case.nodes if node.name not in (jobs if case.job is not None else machines)]
+    missing = [node for node in case.nodes if node.name not in (jobs if case.job is not None else machines)
+               and not (case.job is None and node.machine_of)]  # fmt: skip
     lacking = _lacking(missing)
     if case.job is not None and jobs:
         joules = sum(jobs.values())
@@ -111,7 +112,8 @@ def emissions(case: Case) -> list[Finding]:
         return [unknown("emissions", "CO2", next((node.why_not(metric) for node in case.nodes), "no node"))]
     factors = {factor_text(node.host.hardware.get("emission_factor")) for node in case.nodes if node.name in grams}
     total_grams = sum(grams.values())
-    lacking = _lacking([node for node in case.nodes if node.name not in grams])
+    lacking = _lacking([node for node in case.nodes if node.name not in grams
+                        and not (case.job is None and node.machine_of)])  # fmt: skip
     return [
         Finding(
             name="emissions",
