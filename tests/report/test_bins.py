@@ -19,17 +19,6 @@ def block(t: list[float], columns: dict[str, list[float]], *, seq: int = 0, boot
     )
 
 
-def test_few_samples_come_out_as_they_went_in() -> None:
-    bins = Bins((100.0, 103.0))
-
-    bins.add(block([100.0, 101.0], {"host_load1": [1, 2]}))
-    bins.add(block([102.0, 103.0], {"host_load1": [np.nan, 4]}, seq=2))
-
-    found = bins.of(GAUGE)
-    assert (found.t.tolist(), found.mean.tolist(), found.counts.tolist()) == ([100, 101, 103], [1, 2, 4], [1, 1, 1])
-    assert not found.is_dense
-
-
 def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
     rng = np.random.default_rng(1)
     t = np.arange(0.0, 10_000.0)
@@ -98,24 +87,6 @@ def test_what_perf_counted_is_divided_by_the_clock_of_perf() -> None:
     assert bins.of(SeriesKey("n1", "host", series)).mean.tolist() == [100, 100, 100]
 
 
-def test_a_clock_that_is_set_back_disturbs_no_step() -> None:
-    bins = Bins((0.0, 9.0), count=10)
-
-    bins.add(block([5, 6, 2, 3], {"host_load1": [1, 2, 3, 4]}))
-
-    found = bins.of(GAUGE)
-    assert (found.t.tolist(), found.mean.tolist()) == ([2, 3, 5, 6], [3, 4, 1, 2])
-
-
-def test_what_is_outside_the_span_is_left_out() -> None:
-    bins = Bins((10.0, 20.0))
-
-    bins.add(block([9, 10, 20, 21], {"host_load1": [1, 2, 3, 4]}))
-    bins.add(block([30], {"host_load1": [5]}, seq=4))
-
-    assert bins.of(GAUGE).mean.tolist() == [2, 3]
-
-
 def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_none() -> None:
     few, many, slower = Bins((0.0, 20.0)), Bins((0.0, 9999.0), count=100), Bins((0.0, 200.0))
     few.add(block([0, 1, 2, 3, 10, 11, 12], {"host_load1": [1] * 7}))
@@ -127,23 +98,6 @@ def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_n
     assert np.flatnonzero(few.of(GAUGE).gaps()).tolist() == [3]
     assert np.flatnonzero(many.of(GAUGE).gaps()).tolist() == [39]
     assert not slower.of(GAUGE).gaps().any()
-
-
-def test_a_value_that_is_no_number_is_missing_and_a_huge_one_is_kept() -> None:
-    bins = Bins((0.0, 3.0))
-
-    bins.add(block([0, 1, 2, 3], {"host_load1": [np.inf, -np.inf, 1e300, 2]}))
-
-    assert bins.of(GAUGE).mean.tolist() == [1e300, 2]
-
-
-def test_nothing_at_all_is_nothing_at_all() -> None:
-    bins = Bins(None)
-    bins.add(block([0.0], {"host_load1": [np.nan]}))
-
-    assert bins.keys() == []
-    assert len(bins.of(GAUGE).t) == 0
-    assert len(bins.of(COUNTER).t) == 0
 
 
 def test_memory_is_bounded_by_a_number_of_series_and_by_what_is_wanted() -> None:

@@ -23,19 +23,6 @@ def modes(**shares: float) -> dict[str, Any]:
             for mode, share in ({"idle": rest} | shares).items()}  # fmt: skip
 
 
-@pytest.mark.parametrize(("share", "severity"), [(0.0999, G), (0.1, W), (0.2999, W), (0.3, P)])
-def test_io_wait_is_graded_at_its_limits(share: float, severity: Severity) -> None:
-    finding = only(stalls.io_wait(case(node("a", host=modes(iowait=0.01)), node("b", host=modes(iowait=share)))))
-
-    assert severity is finding.severity
-    assert finding.nodes == ("b",)
-
-
-@pytest.mark.parametrize(("share", "is_told"), [(0.05, True), (0.049, False)])
-def test_stolen_time_is_told_from_its_limit_on(share: float, is_told: bool) -> None:
-    assert bool(stalls.steal(case(node(host=modes(steal=share))))) is is_told
-
-
 @pytest.mark.parametrize(
     ("resource", "kind", "share", "is_told"),
     [("io", "full", 0.1, True), ("io", "full", 0.099, False), ("io", "some", 0.9, False), ("memory", "full", 0.1, True),
@@ -49,12 +36,6 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
     told = stalls.pressure(case(node(job=of_job)))
     assert bool(told) is is_told
     assert all("of the job's cgroup" in one.how for one in told)
-
-
-@pytest.mark.parametrize(("held", "severity"), [(49.0, G), (50.0, W), (249.0, W), (250.0, P)])
-def test_a_cpu_quota_is_graded_by_the_share_of_what_was_wanted(held: float, severity: Severity) -> None:
-    job = {**cpu((1000 - held) / 1000), "job_cpu_throttled_seconds_total": held}
-    assert severity is only(cpus.cpu_quota(case(node(job=job, document={"cpus": 1})))).severity
 
 
 def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None:
@@ -79,10 +60,6 @@ def test_gpu_clocks_that_heat_holds_down_are_told(reason: str, share: float, exp
 def test_nodes_are_unequal_from_a_quarter_on(other: float, severity: Severity) -> None:
     nodes = [node(name, job=cpu(busy), document={"cpus": 4}) for name, busy in (("a", 2.0), ("b", other))]
     assert severity is only(cpus.imbalance(case(*nodes))).severity
-
-
-def test_a_job_on_one_node_has_no_balance() -> None:
-    assert cpus.imbalance(case(node(job=cpu(1)))) == []
 
 
 def test_loopback_is_no_network_traffic() -> None:
@@ -194,12 +171,6 @@ def test_readings_that_are_missing_in_samples_are_told() -> None:
     assert finding.figures["missing_readings"] == 8
 
 
-@pytest.mark.parametrize(("samples", "expected"), [(1, N), (9, N), (10, None)])
-def test_few_samples_are_told(samples: int, expected: Severity | None) -> None:
-    told = completeness.samples(case(node(job={}, samples=samples)))
-    assert ([expected] if expected else []) == [one.severity for one in told]
-
-
 def test_no_sample_at_all_is_a_problem_and_nothing_is_made_up() -> None:
     findings = find(case(node(document={"job_id": "1"})))
 
@@ -265,11 +236,6 @@ def test_the_end_is_told_in_words(told: dict[str, Any], severity: Severity, word
 
     assert severity is finding.severity
     assert words in finding.text
-
-
-@pytest.mark.parametrize(("limit", "severity"), [(1052.6, W), (1053.0, G)])
-def test_the_time_limit_is_near_from_95_percent_on(limit: float, severity: Severity) -> None:
-    assert severity is only(run.time_limit(case(node(job={}, document=ENDED | {"time_limit_s": limit})))).severity
 
 
 @pytest.mark.parametrize(("confidence", "severity"), [("certain", N), ("high", N), ("low", W), ("guess", W)])
