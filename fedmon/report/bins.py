@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,26 +63,6 @@ class Binned(NamedTuple):
         around = np.pad(apart, _NEIGHBOURS // 2, mode="reflect" if len(apart) > _NEIGHBOURS // 2 else "edge")
         usual = np.median(np.lib.stride_tricks.sliding_window_view(around, _NEIGHBOURS), axis=1)
         return np.asarray(apart > _GAP * usual)
-
-
-def mean_over_time(t: Floats, values: Floats, counts: NDArray[Any], gaps: NDArray[np.bool_]) -> float:
-    """Return the mean of values at some moments, of which each stands for so many; 0 of none.
-
-    Where the pace changes a value stands for the time since the one before, so that a time with few of them counts as
-    one with many; gaps stand for nothing.
-    """
-    if not len(t):
-        return 0.0
-    weights = counts.astype(np.float64)
-    if len(t) > 2 and not gaps.all():
-        pace = 2 * np.diff(t) / (weights[1:] + weights[:-1])
-        known = np.flatnonzero(~gaps)
-        after = np.searchsorted(known, np.flatnonzero(gaps))
-        pace[gaps] = np.minimum(pace[known[np.maximum(after - 1, 0)]], pace[known[np.minimum(after, len(known) - 1)]])
-        if np.max(pace) > _GAP * np.min(pace):
-            weights *= np.concatenate([pace[:1], pace])
-    with np.errstate(over="ignore"):
-        return float(np.average(values, weights=weights))
 
 
 class _Stream:

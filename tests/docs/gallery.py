@@ -21,8 +21,8 @@ SECONDS = 75
 METRICS = ("host_cpu_busy_ratio", "host_cpu_seconds_total", "host_cpu_count", "host_memory_*_bytes", "host_load*",
            "host_context_switches_total", "host_disk_*_bytes_total", "host_network_*_bytes_total",
            "host_pressure_seconds_total", "agent_cpu_seconds_total", "agent_memory_rss_bytes",
-           "agent_collector_seconds", "user_*")  # fmt: skip
-SHOWN = ("training_demo_accuracy", "training_demo_seconds_per_round", "cpu_load", "cpu_time", "memory", "disk_traffic")
+           "agent_collector_seconds")  # fmt: skip
+SHOWN = ("cpu_load", "cpu_time", "memory", "disk_traffic", "pressure", "load")
 """The begins of the names of files."""
 LOAD = """
 import hashlib, pathlib, sys, threading, time
@@ -46,10 +46,11 @@ def main() -> None:
                    *(word for metric in METRICS for word in ("-m", metric)), url=demo.url, folder=folder)  # fmt: skip
         fedmon("plot", "store.fmr", "--output", "plots", url="", folder=folder)
         fedmon("report", "store.fmr", "--output", "report.html", "--pdf", "report.pdf", url="", folder=folder)
+        found = [next((folder / "plots").glob(f"{one}_*.png")) for one in SHOWN]
         for old in FOLDER.glob("*.png"):
             old.unlink()
-        for one in SHOWN:
-            keep(next((folder / "plots").glob(f"{one}*.png")))
+        for path in found:
+            keep(path)
         keep(folder / "report.html")
         keep(folder / "report.pdf")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmon.report.bins import Bins, SeriesKey, mean_over_time
+from fedmon.report.bins import Bins, SeriesKey
 from fedmon.report.blocks import Block
 
 GAUGE = SeriesKey("n1", "host", "host_load1")
@@ -36,23 +36,9 @@ def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
     assert found.counts.sum() == np.isfinite(values).sum()
     assert found.low.min() == np.nanmin(values)
     assert found.high.max() == np.nanmax(values)
-    assert mean_over_time(found.t, found.mean, found.counts, found.gaps()) == pytest.approx(np.nanmean(values))
+    assert np.average(found.mean, weights=found.counts) == pytest.approx(np.nanmean(values))
     first_step = values[t < bins.width_s]
     assert found.mean[0] == pytest.approx(np.nanmean(first_step))
-
-
-@pytest.mark.parametrize("count", [800, 40])
-def test_a_mean_is_that_of_the_time_where_the_interval_changes_and_of_no_gap(count: int) -> None:
-    bins = Bins((0.0, 5199.0), count=count)
-    slow, fast = np.arange(0.0, 3000.0, 30.0), np.arange(3000.0, 4000.0)
-
-    bins.add(block(slow.tolist(), {"host_load1": [10] * len(slow)}))
-    bins.add(block(fast.tolist(), {"host_load1": [2] * len(fast)}, seq=100))
-    bins.add(block((fast + 1200.0).tolist(), {"host_load1": [2] * len(fast)}, seq=1100))
-
-    found = bins.of(GAUGE)
-    mean = mean_over_time(found.t, found.mean, found.counts, found.gaps())
-    assert mean == pytest.approx((3000 * 10 + 2000 * 2) / 5000, rel=0.05)
 
 
 def test_a_counter_is_its_growth_and_a_restart_is_not_a_fall() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.common.text import duration
-from fedmon.report.bins import Binned, Bins, SeriesKey, mean_over_time
+from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats
 from fedmon.report.charts.catalogue import (
     DEVICES,
@@ -433,7 +433,8 @@ def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) ->
         row = np.where(inside, np.interp(x, t, values), np.nan)
         row[is_near] = values[nearest[is_near]]
         rows.append(row)
-    average = mean_over_time(binned.t, binned.mean, binned.counts, gaps)
+    with np.errstate(over="ignore"):
+        average = float(np.average(binned.mean, weights=binned.counts))
     is_thin = not binned.is_dense
     return Line(label, rows[0], None if is_thin else rows[1], None if is_thin else rows[2], average)
 
