@@ -16,8 +16,6 @@ from fedmon.report.training import Trainings
 
 COUNT = 480
 """Steps in time: about as many as a chart has pixels where two stand side by side."""
-MOST_SERIES = 6000
-"""Series that are kept at most, at 36 bytes a step."""
 _TOO_SOON = 0.25
 """Readings closer than this part of the usual distance have no rate: the last sample of a job comes right after
 another, and in so short a time the coarse steps of a counter look like a peak."""
@@ -95,9 +93,8 @@ class Bins:
     """A consumer of blocks that keeps mean, lowest and highest value of each series in ``count`` steps of ``span``.
 
     ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
-    says which series are kept. Values that are not finite count as missing. Series beyond ``most_series`` are left
-    out and counted in ``left_out``. ``machines`` names those that several nodes share, by the id of the node whose
-    samples count. ``trainings`` are kept exactly.
+    says which series are kept. Values that are not finite count as missing. ``machines`` names those that several nodes
+    share, by the id of the node whose samples count. ``trainings`` are kept exactly.
     """
 
     def __init__(
@@ -106,15 +103,13 @@ class Bins:
         *,
         count: int = COUNT,
         wanted: Callable[[str], bool] | None = None,
-        most_series: int = MOST_SERIES,
         machines: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.machines, self.trainings = machines, Trainings()
         self.start, self.end = span or (0.0, 0.0)
         self.count = count
         self.width_s = max(self.end - self.start, 1e-3) / count
-        self.left_out: set[SeriesKey] = set()
-        self._wanted, self._most_series, self._kept = wanted, most_series, 0
+        self._wanted = wanted
         self._is_wanted: dict[str, bool] = {}
         self._rates = Rates()
         self._streams: dict[tuple[str, str], _Stream] = {}
@@ -124,7 +119,6 @@ class Bins:
         self.trainings.add(block)
         names = [name for name in block.columns if self._wants(name)]
         stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
-        names = [name for name in names if name in stream.rows or self._has_room(block, name)]
         if not names or not len(block.t):
             return
         values = np.empty((len(names), len(block.t)))
@@ -184,13 +178,6 @@ class Bins:
         if wants is None:
             wants = self._is_wanted[name] = self._wanted(name)
         return wants
-
-    def _has_room(self, block: Block, name: str) -> bool:
-        if self._kept >= self._most_series:
-            self.left_out.add(SeriesKey(block.node_id, block.stream, name))
-            return False
-        self._kept += 1
-        return True
 
 
 def _add(

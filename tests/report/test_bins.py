@@ -84,13 +84,3 @@ def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_n
     assert np.flatnonzero(few.of(GAUGE).gaps()).tolist() == [3]
     assert np.flatnonzero(many.of(GAUGE).gaps()).tolist() == [39]
     assert not slower.of(GAUGE).gaps().any()
-
-
-def test_memory_is_bounded_by_a_number_of_series_and_by_what_is_wanted() -> None:
-    bins = Bins((0.0, 1.0), most_series=2, wanted=lambda series: series != "host_load5")
-
-    bins.add(block([0.0], {"host_load5": [1], "host_load1": [1], "host_threads": [2], "host_load15": [3]}))
-    bins.add(block([1.0], {"host_load1": [1], "host_load15": [3]}, seq=1))
-
-    assert [key.series for key in bins.keys()] == ["host_load1", "host_threads"]  # noqa: SIM118 - not a mapping
-    assert {key.series for key in bins.left_out} == {"host_load15"}

@@ -10,7 +10,7 @@ import pytest
 from fedmon.report.findings import Severity, find
 from fedmon.report.findings.cpu import cpu_efficiency
 from fedmon.report.findings.gpu import gpu_errors, gpus
-from fedmon.report.findings.memory import memory, oom_kills, swap
+from fedmon.report.findings.memory import memory, oom_kills
 from tests.report.cases import GIB, case, counter, cpu, gauge, node, only
 
 FOUR = {"cpus": 4}
@@ -124,16 +124,6 @@ def test_processes_that_the_kernel_killed_are_a_problem() -> None:
     assert "killed 2 processes of the job" in finding.text
     assert oom_kills(case(node(job={"job_memory_oom_kills_total": 0.0}))) == []
     assert only(oom_kills(case(node(job={}, host={"host_oom_kills_total": 1.0})))).severity is Severity.WARNING
-
-
-@pytest.mark.parametrize(("held", "is_told"), [(64 * 2**20, True), (64 * 2**20 - 1, False)])
-def test_memory_in_swap_is_told_from_its_limit_on(held: float, is_told: bool) -> None:
-    assert bool(swap(case(node(job={"job_memory_swap_bytes": held})))) is is_told
-
-
-@pytest.mark.parametrize(("rate", "is_told"), [(2.0**20, True), (2.0**20 - 1, False)])
-def test_reading_back_from_swap_is_told_from_its_limit_on(rate: float, is_told: bool) -> None:
-    assert bool(swap(case(node(job={}, host={"host_swap_in_bytes_total": rate * 1000})))) is is_told
 
 
 def gpu(use: float, idle: float, number: int = 0) -> dict[str, Any]:

@@ -28,7 +28,6 @@ _FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
     gpu.gpu_clock,
     cpu.imbalance,
     gpu.gpu_imbalance,
-    memory.swap,
     stalls.steal,
     traffic.volumes,
     traffic.full_file_systems,

@@ -38,10 +38,6 @@ IMBALANCE = 0.25
 """How far the mean lies below the busiest: so much of all nodes is paid for and waits."""
 NEGLIGIBLE_CPUS = 0.05
 """Busy CPUs: below this a node does nothing, and shares of nothing mean nothing."""
-SWAPPED = 2**20
-"""Memory read back from swap: 1 MiB a second is some 250 page faults a second, each a wait for storage."""
-SWAP_HELD = 64 * 2**20
-"""Below 64 MiB it is what idle programs leave there."""
 GAP = 0.01
 """Share of the time without samples: up to here sums and means are still right to the percent."""
 GAP_LARGE = 0.1
