@@ -26,7 +26,7 @@ DAY_S = 86_400
 AT_ONCE = 7_200
 LIVE = 10
 SUFFIXES = {"csv": ".csv", "parquet": ".parquet", "feather": ".feather", "orc": ".orc", "hdf5": ".h5", "pickle": ".pkl"}
-BUDGET_S, BUDGET_MB = 5.0, 500.0
+BUDGET_S, BUDGET_MB = 4.0, 500.0
 LOOK_EVERY_S = 0.02
 PANDAS = """
 import sys, time

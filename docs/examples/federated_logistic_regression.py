@@ -52,7 +52,8 @@ def train(
     """Train until nothing changes any more, at most so many rounds, and return the model."""
     model = start_model(fed.run(PLAN, tags=TAGS, args=TABLE | {"task": "describe"}).result(timeout_s=60))
     for number in range(1, rounds + 1):
-        run = fed.run(PLAN, tags=TAGS, args=TABLE | {"task": "step", "round": number}, inputs=model)
+        asked = TABLE | {"task": "step", "round": number}
+        run = fed.run(PLAN, tags=TAGS, args=asked, inputs=model, group="breast-cancer")
         parts = run.result(timeout_s=60)
         if on_round is not None:
             on_round(number, parts)

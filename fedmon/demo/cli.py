@@ -496,7 +496,7 @@ class Regression:
         for number in range(1, MAX_ROUNDS + 1):
             began = time.monotonic()
             sent_bytes = parcels.pack(self.model).size_bytes
-            run = self._run({"task": "step", "round": number}, self.model)
+            run = self._run({"task": "step", "round": number}, self.model, group="demo")
             parts = run.result(timeout_s=ROUND_S)
             taken_s = time.monotonic() - began
             done = TrainingRound(
@@ -511,8 +511,8 @@ class Regression:
             if done.is_last:
                 return
 
-    def _run(self, task: Mapping[str, Any], inputs: Mapping[str, Any]) -> RunHandle:
-        return self._federation.run(self._plan, tags=list(TAGS), args={**TABLE, **task}, inputs=inputs)
+    def _run(self, task: Mapping[str, Any], inputs: Mapping[str, Any], *, group: str = "") -> RunHandle:
+        return self._federation.run(self._plan, tags=list(TAGS), args={**TABLE, **task}, inputs=inputs, group=group)
 
     def _move(self, parts: Parts) -> float:
         """Make one Newton step on the averages of all hospitals, and return how long it was."""

@@ -19,12 +19,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedmon.report.document import write as write_report
-    from fedmon.report.frames import TidyTable, WideTable, frame, plot, save
+    from fedmon.report.frames import LearningCurves, TidyTable, WideTable, frame, learning_curves, plot, save
     from fedmon.report.source import Source
 
-__all__ = ["Source", "TidyTable", "WideTable", "frame", "plot", "save", "write_report"]
+__all__ = [
+    "LearningCurves", "Source", "TidyTable", "WideTable", "frame", "learning_curves", "plot", "save", "write_report",
+]  # fmt: skip
 
 _LAZY = {
+    "LearningCurves": ("fedmon.report.frames", "LearningCurves"),
+    "learning_curves": ("fedmon.report.frames", "learning_curves"),
     "Source": ("fedmon.report.source", "Source"),
     "TidyTable": ("fedmon.report.frames", "TidyTable"),
     "WideTable": ("fedmon.report.frames", "WideTable"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,10 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.table import is_counter
 from fedmon.report.blocks import Block, Floats
 from fedmon.report.rates import Rates
+from fedmon.report.training import Trainings
 
 COUNT = 480
 """Steps in time: about as many as a chart has pixels where two stand side by side."""
-MOST_SERIES = 6000
-"""Series that are kept at most, at 36 bytes a step."""
 _TOO_SOON = 0.25
 """Readings closer than this part of the usual distance have no rate: the last sample of a job comes right after
 another, and in so short a time the coarse steps of a counter look like a peak."""
@@ -63,26 +63,6 @@ class Binned(NamedTuple):
         return np.asarray(apart > _GAP * usual)
 
 
-def mean_over_time(t: Floats, values: Floats, counts: NDArray[Any], gaps: NDArray[np.bool_]) -> float:
-    """Return the mean of values at some moments, of which each stands for so many; 0 of none.
-
-    Where the pace changes a value stands for the time since the one before, so that a time with few of them counts as
-    one with many; gaps stand for nothing.
-    """
-    if not len(t):
-        return 0.0
-    weights = counts.astype(np.float64)
-    if len(t) > 2 and not gaps.all():
-        pace = 2 * np.diff(t) / (weights[1:] + weights[:-1])
-        known = np.flatnonzero(~gaps)
-        after = np.searchsorted(known, np.flatnonzero(gaps))
-        pace[gaps] = np.minimum(pace[known[np.maximum(after - 1, 0)]], pace[known[np.minimum(after, len(known) - 1)]])
-        if np.max(pace) > _GAP * np.min(pace):
-            weights *= np.concatenate([pace[:1], pace])
-    with np.errstate(over="ignore"):
-        return float(np.average(values, weights=weights))
-
-
 class _Stream:
     """The sums of all series of one stream; a row a series, a column a step."""
 
@@ -113,8 +93,8 @@ class Bins:
     """A consumer of blocks that keeps mean, lowest and highest value of each series in ``count`` steps of ``span``.
 
     ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
-    says which series are kept. Values that are not finite count as missing. Series beyond ``most_series`` are left
-    out and counted in ``left_out``.
+    says which series are kept. Values that are not finite count as missing. ``machines`` names those that several nodes
+    share, by the id of the node whose samples count. ``trainings`` are kept exactly.
     """
 
     def __init__(
@@ -123,22 +103,22 @@ class Bins:
         *,
         count: int = COUNT,
         wanted: Callable[[str], bool] | None = None,
-        most_series: int = MOST_SERIES,
+        machines: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.machines, self.trainings = machines, Trainings()
         self.start, self.end = span or (0.0, 0.0)
         self.count = count
         self.width_s = max(self.end - self.start, 1e-3) / count
-        self.left_out: set[SeriesKey] = set()
-        self._wanted, self._most_series, self._kept = wanted, most_series, 0
+        self._wanted = wanted
         self._is_wanted: dict[str, bool] = {}
         self._rates = Rates()
         self._streams: dict[tuple[str, str], _Stream] = {}
 
     def add(self, block: Block) -> None:
         """Take samples in; blocks of a stream come in order."""
+        self.trainings.add(block)
         names = [name for name in block.columns if self._wants(name)]
         stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
-        names = [name for name in names if name in stream.rows or self._has_room(block, name)]
         if not names or not len(block.t):
             return
         values = np.empty((len(names), len(block.t)))
@@ -198,13 +178,6 @@ class Bins:
         if wants is None:
             wants = self._is_wanted[name] = self._wanted(name)
         return wants
-
-    def _has_room(self, block: Block, name: str) -> bool:
-        if self._kept >= self._most_series:
-            self.left_out.add(SeriesKey(block.node_id, block.stream, name))
-            return False
-        self._kept += 1
-        return True
 
 
 def _add(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.export import write
 from fedmon.report.extra import report_extra
-from fedmon.report.selection import Plan, Selection, plan
+from fedmon.report.selection import Plan, plan
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
+from fedmon.report.training import COSTS, Training, Trainings, is_reported
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,11 +54,9 @@ class WideTable:
         origin: bool = False,
     ) -> None:
         self.source, self._processes = source, processes
-        selection = Selection(
-            metrics=None if metrics is None else tuple(metrics), job=job, rates=rates, since_t=since_t, until_t=until_t,
-            origin=origin,
-        )  # fmt: skip
-        self.plan: Plan = plan(source, selection)
+        self.plan: Plan = plan(
+            source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t, origin=origin
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -198,3 +200,49 @@ def plot(
         choice = Choice(metrics=wanted, per_node=per_node, combined=combined)
         found = charts_of(read_bins(subject), source, job=subject.job, choice=choice)
         return write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind, progress=progress)
+
+
+class LearningCurves:
+    """The learning curves of a recording; a notebook shows them as pictures."""
+
+    def __init__(self, source: Source, trainings: list[Training]) -> None:
+        self._source, self.trainings = source, trainings
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each group, round and node: its values, and ``seconds``, ``joules``, ``bytes``, ``rows``.
+
+        Raises MissingExtraError.
+        """
+        with report_extra("a data frame"):
+            import pandas as pd
+        names = {host.node_id: host.name for host in self._source.hosts}
+        rows: dict[tuple[str, float, str, int], dict[str, Any]] = {}
+        for group, curves, weights in self.trainings:
+            for name, each in curves.items():
+                for node_id, number, steps, values in each:
+                    for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+                        row = rows.setdefault((group, step, names[node_id], number), {})
+                        row[COSTS.get(name, name)] = value
+                        row["rows"] = weights.get(node_id)
+        heads = [dict(zip(("group", "round", "node"), key, strict=False)) for key in sorted(rows)]
+        return pd.DataFrame([head | rows[key] for head, key in zip(heads, sorted(rows), strict=True)])
+
+    def _repr_html_(self) -> str:
+        with report_extra("a plot"):
+            from fedmon.report.charts import charts_of, read_bins
+            from fedmon.report.charts.draw import drawn
+        found = charts_of(read_bins(choose(self._source), wanted=is_reported), self._source)
+        pictures = [(one.title, drawn(one, found, "png")) for one in (*found.first, *found.rest) if one.is_over_steps]
+        return "".join(
+            f'<img alt="{escape(title)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+            for title, png in pictures
+        )
+
+
+def learning_curves(source: Source) -> LearningCurves:
+    """Return what programs and runs of plans reported by round or step. Raises StorageError."""
+    found = Trainings()
+    for stream in sorted({one.stream for one in source.streams if is_user_stream(one.stream)}):
+        for block in source.blocks(stream=stream, series=is_reported):
+            found.add(block)
+    return LearningCurves(source, found.all())

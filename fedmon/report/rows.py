@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
-import logging
 import math
 import os
 import signal
@@ -13,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,8 +23,8 @@ from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind
 from fedmon.common.store.recording_file import Key
-from fedmon.common.store.recording_reader import RecordingRows, SampleRow
-from fedmon.report.blocks import Block, Damage, Decoder, Floats, Limits, read_blocks
+from fedmon.common.store.recording_reader import RecordingRows
+from fedmon.report.blocks import Block, Damage, Floats, Limits, read_blocks
 from fedmon.report.export import csv
 from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
 from fedmon.report.selection import JOB, Column, Layout, Plan, Span, is_counter
@@ -190,27 +189,15 @@ def _begin(
         row = max(rows, key=lambda row: min(row.last_seq, position - 1))
         if min(row.last_seq, position - 1) <= read_to:
             return
-        wanted -= _found(growth, block, row, position, wanted)
+        limits = Limits(first_seq=row.first_seq, last_seq=position - 1, series={*wanted, PERF_CLOCK}.__contains__)
+        for before in reversed(list(read_blocks(recordings, key, limits, Damage()))):
+            for name in wanted & before.columns.keys():
+                values, times = before.columns[name], clock_of(name, before.columns, before.mono)
+                known = np.flatnonzero(~(np.isnan(values) | np.isnan(times)))
+                if len(known):
+                    growth.begin(block, name, float(times[known[-1]]), float(values[known[-1]]))
+                    wanted.discard(name)
         position = row.first_seq
-
-
-def _found(growth: Rates, block: Block, row: SampleRow, position: int, wanted: set[str]) -> set[str]:
-    """Look for the last values of counters in the part of a row before a sample; returns which were found."""
-    decoder = Decoder(lambda name: name in wanted or name == PERF_CLOCK)
-    decoder.add(row)
-    decoded = decoder.take()
-    found: set[str] = set()
-    if decoded is None:
-        return found
-    length = position - row.first_seq
-    columns = dict(zip(decoded.names, decoded.values, strict=True))
-    for name in wanted & columns.keys():
-        values, times = columns[name], clock_of(name, columns, decoded.mono)
-        known = np.flatnonzero(~(np.isnan(values[:length]) | np.isnan(times[:length])))
-        if len(known):
-            growth.begin(block, name, float(times[known[-1]]), float(values[known[-1]]))
-            found.add(name)
-    return found
 
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -309,14 +296,11 @@ def _times(t: Floats) -> pa.Array:
     return pa.array(moments, pa.int64(), mask=None if has_date.all() else ~has_date).cast(TIME)
 
 
-logger = logging.getLogger(__name__)
-
 LONG_VALUES = 4_000_000
 """From so many on it pays to start processes: each takes a third of a second to begin."""
 MOST_READERS = 3
 """Each takes about 100 MB."""
 _LENGTH = 8
-_AHEAD = 2
 _PIPE_BYTES = 2**20
 _START = """
 import sys
@@ -394,100 +378,67 @@ def read_pieces(source: Source, plan: Plan, task: Task, processes: int | None = 
 
 def _by_processes(source: Source, plan: Plan, task: Task, count: int) -> Iterator[Portion]:
     workers: list[_Worker] = []
-    here: Reader | None = None
     try:
         workers = [_Worker(task) for _ in range(count)]
-        for number, span in enumerate(plan.spans[: _AHEAD * len(workers)]):
-            workers[number % len(workers)].ask(span)
-        for number, span in enumerate(plan.spans):
-            worker = workers[number % len(workers)]
-            piece = worker.answer()
-            if piece is None:
-                if here is None:
-                    logger.warning("a process that read for this one ended early: reading goes on in one process")
-                    here = Reader(task, source.rows)
-                piece = here.read(span)
-            if number + _AHEAD * len(workers) < len(plan.spans):
-                worker.ask(plan.spans[number + _AHEAD * len(workers)])
-            yield piece
-        source.count_damaged(sum(worker.damaged for worker in workers) + (here.damaged if here is not None else 0))
+        for first, worker in enumerate(workers):
+            worker.order(plan.spans[first::count])
+        for number in range(len(plan.spans)):
+            yield workers[number % count].piece()
+        source.count_damaged(sum(worker.damaged for worker in workers))
     finally:
         for worker in workers:
             worker.stop()
 
 
 class _Worker:
-    """One reading process; answers come in the order of asking."""
+    """One reading process; it makes the pieces of its spans in order, and waits while its pipe is full."""
 
     def __init__(self, task: Task) -> None:
         self.damaged = 0
-        self._as_lines = task.as_lines
+        self._task = task
         self._schema = schema(task.layout, is_tidy=task.is_tidy)
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", _START.format(path=sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
             env=os.environ | _ENVIRONMENT,
         )
-        if self._process.stdout is not None:
-            with contextlib.suppress(OSError):  # a small pipe is only slower
-                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._send(msgspec.json.encode(task))
+        self._process = process
+        self._orders: IO[bytes] = process.stdin  # type: ignore[assignment]  # a pipe
+        self._pieces: IO[bytes] = process.stdout  # type: ignore[assignment]  # a pipe
+        with contextlib.suppress(OSError):  # a small pipe is only slower
+            fcntl.fcntl(self._pieces, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
-    def ask(self, span: Span) -> None:
-        """Ask for a span; short enough never to wait for the process."""
-        self._send(msgspec.json.encode(span))
+    def order(self, spans: Sequence[Span]) -> None:
+        """Have it read these spans; called once."""
+        with contextlib.suppress(BrokenPipeError), self._orders:
+            _send(self._orders, msgspec.json.encode(Order(task=self._task, spans=list(spans))))
 
-    def answer(self) -> Portion | None:
-        """Return the next piece; None when the process is gone. Raises StorageError."""
-        head = self._receive()
-        if head is None:
-            return None
-        answer = msgspec.json.decode(memoryview(head), type=Answer)
-        parts: list[pa.Buffer] = []
-        while len(parts) < answer.parts:
-            part = self._receive()
-            if part is None:
-                return None
-            parts.append(part)
-        for line in answer.logged:
-            logger.warning("%s", line)
-        self.damaged = answer.damaged
+    def piece(self) -> Portion:
+        """Return the next piece. Raises StorageError, also if the process is gone."""
+        answer = msgspec.json.decode(memoryview(self._receive()), type=Answer)
         if answer.error is not None:
             raise StorageError(answer.error)
-        if self._as_lines:
-            return Portion(answer.rows, lines=memoryview(parts[0]) if parts else memoryview(b""))
+        parts = [self._receive() for _ in range(answer.parts)]
+        self.damaged = answer.damaged
+        if self._task.as_lines:
+            return Portion(answer.rows, lines=memoryview(parts[0]))
         return Portion(answer.rows, [pa.ipc.read_record_batch(part, self._schema) for part in parts])
 
     def stop(self) -> None:
         """End the process; safe to call twice."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        self._orders.close()
+        self._pieces.close()
 
-    def _send(self, message: bytes) -> None:
-        try:
-            stream = self._process.stdin
-            if stream is not None:
-                view = memoryview(len(message).to_bytes(_LENGTH, "big") + message)
-                while view:
-                    view = view[stream.write(view) :]
-        except OSError as error:
-            logger.debug("a reading process does not listen: %s", error)
-
-    def _receive(self) -> pa.Buffer | None:
-        stream = self._process.stdout
-        head = _exactly(stream, _LENGTH) if stream is not None else None
-        if stream is None or head is None:
-            return None
-        return _exactly(stream, int.from_bytes(head.to_pybytes(), "big"))
+    def _receive(self) -> pa.Buffer:
+        return _exactly(self._pieces, int.from_bytes(_exactly(self._pieces, _LENGTH).to_pybytes(), "big"))
 
 
-def _exactly(stream: IO[bytes], length: int) -> pa.Buffer | None:
-    """Return so many bytes; None when the stream ends before."""
+def _exactly(stream: IO[bytes], length: int) -> pa.Buffer:
+    """Return so many bytes. Raises StorageError if the stream ends before."""
     # Memory of Arrow's is used again without being cleared, which for large pieces is half of the work.
     content = pa.allocate_buffer(length)
     view = memoryview(content)
@@ -495,87 +446,61 @@ def _exactly(stream: IO[bytes], length: int) -> pa.Buffer | None:
     while filled < length:
         read = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # of an unbuffered pipe
         if not read:
-            return None
+            raise StorageError("a process that read the recording for this one ended early: start it again")
         filled += read
     return content
 
 
+def _send(stream: IO[bytes], message: bytes | memoryview) -> None:
+    """Send one message, with its length before it."""
+    for part in (memoryview(message).nbytes.to_bytes(_LENGTH, "big"), message):
+        view = memoryview(part)
+        while view:
+            view = view[stream.write(view) :]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of one reading process."""
+
+    task: Task
+    spans: list[Span]
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes before a piece: its rows and parts, samples left out so far, what was logged, an error if any."""
+    """Sent before a piece: its rows and parts, samples left out so far, and an error if there is one."""
 
     rows: int = 0
     parts: int = 0
     damaged: int = 0
-    logged: list[str] = []
     error: str | None = None
 
 
-class _Logged(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
-def receive(stream: BinaryIO) -> bytes | None:
-    """Return the next message; None when there will be none."""
-    head = stream.read(_LENGTH)
-    if len(head) < _LENGTH:
-        return None
-    length = int.from_bytes(head, "big")
-    message = stream.read(length)
-    return message if len(message) == length else None
-
-
-def send(stream: BinaryIO, message: bytes | memoryview) -> None:
-    """Send one message. Raises OSError if it has no reader."""
-    view = memoryview(message)
-    stream.write(view.nbytes.to_bytes(_LENGTH, "big"))
-    stream.write(view)
-    stream.flush()
-
-
-def serve(source: BinaryIO, target: BinaryIO) -> None:
-    """Answer until there is nothing more to read; this is what a process does that reads spans for another.
-
-    Messages have their length in front of them, in eight bytes. The first is a Task, then come spans. The answer to
-    each is an Answer and the parts of the piece: its lines, or each of its batches.
-    """
-    first = receive(source)
-    if first is None:
-        return
-    logged = _Logged()
-    logger = logging.getLogger("fedmon")
-    logger.addHandler(logged)
-    logger.propagate = False
-    task = msgspec.json.decode(first, type=Task)
-    reader = Reader(task, [RecordingRows(Path(os.fsdecode(path))) for path in task.paths])
-    while (asked := receive(source)) is not None:
-        piece, error = Portion(0), None
+def serve(source: IO[bytes], target: IO[bytes]) -> None:
+    """Read an Order, and send for each of its spans an Answer and the parts of the piece: its lines, or its batches."""
+    length = int.from_bytes(source.read(_LENGTH), "big")
+    order = msgspec.json.decode(source.read(length), type=Order)
+    reader = Reader(order.task, [RecordingRows(Path(os.fsdecode(path))) for path in order.task.paths])
+    for span in order.spans:
         try:
-            piece = reader.read(msgspec.json.decode(asked, type=Span))
+            piece = reader.read(span)
         except FedmonError as found:
-            error = str(found)
-        parts = [piece.lines] if task.as_lines else [memoryview(batch.serialize()) for batch in piece.batches]
-        answer = Answer(rows=piece.rows, parts=len(parts), damaged=reader.damaged, logged=logged.lines, error=error)
-        send(target, msgspec.json.encode(answer))
-        logged.lines = []
+            _send(target, msgspec.json.encode(Answer(error=str(found))))
+            break
+        is_lines = order.task.as_lines
+        parts = [piece.lines] if is_lines else [memoryview(batch.serialize()) for batch in piece.batches]
+        _send(target, msgspec.json.encode(Answer(rows=piece.rows, parts=len(parts), damaged=reader.damaged)))
         for part in parts:
-            send(target, part)
+            _send(target, part)
 
 
 def main() -> None:
     """Serve on stdin and stdout; whatever else is printed goes to stderr."""
     # Ctrl-C reaches all processes of a terminal; the one that asked decides what becomes of this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    target = os.fdopen(os.dup(1), "wb")
+    target = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     pa.set_cpu_count(1)
     # What is decoded is lists of numbers, which have no cycles, and a look for cycles goes through all of them.
     gc.disable()
-    try:
+    with contextlib.suppress(BrokenPipeError):  # the reader is gone
         serve(sys.stdin.buffer, target)
-    except BrokenPipeError:
-        os._exit(0)  # the reader is gone, so the buffer is dropped

@@ -214,24 +214,10 @@ def _cuts(tables: Sequence[_Rows], since_t: float, rows: int) -> list[float]:
     return found
 
 
-_SPAN_ROWS = 6_144
+_SPAN_ROWS = 4_096
 _SPAN_VALUES = 2**20
 _LATEST = 2.0**1023
 """Infinity has no place in JSON, and plans are sent to other processes."""
-
-
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """``metrics`` are names or globs; ``job`` a job's id or key; times in Unix seconds, both included.
-
-    With ``origin`` rows tell boot, number and monotonic time of their samples, and columns without any value fall out.
-    """
-
-    metrics: tuple[str, ...] | None = None
-    job: str | None = None
-    rates: bool = True
-    since_t: float | None = None
-    until_t: float | None = None
-    origin: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,23 +232,35 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(span.rows for span in self.spans)
 
 
-def plan(source: Source, selection: Selection) -> Plan:
-    """Look up what there is of a selection. Raises NotFoundError for a job that is not there, and StorageError."""
-    job = None if selection.job is None else find_job(source, selection.job)
+def plan(
+    source: Source,
+    *,
+    metrics: Sequence[str] | None = None,
+    job: str | None = None,
+    rates: bool = True,
+    since_t: float | None = None,
+    until_t: float | None = None,
+    origin: bool = False,
+) -> Plan:
+    """Look up the columns and times of a table; parameters as those of `fedmon.report.WideTable`.
+
+    Raises NotFoundError for a job that is not there, and StorageError.
+    """
+    job = None if job is None else find_job(source, job)
     keys = sorted({(one.node_id, one.stream, one.boot) for one in source.streams})
     if job is not None:
         nodes = {node_id for node_id, stream, _ in keys if stream == JOB + job}
         keys = [key for key in keys if key[0] in nodes and (not key[1].startswith(JOB) or key[1] == JOB + job)]
-    wanted = chooser(selection.metrics)
-    filled = _filled(source) if selection.origin else None
+    wanted = chooser(metrics)
+    filled = _filled(source) if origin else None
     found: list[tuple[Key, list[str]]] = []
     for key in keys:
         names = dict.fromkeys(name for rows in source.rows_with(key) for name in rows.series(key))
         chosen = [name for name in names if (wanted is None or wanted(name)) and (filled is None or name in filled)]
         if chosen:
             found.append((key, chosen))
-    made = columns(((key[1], names) for key, names in found), rates=selection.rates)
-    if selection.origin:
+    made = columns(((key[1], names) for key, names in found), rates=rates)
+    if origin:
         made = (*(Column(name=name, stream="", series=name) for name in ORIGIN), *made)
     rows = max(256, min(_SPAN_ROWS, _SPAN_VALUES // max(1, len(made))))
     jobs = {stream for _, stream, _ in keys if stream.startswith(JOB)}
@@ -278,13 +276,13 @@ def plan(source: Source, selection: Selection) -> Plan:
             if job is not None and key[:2] == (host.node_id, JOB + job)
             for reach in _reaches(source, key)
         ]
-        low, high = _times(selection, of_job)
+        low, high = _times(since_t, until_t, of_job)
         cut += spans(host.node_id, reaches, since_t=low, until_t=high, rows=rows)
     layout = Layout(
         columns=made,
         labels=tuple(label for label in LABELS if label in used),
         owners=owners,
-        rates=selection.rates,
+        rates=rates,
     )
     return Plan(layout=layout, spans=tuple(cut))
 
@@ -315,10 +313,10 @@ def _filled(source: Source) -> set[str]:
     return {name for block in source.blocks() for name, values in block.columns.items() if not np.isnan(values).all()}
 
 
-def _times(selection: Selection, of_job: Sequence[Reach]) -> tuple[float, float]:
+def _times(since_t: float | None, until_t: float | None, of_job: Sequence[Reach]) -> tuple[float, float]:
     """Return from when, and up to when without that moment itself; of a job, from its first to its last sample."""
-    low = -_LATEST if selection.since_t is None else selection.since_t
-    high = _LATEST if selection.until_t is None else selection.until_t
+    low = -_LATEST if since_t is None else since_t
+    high = _LATEST if until_t is None else until_t
     if of_job:
         low = max(low, min(reach.low_t for reach in of_job))
         high = min(high, max(reach.high_t for reach in of_job))

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
-from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.report.blocks import Block, Damage, Limits, read_blocks
 
 JOB = "job-"
 """A stream of a job is named after it."""
+HOST = "host"
+"""The stream of a machine."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one node: the newest of what it said of itself in each respect.
 
     ``name`` is its host name where it told one that no other node has, else its id. ``labels`` are the owner's words
-    for the run (system, partition, env, name), ``jobs`` what is known of each job by its id.
+    for the run (system, partition, env, name), ``jobs`` what is known of each job by its id. Nodes with the same
+    ``machine`` run on one machine; empty is unknown.
     """
 
     node_id: str
     name: str
     boots: tuple[int, ...]
+    machine: str = ""
     hardware: dict[str, Any] = {}
     capabilities: dict[str, str | None] = {}
     labels: dict[str, str] = {}
@@ -171,11 +174,14 @@ class Source:
             document = known.get(node_id, {})
             hostname = document.get("hostname")
             is_unique = isinstance(hostname, str) and names.count(hostname) == 1
+            hardware = document.get("hardware")
+            boot_id = hardware.get("boot_id") if isinstance(hardware, dict) else None
             hosts.append(
                 Host(
                     node_id=node_id,
                     name=str(hostname) if is_unique else node_id,
                     boots=tuple(sorted(boots[node_id])),
+                    machine=f"{boot_id} {hostname or ''}" if boot_id else "",
                     **{key: document[key] for key in _KNOWN if isinstance(document.get(key), dict)},
                 )
             )
@@ -183,39 +189,3 @@ class Source:
 
 
 _KNOWN = ("hardware", "capabilities", "labels", "jobs", "tool")
-
-
-def vanished(before: Source, now: Source) -> int:
-    """Return how many of the samples that there were are there no longer; some of them may have been read in time."""
-    left = _numbers(now)
-    total = 0
-    for key, numbers in _numbers(before).items():
-        gone = numbers.copy()
-        for first, last in left.get(key, SeqRanges()):
-            gone.remove(first, last)
-        total += gone.total
-    return total
-
-
-def dropped_meanwhile(source: Source, files: Sequence[Path], *, rows: int, expected: int) -> int:
-    """Return how many samples went while ``rows`` rows of at most so many as ``expected`` were written.
-
-    Raises StorageError where that is why there is none at all.
-    """
-    with Source(files) as now:
-        gone = vanished(source, now)
-    if expected and not rows and gone:
-        raise StorageError(
-            f"the recording dropped {gone} samples while they were read, and no row is left: export again, or give the"
-            " recording more room ([recording] max_bytes and max_age_s)"
-        )
-    return gone
-
-
-def _numbers(source: Source) -> Mapping[Key, SeqRanges]:
-    found: dict[Key, SeqRanges] = {}
-    for one in source.streams:
-        numbers = found.setdefault((one.node_id, one.stream, one.boot), SeqRanges())
-        for first, last in one.ranges:
-            numbers.add(first, last)
-    return found

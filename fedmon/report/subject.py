@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -13,7 +14,7 @@ from fedmon.common.store.recording import RecordedStream
 from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
 from fedmon.report.selection import find_job, known_jobs, natural, some
-from fedmon.report.source import JOB, Host, Source
+from fedmon.report.source import HOST, JOB, Host, Source
 from fedmon.report.totals import SeriesTotal, StreamTotal, Totals
 
 _OF_THE_TOOL = ("job_energy_", "job_emissions_")
@@ -37,6 +38,21 @@ class Subject:
     ) -> None:
         self.source, self.job, self.since_t, self.until_t = source, job, since_t, until_t
         self.hosts = tuple(sorted(hosts, key=lambda host: (natural(host.name), host.node_id)))
+        self._same: dict[str, list[Host]] = {}
+        """By the id of the node whose samples of a machine count: the nodes that share it."""
+        measuring = Counter[str]()
+        for one in source.streams:
+            if one.stream == HOST:
+                measuring[one.node_id] += one.samples
+        sharing = [host for host in self.hosts if host.machine and host.node_id in measuring]
+        for machine in dict.fromkeys(host.machine for host in sharing):
+            same = [host for host in sharing if host.machine == machine]
+            self._same[max(same, key=lambda host: measuring[host.node_id]).node_id] = same
+
+    @property
+    def machines(self) -> dict[str, str]:
+        """Name machines that several nodes share, by the id of the node whose samples count."""
+        return {node_id: " = ".join(host.name for host in same) for node_id, same in self._same.items() if same[1:]}
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -49,24 +65,34 @@ class Subject:
         return first if since_t is None else max(first, since_t), last if until_t is None else min(last, until_t)
 
     def read(self, consumers: Sequence[Consumer] = (), progress: Callable[[float], object] | None = None) -> Case:
-        """Hand every sample to the consumers, and return what there is; ``progress`` is told the share that is done.
+        """Hand every sample to the consumers, and return the totals; ``progress`` is told the share that is done.
 
         Raises StorageError.
         """
         totals = Totals()
+        for block in self.blocks(progress):
+            for consumer in (totals, *consumers):
+                consumer.add(block)
+        return self._case(totals)
+
+    def blocks(
+        self, progress: Callable[[float], object] | None = None, *, series: Callable[[str], bool] | None = None
+    ) -> Iterator[Block]:
+        """Return all samples, or some series of them, in the order of `Source.blocks`. Raises StorageError."""
         streams = self._streams()
         whole, done = sum(one.samples for one in streams) or 1, 0
         for node_id, stream in sorted({(one.node_id, one.stream) for one in streams}):
-            for block in self.source.blocks(node_id=node_id, stream=stream, since_t=self.since_t, until_t=self.until_t):
-                for consumer in (totals, *consumers):
-                    consumer.add(block)
+            for block in self.source.blocks(
+                node_id=node_id, stream=stream, series=series, since_t=self.since_t, until_t=self.until_t
+            ):
+                yield block
                 done += len(block.t)
                 if progress is not None:
                     progress(min(1.0, done / whole))
-        return self._case(totals)
 
     def _case(self, totals: Totals) -> Case:
         found = totals.streams()
+        counted = {host.node_id: first for first, same in self._same.items() for host in same}
         nodes: list[Node] = []
         for host in self.hosts:
             streams = {one.stream: one for one in found if one.node_id == host.node_id}
@@ -85,6 +111,9 @@ class Subject:
                     document=document,
                     lost={(one.stream, one.boot): self.source.lost(one) for one in own},
                     has_begin=has_begin,
+                    machine_of=self.source.host(first).name
+                    if (first := counted.get(host.node_id, host.node_id)) != host.node_id
+                    else "",
                 )
             )
         names, span = {host.node_id for host in self.hosts}, self.span
@@ -101,11 +130,13 @@ class Subject:
 
     def _streams(self) -> list[RecordedStream]:
         names = {host.node_id for host in self.hosts}
-        wanted = ("host", f"{JOB}{self.job}")
+        twins = {host.node_id for first, same in self._same.items() for host in same if host.node_id != first}
+        wanted = (HOST, f"{JOB}{self.job}")
         return [
             one
             for one in self.source.streams
             if one.node_id in names
+            and not (one.stream == HOST and one.node_id in twins)
             and (self.job is None or one.stream in wanted or is_user_stream(one.stream))
             and (self.since_t is None or one.last_t >= self.since_t)
             and (self.until_t is None or one.oldest_t <= self.until_t)

@@ -29,8 +29,8 @@ _MOST_LEVELS = 128
 _AT_ONCE = 500_000
 """So many values are looked at together: 4 MB, which fits a cache and bounds the memory."""
 _FIELDS = (
-    "count", "weight", "sum", "low", "low_t", "high", "high_t", "first", "first_t", "last", "last_t", "covered",
-    "moment", "increase", "grown_s", "resets", "idle_s",
+    "count", "weight", "sum", "low", "high", "first", "first_t", "last", "last_t", "covered", "moment", "increase",
+    "grown_s", "idle_s",
 )  # fmt: skip
 _START = {"low": np.inf, "high": -np.inf, "covered": np.nan}
 
@@ -47,8 +47,8 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
 
     ``mean`` is weighted by time: a value stands for the time since the reading before it, and holes stand for nothing.
     ``seconds`` is the time that the mean covers. ``increase`` is how much a counter grew within ``grown_s`` seconds,
-    holes included, by perf's own clock for its counts, but for what it lost at ``resets``; None of what is no counter,
-    and of a single reading.
+    holes included, by perf's own clock for its counts, without what restarts hid; None of what is no counter, and of a
+    single reading.
     ``low_share`` is the share of the time in which the value lay below the limit under which its metric counts as idle
     (IDLE_BELOW); None of others. ``levels`` are values with the share of the time that they held, in order, of some
     metrics (SPREAD).
@@ -61,13 +61,10 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     last: float
     last_t: float
     low: float
-    low_t: float
     high: float
-    high_t: float
     mean: float
     seconds: float
     increase: float | None = None
-    resets: int = 0
     low_share: float | None = None
     grown_s: float = 0.0
     levels: tuple[tuple[float, float], ...] = ()
@@ -92,8 +89,7 @@ class StreamTotal(msgspec.Struct, frozen=True, kw_only=True):
 
     ``seconds`` is the time that its samples cover, without holes; ``interval_s`` the mean distance of two samples in
     that time, None of fewer than two. ``missing`` counts numbers that lie between its samples and are not there.
-    ``holes`` are the largest ones, ``hole_count`` and ``hole_seconds`` tell of all. ``empty`` names series that have
-    a column and no value.
+    ``holes`` are the largest ones, ``hole_count`` and ``hole_seconds`` tell of all.
     """
 
     node_id: str
@@ -110,7 +106,6 @@ class StreamTotal(msgspec.Struct, frozen=True, kw_only=True):
     hole_seconds: float
     clock_steps: tuple[ClockStep, ...]
     series: Mapping[str, SeriesTotal]
-    empty: tuple[str, ...]
 
     @property
     def elapsed_s(self) -> float:
@@ -160,7 +155,6 @@ class Totals:
             hole_seconds=time.hole_seconds,
             clock_steps=tuple(time.clock_steps),
             series={name: SeriesTotal(series=name, **found) for name, found in running.results()},
-            empty=tuple(running.empty()),
         )
 
 
@@ -306,7 +300,7 @@ class RunningTotals:
             one = {field: float(array[at]) for field, array in self._of.items()}
             if not one["count"]:
                 continue
-            kept = ("first", "first_t", "last", "last_t", "low", "low_t", "high", "high_t")
+            kept = ("first", "first_t", "last", "last_t", "low", "high")
             yield (
                 name,
                 {
@@ -317,15 +311,10 @@ class RunningTotals:
                     "seconds": one["weight"],
                     "increase": one["increase"] if self._is_counter[at] and one["grown_s"] > 0 else None,
                     "grown_s": one["grown_s"],
-                    "resets": int(one["resets"]),
                     "levels": self._levels[at].result() if at in self._levels else (),
                     "low_share": one["idle_s"] / one["weight"] if self._idle_below[at] > 0 else None,
                 },
             )
-
-    def empty(self) -> list[str]:
-        """Name the series that have a column and no value."""
-        return [name for name, at in self._places.items() if not self._of["count"][at]]
 
     def _places_of(self, names: tuple[str, ...]) -> NDArray[np.intp]:
         if names == self._last_names:
@@ -356,8 +345,8 @@ class RunningTotals:
         weights = np.diff(covered)
         of["sum"][at] += values[:, 0] * first_weights + values[:, 1:] @ weights
         of["weight"][at] += first_weights + (covered[-1] - covered[0])
-        self._note_extreme("low", at, values, t, better=np.less, find=np.argmin)
-        self._note_extreme("high", at, values, t, better=np.greater, find=np.argmax)
+        of["low"][at] = np.minimum(of["low"][at], values.min(axis=1))
+        of["high"][at] = np.maximum(of["high"][at], values.max(axis=1))
         self._grow(at, values, moments, was_read)
         idle = self._idle_below[at]
         if idle.any():
@@ -372,15 +361,6 @@ class RunningTotals:
         of["count"][at] += values.shape[1]
         of["last"][at], of["last_t"][at], of["covered"][at] = values[:, -1], t[-1], covered[-1]
 
-    def _note_extreme(
-        self, name: str, at: NDArray[np.intp], values: Floats, t: Floats, *, better: Any, find: Any
-    ) -> None:
-        places = find(values, axis=1)
-        found = values[np.arange(len(values)), places]
-        rows = np.flatnonzero(better(found, self._of[name][at]))
-        self._of[name][at[rows]] = found[rows]
-        self._of[f"{name}_t"][at[rows]] = t[places[rows]]
-
     def _grow(self, at: NDArray[np.intp], values: Floats, moments: Moments, was_read: NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(self._is_counter[at])
         if not len(rows):
@@ -390,7 +370,6 @@ class RunningTotals:
         grown = np.diff(counters, prepend=before[:, None])
         is_reset = grown < 0
         if is_reset.any():
-            of["resets"][places] += is_reset.sum(axis=1)
             grown = np.where(is_reset, 0.0, grown)
             of["increase"][places] += grown.sum(axis=1)
         else:  # exact where sums of small differences would not be

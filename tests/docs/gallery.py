@@ -22,8 +22,8 @@ METRICS = ("host_cpu_busy_ratio", "host_cpu_seconds_total", "host_cpu_count", "h
            "host_context_switches_total", "host_disk_*_bytes_total", "host_network_*_bytes_total",
            "host_pressure_seconds_total", "agent_cpu_seconds_total", "agent_memory_rss_bytes",
            "agent_collector_seconds")  # fmt: skip
-SHOWN = ("cpu_load_per_node", "cpu_time_all_nodes", "memory_all_nodes", "disk_traffic_all_nodes",
-         "pressure_all_nodes", "load_all_nodes")  # fmt: skip
+SHOWN = ("cpu_load", "cpu_time", "memory", "disk_traffic", "pressure", "load")
+"""The begins of the names of files."""
 LOAD = """
 import hashlib, pathlib, sys, threading, time
 end = time.monotonic() + float(sys.argv[1])
@@ -46,8 +46,11 @@ def main() -> None:
                    *(word for metric in METRICS for word in ("-m", metric)), url=demo.url, folder=folder)  # fmt: skip
         fedmon("plot", "store.fmr", "--output", "plots", url="", folder=folder)
         fedmon("report", "store.fmr", "--output", "report.html", "--pdf", "report.pdf", url="", folder=folder)
-        for one in SHOWN:
-            keep(folder / "plots" / f"{one}.png")
+        found = [next((folder / "plots").glob(f"{one}_*.png")) for one in SHOWN]
+        for old in FOLDER.glob("*.png"):
+            old.unlink()
+        for path in found:
+            keep(path)
         keep(folder / "report.html")
         keep(folder / "report.pdf")
 

@@ -63,7 +63,7 @@ def test_a_whole_machine_is_described(tmp_path: Path) -> None:
     assert (found["kernel"], found["virtualisation"]) == ("5.14.0-362.el9.x86_64", "none")
     assert found["simulated"]
     assert found["python"] == f"{platform.python_implementation()} {platform.python_version()}"
-    assert set(found["reasons"]) == {"os", "network.ib0.speed_bytes_per_second"}
+    assert set(found["reasons"]) == {"os", "boot_id", "network.ib0.speed_bytes_per_second"}
 
 
 def test_what_nothing_tells_is_none_with_a_reason_and_never_made_up(tmp_path: Path) -> None:
@@ -139,3 +139,7 @@ def test_the_description_travels_as_the_labels_of_one_series(tmp_path: Path) -> 
     assert labels["simulated"] == "true"
     assert labels["sockets"] == "2"
     assert labels["microarchitecture"] == "skylake_avx512"
+
+
+def test_the_boot_of_the_machine_is_named_by_the_kernel() -> None:
+    assert hardware()["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

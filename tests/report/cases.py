@@ -20,7 +20,7 @@ def gauge(name: str, mean: float, *, low: float | None = None, high: float | Non
           low_share: float | None = None) -> SeriesTotal:  # fmt: skip
     return SeriesTotal(
         series=name, values=1000, first=mean, first_t=T, last=mean, last_t=T + SECONDS,
-        low=mean if low is None else low, low_t=T, high=mean if high is None else high, high_t=T, mean=mean,
+        low=mean if low is None else low, high=mean if high is None else high, mean=mean,
         seconds=SECONDS, low_share=low_share,
     )  # fmt: skip
 
@@ -28,7 +28,7 @@ def gauge(name: str, mean: float, *, low: float | None = None, high: float | Non
 def counter(name: str, increase: float, *, first: float = 0.0, grown_s: float = SECONDS) -> SeriesTotal:
     return SeriesTotal(
         series=name, values=1000 if grown_s else 1, first=first, first_t=T, last=first + increase, last_t=T + grown_s,
-        low=first, low_t=T, high=first + increase, high_t=T + grown_s, mean=first + increase / 2,
+        low=first, high=first + increase, mean=first + increase / 2,
         seconds=grown_s or 1.0, increase=increase, grown_s=grown_s,
     )  # fmt: skip
 
@@ -39,7 +39,7 @@ def stream(name: str, values: Values, *, node_id: str = "n1", samples: int = 100
     return StreamTotal(
         node_id=node_id, stream=name, boots=1, samples=samples, first_t=T, last_t=T + SECONDS,
         seconds=SECONDS - hole_seconds, interval_s=1.0, missing=missing, holes=holes, hole_count=len(holes),
-        hole_seconds=hole_seconds, clock_steps=steps, empty=(),
+        hole_seconds=hole_seconds, clock_steps=steps,
         series={key: _total(key, value) for key, value in values.items()},
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmon.report.bins import Bins, SeriesKey, mean_over_time
+from fedmon.report.bins import Bins, SeriesKey
 from fedmon.report.blocks import Block
 
 GAUGE = SeriesKey("n1", "host", "host_load1")
@@ -17,17 +17,6 @@ def block(t: list[float], columns: dict[str, list[float]], *, seq: int = 0, boot
     return Block(
         "n1", boot, "host", seq, moments, moments.copy(), {name: np.array(c, float) for name, c in columns.items()}
     )
-
-
-def test_few_samples_come_out_as_they_went_in() -> None:
-    bins = Bins((100.0, 103.0))
-
-    bins.add(block([100.0, 101.0], {"host_load1": [1, 2]}))
-    bins.add(block([102.0, 103.0], {"host_load1": [np.nan, 4]}, seq=2))
-
-    found = bins.of(GAUGE)
-    assert (found.t.tolist(), found.mean.tolist(), found.counts.tolist()) == ([100, 101, 103], [1, 2, 4], [1, 1, 1])
-    assert not found.is_dense
 
 
 def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
@@ -47,23 +36,9 @@ def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
     assert found.counts.sum() == np.isfinite(values).sum()
     assert found.low.min() == np.nanmin(values)
     assert found.high.max() == np.nanmax(values)
-    assert mean_over_time(found.t, found.mean, found.counts, found.gaps()) == pytest.approx(np.nanmean(values))
+    assert np.average(found.mean, weights=found.counts) == pytest.approx(np.nanmean(values))
     first_step = values[t < bins.width_s]
     assert found.mean[0] == pytest.approx(np.nanmean(first_step))
-
-
-@pytest.mark.parametrize("count", [800, 40])
-def test_a_mean_is_that_of_the_time_where_the_interval_changes_and_of_no_gap(count: int) -> None:
-    bins = Bins((0.0, 5199.0), count=count)
-    slow, fast = np.arange(0.0, 3000.0, 30.0), np.arange(3000.0, 4000.0)
-
-    bins.add(block(slow.tolist(), {"host_load1": [10] * len(slow)}))
-    bins.add(block(fast.tolist(), {"host_load1": [2] * len(fast)}, seq=100))
-    bins.add(block((fast + 1200.0).tolist(), {"host_load1": [2] * len(fast)}, seq=1100))
-
-    found = bins.of(GAUGE)
-    mean = mean_over_time(found.t, found.mean, found.counts, found.gaps())
-    assert mean == pytest.approx((3000 * 10 + 2000 * 2) / 5000, rel=0.05)
 
 
 def test_a_counter_is_its_growth_and_a_restart_is_not_a_fall() -> None:
@@ -98,24 +73,6 @@ def test_what_perf_counted_is_divided_by_the_clock_of_perf() -> None:
     assert bins.of(SeriesKey("n1", "host", series)).mean.tolist() == [100, 100, 100]
 
 
-def test_a_clock_that_is_set_back_disturbs_no_step() -> None:
-    bins = Bins((0.0, 9.0), count=10)
-
-    bins.add(block([5, 6, 2, 3], {"host_load1": [1, 2, 3, 4]}))
-
-    found = bins.of(GAUGE)
-    assert (found.t.tolist(), found.mean.tolist()) == ([2, 3, 5, 6], [3, 4, 1, 2])
-
-
-def test_what_is_outside_the_span_is_left_out() -> None:
-    bins = Bins((10.0, 20.0))
-
-    bins.add(block([9, 10, 20, 21], {"host_load1": [1, 2, 3, 4]}))
-    bins.add(block([30], {"host_load1": [5]}, seq=4))
-
-    assert bins.of(GAUGE).mean.tolist() == [2, 3]
-
-
 def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_none() -> None:
     few, many, slower = Bins((0.0, 20.0)), Bins((0.0, 9999.0), count=100), Bins((0.0, 200.0))
     few.add(block([0, 1, 2, 3, 10, 11, 12], {"host_load1": [1] * 7}))
@@ -127,30 +84,3 @@ def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_n
     assert np.flatnonzero(few.of(GAUGE).gaps()).tolist() == [3]
     assert np.flatnonzero(many.of(GAUGE).gaps()).tolist() == [39]
     assert not slower.of(GAUGE).gaps().any()
-
-
-def test_a_value_that_is_no_number_is_missing_and_a_huge_one_is_kept() -> None:
-    bins = Bins((0.0, 3.0))
-
-    bins.add(block([0, 1, 2, 3], {"host_load1": [np.inf, -np.inf, 1e300, 2]}))
-
-    assert bins.of(GAUGE).mean.tolist() == [1e300, 2]
-
-
-def test_nothing_at_all_is_nothing_at_all() -> None:
-    bins = Bins(None)
-    bins.add(block([0.0], {"host_load1": [np.nan]}))
-
-    assert bins.keys() == []
-    assert len(bins.of(GAUGE).t) == 0
-    assert len(bins.of(COUNTER).t) == 0
-
-
-def test_memory_is_bounded_by_a_number_of_series_and_by_what_is_wanted() -> None:
-    bins = Bins((0.0, 1.0), most_series=2, wanted=lambda series: series != "host_load5")
-
-    bins.add(block([0.0], {"host_load5": [1], "host_load1": [1], "host_threads": [2], "host_load15": [3]}))
-    bins.add(block([1.0], {"host_load1": [1], "host_load15": [3]}, seq=1))
-
-    assert [key.series for key in bins.keys()] == ["host_load1", "host_threads"]  # noqa: SIM118 - not a mapping
-    assert {key.series for key in bins.left_out} == {"host_load15"}

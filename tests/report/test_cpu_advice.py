@@ -48,47 +48,10 @@ def test_a_job_with_phases_keeps_the_cpus_that_they_use(tmp_path: Path) -> None:
     assert (found["severity"], found["figures"]["most_cpus_busy"]) == ("note", 1.9)
 
 
-def test_no_fewer_cpus_are_advised_than_were_busy_at_once(tmp_path: Path) -> None:
-    assert told(tmp_path, [0.0, *[2.7] * 4, *[0.2] * 16], cpus=8)["advice"].startswith("Ask for 3 CPUs, ")
-
-
-def test_one_busy_thread_is_recognised_by_its_most(tmp_path: Path) -> None:
-    assert "one thread" in told(tmp_path, [0.0, 1.04, *[0.98] * 19], cpus=8)["advice"]
-
-
-def test_a_mean_of_one_cpu_made_of_phases_is_no_single_thread(tmp_path: Path) -> None:
-    found = told(tmp_path, [0.0, *[4.0, 0.0, 0.0, 0.0] * 5], cpus=16)
-
-    assert "one thread" not in found["advice"]
-    assert found["advice"].startswith("Ask for 4 CPUs, ")
-
-
 def test_samples_far_apart_give_no_advice_on_phases_that_they_hide(tmp_path: Path) -> None:
     found = told(tmp_path, [0.0, *[0.76] * 20], cpus=8, every_s=30.0, threads=9)
 
     assert found["advice"].startswith("Measure more often before asking for fewer: 30.0 s between samples")
-
-
-def test_a_job_that_others_kept_from_its_cpus_is_called_starved(tmp_path: Path) -> None:
-    found = told(tmp_path, [0.0, *[0.95] * 19, 1.86], waited={SOME: 0.34, FULL: 0.23})
-
-    assert "It was starved on n1: for 34 % of the time it wanted a CPU and had none." in found["text"]
-    assert found["severity"] == "warning"
-    assert found["advice"] == "It wanted more CPUs than it got, as others used them: fewer would make it slower."
-
-
-def test_a_starved_job_with_one_cpu_did_not_wait_by_itself(tmp_path: Path) -> None:
-    found = told(tmp_path, [0.0, *[0.5] * 20], cpus=1, waited={SOME: 0.5, FULL: 0.5})
-
-    assert "starved" in found["text"]
-    assert "mostly waited" not in found["advice"]
-
-
-def test_a_short_peak_does_not_decide_how_many_cpus_are_needed(tmp_path: Path) -> None:
-    found = told(tmp_path, [0.0, *[1.9] * 200, 8.0], cpus=8)
-
-    assert "At most 8 were busy at once." in found["text"]
-    assert found["advice"].startswith("Ask for 2 CPUs, ")
 
 
 def test_the_line_of_the_job_script_is_there_to_copy(tmp_path: Path) -> None:

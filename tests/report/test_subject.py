@@ -9,6 +9,8 @@ import pytest
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
+from fedmon.report.charts import charts_of, read_bins
+from fedmon.report.document.report import user_table
 from fedmon.report.findings import Finding, find
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
@@ -104,7 +106,28 @@ def test_the_report_of_a_job_has_what_runs_of_any_researcher_reported(tmp_path: 
         )
 
     with Source([path]) as source:
-        findings = {one.name: one for one in find(choose(source, job="7").read())}
+        case = choose(source, job="7").read()
+    findings = {one.name: one for one in find(case)}
 
-    assert "loss from 1 to 0.5" in findings["training"].text
+    assert user_table(case).rows[0][3:5] == ("1", "0.5")
     assert "user-alice" not in findings["gaps"].text
+
+
+def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path) -> None:
+    grown: list[float | None] = [2.0**20 * second * second for second in range(COUNT)]
+    sent = {f'host_network_{way}_bytes_total{{interface="eth0"}}': grown for way in ("receive", "transmit")}
+    with Recording(tmp_path / "a.fmr") as store:
+        for node, boot_id in (("a", "one"), ("b", "one"), ("c", "other")):
+            seconds = [float(second) for second in range(COUNT)]
+            store.append([Batch(node_id=node, boot=1, stream="host", seq=0, t=[T0 + second for second in seconds],
+                                mono=seconds, columns=dict(sent))])  # fmt: skip
+            store.describe(node, 1, {"hardware": {"boot_id": boot_id}})
+
+    with Source([tmp_path / "a.fmr"]) as source:
+        subject = choose(source)
+        told = {one.name: one for one in find(subject.read())}
+        titles = {one.title: one for one in charts_of(read_bins(subject), source).first}
+
+    assert told["volumes"].figures["network_in_bytes"] == 2 * 2.0**20 * (COUNT - 1) ** 2
+    assert told["one-machine"].nodes == ("b",)
+    assert "Network traffic, total of 2 nodes" in titles

@@ -120,28 +120,61 @@ class JobScalar(Scalar, frozen=True, kw_only=True):
     """One ``context.report`` of a job, as it is sent while the job runs.
 
     ``seq`` is its number in the stream of its researcher, null where the node records nothing; ``mono`` is monotonic
-    time in seconds. ``dropped`` counts the values that came too fast until then.
+    time in seconds. ``dropped`` counts the values that came too fast until then. ``group`` is the training of the run.
     """
 
     job_id: Id
     mono: float
     seq: Count | None = None
     dropped: Count = 0
+    group: ShortText = ""
 
     def sample(self) -> Sample:
         """Return it as a sample of its researcher's stream."""
         values: dict[str, float | None] = {}
         reasons: dict[str, str] = {}
+        labels = {"job": self.job_id} | ({"group": self.group} if self.group else {})
         for name, value in self.values.items():
-            key = series("user_value", name=name, job=self.job_id)
+            key = series("user_value", name=name, **labels)
             values[key] = value
             if value is None:
                 reasons[key] = NOT_FINITE
             if self.step is not None:
-                values[series("user_step", name=name, job=self.job_id)] = self.step
+                values[series("user_step", name=name, **labels)] = self.step
         if self.dropped:
             values["user_values_dropped_total"] = self.dropped
         return Sample(t=self.t, mono=self.mono, values=values, reasons=reasons)
+
+
+class RunCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of one run of a training on one node, sent when it is over; null is not known.
+
+    ``t``, ``mono`` and ``seq`` as in JobScalar. ``transferred_bytes`` are inputs and result, ``rows`` those of the
+    dataset.
+    """
+
+    job_id: Id
+    group: ShortText
+    t: float
+    mono: float
+    seq: Count | None = None
+    wall_s: float | None = None
+    energy_j: float | None = None
+    transferred_bytes: Count | None = None
+    rows: Count | None = None
+
+    def sample(self) -> Sample:
+        """Return it as a sample of its researcher's stream."""
+        costs = {
+            "user_run_seconds": self.wall_s,
+            "user_run_joules": self.energy_j,
+            "user_run_bytes": self.transferred_bytes,
+            "user_run_rows": self.rows,
+        }
+        values: dict[str, float | None] = {
+            series(name, job=self.job_id, group=self.group): cost for name, cost in costs.items() if cost is not None
+        }
+        return Sample(t=self.t, mono=self.mono, values=values)
 
 
 class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
@@ -151,10 +184,12 @@ class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
     researcher_id: Id
     boot: Count
     scalars: list[JobScalar]
+    costs: list[RunCost] = []
 
     def telemetry(self) -> Iterator[AddScalar | SampleBatch]:
-        """Return each report as a scalar of its job, and as a sample where the node records it."""
-        for one in self.scalars:
+        """Return each report as a scalar of its job, and reports and costs as samples where the node records them."""
+        told: list[JobScalar | RunCost] = [*self.scalars, *self.costs]
+        for one in told:
             if one.seq is not None:
                 sample = one.sample()
                 yield SampleBatch(
@@ -167,6 +202,8 @@ class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
                     m={key: [value] for key, value in sample.values.items()},
                     reasons=sample.reasons,
                 )
+            if isinstance(one, RunCost):
+                continue
             yield AddScalar(
                 node_id=self.node_id,
                 researcher_id=self.researcher_id,
@@ -182,7 +219,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says of one job.
 
     ``sandbox`` is the level in force, null as long as it is not known. ``scalars`` is how many there were so far.
-    ``exit_code`` is negative for a signal, null where no process of the plan ended by itself.
+    ``exit_code`` is negative for a signal, null where no process of the plan ended by itself. ``group`` is the training
+    that the run is a round of.
     """
 
     job_id: Id
@@ -190,6 +228,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     sha256: Sha256
     name: ShortText = ""
+    group: ShortText = ""
     dataset_id: str | None = None
     sandbox: Level | None = None
     limits: RunLimits = RunLimits()
@@ -208,7 +247,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 class Run(Request, frozen=True, kw_only=True, tag="run"):
     """Run the approved plan with this digest on a dataset: the one with this id, or the only one with all ``tags``.
 
-    With neither id nor tags the plan runs without data.
+    With neither id nor tags the plan runs without data. Runs of one ``group`` are the rounds of one training.
     """
 
     job_id: Id
@@ -218,6 +257,7 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
     arguments: dict[str, Any] = {}
     inputs: Parcel | None = None
     limits: RunLimits = RunLimits()
+    group: ShortText = ""
 
 
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):

@@ -191,6 +191,9 @@ def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     """Describe the system that runs on the machine; Python is always that of this process."""
     found["python"] = f"{platform.python_implementation()} {platform.python_version()}"
     found["kernel"] = _read(lambda: read_text(roots.proc / "sys" / "kernel" / "osrelease"), "kernel", reasons)
+    # A UUID of this boot. Source: Linux Documentation/admin-guide/sysctl/kernel, section "random".
+    boot_id = roots.proc / "sys" / "kernel" / "random" / "boot_id"
+    found["boot_id"] = _read(lambda: read_text(boot_id), "boot_id", reasons)
     found["os"] = None
     if roots.simulated:
         reasons["os"] = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine does not name its distribution"

@@ -26,7 +26,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One job as its node knows it; ``content`` is a digest of the request.
 
     ``read_bytes`` of its events were passed on. ``result`` lacks its bytes: they are in the job's folder or behind its
-    URL.
+    URL. ``inputs_bytes`` came with it, ``rows`` are those of its dataset.
     """
 
     researcher_id: str
@@ -34,6 +34,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     job: JobReport
     read_bytes: int = 0
     result: Parcel | None = None
+    inputs_bytes: int = 0
+    rows: int | None = None
 
 
 class JobRegister:

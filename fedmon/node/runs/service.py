@@ -32,6 +32,7 @@ from fedmon.common.wire.runs import (
     Level,
     Parcel,
     Run,
+    RunCost,
     RunLimits,
     RunScalars,
     Stop,
@@ -174,7 +175,14 @@ class Runs:
         admitted = self._admitted(request, running=self.running)
         ground = self.confinement.ground()
         level = None if ground is None else ground[0]
-        record = JobRecord(researcher_id=request.researcher_id, content=content, job=taken_in(request, admitted, level))
+        shape = None if admitted.dataset is None else admitted.dataset.shape
+        record = JobRecord(
+            researcher_id=request.researcher_id,
+            content=content,
+            job=taken_in(request, admitted, level),
+            inputs_bytes=0 if request.inputs is None else request.inputs.size_bytes,
+            rows=shape[0] if shape else None,
+        )
         self.register.add(record)
         self._registers.audit.record(
             "run",
@@ -424,8 +432,11 @@ class Runs:
                 break
         if ending is not None:
             energy_j = self._measuring.job_energy(active.job.job_id, ending.usage.wall_s)
+            job = over(active.job, ending, energy_j=energy_j)
+            if job.group:
+                self._scalars.cost(active.record, job, ending)
             self._let_go(active)
-            self._take_end(active, over(active.job, ending, energy_j=energy_j), ending)
+            self._take_end(active, job, ending)
 
     def _take(self, active: ActiveJob, event: Event) -> None:
         match event:
@@ -434,7 +445,7 @@ class Runs:
                 self._watch(active, event.pid)
             case Reported():
                 active.change(scalars=max(active.job.scalars, event.number + 1))
-                self._scalars.add(active.job.job_id, active.record.researcher_id, event)
+                self._scalars.add(active.job, active.record.researcher_id, event)
             case Logged():
                 self._scalars.log(active.job.job_id, event)
 
@@ -596,6 +607,7 @@ def taken_in(request: Run, admitted: Admitted, level: Level | None) -> JobReport
         reason=admitted.lowered,
         sha256=request.sha256,
         name=admitted.plan.name,
+        group=request.group,
         dataset_id=None if admitted.dataset is None else admitted.dataset.dataset_id,
         sandbox=level,
         limits=msgspec.convert(admitted.limits, RunLimits, from_attributes=True),
@@ -606,6 +618,8 @@ def taken_in(request: Run, admitted: Admitted, level: Level | None) -> JobReport
 def content_of(request: Run) -> str:
     """Return a digest of a request without its envelope, which differs each time it is asked."""
     asked = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
+    if not request.group:  # nodes without groups took it in with this digest
+        del asked["group"]
     if request.inputs is not None:
         # The same bytes from another place make the same job.
         asked["inputs"] = [request.inputs.format, request.inputs.sha256]
@@ -639,16 +653,18 @@ class ScalarSender:
         self._measuring, self._send, self._policy = measuring, send, policy
         self._throttle = Throttle(burst=BURST, per_s=PER_S)
         self._waiting: dict[str, list[JobScalar]] = {}
+        self._costs: dict[str, list[RunCost]] = {}
         self._bytes: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
-    def add(self, job_id: str, researcher_id: str, event: Reported) -> None:
+    def add(self, job: JobReport, researcher_id: str, event: Reported) -> None:
         """Take one report: it is recorded for its researcher, and goes out with the next message."""
         if not self._throttle.allows(researcher_id, len(event.values)):
             self._dropped[researcher_id] += len(event.values)
             return
         scalar = JobScalar(
-            job_id=job_id,
+            job_id=job.job_id,
+            group=job.group,
             number=event.number,
             t=event.t,
             mono=time.monotonic() + (event.t - time.time()),
@@ -665,6 +681,24 @@ class ScalarSender:
             self._waiting.setdefault(researcher_id, []).append(scalar)
             self._bytes[researcher_id] += size_bytes
 
+    def cost(self, record: JobRecord, job: JobReport, ending: Ending) -> None:
+        """Take the cost of a run that is over: it is recorded for its researcher, and goes out before the outcome."""
+        cost = RunCost(
+            job_id=job.job_id,
+            group=job.group,
+            t=ending.ended,
+            mono=time.monotonic() + (ending.ended - time.time()),
+            wall_s=job.usage.wall_s,
+            energy_j=job.usage.energy_j,
+            transferred_bytes=record.inputs_bytes + ending.result_bytes,
+            rows=record.rows,
+        )
+        if self._measuring.enabled:
+            stream = user_stream(record.researcher_id)
+            seq = self._measuring.publisher.publish(stream, cost.sample(), is_private=True)
+            cost = msgspec.structs.replace(cost, seq=seq)
+        self._costs.setdefault(record.researcher_id, []).append(cost)
+
     def flush(self) -> None:
         """Send one message to each researcher with news; called once a second."""
         for researcher_id in list(self._waiting):
@@ -676,12 +710,12 @@ class ScalarSender:
         self._flush(researcher_id)
 
     def _flush(self, researcher_id: str) -> None:
-        scalars = self._waiting.pop(researcher_id, [])
+        scalars, costs = self._waiting.pop(researcher_id, []), self._costs.pop(researcher_id, [])
         self._bytes.pop(researcher_id, None)
-        if not scalars or self._policy.refusal(researcher_id) is not None:
+        if not (scalars or costs) or self._policy.refusal(researcher_id) is not None:
             return
         node_id, boot = self._policy.node_id, self._measuring.boot
-        self._send(RunScalars(node_id=node_id, researcher_id=researcher_id, boot=boot, scalars=scalars))
+        self._send(RunScalars(node_id=node_id, researcher_id=researcher_id, boot=boot, scalars=scalars, costs=costs))
 
     def log(self, job_id: str, event: Logged) -> None:
         """Log a line of the plan, unless its words stay here; the policy's level is applied on the way out."""

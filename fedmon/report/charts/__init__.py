@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmon.common.errors import StorageError
 from fedmon.report.bins import Bins
 from fedmon.report.charts.catalogue import Group, is_shown
-from fedmon.report.charts.chart import Chart, Charts, Choice, charts, is_of
+from fedmon.report.charts.chart import Chart, Charts, Choice, charts
 from fedmon.report.rates import PERF_CLOCK
 from fedmon.report.source import Source
 from fedmon.report.subject import Subject, choose
@@ -16,20 +16,16 @@ from fedmon.report.subject import Subject, choose
 __all__ = ["Chart", "Charts", "Choice", "Group", "charts_of", "is_shown", "read_bins", "write", "write_charts"]
 
 
-def read_bins(subject: Subject, *, progress: Callable[[float], object] | None = None) -> Bins:
-    """Read what charts need of a subject, in one pass; ``progress`` is told the share that is done."""
-    bins = Bins(subject.span, wanted=is_shown)
-    for number, host in enumerate(subject.hosts):
-        for block in subject.source.blocks(
-            node_id=host.node_id,
-            series=lambda name: is_shown(name) or name == PERF_CLOCK,
-            since_t=subject.since_t,
-            until_t=subject.until_t,
-        ):
-            if is_of(block.stream, subject.job):
-                bins.add(block)
-        if progress is not None:
-            progress((number + 1) / len(subject.hosts))
+def read_bins(
+    subject: Subject,
+    *,
+    progress: Callable[[float], object] | None = None,
+    wanted: Callable[[str], bool] = is_shown,
+) -> Bins:
+    """Read the series that charts need of a subject, in one pass; ``progress`` is told the share that is done."""
+    bins = Bins(subject.span, wanted=wanted, machines=subject.machines)
+    for block in subject.blocks(progress, series=lambda name: wanted(name) or name == PERF_CLOCK):
+        bins.add(block)
     return bins
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind, Metric, Scope, Unit
+from fedmon.report.training import COSTS, ROWS, STEP
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _LARGEST = 1e30
@@ -31,6 +32,7 @@ class Quantity(enum.Enum):
     CELSIUS = "degrees"
     WATTS = "watts"
     GRAM_RATE = "grams per hour"
+    JOULES = "joules"
     NUMBER = "number"
 
 
@@ -44,6 +46,7 @@ _GAUGES = {
     Unit.WATTS: Quantity.WATTS,
     Unit.BYTES_PER_SECOND: Quantity.BYTE_RATE,
     Unit.PER_SECOND: Quantity.RATE,
+    Unit.JOULES: Quantity.JOULES,
 }
 _COUNTERS = {
     Unit.BYTES: Quantity.BYTE_RATE,
@@ -57,6 +60,7 @@ _STEPS = {
     Quantity.BYTES: (_BINARY, 1024.0, 1.0),
     Quantity.BYTE_RATE: (tuple(f"{unit}/s" for unit in _BINARY), 1024.0, 1.0),
     Quantity.WATTS: (("mW", "W", "kW", "MW"), 1000.0, 1000.0),
+    Quantity.JOULES: (("J", "kJ", "MJ", "GJ"), 1000.0, 1.0),
     Quantity.HERTZ: (("Hz", "kHz", "MHz", "GHz"), 1000.0, 1.0),
     Quantity.GRAM_RATE: (("mg/h", "g/h", "kg/h"), 1000.0, 3.6e6),
 }
@@ -159,7 +163,6 @@ DEVICES = frozenset({"device", "interface", "mountpoint", "cpu", "gpu", "node", 
                      "uuid", "collector", "stream", "job"})  # fmt: skip
 """Labels that tell devices apart; the values of all others, such as a CPU mode, are lines of their own."""
 SCENARIO_FINISHED = "user_scenario_finished"
-USER_VALUE, USER_STEP = "user_value", "user_step"
 
 NOT_SHOWN: Mapping[str, str] = MappingProxyType(
     {
@@ -175,7 +178,9 @@ NOT_SHOWN: Mapping[str, str] = MappingProxyType(
         "job_memory_peak_bytes": "the highest point of the job's memory",
         "perf_counted_seconds_total": "grows by a second a second: the clock of what perf counts",
         SCENARIO_FINISHED: "a moment: shown as a mark in every chart",
-        USER_STEP: "the axis of what programs report",
+        STEP: "the axis of what programs report",
+        ROWS: "the weight of a node in the mean of a training",
+        **dict.fromkeys(COSTS, "shown by round, below the learning curves"),
     }
 )
 """Metrics of the table without a chart, and why."""
@@ -316,7 +321,7 @@ ONE_LINE_A_NODE = frozenset({"cpu_load", "gpu_load", "job_memory"})
 def is_shown(series: str) -> bool:
     """Tell whether charts need a series: every one that is not deliberately left out."""
     name = metric_name(series)
-    return name not in NOT_SHOWN or name in (SCENARIO_FINISHED, USER_STEP)
+    return name not in NOT_SHOWN or name in (SCENARIO_FINISHED, STEP, ROWS, *COSTS)
 
 
 def figures(metrics: Iterable[str]) -> list[Figure]:

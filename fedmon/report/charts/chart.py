@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.series import metric_name, split_series
+from fedmon.common.metrics.table import METRICS
 from fedmon.common.text import duration
-from fedmon.report.bins import Binned, Bins, SeriesKey, mean_over_time
+from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats
 from fedmon.report.charts.catalogue import (
     DEVICES,
@@ -22,18 +23,18 @@ from fedmon.report.charts.catalogue import (
     FIRST_OF_NODES,
     ONE_LINE_A_NODE,
     SCENARIO_FINISHED,
-    USER_STEP,
-    USER_VALUE,
     Figure,
     Group,
     Join,
     Quantity,
     Scale,
     figures,
+    quantity_of,
     scale_of,
 )
 from fedmon.report.selection import natural
-from fedmon.report.source import JOB
+from fedmon.report.source import HOST, JOB
+from fedmon.report.training import COSTS, VALUE, LearningCurve
 
 MOST_LINES = 7
 """Lines of a chart; of more the largest are shown, and the others as one."""
@@ -41,9 +42,8 @@ MOST_EACH = 24
 """Charts that one figure makes at most, such as one for each value that a program reports."""
 MOST_SHOWN = 12
 """Charts that are shown first; the others are folded."""
-MOST_REPORTED = 4
-"""Charts of what programs reported that are shown first."""
-BY_STEP = ", by step"
+MOST_REPORTED = 6
+"""Charts of reported values that are shown first."""
 FEW_SHOWN = 6
 """Of fewer charts that people look at first, others are shown beside them."""
 _ALIKE = 1e-3
@@ -140,20 +140,6 @@ class _Part(NamedTuple):
     device: str
 
 
-class _Piece(NamedTuple):
-    """Values of a training by its steps, which never go back."""
-
-    part: _Part
-    t: Floats
-    steps: Floats
-    values: Floats
-
-
-def is_of(stream: str, job: str | None) -> bool:
-    """Tell whether a stream has to do with a job: its own, and what is measured beside it; all have with None."""
-    return job is None or not stream.startswith(JOB) or stream == f"{JOB}{job}"
-
-
 def charts(
     bins: Bins,
     nodes: Mapping[str, str],
@@ -167,9 +153,9 @@ def charts(
 
     Of several nodes each figure has a chart of all of them together, and one for each of its lines with a line a node.
     """
-    maker = _Maker(bins, nodes, job, choice or Choice())
+    maker = _Maker(bins, nodes, choice or Choice())
     made = maker.charts()
-    kept = tuple(_first(made, job, several=maker.several))
+    kept = tuple(_first(made, job, several=maker.several, by_step=maker.by_step))
     names = {chart.name for chart in kept}
     inside = sorted({mark for mark in (*marks, *maker.finished()) if bins.start <= mark[0] <= bins.end})
     return Charts(
@@ -182,12 +168,11 @@ def charts(
     )
 
 
-def _first(made: Sequence[Chart], job: str | None, *, several: bool) -> Sequence[Chart]:
-    """Return the charts to look at first: what programs reported, then what matters for a job, or for nodes."""
+def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Collection[str]) -> Sequence[Chart]:
+    """Return the charts to look at first: reported values, by step or else over time, then those of a job or nodes."""
     over_steps = [chart for chart in made if chart.is_over_steps]
-    titles = {chart.title for chart in over_steps}
     over_time = [chart for chart in made if chart.group is Group.USER and not chart.is_combined
-                 and not {chart.title, chart.title + BY_STEP} & titles]  # fmt: skip
+                 and not chart.is_over_steps and chart.title not in by_step]  # fmt: skip
     chosen = [*over_steps, *over_time][:MOST_REPORTED]
     for name in FIRST_OF_JOB if job is not None else FIRST_OF_NODES:
         found = [chart for chart in made if chart.figure == name]
@@ -202,19 +187,19 @@ def _first(made: Sequence[Chart], job: str | None, *, several: bool) -> Sequence
 
 
 class _Maker:
-    def __init__(self, bins: Bins, nodes: Mapping[str, str], job: str | None, choice: Choice) -> None:
+    def __init__(self, bins: Bins, nodes: Mapping[str, str], choice: Choice) -> None:
         self._bins, self._nodes, self._choice = bins, nodes, choice
         self.constant: list[str] = []
+        self.by_step: set[str] = set()
         self._parts: dict[str, list[tuple[SeriesKey, dict[str, str]]]] = {}
         streams: dict[str, set[bool]] = {}
         for key in bins.keys():  # noqa: SIM118 - a method of ours
-            if is_of(key.stream, job):
-                try:
-                    name, labels = split_series(key.series)
-                except ValueError:
-                    continue
-                self._parts.setdefault(name, []).append((key, labels))
-                streams.setdefault(name, set()).add(key.stream.startswith(JOB))
+            try:
+                name, labels = split_series(key.series)
+            except ValueError:
+                continue
+            self._parts.setdefault(name, []).append((key, labels))
+            streams.setdefault(name, set()).add(key.stream.startswith(JOB))
         keys = [key for parts in self._parts.values() for key, _ in parts]
         self.several = len({key.node_id for key in keys}) > 1
         self._jobs = {key.stream for key in keys if key.stream.startswith(JOB)}
@@ -244,10 +229,11 @@ class _Maker:
                 fnmatch.fnmatchcase(name, metric_name(glob)) for name in figure.lines for glob in self._choice.metrics
             ):
                 continue
-            for chart in self._of(figure):
+            for chart in (*(self._trainings() if VALUE in figure.lines else ()), *self._of(figure)):
                 # Who asks for it gets a line that never changes, too, but none of zeros.
                 is_asked = self._choice.groups is not None or self._choice.metrics is not None
-                if not self._choice.zeros and (not chart.has_values if is_asked else chart.is_constant):
+                is_empty = not chart.has_values if is_asked else chart.is_constant and not chart.is_over_steps
+                if is_empty and not self._choice.zeros:
                     if chart.title not in self.constant:
                         self.constant.append(chart.title)
                 else:
@@ -271,10 +257,6 @@ class _Maker:
         for each, parts in list(by_each.items())[:MOST_EACH]:
             name = _file_name(f"{figure.name}_{each}") if figure.each else figure.name
             title = f"{figure.title}: {each}" if figure.each else figure.title
-            if metric_name(parts[0].key.series) == USER_VALUE and (
-                chart := self._over_steps(figure, name, title, parts)
-            ):
-                made.append(chart)
             made += self._over_time(figure, each, name, title, parts)
         return made
 
@@ -344,6 +326,8 @@ class _Maker:
             device = [f"{_SPOKEN[name]} {value}" if name in _SPOKEN and value.isdigit() else value
                       for name, value in labels.items() if name in DEVICES and name not in alike]  # fmt: skip
             node = self._nodes.get(key.node_id, key.node_id)
+            if key.stream == HOST:
+                node = self._bins.machines.get(key.node_id, node)
             found.append((_Part(key, node, " ".join(filter(None, kept)), " ".join(device)), labels))
         return found
 
@@ -371,46 +355,24 @@ class _Maker:
                   if is_joined or len(set(values)) == 1]  # fmt: skip
         return tuple((name, value) for name, value in limits if 0 < value <= 4 * peak)
 
-    def _over_steps(self, figure: Figure, name: str, title: str, parts: Sequence[_Part]) -> Chart | None:
-        """Return what programs reported by their own steps: a line a node, and the mean of several."""
-        steps = {(key.node_id, key.stream, key.series.removeprefix(USER_STEP)): key
-                 for key, _ in self._parts.get(USER_STEP, ())}  # fmt: skip
-        pieces: list[_Piece] = []
-        for part in parts:
-            key = steps.get((part.key.node_id, part.key.stream, part.key.series.removeprefix(USER_VALUE)))
-            if key is not None:
-                pieces += _pieces(part, self._bins.of(part.key), self._bins.of(key))
-        # Rounds that are a job each are one training; another one counts from the begin again.
-        trainings: dict[tuple[str, str], list[list[_Piece]]] = {}
-        for piece in sorted(pieces, key=lambda one: float(one.t[0])):
-            known = trainings.setdefault((piece.part.node, piece.part.name), [])
-            before = next((one for one in reversed(known) if one[-1].t[-1] <= piece.t[0]
-                           and one[-1].steps[-1] < piece.steps[0]), None)  # fmt: skip
-            if before is None:
-                known.append([piece])
-            else:
-                before.append(piece)
-        x = np.unique(np.concatenate([np.zeros(0), *(piece.steps for piece in pieces)]))
-        if len(x) < 2:
-            return None
-        if len(x) > self._bins.count:
-            x = x[np.linspace(0, len(x) - 1, self._bins.count).astype(np.int64)]
-        lines: list[Line] = []
-        means: list[Line] = []
-        for number in range(max(map(len, trainings.values()))):
-            suffix = f" ({number + 1})" if number else ""
-            alike = [_curve(" ".join(filter(None, who)) + suffix, known[number], x)
-                     for who, known in sorted(trainings.items(), key=lambda one: natural(" ".join(one[0])))
-                     if number < len(known)]  # fmt: skip
-            alike = [line for line in alike if np.isfinite(line.values).any()]
-            lines += alike
-            if len(alike) > 1:
-                means.append(joined(f"mean{suffix}", alike, Join.AVERAGE)._replace(low=None, high=None))
-        if any(len(known) > 1 for known in trainings.values()):
-            lines, means = _few(lines, is_stack=False), _few(means, is_stack=False) if means else []
-        return Chart(name=self._unique(f"{name}_by_step"), figure=figure.name, title=f"{title}{BY_STEP}",
-                     group=Group.USER, quantity=Quantity.NUMBER, x=x, lines=(*lines, *means),
-                     is_over_steps=True)  # fmt: skip
+    def _trainings(self) -> list[Chart]:
+        """Return the learning curves of each training and the cost of its rounds below them, on one axis."""
+        made: list[Chart] = []
+        for group, curves, weights in self._bins.trainings.all():
+            for name, found in curves.items():
+                what = f"{COSTS[name]} per round" if name in COSTS else name
+                title = f"Training {group}: {what}" if group else f"Reported: {what}, by step"
+                self.by_step.add(f"Reported: {name}")
+                x = _steps([one for each in curves.values() for one in each] if group else found, self._bins.count)
+                lines = _curves(found, x, self._nodes, None if name in COSTS else weights)
+                file = f"training_{group}_{what}" if group else f"reported_{name}_by_step"
+                if len(x) > 1:
+                    made.append(Chart(
+                        name=self._unique(_file_name(file)),
+                        figure="training", title=title, group=Group.USER, x=x, lines=tuple(lines), is_over_steps=True,
+                        quantity=quantity_of(METRICS[name]) if name in COSTS else Quantity.NUMBER,
+                    ))  # fmt: skip
+        return made
 
     def _unique(self, name: str) -> str:
         """Return a name that no other chart has, as names that differ may look alike in a file's."""
@@ -421,27 +383,34 @@ class _Maker:
         return found
 
 
-def _pieces(part: _Part, value: Binned, step: Binned) -> list[_Piece]:
-    """Return values by step, cut where the program counts from the begin again."""
-    _, at, at_step = np.intersect1d(value.steps, step.steps, assume_unique=True, return_indices=True)
-    low, high = step.low[at_step], step.high[at_step]
-    # The mean of a time in which one training ended and another began is a step of neither.
-    is_of_one = np.ones(len(at), dtype=bool)
-    is_of_one[1:] = (low[1:] >= high[:-1]) | (high[1:] < high[:-1])
-    at, at_step = at[is_of_one], at_step[is_of_one]
-    cuts = np.flatnonzero(np.diff(step.mean[at_step]) < 0) + 1
-    pairs = zip(np.split(at, cuts), np.split(at_step, cuts), strict=True)
-    return [_Piece(part, value.t[one], step.mean[other], value.mean[one]) for one, other in pairs if len(one)]
+def _steps(curves: Sequence[LearningCurve], most: int) -> Floats:
+    """Return the steps of curves, ascending; of very many some."""
+    x = np.unique(np.concatenate([one.steps for one in curves]))
+    return x if len(x) <= most else x[np.linspace(0, len(x) - 1, most).astype(np.int64)]
 
 
-def _curve(label: str, pieces: Sequence[_Piece], x: Floats) -> Line:
-    """Return one training at the steps of all, from its own first to its own last one; of equal steps the mean."""
-    steps, values = (
-        np.concatenate(arrays) for arrays in zip(*((one.steps, one.values) for one in pieces), strict=True)
-    )
-    steps, places, counts = np.unique(steps, return_inverse=True, return_counts=True)
-    means = np.bincount(places, values) / counts
-    return Line(label, np.interp(x, steps, means, left=np.nan, right=np.nan), mean=float(np.mean(means)))
+def _curves(
+    curves: Sequence[LearningCurve], x: Floats, nodes: Mapping[str, str], weights: Mapping[str, float] | None
+) -> list[Line]:
+    """Return a line a node at some steps, from its first to its last one, and their mean unless ``weights`` is None."""
+    lines: list[Line] = []
+    means: list[Line] = []
+    for number in sorted({one.number for one in curves}):
+        suffix = f" ({number + 1})" if number else ""
+        alike = sorted((one for one in curves if one.number == number),
+                       key=lambda one: natural(nodes.get(one.node_id, one.node_id)))  # fmt: skip
+        rows = [np.interp(x, one.steps, one.values, left=np.nan, right=np.nan) for one in alike]
+        lines += [Line(nodes.get(one.node_id, one.node_id) + suffix, row, mean=float(np.mean(one.values)))
+                  for one, row in zip(alike, rows, strict=True)]  # fmt: skip
+        if len(alike) > 1 and weights is not None:
+            by_rows = all(weights.get(one.node_id) for one in alike)
+            each = np.array([weights[one.node_id] if by_rows else 1.0 for one in alike])[:, None]
+            values = np.stack(rows)
+            whole = (each * ~np.isnan(values)).sum(axis=0)
+            with np.errstate(invalid="ignore"):
+                mean = np.where(whole > 0, np.nansum(each * values, axis=0) / whole, np.nan)
+            means.append(Line(f"mean{', by rows' if by_rows else ''}{suffix}", mean, mean=float(np.nanmean(mean))))
+    return [*(lines if len(lines) <= MOST_LINES else _few(lines, is_stack=False)), *means]
 
 
 def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:
@@ -464,7 +433,8 @@ def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) ->
         row = np.where(inside, np.interp(x, t, values), np.nan)
         row[is_near] = values[nearest[is_near]]
         rows.append(row)
-    average = mean_over_time(binned.t, binned.mean, binned.counts, gaps)
+    with np.errstate(over="ignore"):
+        average = float(np.average(binned.mean, weights=binned.counts))
     is_thin = not binned.is_dense
     return Line(label, rows[0], None if is_thin else rows[1], None if is_thin else rows[2], average)
 

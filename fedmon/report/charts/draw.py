@@ -69,7 +69,8 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
         axes.axhline(value * scale.factor, color="#444444", linestyle=(0, (1, 1)), linewidth=1.0, label=_legend(label))
     _value_axis(axes, chart, scale.factor)
     if chart.is_over_steps:
-        axes.set_xlabel("step, as the program counts", size=_SMALL_PT, labelpad=2)
+        axes.set_xlim(x[0] - 0.01 * (x[-1] - x[0]), x[-1] + 0.01 * (x[-1] - x[0]))
+        axes.set_xlabel("round or step", size=_SMALL_PT, labelpad=2)
     else:
         _time_axis(axes, charts)
         _happened(axes, charts)
@@ -194,15 +195,19 @@ def _legend(label: str) -> str:
 def literal(text: str, most: int = _LONGEST) -> str:
     """Return a text of at most ``most`` characters that can be drawn as it is.
 
-    Characters that are invisible, break the line or are not in the font are shown by their code; of a long text begin
-    and end remain.
+    Characters that cannot be drawn are shown by their code; of a long text begin and end remain.
     """
     ends = text if len(text) <= 16 * most else text[: 8 * most] + text[-8 * most :]
-    shown = "".join(map(_shown, ends))
+    shown = drawable(ends)
     if len(shown) <= most:
         return shown
     tail = (most - 1) // 2
     return f"{shown[: most - 1 - tail]}…{shown[len(shown) - tail :]}"
+
+
+def drawable(text: str) -> str:
+    """Return a text with a code for each character that is invisible, breaks the line or is not in the font."""
+    return "".join(map(_shown, text))
 
 
 def _shown(character: str) -> str:

@@ -75,7 +75,7 @@ def export(
     since_t, until_t = times(since, until)
     with report_extra("an export"):
         from fedmon.report.frames import TidyTable, WideTable, key_of
-        from fedmon.report.source import Source, dropped_meanwhile
+        from fedmon.report.source import Source
 
         files = recordings(recording)
         with Source(files) as source:
@@ -97,7 +97,7 @@ def export(
             if not any(table.rows for table in tables):
                 raise NotFoundError(_why_nothing(source, selected=bool(metric or job or since or until)))
             if to_stdout:
-                _print(tables, chosen, source, files)
+                _print(tables, chosen)
                 return
             names = _names(output, tables, is_one=FORMATS[chosen].is_appended)
             for path in names:
@@ -119,9 +119,7 @@ def export(
                 for table, done in zip(tables, finished, strict=True)
             ]
             damaged = source.damaged
-            rows, expected = sum(done.rows for done in finished), sum(table.rows for table in tables)
-            gone = dropped_meanwhile(source, files, rows=rows, expected=expected)
-    _report(written, chosen, damaged, gone, as_json=json)
+    _report(written, chosen, damaged, as_json=json)
 
 
 def _viewed(source: Source, view: View, job: str | None) -> list[Table]:
@@ -148,35 +146,24 @@ def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:
     return [output.with_name(f"{output.stem}-{table.name}{output.suffix}") for table in tables]
 
 
-def _print(tables: list[Table], chosen: str, source: Source, files: list[Path]) -> None:
-    from fedmon.report.source import dropped_meanwhile
-
+def _print(tables: list[Table], chosen: str) -> None:
     if len(tables) > 1:
         raise InvalidInputError(
             f"there are {len(tables)} tables ({', '.join(table.name for table in tables)}): name a file with --output"
         )
     try:
-        rows = write_text(tables[0], sys.stdout.buffer, format=chosen)
+        write_text(tables[0], sys.stdout.buffer, format=chosen)
     except BrokenPipeError:
         # Whoever reads has enough, as `head` has; nothing must be written when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
-    if gone := dropped_meanwhile(source, files, rows=rows, expected=tables[0].rows):
-        sys.stderr.write(f"fedmon: {_gone(gone)}\n")
 
 
-def _report(written: list[dict[str, object]], chosen: str, damaged: int, gone: int, *, as_json: bool) -> None:
+def _report(written: list[dict[str, object]], chosen: str, damaged: int, *, as_json: bool) -> None:
     if as_json:
-        document = {"format": chosen, "written": written, "damaged_samples": damaged, "dropped_samples": gone}
+        document = {"format": chosen, "written": written, "damaged_samples": damaged}
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
         return
     for one in written:
         sys.stdout.write(f"{escape_control(str(one['path']))}: {one['rows']} rows\n")
     if damaged:
         sys.stdout.write(f"{damaged} samples are damaged and were left out\n")
-    if gone:
-        sys.stdout.write(f"{_gone(gone)}\n")
-
-
-def _gone(samples: int) -> str:
-    return f"{samples} samples were dropped by the recording while it was read, and some may be missing"

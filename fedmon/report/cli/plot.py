@@ -78,14 +78,13 @@ def plot(
             is_chosen = everything or zeros or groups or metric or per_node or combined
             chosen = (*found.first, *found.rest) if is_chosen else found.first
             if not chosen:
-                raise NotFoundError(_why_nothing(has_values=bool(bins.keys()), combined=combined))
+                several = "; charts of all nodes together need several nodes" if combined else ""
+                raise NotFoundError(f"nothing to plot: no value was recorded of what was chosen{several}")
             with own_process(output):
                 written = write_charts(
                     found, chosen, output, kind=kind.value,
                     progress=lambda share: progress(_READING + share * (1 - _READING)),
                 )  # fmt: skip
-    if bins.left_out:
-        sys.stderr.write(f"fedmon: {len(bins.left_out)} series are not drawn: there are too many in one recording\n")
     if json:
         rows = [
             {"path": sound(str(path)), "title": one.title, "group": one.group.value, "combined": one.is_combined}
@@ -108,11 +107,3 @@ def _groups(names: list[str] | None) -> list[Group] | None:
     if unknown:
         raise NotFoundError(f"there is no group {unknown[0]!r} of plots; there are: {', '.join(known)}")
     return [known[name] for name in names]
-
-
-def _why_nothing(*, has_values: bool, combined: bool) -> str:
-    if not has_values:
-        return "nothing to plot: the recording has no value in what was chosen"
-    if combined:
-        return "nothing to plot: plots of all nodes together need several nodes, and metrics that were measured"
-    return "nothing to plot: nothing that was measured belongs to what was chosen"

@@ -12,7 +12,6 @@
     dark: { ink: "#c9d0d6", line: "#39414a", soft: "#717b85",
       colours: ["#4CA8E0", "#F08A45", "#2FC79B", "#E3A3C8", "#E3B84A", "#8CCBF2", "#A0A0A0"] },
   };
-  const sync = uPlot.sync("time");
   const shown = new Map();
   let palette = dark.matches ? palettes.dark : palettes.light;
   let isPrinted = false, zoom = null;
@@ -103,7 +102,7 @@
     const chart = data.charts[figure.dataset.at], place = figure.querySelector(".plot"), overSteps = chart.x != null;
     const x = chart.x || moments, values = chart.lines.map((line) => line.values);
     const rows = chart.stack ? stacked(chart.lines) : values;
-    const series = [{ label: overSteps ? "step" : "time", value: (_, t) => t == null ? "–" : overSteps ? number(t) : moment(t) }];
+    const series = [{ label: "" }];
     const bands = [], table = [x];
     chart.lines.forEach((line, at) => {
       const colour = palette.colours[at % palette.colours.length];
@@ -128,9 +127,10 @@
     const now = figure.querySelector(".now");
     const options = {
       width: isPrinted ? 320 : Math.max(200, place.clientWidth), height: 180, series, bands,
+      padding: [null, 26, null, null],
       legend: { live: !isPrinted },
       cursor: { drag: { x: true, y: false }, points: { size: 6 }, y: false,
-        ...(overSteps ? {} : { sync: { key: sync.key, scales: ["x", null] } }) },
+        sync: { key: overSteps ? "step" : "time", scales: ["x", null] } },
       scales: { x: { time: !overSteps && !isShort, range: overSteps ? undefined : (_, low, high) => zoom || [data.span[0], end] },
         y: { range: (_, low, high) => {
           const top = Math.max(high ?? 0, tall), bottom = chart.floats || low < 0 ? low ?? 0 : 0;
@@ -149,12 +149,22 @@
       hooks: {
         drawAxes: overSteps ? [] : [events],
         draw: [(u) => limits(u, chart)],
-        setCursor: overSteps ? [] : [(u) => { now.textContent = said(u); }],
+        // The moment stands above the chart, and values in the legend, only while there is a cursor.
+        setCursor: [(u) => {
+          const at = u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : null;
+          figure.classList.toggle("read", at != null);
+          now.textContent = at == null ? "" : overSteps ? `step ${number(x[u.cursor.idx])}`
+            : [moment(at), said(u)].filter(Boolean).join(" · ");
+        }],
         setSelect: overSteps ? [] : [(u) => {
           if (u.select.width > 4) zoomed([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);
         }],
         ready: [(u) => {
-          u.root.querySelectorAll(".u-series").forEach((row, at) => { if (at > chart.lines.length) row.remove(); });
+          // In print the legend has no row for the x axis.
+          u.root.querySelectorAll(".u-series").forEach((row, at) => {
+            const line = at + (isPrinted ? 1 : 0);
+            if (line === 0 || line > chart.lines.length) row.remove();
+          });
           if (!overSteps) u.over.addEventListener("dblclick", () => zoomed(null));
         }],
       },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -97,32 +97,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     subtitle: str
     header: str
     sections: tuple[Section, ...]
-
-    def texts(self) -> Iterator[str]:
-        """Return every text that is shown."""
-        yield from (self.title, self.subtitle, self.header)
-        for section in self.sections:
-            yield section.title
-            for part in section.parts:
-                yield from _texts(part)
-
-
-def _texts(part: Part) -> Iterator[str]:
-    match part:
-        case Paragraph():
-            yield part.text
-        case Facts():
-            yield from (text for row in part.rows for text in row)
-        case Findings():
-            for one in part.findings:
-                yield from (one.title, one.text, one.advice, one.how)
-        case Table():
-            yield part.title
-            yield from (text for row in (part.headers, *part.rows) for text in row)
-        case Bars():
-            yield from (text for name, _, words in part.rows for text in (name, words))
-        case Picture() | Drawn():
-            yield part.title
 
 
 def shown(value: object, longest: int = LONGEST) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
+import matplotlib as mpl
 from fpdf import FPDF, Align, FontFace, XPos, YPos
 
-from fedmon.report.charts.draw import drawn
+from fedmon.report.charts.draw import drawable, drawn
 from fedmon.report.document.model import (
     LONGEST_TEXT,
     WORDS,
@@ -37,10 +36,8 @@ _COLOURS = {
 }
 """Dark enough for white text on them (contrast 4.5 and more), and told apart by the word, not by the colour alone."""
 STYLES = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf", "I": "DejaVuSans-Oblique.ttf"}
-_LAST_RESORT = "LastResortHE-Regular.ttf"
 
 FONT = "report"
-_FALLBACK = "fallback"
 _MARGIN_MM = 15.0
 _HEADER_MM = 12.0
 _LINE = 1.4
@@ -55,21 +52,14 @@ _CHART_IN, _CHART_DPI = (3.5, 1.75), 200
 
 
 class Page(FPDF):
-    """Pages with the report's header and their number; text in any script."""
+    """Pages with the report's header and their number; letters that the font lacks are shown by their code."""
 
-    def __init__(self, header: str, letters: set[str], folder: Path) -> None:
-        """``letters`` are those that will be written; what is needed for them is kept in ``folder`` until the end."""
+    def __init__(self, header: str) -> None:
         super().__init__(format="A4")
         self.set_margins(_MARGIN_MM, _MARGIN_MM + 4, _MARGIN_MM)
         self.set_auto_page_break(auto=True, margin=_MARGIN_MM + 2)
         for style, file in STYLES.items():
-            self.add_font(FONT, style, font_folder() / file)
-        known = self.fonts[FONT].cmap  # type: ignore[union-attr] # a TTFFont, as it was just added
-        missing = {ord(letter) for letter in letters} - known.keys()
-        if missing and write_placeholders(missing, folder / "placeholders.ttf"):
-            for style in STYLES:
-                self.add_font(_FALLBACK, style, folder / "placeholders.ttf")
-            self.set_fallback_fonts([_FALLBACK])
+            self.add_font(FONT, style, Path(mpl.get_data_path()) / "fonts" / "ttf" / file)
         self.alias_nb_pages(_PAGES)
         self._header = self.safe(header)
         self.set_font(FONT, size=9)
@@ -96,7 +86,7 @@ class Page(FPDF):
     @staticmethod
     def safe(text: str) -> str:
         """Return a text as one line that can be drawn."""
-        return shown(text, LONGEST_TEXT)
+        return drawable(shown(text, LONGEST_TEXT))
 
     @property
     def left_mm(self) -> float:
@@ -131,22 +121,20 @@ class Page(FPDF):
         return text
 
 
-def write_pdf(document: Document, path: Path, *, beside: Path | None = None) -> None:
-    """Write the report without what is folded in the page; ``beside`` is where fonts lie meanwhile."""
-    letters = {letter for text in document.texts() for letter in shown(text, LONGEST_TEXT)}
-    with tempfile.TemporaryDirectory(prefix=".fedmon-", dir=beside) as folder:
-        page = Page(document.header, letters, Path(folder))
-        page.set_title(shown(document.title))
-        page.set_creator("fedmon")
-        page.set_lang("en")
-        page.add_page()
-        page.write_text(document.title, size=16, style="B")
-        page.write_text(document.subtitle, size=9, grey=_SOFT)
-        page.ln(2)
-        for section in document.sections:
-            if not section.is_folded:
-                _section(page, section)
-        page.output(str(path))
+def write_pdf(document: Document, path: Path) -> None:
+    """Write the report without what is folded in the page."""
+    page = Page(document.header)
+    page.set_title(shown(document.title))
+    page.set_creator("fedmon")
+    page.set_lang("en")
+    page.add_page()
+    page.write_text(document.title, size=16, style="B")
+    page.write_text(document.subtitle, size=9, grey=_SOFT)
+    page.ln(2)
+    for section in document.sections:
+        if not section.is_folded:
+            _section(page, section)
+    page.output(str(path))
 
 
 def _section(page: Page, section: Section) -> None:
@@ -293,31 +281,3 @@ def _widths(page: Page, table: Table) -> list[float]:
             limit = fair
             break
     return [min(width, limit) for width in wanted]
-
-
-def font_folder() -> Path:
-    """Return where matplotlib keeps its fonts."""
-    import matplotlib
-
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-
-
-def write_placeholders(letters: Iterable[int], path: Path) -> bool:
-    """Write a font with a placeholder for each of these code points; False where there are none to take.
-
-    The font has one for every code point there is: the part of it that is needed is a thousandth, and is used at once.
-    """
-    from fontTools.subset import Options, Subsetter  # type: ignore[import-untyped] # it has no types
-    from fontTools.ttLib import TTFont  # type: ignore[import-untyped] # it has no types
-
-    whole = font_folder() / _LAST_RESORT
-    if not whole.exists():
-        return False
-    options = Options()
-    options.drop_tables = [*options.drop_tables, "FFTM"]
-    with TTFont(whole, lazy=True) as font:
-        subsetter = Subsetter(options)
-        subsetter.populate(unicodes=letters)
-        subsetter.subset(font)
-        font.save(path)
-    return True

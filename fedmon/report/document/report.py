@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedmon import __version__
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
-from fedmon.common.metrics.metric import Metric
 from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, metric_of
 from fedmon.common.text import duration, joined, moment, plural
 from fedmon.report.amounts import number
@@ -24,7 +21,6 @@ from fedmon.report.findings import find
 from fedmon.report.findings.case import Case, Finding, Severity, summed
 from fedmon.report.findings.completeness import main_stream, offset_s
 from fedmon.report.findings.run import cost_text
-from fedmon.report.findings.thresholds import ALL, Threshold
 from fedmon.report.selection import labelled, natural
 from fedmon.report.source import JOB, Source
 from fedmon.report.subject import Subject, choose
@@ -39,9 +35,8 @@ _READING = 0.8
 """The share of the work that reading is, for the progress; writing is the rest."""
 _ON_PAGE_1 = 2
 MOST_SERIES = 400
-_OTHER_TABLE = ("user_value", "user_step")
+_OTHER_TABLE = ("user_value", "user_step", "user_run_")
 _MOST_ROWS = 60
-_LIBRARIES = ("fpdf2", "matplotlib", "numpy")
 
 
 def write(
@@ -83,7 +78,7 @@ def write_subject(
     for path in files:
         target_of(path)  # before an hour of reading, not after it
     tell = progress or (lambda _share: None)
-    bins = Bins(subject.span, wanted=is_shown)
+    bins = Bins(subject.span, wanted=is_shown, machines=subject.machines)
     case = subject.read([bins], lambda share: tell(_READING * share))
     findings = find(case)
     charts = charts_of(bins, subject.source, job=subject.job, gaps=missing(case))
@@ -98,8 +93,7 @@ def write_subject(
             from fedmon.report.document.pdf import write_pdf
 
         with replacing(pdf) as new:
-            # Where there is place for a file there is for its fonts; a pipe has no folder for ours.
-            write_pdf(document, new, beside=pdf.parent if pdf.is_file() or not pdf.exists() else None)
+            write_pdf(document, new)
     tell(1.0)
     return case, findings, files
 
@@ -116,7 +110,7 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
         Section(title="More charts", parts=tuple(_more(charts)) if charts is not None else (), is_folded=True),
         *_values(case),
-        Section(title="How it was measured", parts=(*method(case, findings), versions(case)), is_folded=True),
+        Section(title="How it was measured", parts=tuple(method(case, findings)), is_folded=True),
     ]
     return Document(
         title=summary.title(case),
@@ -195,7 +189,6 @@ def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
     parts: list[Part] = [Facts(rows=_collected(case))]
     if cost := cost_text(case):
         parts.append(Paragraph(text=cost))
-    parts.append(_collectors(case))
     absent = _absent(case)
     if absent.rows:
         parts.append(absent)
@@ -207,36 +200,7 @@ def method(case: Case, findings: Sequence[Finding]) -> list[Part]:
             rows=tuple((one.title, shown(one.how)) for one in findings if one.how),
         )
     )
-    parts.append(
-        Table(
-            title="Limits at which a finding changes what it says",
-            headers=("Limit", "Value", "Why there"),
-            rows=tuple((one.name, limit_text(one), one.why) for one in ALL),
-            numeric=frozenset({1}),
-        )
-    )
     return parts
-
-
-def limit_text(limit: Threshold) -> str:
-    """Return the value of a limit with its unit."""
-    if limit.unit is Unit.COUNT:
-        return number(limit.value)
-    example = next(metric for metric in METRICS.values() if metric.unit is limit.unit)
-    return format_value(example, limit.value)
-
-
-def versions(case: Case) -> Facts:
-    """Return the versions of what measured and of what wrote the report."""
-    tools = {str(node.host.tool["version"]) for node in case.nodes if node.host.tool.get("version")}
-    rows = [("Measured by", f"fedmon {', '.join(sorted(tools))}" if tools else "not recorded"),
-            ("Written by", f"fedmon {__version__}"), ("Python", platform.python_version())]  # fmt: skip
-    for library in _LIBRARIES:
-        try:
-            rows.append((library, importlib.metadata.version(library)))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return Facts(rows=tuple((name, shown(text)) for name, text in rows))
 
 
 def _collected(case: Case) -> tuple[tuple[str, str], ...]:
@@ -245,7 +209,9 @@ def _collected(case: Case) -> tuple[tuple[str, str], ...]:
     asked = {number(float(value)) for node in case.nodes
              if isinstance(value := node.host.tool.get("interval_s"), int | float)}  # fmt: skip
     document = case.document
-    rows: list[tuple[str, str]] = [("Samples", f"{sum(one.samples for one in streams)}")]
+    tools = {str(node.host.tool["version"]) for node in case.nodes if node.host.tool.get("version")}
+    rows: list[tuple[str, str]] = [("Measured by", f"fedmon {', '.join(sorted(tools)) or 'of unknown version'}")]
+    rows += [("Written by", f"fedmon {__version__}"), ("Samples", f"{sum(one.samples for one in streams)}")]
     if intervals:
         low, high = number(intervals[0]), number(intervals[-1])
         rows.append(("Interval", f"{low} s" if low == high else f"{low} to {high} s"))
@@ -264,24 +230,6 @@ def _collected(case: Case) -> tuple[tuple[str, str], ...]:
         told = [f"{name} {offset:+.3f} s" for name, offset in offsets.items()]
         rows.append(("Clocks ahead", joined(told, most=4)))
     return tuple((name, shown(text)) for name, text in rows)
-
-
-def _collectors(case: Case) -> Table:
-    """Return what was measured, by where it comes from."""
-    by_source: dict[tuple[str, str], dict[str, None]] = {}
-    for node in case.nodes:
-        for stream in node.streams.values():
-            for name in stream.series:
-                metric = metric_of(name)
-                key = (_scope(metric), metric.source if metric is not None else "a plugin")
-                by_source.setdefault(key, {})[metric.name if metric is not None else shown(name, 80)] = None
-    order = list(METRICS)
-    known = sorted(by_source.items(), key=lambda item: _first(item[1], order))
-    return Table(
-        title="What was measured, and from where",
-        headers=("Of", "Source", "Metrics"),
-        rows=tuple((scope, shown(source, 200), _metrics(list(metrics))) for (scope, source), metrics in known),
-    )
 
 
 def _absent(case: Case) -> Table:
@@ -324,14 +272,6 @@ def _marks(case: Case) -> Table:
 
 def _metrics(names: list[str]) -> str:
     return joined([shown(name, 80) for name in names], most=6)
-
-
-def _scope(metric: Metric | None) -> str:
-    return metric.scope.value if metric is not None else "other"
-
-
-def _first(metrics: dict[str, Any], order: list[str]) -> int:
-    return min((order.index(name) for name in metrics if name in METRICS), default=len(order))
 
 
 def value_table(case: Case) -> tuple[Table, int]:

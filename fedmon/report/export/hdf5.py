@@ -17,7 +17,6 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -30,9 +29,6 @@ from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.files import TargetExistsError, replacing, storage_errors, target_of
 from fedmon.report.export import Table
 from fedmon.report.export.files import PatientFile
-
-_WHOLE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-"""`struct flock`: type, whence, start, length, pid. Source: fcntl(2), section "Open file description locks"."""
 
 _KEY = re.compile(r"[A-Za-z0-9_.@+-]{1,120}")
 _NEW = "new table"
@@ -124,7 +120,7 @@ def locked(path: Path) -> Iterator[BinaryIO | None]:
                     file = stack.enter_context(path.open("r+b"))
                 except FileNotFoundError:
                     break
-                fcntl.fcntl(file, fcntl.F_OFD_SETLKW, _WHOLE)
+                fcntl.flock(file, fcntl.LOCK_EX)
                 # Whoever held the lock before has put another file in its place.
                 if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     yield file
@@ -134,8 +130,7 @@ def locked(path: Path) -> Iterator[BinaryIO | None]:
 
 
 _CHUNK = 16_384
-_LEVEL = 1
-_THREADS = 2
+_GZIP: dict[str, Any] = {"maxshape": (None,), "chunks": (_CHUNK,), "compression": "gzip", "compression_opts": 1}
 _UNUSABLE = re.compile(r"[%/\x00-\x1f\x7f]|\.+$|^[ab](?=(xis[01]|lock[0-9]+_(items|values))$)")
 _NO_TIME = np.iinfo(np.int64).min
 _NO_NAME = np.bytes_(b"N.")
@@ -148,7 +143,7 @@ Values = NDArray[Any]
 
 
 class Group:
-    """Fills a group with a table; for one thread, which lets others compress.
+    """Fills a group with a table; for one thread.
 
     Beside a dataset for each column the group has what `pandas.read_hdf` needs of a frame in its layout "fixed": a
     block for each column, whose numbers are the column's dataset under a second name.
@@ -157,14 +152,12 @@ class Group:
 
     def __init__(self, group: h5py.Group, schema: pa.Schema) -> None:
         self._digest = hashlib.sha256(repr((_PANDAS, schema.names)).encode())
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fedmon-hdf5")
         group.attrs.create("columns", attribute_texts(schema.names), dtype=h5py.string_dtype())
-        self._group = group
-        self._index = _Numbers(group, "axis1", np.dtype("<i8"), self._pool)
-        self._columns = [self._column(number, field) for number, field in enumerate(schema)]
+        self._group, self._schema = group, schema
+        self._index = _numbers(group, "axis1", "<i8")
+        self._columns = [_column(group, number, field) for number, field in enumerate(schema)]
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._written = 0
-        self._schema = schema
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Append rows."""
@@ -178,37 +171,24 @@ class Group:
 
     def finish(self) -> str:
         """Write what is left, and return a digest of all that was written."""
-        try:
-            if self._rows:
-                self._write(pa.Table.from_batches(self._waiting))
-            for number, column in enumerate(self._columns):
-                column.finish(f"block{number}_values", self._digest)
-        finally:
-            self._pool.shutdown(cancel_futures=True)
+        if self._rows:
+            self._write(pa.Table.from_batches(self._waiting))
+        for number, column in enumerate(self._columns):
+            self._digest.update(column.finish(f"block{number}_values"))
         self._describe()
         return self._digest.hexdigest()
 
-    def _column(self, number: int, field: pa.Field) -> _Column:
-        if pa.types.is_string(field.type):
-            return _Texts(self._group, field)
-        if pa.types.is_timestamp(field.type):
-            return _Times(self._group, field, f"block{number}_values", self._pool)
-        return _Floats(self._group, field, self._pool)
-
     def _write(self, rows: pa.Table) -> None:
-        self._index.add(np.arange(self._written, self._written + len(rows)))
+        _append(self._index, np.arange(self._written, self._written + len(rows)))
         self._written += len(rows)
         for column, values in zip(self._columns, rows.columns, strict=True):
-            column.add(values)
-        self._index.flush()
-        for column in self._columns:
-            column.flush(self._digest)
+            self._digest.update(column.add(values).tobytes())
 
     def _describe(self) -> None:
         """Add the attributes that make the group a frame of pandas."""
         names = attribute_texts(self._schema.names)
-        self._index.set.attrs["name"] = _NO_NAME
-        _set_texts(self._index.set, kind="integer")
+        self._index.attrs["name"] = _NO_NAME
+        _set_texts(self._index, kind="integer")
         _index(self._group, "axis0", names)
         for number, name in enumerate(names):
             _index(self._group, f"block{number}_items", [name])
@@ -217,156 +197,101 @@ class Group:
 
 
 class _Column(Protocol):
-    def add(self, values: pa.ChunkedArray) -> None:
-        """Take at most a chunk of values."""
+    def add(self, values: pa.ChunkedArray) -> Values:
+        """Write values, and return them as they are written."""
 
-    def flush(self, digest: Any) -> None:
-        """Write them to the file."""
-
-    def finish(self, block: str, digest: Any) -> None:
-        """Make the column a block of pandas of this name."""
+    def finish(self, block: str) -> bytes:
+        """Make the column a block of pandas of this name, and return what else was written."""
 
 
-class _Numbers:
-    """One dataset of numbers; what is compressed goes to the file as it is."""
+def _column(group: h5py.Group, number: int, field: pa.Field) -> _Column:
+    if pa.types.is_string(field.type):
+        return _Texts(group, field.name)
+    if pa.types.is_timestamp(field.type):
+        return _Times(group, field.name, f"block{number}_values")
+    return _Floats(group, field.name)
 
-    def __init__(self, group: h5py.Group, name: str, dtype: np.dtype[Any], pool: ThreadPoolExecutor) -> None:
-        self._type = dtype
-        self.set = group.create_dataset(
-            name,
-            shape=(0,),
-            maxshape=(None,),
-            chunks=(_CHUNK,),
-            dtype=self._type,
-            compression="gzip",
-            compression_opts=_LEVEL,
-            shuffle=True,
-        )
-        self._pool = pool
-        self._rows = 0
-        self._same: dict[bytes, bytes] = {}
-        self._next: tuple[int, Future[bytes] | bytes] | None = None
 
-    def add(self, values: Values) -> None:
-        chunk = np.zeros(_CHUNK, dtype=self._type)
-        chunk[: len(values)] = values
-        bits = chunk.view(np.int64)
-        if len(values) == _CHUNK and bits[0] == bits[-1] and bool((bits == bits[0]).all()):
-            first = chunk[:1].tobytes()
-            if first not in self._same:
-                self._same[first] = _compressed(chunk)
-            self._next = len(values), self._same[first]
-        else:
-            self._next = len(values), self._pool.submit(_compressed, chunk)
+def _numbers(group: h5py.Group, name: str, dtype: str) -> h5py.Dataset:
+    return group.create_dataset(name, shape=(0,), dtype=dtype, shuffle=True, **_GZIP)
 
-    def flush(self) -> bytes:
-        """Write, and return what was written."""
-        if self._next is None:
-            return b""
-        length, compressed = self._next
-        body = compressed if isinstance(compressed, bytes) else compressed.result()
-        # The library's own numbers of rows are slow to ask for, and there are many columns.
-        self.set.id.set_extent((self._rows + length,))
-        self.set.id.write_direct_chunk((self._rows,), body)
-        self._rows += length
-        self._next = None
-        return body
+
+def _append(to: h5py.Dataset, values: Values) -> None:
+    at = len(to)
+    to.resize((at + len(values),))
+    to[at:] = values
 
 
 class _Floats:
     """Numbers, NaN where there is none."""
 
-    def __init__(self, group: h5py.Group, field: pa.Field, pool: ThreadPoolExecutor) -> None:
-        self._group, self._numbers = group, _Numbers(group, _usable(field.name), np.dtype("<f8"), pool)
-        self._numbers.set.attrs["name"] = attribute_texts([field.name])[0]
+    def __init__(self, group: h5py.Group, name: str) -> None:
+        self._group, self._set = group, _numbers(group, _usable(name), "<f8")
+        self._set.attrs["name"] = attribute_texts([name])[0]
 
-    def add(self, values: pa.ChunkedArray) -> None:
-        self._numbers.add(values.cast(pa.float64()).to_numpy())
+    def add(self, values: pa.ChunkedArray) -> Values:
+        numbers: Values = values.cast(pa.float64()).to_numpy()
+        _append(self._set, numbers)
+        return numbers
 
-    def flush(self, digest: Any) -> None:
-        digest.update(self._numbers.flush())
-
-    def finish(self, block: str, _digest: Any) -> None:
-        self._group[block] = self._numbers.set
+    def finish(self, block: str) -> bytes:
+        self._group[block] = self._set
+        return b""
 
 
 class _Times:
     """Times in microseconds, and once more as pandas needs them, which is in nanoseconds."""
 
-    def __init__(self, group: h5py.Group, field: pa.Field, block: str, pool: ThreadPoolExecutor) -> None:
-        self._own, self._block = (_Numbers(group, name, np.dtype("<i8"), pool) for name in (_usable(field.name), block))
-        self._own.set.attrs["name"], self._own.set.attrs["units"] = attribute_texts([field.name])[0], _UNITS
+    def __init__(self, group: h5py.Group, name: str, block: str) -> None:
+        self._own, self._block = _numbers(group, _usable(name), "<i8"), _numbers(group, block, "<i8")
+        self._own.attrs["name"], self._own.attrs["units"] = attribute_texts([name])[0], _UNITS
 
-    def add(self, values: pa.ChunkedArray) -> None:
-        times = values.cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
-        self._own.add(times)
-        self._block.add(np.where(abs(times // 2) <= _LAST_US // 2, times * 1000, _NO_TIME))
+    def add(self, values: pa.ChunkedArray) -> Values:
+        times: Values = values.cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
+        _append(self._own, times)
+        _append(self._block, np.where(abs(times // 2) <= _LAST_US // 2, times * 1000, _NO_TIME))
+        return times
 
-    def flush(self, digest: Any) -> None:
-        digest.update(self._own.flush())
-        self._block.flush()
-
-    def finish(self, _block: str, _digest: Any) -> None:
-        self._block.set.attrs["name"] = _NO_NAME
-        _set_texts(self._block.set, value_type="datetime64[ns]", tz="UTC")
+    def finish(self, _block: str) -> bytes:
+        self._block.attrs["name"] = _NO_NAME
+        _set_texts(self._block, value_type="datetime64[ns]", tz="UTC")
+        return b""
 
 
 class _Texts:
     """Texts of a fixed length, which is that of the longest; pandas gets them as it writes texts, which is a pickle."""
 
-    def __init__(self, group: h5py.Group, field: pa.Field) -> None:
-        self._group, self._name = group, field.name
-        self._set = self._made(1, 0)
+    def __init__(self, group: h5py.Group, name: str) -> None:
+        self._group, self._name = group, name
         self._kinds: dict[str | None, int] = {}
         self._places: list[bytes] = []
 
-    def add(self, values: pa.ChunkedArray) -> None:
+    def add(self, values: pa.ChunkedArray) -> Values:
+        """Keep which text stands in each row; they are written at the end, when the longest is known."""
         kinds = values.combine_chunks().dictionary_encode()
         words = [*kinds.dictionary.to_pylist(), None]
-        texts = [(text or "").encode() for text in words]
-        longest = max(map(len, texts))
-        if longest > self._set.dtype.itemsize:
-            self._widen(longest)
-        known = np.array(texts, dtype=f"S{max(1, longest)}")
         places = kinds.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
-        at = len(self._set)
-        self._set.resize((at + len(values),))
-        self._set[at:] = known[places].astype(self._set.dtype)
-        numbers = np.array([self._kinds.setdefault(word, len(self._kinds)) for word in words], dtype="<i4")
-        self._places.append(zlib.compress(numbers[places].tobytes(), _LEVEL))
+        known = np.array([self._kinds.setdefault(word, len(self._kinds)) for word in words], dtype="<i4")
+        numbers: Values = known[places]
+        self._places.append(zlib.compress(numbers.tobytes(), 1))
+        return numbers
 
-    def flush(self, digest: Any) -> None:
-        """Have written everything."""
-
-    def finish(self, block: str, digest: Any) -> None:
-        for at in range(0, len(self._set), _CHUNK):
-            digest.update(self._set[at : at + _CHUNK].tobytes())
-        size = np.min_scalar_type(len(self._kinds))
-        parts = [np.frombuffer(zlib.decompress(part), dtype="<i4").astype(size) for part in self._places]
-        made = self._group.create_dataset(block, shape=(1,), dtype=h5py.vlen_dtype(np.uint8))
-        made[0] = np.frombuffer(_texts_of_pandas(self._kinds, parts, size), dtype=np.uint8)
-        made.attrs["name"] = _NO_NAME
-        _set_texts(made, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
-
-    def _made(self, width: int, rows: int) -> h5py.Dataset:
-        made = self._group.create_dataset(
-            _usable(self._name),
-            shape=(rows,),
-            maxshape=(None,),
-            chunks=(_CHUNK,),
-            dtype=h5py.string_dtype("utf-8", width),
-            compression="gzip",
-            compression_opts=_LEVEL,
-        )
+    def finish(self, block: str) -> bytes:
+        texts = [(text or "").encode() for text in self._kinds]
+        known = np.array(texts, dtype=f"S{max([1, *map(len, texts)])}")
+        rows = h5py.string_dtype("utf-8", known.dtype.itemsize)
+        made = self._group.create_dataset(_usable(self._name), shape=(0,), dtype=rows, **_GZIP)
         made.attrs["name"] = attribute_texts([self._name])[0]
-        return made
-
-    def _widen(self, width: int) -> None:
-        old = self._set
-        del self._group[_usable(self._name)]
-        self._set = self._made(width, len(old))
-        for at in range(0, len(old), _CHUNK):
-            self._set[at : at + _CHUNK] = old[at : at + _CHUNK].astype(self._set.dtype)
+        parts = [np.frombuffer(zlib.decompress(part), dtype="<i4") for part in self._places]
+        for part in parts:
+            _append(made, known[part].astype(made.dtype))
+        size = np.min_scalar_type(len(self._kinds))
+        small = [part.astype(size) for part in parts]
+        whole = self._group.create_dataset(block, shape=(1,), dtype=h5py.vlen_dtype(np.uint8))
+        whole[0] = np.frombuffer(_texts_of_pandas(self._kinds, small, size), dtype=np.uint8)
+        whole.attrs["name"] = _NO_NAME
+        _set_texts(whole, CLASS="VLARRAY", PSEUDOATOM="object", VERSION="1.4", TITLE="")
+        return b"\0".join(texts)
 
 
 def _texts_of_pandas(kinds: Iterable[str | None], parts: Sequence[Values], size: np.dtype[Any]) -> bytes:
@@ -417,8 +342,3 @@ def attribute_texts(names: Sequence[str]) -> list[str]:
 def _usable(name: str) -> str:
     usable = _UNUSABLE.sub(lambda found: "".join(f"%{ord(character):02X}" for character in found[0]), name)
     return usable or "%"
-
-
-def _compressed(chunk: Values) -> bytes:
-    """Return a chunk as HDF5's filters shuffle and deflate make it."""
-    return zlib.compress(chunk.view(np.uint8).reshape(-1, chunk.itemsize).T.tobytes(), _LEVEL)

@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from fedmon.report.findings import balance, completeness, cpu, energy, gpu, memory, run, stalls, traffic
+from fedmon.report.findings import completeness, cpu, energy, gpu, memory, run, stalls, traffic
 from fedmon.report.findings.case import Case, Finding, Node, Severity
-from fedmon.report.findings.thresholds import ALL, FEW_SAMPLES
+from fedmon.report.findings.thresholds import FEW_SAMPLES
 
-__all__ = ["ALL", "Case", "Finding", "Node", "Severity", "find"]
+__all__ = ["Case", "Finding", "Node", "Severity", "find"]
 
 _FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
     completeness.samples,
     completeness.absent_nodes,
+    completeness.one_machine,
     run.ending,
     memory.oom_kills,
     cpu.cpu_efficiency,
@@ -24,24 +25,19 @@ _FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
     stalls.io_wait,
     stalls.pressure,
     cpu.cpu_quota,
-    cpu.cpu_clock,
     gpu.gpu_clock,
-    balance.imbalance,
-    balance.gpu_imbalance,
-    memory.swap,
+    cpu.imbalance,
+    gpu.gpu_imbalance,
     stalls.steal,
     traffic.volumes,
-    traffic.link_errors,
     traffic.full_file_systems,
     energy.energy,
     energy.emissions,
-    run.training,
     run.time_limit,
     completeness.gaps,
     completeness.clocks_apart,
     completeness.clock_set,
     run.finder,
-    run.cost,
 )
 
 
@@ -65,7 +61,7 @@ def find(case: Case) -> list[Finding]:
 
 def _few(case: Case) -> bool:
     streams = [stream for node in case.nodes if (stream := completeness.main_stream(case, node)) is not None]
-    return bool(streams) and max(one.samples for one in streams) < FEW_SAMPLES.value
+    return bool(streams) and max(one.samples for one in streams) < FEW_SAMPLES
 
 
 def _softened(one: Finding) -> Finding:

@@ -65,7 +65,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     ``document`` is what the node knows of the job. ``lost`` is what of each stream and boot will never be there.
     ``has_begin`` tells whether the first sample of the job is among what is looked at, so that counters begin with
-    the job.
+    the job. ``machine_of`` names the node whose samples of the machine they share count, empty for that one.
     """
 
     host: Host
@@ -74,6 +74,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     document: Mapping[str, Any] = {}
     lost: Mapping[tuple[str, int], Sequence[LostRange]] = {}
     has_begin: bool = True
+    machine_of: str = ""
 
     @property
     def name(self) -> str:
@@ -218,16 +219,27 @@ def summed(totals: Iterable[SeriesTotal | None]) -> float | None:
     return sum(found) if found else None
 
 
-def directive(node: Node, *, cpus: int | None = None, memory_bytes: float | None = None) -> str:
-    """Return a sentence with the line of a job script to copy; empty where nobody knows the scheduler.
+def unequal(values: Mapping[str, float], negligible: float) -> float | None:
+    """Return how far the mean lies below the largest, 0 to 1; None where that says nothing."""
+    if len(values) < 2 or max(values.values()) <= negligible:
+        return None
+    return 1 - sum(values.values()) / len(values) / max(values.values())
 
-    Of CPUs for a job on one node. SLURM counts them by task, and how many tasks a job has is not recorded.
+
+def directive(node: Node, *, cpus: int | None = None, memory_bytes: float | None = None) -> str:
+    """Return a sentence with the line of a job script to copy; empty if the scheduler is unknown.
+
+    SLURM counts CPUs by task, and how many tasks a job has is not recorded; its ``--mem`` is for each node. PBS's
+    ``mem`` and ``ncpus`` and OAR's ``core`` are for the whole job, so there is no line for a job on several nodes.
+    Source: Slurm, sbatch(1), "--mem"; OpenPBS, pbs_resources(7B), "mem" and "Requesting resources".
     """
     gib = None if memory_bytes is None else math.ceil(memory_bytes / 2**30)
+    nodes = node.document.get("nodes")
+    is_one = not (isinstance(nodes, list) and len(nodes) > 1)
     lines = {
         "slurm": "" if cpus is not None else f"#SBATCH --mem={gib}G",
-        "pbs": f"#PBS -l ncpus={cpus}" if cpus is not None else f"#PBS -l mem={gib}gb",
-        "oar": f"#OAR -l core={cpus}" if cpus is not None else "",
+        "pbs": "" if not is_one else f"#PBS -l ncpus={cpus}" if cpus is not None else f"#PBS -l mem={gib}gb",
+        "oar": f"#OAR -l core={cpus}" if cpus is not None and is_one else "",
     }
     scheduler = str(node.document.get("scheduler") or "").lower()
     line = next((line for name, line in lines.items() if scheduler.startswith(name)), "")

@@ -44,7 +44,7 @@ def samples(case: Case) -> list[Finding]:
             )
         ]
     most = max(totals.values())
-    if most >= limits.FEW_SAMPLES.value:
+    if most >= limits.FEW_SAMPLES:
         return []
     rates = " One sample tells values at one moment; rates, shares of time and means need two." if most == 1 else ""
     return [
@@ -75,7 +75,7 @@ def gaps(case: Case) -> list[Finding]:
             continue
         share = gap_share(stream)
         missing += stream.missing
-        if share >= limits.GAP.value or stream.missing:
+        if share >= limits.GAP or stream.missing:
             told[node.name] = f"{node.name} {duration(stream.hole_seconds)} ({percent(share)})"
         worst = max(worst, share)
         for hole in stream.holes[:1]:
@@ -93,8 +93,8 @@ def gaps(case: Case) -> list[Finding]:
             name, hole = longest
             text += f" The longest gap is {duration(hole.seconds)} on {name}, from {moment(hole.after_t)}."
         text += f" Known to be lost: {because}." if because else ""
-        severity = Severity.PROBLEM if worst >= limits.GAP_LARGE.value else Severity.WARNING
-        severity = severity if worst >= limits.GAP.value else Severity.NOTE
+        severity = Severity.PROBLEM if worst >= limits.GAP_LARGE else Severity.WARNING
+        severity = severity if worst >= limits.GAP else Severity.NOTE
     return [
         Finding(
             name="gaps",
@@ -175,6 +175,28 @@ def absent_nodes(case: Case) -> list[Finding]:
     ]
 
 
+def one_machine(case: Case) -> list[Finding]:
+    """Name the nodes that share a machine."""
+    found: dict[str, list[str]] = {}
+    for node in case.nodes:
+        if node.machine_of:
+            found.setdefault(node.machine_of, []).append(node.name)
+    if not found:
+        return []
+    told = [f"{joined(names)} on that of {first}" for first, names in found.items()]
+    return [
+        Finding(
+            name="one-machine",
+            severity=Severity.NOTE,
+            title="Nodes on one machine",
+            text=f"Some nodes run on the machine of another, which is counted once: {'; '.join(told)}.",
+            how="the kernel's boot id, as each node told it",
+            figures={"nodes": float(sum(map(len, found.values())))},
+            nodes=tuple(name for names in found.values() for name in names),
+        )
+    ]
+
+
 def clocks_apart(case: Case) -> list[Finding]:
     """Say when the clocks of hosts differ."""
     offsets = {node.name: offset for node in case.nodes if (offset := offset_s(node)) is not None}
@@ -182,13 +204,11 @@ def clocks_apart(case: Case) -> list[Finding]:
         return []
     first, last = min(offsets, key=lambda name: offsets[name]), max(offsets, key=lambda name: offsets[name])
     apart = offsets[last] - offsets[first] if len(offsets) > 1 else abs(offsets[first])
-    if apart < limits.CLOCKS_APART.value:
+    if apart < limits.CLOCKS_APART:
         return []
-    text = (
-        f"The clocks of {first} and {last} are {number(apart)} s apart"
-        if len(offsets) > 1
-        else f"The clock of {first} is {number(apart)} s off"
-    )
+    text = f"The clock of {first} is {number(apart)} s off"
+    if len(offsets) > 1:
+        text = f"The clocks of {first} and {last} are {number(apart)} s apart"
     return [
         Finding(
             name="clocks-apart",
@@ -209,7 +229,7 @@ def clock_set(case: Case) -> list[Finding]:
     largest = 0.0
     for node in case.nodes:
         steps = [step for stream in node.streams.values() for step in stream.clock_steps
-                 if abs(step.by_s) >= limits.CLOCK_SET.value]  # fmt: skip
+                 if abs(step.by_s) >= limits.CLOCK_SET]  # fmt: skip
         if steps:
             step = max(steps, key=lambda one: abs(one.by_s))
             way = "forward" if step.by_s > 0 else "back"

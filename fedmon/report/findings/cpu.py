@@ -9,14 +9,11 @@ from typing import NamedTuple
 from fedmon.common.text import duration, joined, percent, plural
 from fedmon.report.amounts import number
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unix, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unequal, unix, unknown
 from fedmon.report.findings.stalls import pressure_shares
 
 _USER, _SYSTEM = "job_cpu_user_seconds_total", "job_cpu_system_seconds_total"
 BUSY = "host_cpu_busy_ratio"
-_FREQUENCY = "host_cpu_frequency_hertz"
-_SLOWED = 0.8
-"""CPUs that run at less of their best clock while they are busy are held back; turbo alone costs less than that."""
 _MOST_BUSY, _THREADS, _QUOTA = "job_cpus_busy", "job_threads", "job_cpu_throttled_seconds_total"
 _COARSE_S = 5.0
 """Samples further apart than this average out phases in which a program is parallel."""
@@ -87,7 +84,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     severity, advice = _graded(ratio, cpus, [(node, uses[node.name]) for node in case.nodes if node.name in uses],
                                is_of_machine=is_of_machine)  # fmt: skip
     starved = {node.name: share for node in case.nodes if (share := _starved(node, ratio)) is not None}
-    if starved and ratio < limits.CPU_HIGH.value:
+    if starved and ratio < limits.CPU_HIGH:
         most = max(starved, key=lambda name: starved[name])
         text += f" It was starved on {most}: for {percent(starved[most])} of the time it wanted a CPU and had none."
         severity, advice = Severity.WARNING, _advice_when_starved(case)
@@ -119,7 +116,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
 def _levels(node: Node) -> str:
     """Say for how long a job kept how many CPUs busy; nothing where it always was about the same."""
     busy = node.one(_MOST_BUSY)
-    if busy is None or len(busy.levels) < limits.FEW_SAMPLES.value:
+    if busy is None or len(busy.levels) < limits.FEW_SAMPLES:
         return ""
     median, often = busy.quantile(0.5) or 0.0, busy.quantile(0.95) or 0.0
     if often - median <= max(_ROUNDING, 0.1 * median):
@@ -131,17 +128,17 @@ def _starved(node: Node, ratio: float) -> float | None:
     """Return the share of the time in which the job's threads waited for a CPU; None where it got what it wanted."""
     shares = pressure_shares(node, of_job=True)
     full, some = shares.get(("cpu", "full"), 0.0), shares.get(("cpu", "some"), 0.0)
-    if full >= limits.PRESSURE_HIGH.value:
+    if full >= limits.PRESSURE_HIGH:
         return max(full, some)
     # Threads of a program that is parallel in phases also wait for each other: CPUs must have been left over.
-    return some if some >= limits.CPU_PRESSURE_HIGH.value and ratio <= limits.CPU_LOW.value else None
+    return some if some >= limits.CPU_PRESSURE_HIGH and ratio <= limits.CPU_LOW else None
 
 
 def _advice_when_starved(case: Case) -> str:
     """Return the advice for a job that waited for CPUs."""
     held = [(node.one(_QUOTA), cpu_use(node)) for node in case.nodes]
     if any(
-        quota is not None and use is not None and (quota.increase or 0.0) >= limits.THROTTLED.value * use.used_s
+        quota is not None and use is not None and (quota.increase or 0.0) >= limits.THROTTLED * use.used_s
         for quota, use in held
     ):
         return "The quota of its cgroup kept it from CPUs: ask for more, fewer would make it slower."
@@ -153,10 +150,10 @@ def _graded(
 ) -> tuple[Severity, str]:
     if ratio > 1.05:
         return Severity.NOTE, "More CPUs were busy than the job was given: check how many it asked for."
-    if ratio >= limits.CPU_HIGH.value:
+    if ratio >= limits.CPU_HIGH:
         return Severity.GOOD, "It could use more CPUs, if the program scales."
-    if ratio > limits.CPU_LOW.value or cpus <= 1:
-        return (Severity.GOOD, "") if ratio > limits.CPU_LOW.value else (Severity.NOTE, "It mostly waited.")
+    if ratio > limits.CPU_LOW or cpus <= 1:
+        return (Severity.GOOD, "") if ratio > limits.CPU_LOW else (Severity.NOTE, "It mostly waited.")
     needed = sum(_needed(node, use) for node, use in uses)
     if needed >= cpus:
         text = "In some phases it used all of them: fewer would make it slower. Find out what it waits for in between."
@@ -170,12 +167,11 @@ def _graded(
         if needed == 1 and uses[0][1].busy > 0.7
         else f"Ask for {plural(needed, 'CPU')}, or find out what it waits for, such as storage."
     )
-    nodes = uses[0][0].document.get("nodes")
-    if len(uses) == 1 and not (isinstance(nodes, list) and len(nodes) > 1):
+    if len(uses) == 1:
         advice += directive(uses[0][0], cpus=needed)
     if is_of_machine:
         return Severity.NOTE, advice
-    return (Severity.WARNING if ratio > limits.CPU_VERY_LOW.value else Severity.PROBLEM), advice
+    return (Severity.WARNING if ratio > limits.CPU_VERY_LOW else Severity.PROBLEM), advice
 
 
 def _needed(node: Node, use: CpuUse) -> int:
@@ -184,7 +180,7 @@ def _needed(node: Node, use: CpuUse) -> int:
     needed = max(1, math.ceil(use.busy - _ROUNDING))
     if busy is None or not busy.levels:
         return max(needed, 0 if busy is None else math.ceil(min(busy.high - _ROUNDING, use.cpus)))
-    while needed < use.cpus and _longer(busy.levels, needed) > limits.LONGER.value:
+    while needed < use.cpus and _longer(busy.levels, needed) > limits.LONGER:
         needed += 1
     return needed
 
@@ -206,7 +202,7 @@ def _machines(case: Case) -> list[Finding]:
     if not busy:
         return [unknown("cpu-use", "CPU use", next((node.why_not(BUSY) for node in case.nodes), "no node"))]
     mean = sum(busy.values()) / len(busy)
-    full = sorted((name for name in busy if busy[name] >= limits.CPU_HIGH.value), key=lambda name: -busy[name])
+    full = sorted((name for name in busy if busy[name] >= limits.CPU_HIGH), key=lambda name: -busy[name])
     if len(busy) == 1:
         text = f"The CPUs of {next(iter(busy))} were busy for {percent(mean)} of the time."
     else:
@@ -252,10 +248,10 @@ def cpu_quota(case: Case) -> list[Finding]:
         return [unknown("cpu-throttling", "CPU quota", why)]
     most = max(shares, key=lambda name: shares[name])
     share, held_s = shares[most]
-    if share < limits.THROTTLED.value:
+    if share < limits.THROTTLED:
         severity, text = Severity.GOOD, f"No CPU time to speak of was withheld by a quota ({percent(share)})."
     else:
-        severity = Severity.PROBLEM if share >= limits.THROTTLED_MUCH.value else Severity.WARNING
+        severity = Severity.PROBLEM if share >= limits.THROTTLED_MUCH else Severity.WARNING
         text = (
             f"The CPU quota of its cgroup withheld {duration(held_s)} of CPU time from the job on {most}:"
             f" {percent(share)} of what it wanted."
@@ -274,32 +270,38 @@ def cpu_quota(case: Case) -> list[Finding]:
     ]
 
 
-def cpu_clock(case: Case) -> list[Finding]:
-    """Say when busy CPUs ran far below the best clock that was seen on them."""
-    found: dict[str, str] = {}
-    lowest = 1.0
-    for node in case.nodes:
-        clock, best, busy = node.one(_FREQUENCY), node.one("host_cpu_frequency_max_hertz"), node.one(BUSY)
-        if clock is None or busy is None or busy.mean < 0.5:
-            continue
-        top = max(clock.high, best.high if best is not None else 0.0)
-        ratio = clock.mean / top if top > 0 else 1.0
-        lowest = min(lowest, ratio)
-        if ratio <= _SLOWED:
-            hot = max(node.all("host_temperature_celsius"), key=lambda each: each[1].high, default=None)
-            heat = f", up to {number(hot[1].high)} °C" if hot is not None else ""
-            found[node.name] = f"{node.name} {clock.mean / 1e9:.1f} of {top / 1e9:.1f} GHz{heat}"
-    if not found:
+def imbalance(case: Case) -> list[Finding]:
+    """Say how unequally the CPUs of a job's nodes were used."""
+    if case.job is None or len(case.nodes) < 2:
         return []
+    busy = {node.name: use.busy for node in case.nodes if (use := cpu_use(node)) is not None}
+    if len(busy) < 2:
+        why = next((node.why_not("job_cpu_user_seconds_total") for node in case.nodes), "")
+        return [
+            unknown("imbalance", "Balance of the nodes", f"fewer than two nodes tell the CPU time of the job: {why}")
+        ]
+    ratio = unequal(busy, limits.NEGLIGIBLE_CPUS)
+    is_unequal = ratio is not None and ratio >= limits.IMBALANCE
+    most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])
+    text = f"The {len(case.nodes)} nodes of the job were loaded alike."
+    if ratio and not is_unequal:
+        text = f"{text[:-1]}: the mean of their busy CPUs lies {percent(ratio)} below the busiest."
+    elif is_unequal:
+        text = (
+            f"The {len(case.nodes)} nodes of the job were loaded unequally: {number(busy[most])} CPUs busy on {most},"
+            f" {number(busy[least])} on {least}."
+        )
     return [
         Finding(
-            name="cpu-clock",
-            severity=Severity.WARNING,
-            title="CPUs below their best clock",
-            text=f"Busy CPUs ran below the best clock seen on them: {joined(list(found.values()))}.",
-            how="mean clock of all CPUs by the highest seen, on machines whose CPUs were busy for half of the time",
-            advice="Heat, a power limit, wide vector instructions or a governor that saves power can be the cause.",
-            figures={"ratio": lowest},
-            nodes=tuple(found),
+            name="imbalance",
+            severity=Severity.WARNING if is_unequal else Severity.GOOD,
+            title="Balance of the nodes",
+            text=text,
+            how="how far the mean of the nodes' busy CPUs lies below the largest",
+            advice="Divide the work more evenly, or ask for fewer nodes: the others wait for the busiest."
+            if is_unequal
+            else "",
+            figures={"cpu_ratio": ratio},
+            nodes=tuple(node.name for node in case.nodes),
         )
     ]

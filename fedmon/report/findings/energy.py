@@ -36,50 +36,43 @@ def _of_job(node: Node, total: SeriesTotal) -> float | None:
 
 
 def energy(case: Case) -> list[Finding]:
-    """Say how much energy the job, or the machines, used."""
+    """Say how much energy the job used, or the machines if no share of the job is known."""
     machines = {node.name: total.increase or 0.0 for node in case.nodes
                 if (total := node.one(NODE_JOULES)) is not None and total.grown_s > 0}  # fmt: skip
-    methods = {labels.get("method", "") for node in case.nodes for labels, _ in node.all(NODE_JOULES)}
-    drawn = sum(machines.values())
     jobs = {node.name: joules for node in case.nodes if (joules := job_joules(node)) is not None}
-    source = joined([_METHODS.get(method, method) for method in sorted(methods)])
-    missing = [node for node in case.nodes if node.name not in (jobs if case.job is not None else machines)]
-    lacking = _lacking(missing)
-    if case.job is not None and jobs:
-        joules = sum(jobs.values())
-        seconds = max(total.grown_s for node in case.nodes if (total := node.one(JOB_JOULES)) is not None)
-        grown = summed(node.one(JOB_JOULES) for node in case.nodes) or 0.0
-        power = f", {number(grown / seconds)} W on average" if seconds > 0 else ""
-        share = _share(jobs, machines)
-        return [
-            Finding(
-                name="energy",
-                severity=Severity.NOTE,
-                title="Energy",
-                text=f"The job used {amount_of(joules)}{power}.{share}{lacking}",
-                how=f"its share of the machines' energy: of processors by CPU time, of GPUs by use. Source: {source}",
-                figures={"joules": joules, "kilowatt_hours": joules / 3.6e6, "machine_joules": drawn or None},
-                nodes=tuple(jobs),
-            )
-        ]
-    if not machines:
-        metric = JOB_JOULES if case.job is not None else NODE_JOULES
-        why = next((node.why_not(metric, NODE_JOULES) for node in case.nodes), "no node")
+    is_of_job = case.job is not None
+    amounts, metric = (jobs, JOB_JOULES) if is_of_job and jobs else (machines, NODE_JOULES)
+    if not amounts:
+        why = next((node.why_not(JOB_JOULES if is_of_job else NODE_JOULES, NODE_JOULES) for node in case.nodes),
+                   "no node")  # fmt: skip
         return [unknown("energy", "Energy", why)]
-    seconds = max(total.grown_s for node in case.nodes if (total := node.one(NODE_JOULES)) is not None)
-    of_job = " The job's share of it is not known." if case.job is not None else ""
+    counters = [total for node in case.nodes if (total := node.one(metric)) is not None]
+    joules, drawn, seconds = sum(amounts.values()), sum(machines.values()), max(total.grown_s for total in counters)
+    power = f", {number((summed(counters) or 0.0) / seconds)} W on average" if seconds > 0 else ""
+    methods = {labels.get("method", "") for node in case.nodes for labels, _ in node.all(NODE_JOULES)}
+    source = joined([_METHODS.get(method, method) for method in sorted(methods)])
+    if amounts is jobs:
+        text = f"The job used {amount_of(joules)}{power}.{_share(jobs, machines)}"
+        how = f"its share of the machines' energy: of processors by CPU time, of GPUs by use. Source: {source}"
+    else:
+        text = f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount_of(joules)}{power}."
+        text += " The job's share of it is not known." if is_of_job else ""
+        how = f"growth of the energy counters of whole machines. Source: {source}"
+    lacking = [node for node in case.nodes if node.name not in (jobs if is_of_job else machines)
+               and (is_of_job or not node.machine_of)]  # fmt: skip
+    known = joules if amounts is jobs or not is_of_job else None
     return [
         Finding(
             name="energy",
             severity=Severity.NOTE,
             title="Energy",
-            text=f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount_of(drawn)},"
-            f" {number(drawn / seconds)} W on average.{of_job}{lacking}",
-            how=f"growth of the energy counters of whole machines. Source: {source}",
-            figures={"joules": None if case.job is not None else drawn, "machine_joules": drawn},
-            nodes=tuple(machines),
+            text=text + _lacking(lacking),
+            how=how,
+            figures={"joules": known, "kilowatt_hours": None if known is None else known / 3.6e6,
+                     "machine_joules": drawn or None},
+            nodes=tuple(amounts),
         )
-    ]
+    ]  # fmt: skip
 
 
 def _share(jobs: Mapping[str, float], machines: Mapping[str, float]) -> str:
@@ -111,7 +104,8 @@ def emissions(case: Case) -> list[Finding]:
         return [unknown("emissions", "CO2", next((node.why_not(metric) for node in case.nodes), "no node"))]
     factors = {factor_text(node.host.hardware.get("emission_factor")) for node in case.nodes if node.name in grams}
     total_grams = sum(grams.values())
-    lacking = _lacking([node for node in case.nodes if node.name not in grams])
+    lacking = _lacking([node for node in case.nodes if node.name not in grams
+                        and not (case.job is None and node.machine_of)])  # fmt: skip
     return [
         Finding(
             name="emissions",

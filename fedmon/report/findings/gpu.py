@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 from fedmon.common.text import joined, percent, plural, size
 from fedmon.report.findings import thresholds as limits
-from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
+from fedmon.report.findings.case import Case, Finding, Node, Severity, unequal, unknown
 
 USE = "gpu_utilization_ratio"
 _OF_JOB = ("job_gpu_processes", "job_gpu_memory_bytes", "job_gpu_sm_ratio")
 _TITLE = "GPU use"
 _THROTTLED = "gpu_throttle_active"
 _HEAT = {"software_thermal", "hardware_thermal"}
-_POWER = {"software_power_cap", "hardware_power_brake", "hardware_slowdown", "board_limit"}
 
 
 class GpuUse(NamedTuple):
@@ -100,9 +99,9 @@ def gpu_errors(case: Case) -> list[Finding]:
 
 
 def _judged(case: Case, uses: list[GpuUse]) -> Finding:
-    idle = [use for use in uses if use.idle_share >= limits.GPU_IDLE.value]
-    often = [use for use in uses if limits.GPU_OFTEN_IDLE.value <= use.idle_share < limits.GPU_IDLE.value]
-    low = [use for use in uses if use.mean <= limits.GPU_LOW.value and use not in idle and use not in often]
+    idle = [use for use in uses if use.idle_share >= limits.GPU_IDLE]
+    often = [use for use in uses if limits.GPU_OFTEN_IDLE <= use.idle_share < limits.GPU_IDLE]
+    low = [use for use in uses if use.mean <= limits.GPU_LOW and use not in idle and use not in often]
     mean = sum(use.mean for use in uses) / len(uses)
     whose = "of the job " if case.job is not None else ""
     were = "was" if len(uses) == 1 else "were"
@@ -170,47 +169,55 @@ def _told(uses: list[GpuUse]) -> str:
 
 
 def gpu_clock(case: Case) -> list[Finding]:
-    """Say how long heat or a power limit held the clocks of GPUs down."""
-    heat = _held(case, _HEAT)
-    power = _held(case, _POWER)
-    found: list[Finding] = []
-    for name, title, shares, cause, advice in (
-        ("gpu-thermal", "GPU slowed by heat", heat, "heat", "Tell the operator: cooling does not keep up."),
-        ("gpu-power", "GPU slowed by its power limit", power, "a power limit",
-         "Normal at full load; a higher limit would make it faster, a lower one save energy."),
-    ):  # fmt: skip
-        past = sorted((one for one in shares if shares[one] >= limits.THROTTLED.value), key=lambda one: -shares[one])
-        if not past:
-            continue
-        share = shares[past[0]]
-        is_bad = cause == "heat"
-        found.append(
-            Finding(
-                name=name,
-                severity=(Severity.PROBLEM if share >= limits.THROTTLED_MUCH.value else Severity.WARNING)
-                if is_bad
-                else Severity.NOTE,
-                title=title,
-                text=f"Clocks were held down by {cause}:"
-                f" {joined([f'{one} for {percent(shares[one])} of the time' for one in past])}.",
-                how="share of the samples in which the driver named this reason, weighted by time",
-                advice=advice,
-                figures={"ratio": share},
-                nodes=tuple(past),
-            )
+    """Say for how long heat held the clocks of GPUs down."""
+    shares: dict[str, float] = {}
+    for node in case.nodes:
+        for labels, total in node.all(_THROTTLED):
+            if labels.get("reason") in _HEAT:
+                name = f"GPU {labels.get('gpu', '?')} of {node.name}"
+                shares[name] = max(shares.get(name, 0.0), total.mean)
+    past = sorted((one for one in shares if shares[one] >= limits.THROTTLED), key=lambda one: -shares[one])
+    if not past:
+        return []
+    share = shares[past[0]]
+    return [
+        Finding(
+            name="gpu-thermal",
+            severity=Severity.PROBLEM if share >= limits.THROTTLED_MUCH else Severity.WARNING,
+            title="GPU slowed by heat",
+            text=f"Heat held clocks down: {joined([f'{one} for {percent(shares[one])} of the time' for one in past])}.",
+            how="share of the samples in which the driver named this reason, weighted by time",
+            advice="Tell the operator: cooling does not keep up.",
+            figures={"ratio": share},
+            nodes=tuple(past),
         )
-    return found
+    ]
 
 
-def _held(case: Case, reasons: set[str]) -> dict[str, float]:
-    """Return for each GPU the largest share of the time for which one of some reasons held."""
-    return {f"GPU {gpu} of {node.name}": share for node in case.nodes for gpu, share in _shares(node, reasons).items()}
+def gpu_imbalance(case: Case) -> list[Finding]:
+    """Say when the GPUs of a job were used unequally."""
+    if case.job is None:
+        return []
+    uses = {use.name: use.mean for node in case.nodes for use in _of_job(node)}
+    ratio = unequal(uses, limits.GPU_LOW)
+    if ratio is None or ratio < limits.IMBALANCE:
+        return []
+    most, least = max(uses, key=lambda name: uses[name]), min(uses, key=lambda name: uses[name])
+    return [
+        Finding(
+            name="gpu-imbalance",
+            severity=Severity.WARNING,
+            title="Balance of the GPUs",
+            text=f"The {len(uses)} GPUs of the job were used unequally: {most} was busy for {percent(uses[most])} of"
+            f" the time, {least} for {percent(uses[least])}.",
+            how="how far the mean of the GPUs lies below the busiest",
+            advice="Check that every process has a GPU of its own, and a like share of the work.",
+            figures={"ratio": ratio},
+            nodes=(most, least),
+        )
+    ]
 
 
-def _shares(node: Node, reasons: set[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for labels, total in node.all(_THROTTLED):
-        if labels.get("reason") in reasons:
-            gpu = labels.get("gpu", "?")
-            found[gpu] = max(found.get(gpu, 0.0), total.mean)
-    return found
+def _of_job(node: Node) -> list[GpuUse]:
+    given = gpus_given(node)
+    return [use for use in gpu_uses(node) if use.is_used_by_job or (given is not None and use.gpu in given)]

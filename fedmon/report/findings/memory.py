@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedmon.common.text import duration, joined, percent, plural, size
-from fedmon.report.amounts import size_rate
+from fedmon.common.text import joined, percent, plural, size
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, directive, unknown
 
@@ -76,10 +75,10 @@ def memory(case: Case) -> list[Finding]:
         text += f" The cgroup ran into its limit {plural(int(hits), 'time')}."
     severity, advice = Severity.GOOD, ""
     told = next(directive(node, memory_bytes=_reserve(use.peak)) for node in case.nodes if node.name == most)
-    if use.limit and use.ratio >= limits.MEMORY_NEAR_LIMIT.value:
+    if use.limit and use.ratio >= limits.MEMORY_NEAR_LIMIT:
         severity = Severity.WARNING
         advice = f"Ask for {size(_reserve(use.peak))}, or use less: it nearly ran out.{told}"
-    elif use.is_asked_for and use.ratio <= limits.MEMORY_FAR_FROM_LIMIT.value:
+    elif use.is_asked_for and use.ratio <= limits.MEMORY_FAR_FROM_LIMIT:
         severity, advice = Severity.NOTE, f"{size(_reserve(use.peak))} would have been enough, with a reserve.{told}"
     elif not use.is_asked_for:
         severity = Severity.NOTE
@@ -117,11 +116,11 @@ def _machines(case: Case) -> list[Finding]:
     most = max(peaks, key=lambda name: peaks[name][0] / peaks[name][1])
     used, total_bytes = peaks[most]
     ratio = used / total_bytes
-    full = [name for name in peaks if peaks[name][0] / peaks[name][1] >= limits.MEMORY_NEAR_LIMIT.value]
+    full = [name for name in peaks if peaks[name][0] / peaks[name][1] >= limits.MEMORY_NEAR_LIMIT]
     text = f"At the most {size(used)} of {size(total_bytes)} ({percent(ratio)}) were in use on {most}"
     text += f", the fullest of {len(peaks)} nodes." if len(peaks) > 1 else "."
     if len(full) > 1:
-        text += f" {len(full)} nodes were fuller than {percent(limits.MEMORY_NEAR_LIMIT.value)}: {joined(full)}."
+        text += f" {len(full)} nodes were fuller than {percent(limits.MEMORY_NEAR_LIMIT)}: {joined(full)}."
     return [
         Finding(
             name="memory-use",
@@ -160,36 +159,6 @@ def oom_kills(case: Case) -> list[Finding]:
             advice="Ask for more memory, or use less at once; results of what was killed are missing.",
             figures={"kills": float(total)},
             nodes=tuple(killed),
-        )
-    ]
-
-
-def swap(case: Case) -> list[Finding]:
-    """Say when memory was in swap, or was read back from it."""
-    found: dict[str, str] = {}
-    most_held = most_rate = 0.0
-    for node in case.nodes:
-        held, back = node.one("job_memory_swap_bytes"), node.one("host_swap_in_bytes_total")
-        rate = (back.per_second or 0.0) if back is not None else 0.0
-        amount = held.high if held is not None else 0.0
-        if amount >= limits.SWAP_HELD.value or rate >= limits.SWAPPED.value:
-            words = [f"{size(amount)} of the job in swap"] if amount >= limits.SWAP_HELD.value else []
-            if back is not None and rate >= limits.SWAPPED.value:
-                words.append(f"{size_rate(rate)} read back for {duration(back.grown_s)}")
-            found[node.name] = f"{node.name} {' and '.join(words)}"
-        most_held, most_rate = max(most_held, amount), max(most_rate, rate)
-    if not found:
-        return []
-    return [
-        Finding(
-            name="swap",
-            severity=Severity.WARNING,
-            title="Swapping",
-            text=f"Memory was swapped out: {joined(list(found.values()))}.",
-            how="the largest amount of the job in swap, and the kernel's count of what was read back on the machine",
-            advice="Memory in swap is a thousand times slower: ask for more memory, or run fewer processes at once.",
-            figures={"swap_bytes": most_held, "swap_in_bytes_per_second": most_rate},
-            nodes=tuple(found),
         )
     ]
 

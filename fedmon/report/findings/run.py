@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import signal
 
-from fedmon.common.text import duration, joined, moment, percent, plural, size
-from fedmon.report.amounts import number
+from fedmon.common.text import duration, joined, moment, percent, size
 from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import COMMAND, Case, Finding, Severity
 
 _UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
 _COST = "agent_cpu_seconds_total"
-_USER_VALUE = "user_value"
 
 
 def ending(case: Case) -> list[Finding]:
@@ -73,7 +71,7 @@ def time_limit(case: Case) -> list[Finding]:
     if case.job is None or not isinstance(limit, int | float) or limit <= 0 or elapsed_s is None:
         return []
     ratio = elapsed_s / limit
-    near = ratio >= limits.TIME_LIMIT_NEAR.value
+    near = ratio >= limits.TIME_LIMIT_NEAR
     return [
         Finding(
             name="time-limit",
@@ -113,38 +111,6 @@ def finder(case: Case) -> list[Finding]:
     ]
 
 
-def cost(case: Case) -> list[Finding]:
-    """Say what measuring itself took, when that is too much or it had to slow down."""
-    found: list[str] = []
-    nodes: list[str] = []
-    worst = 0.0
-    for node in case.nodes:
-        used, interval = node.one(_COST), node.one("agent_interval_seconds")
-        share = used.per_second if used is not None else None
-        asked = node.host.tool.get("interval_s")
-        if share is not None and share >= limits.TOOL_COST.value:
-            found.append(f"{node.name} {percent(share)} of one CPU")
-            nodes.append(node.name)
-        worst = max(worst, share or 0.0)
-        if interval is not None and isinstance(asked, int | float) and interval.high >= 2 * asked:
-            found.append(f"{node.name} only every {number(interval.high)} s instead of {number(float(asked))} s")
-            nodes.append(node.name)
-    if not found:
-        return []
-    return [
-        Finding(
-            name="cost",
-            severity=Severity.WARNING,
-            title="Cost of measuring",
-            text=f"Measuring took more than it should: {joined(found)}.",
-            how="CPU time of the tool's own process over time, and the interval that it kept to",
-            advice="Choose a longer interval.",
-            figures={"ratio": worst},
-            nodes=tuple(dict.fromkeys(nodes)),
-        )
-    ]
-
-
 def cost_text(case: Case) -> str:
     """Return what the tool took, in one sentence; empty where it is not known."""
     shares = [share for node in case.nodes if (one := node.one(_COST)) and (share := one.per_second) is not None]
@@ -153,25 +119,3 @@ def cost_text(case: Case) -> str:
         return ""
     text = f"Measuring took {percent(max(shares))} of one CPU at the most"
     return f"{text}{f' and {size(max(memory))} of memory' if memory else ''} on each node."
-
-
-def training(case: Case) -> list[Finding]:
-    """Say what the program reported of itself."""
-    found: dict[str, tuple[int, float, float]] = {}
-    for node in case.nodes:
-        for labels, total in node.all(_USER_VALUE):
-            values, first, _ = found.get(labels.get("name", "?"), (0, total.first, 0.0))
-            found[labels.get("name", "?")] = (values + total.values, first, total.last)
-    if not found:
-        return []
-    told = [f"{name} from {number(first)} to {number(last)}" for name, (_, first, last) in found.items()]
-    return [
-        Finding(
-            name="training",
-            severity=Severity.NOTE,
-            title="Values that the program reported",
-            text=f"{plural(sum(values for values, _, _ in found.values()), 'value')} of {plural(len(found), 'name')}:"
-            f" {joined(told, most=5)}.",
-            how="first and last value of each name, of the first and the last node that reported it",
-        )
-    ]

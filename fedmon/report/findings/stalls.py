@@ -26,8 +26,8 @@ def io_wait(case: Case) -> list[Finding]:
     most = max(shares, key=lambda name: shares[name])
     share = shares[most]
     severity = Severity.GOOD
-    if share >= limits.IO_WAIT_HIGH.value:
-        severity = Severity.PROBLEM if share >= limits.IO_WAIT_VERY_HIGH.value else Severity.WARNING
+    if share >= limits.IO_WAIT_HIGH:
+        severity = Severity.PROBLEM if share >= limits.IO_WAIT_VERY_HIGH else Severity.WARNING
     which = f" on {most}" if len(shares) == 1 else f" on {most}, the most of {len(shares)} nodes"
     return [
         Finding(
@@ -65,7 +65,7 @@ def pressure(case: Case) -> list[Finding]:
         for node in case.nodes:
             of_job = pressure_shares(node, of_job=True) if case.job is not None else {}
             share = of_job.get((resource, kind), pressure_shares(node, of_job=False).get((resource, kind)))
-            if share is not None and share >= limit.value:
+            if share is not None and share >= limit:
                 shares[node.name] = share, (resource, kind) in of_job
         if not shares:
             continue
@@ -96,7 +96,7 @@ def pressure(case: Case) -> list[Finding]:
 def steal(case: Case) -> list[Finding]:
     """Say when the host of a virtual machine gave its CPU time to others."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "steal")) is not None}
-    stolen = sorted((name for name in shares if shares[name] >= limits.STOLEN.value), key=lambda name: -shares[name])
+    stolen = sorted((name for name in shares if shares[name] >= limits.STOLEN), key=lambda name: -shares[name])
     if not stolen:
         return []
     return [

@@ -95,39 +95,13 @@ def volumes(case: Case) -> list[Finding]:
     ]
 
 
-def link_errors(case: Case) -> list[Finding]:
-    """Say when packets were damaged, or links went down."""
-    found: dict[str, float] = {}
-    for node in case.nodes:
-        for metric in ("host_network_receive_errors_total", "host_network_transmit_errors_total",
-                       "infiniband_receive_errors_total", "infiniband_link_downed_total"):  # fmt: skip
-            for labels, total in node.all(metric):
-                if total.increase:
-                    place = f"{labels.get('interface') or labels.get('device', '?')} of {node.name}"
-                    found[place] = found.get(place, 0.0) + total.increase
-    if not found:
-        return []
-    return [
-        Finding(
-            name="link-errors",
-            severity=Severity.WARNING,
-            title="Network errors",
-            text=f"Packets with errors or links that went down: {joined([f'{p} {int(n)}' for p, n in found.items()])}.",
-            how="growth of the error counters of each interface and port",
-            advice="Tell the operator: a cable or port may be failing.",
-            figures={"errors": sum(found.values())},
-            nodes=tuple(found),
-        )
-    ]
-
-
 def full_file_systems(case: Case) -> list[Finding]:
     """Say which file systems nearly ran full."""
     full: dict[str, float] = {}
     for node in case.nodes:
         for labels, total in node.all("host_filesystem_size_bytes"):
             left = node.one("host_filesystem_available_bytes", mountpoint=labels.get("mountpoint", ""))
-            if left is not None and total.last > 0 and 1 - left.low / total.last >= limits.FILESYSTEM_FULL.value:
+            if left is not None and total.last > 0 and 1 - left.low / total.last >= limits.FILESYSTEM_FULL:
                 full[f"{labels.get('mountpoint', '?')} of {node.name}"] = 1 - left.low / total.last
     if not full:
         return []

@@ -6,13 +6,12 @@ headers its manual shows some; the others follow their pattern.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,8 +19,8 @@ from numpy.typing import NDArray
 
 from fedmon.common.files import replacing, storage_errors
 from fedmon.common.metrics.series import metric_name, series, split_series
+from fedmon.report.blocks import Floats
 from fedmon.report.export import Table
-from fedmon.report.export.files import ColumnSpool
 from fedmon.report.source import Source
 from fedmon.report.views.places import Place, survey
 from fedmon.report.views.view_table import (
@@ -379,39 +378,34 @@ def write_group(path: Path, source: Source, view: ViewTable) -> None:
     At the top are ``host_names``, ``sampling_frequency``, which is the period in seconds, and ``labels``, then an
     object for each host. Raises InvalidInputError and StorageError.
     """
-    keys = host_keys([section.name for section in view.sections])
-    with _whole(path) as file:
-        _write_top(file, keys, [section.place for section in view.sections])
-        for key, section in zip(keys, view.sections, strict=True):
-            file.write(b",\n" + msgspec.json.encode(key) + b": ")
-            with ColumnSpool[int](path.parent) as spool:
-                _write_host(file, source, section, spool)
-        file.write(b"\n}\n")
+    names, places = [section.name for section in view.sections], [section.place for section in view.sections]
+    _write(path, names, places, (_host(source, section) for section in view.sections))
 
 
 def write_meta_data(path: Path, places: Sequence[Place]) -> None:
     """Write what is known of machines, jobs and the tool, as a file that appears whole or not at all."""
-    keys = host_keys([place.host.name for place in places])
-    with _whole(path) as file:
-        _write_top(file, keys, places)
-        for key, place in zip(keys, places, strict=True):
-            known = {
-                "hardware": place.host.hardware,
-                "job": place.host.jobs.get(place.job or "", {}),
-                "capabilities": place.host.capabilities,
-                "tool": place.host.tool,
-            }
-            file.write(b",\n" + msgspec.json.encode(key) + b": " + msgspec.json.encode(known))
-        file.write(b"\n}\n")
+    known = (
+        {
+            "hardware": place.host.hardware,
+            "job": place.host.jobs.get(place.job or "", {}),
+            "capabilities": place.host.capabilities,
+            "tool": place.host.tool,
+        }
+        for place in places
+    )
+    _write(path, [place.host.name for place in places], places, known)
 
 
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that appears when it is complete; its folder is made."""
+def _write(path: Path, names: Sequence[str], places: Sequence[Place], hosts: Iterable[dict[str, Any]]) -> None:
+    """Write a file that appears when it is complete, host by host; its folder is made."""
+    keys = host_keys(names)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as new, storage_errors(path), new.open("wb") as file:
-        yield file
+        file.write(msgspec.json.encode(_top(keys, places))[:-1])
+        for key, host in zip(keys, hosts, strict=True):
+            file.write(b",\n" + msgspec.json.encode(key) + b": " + msgspec.json.encode(host))
+        file.write(b"\n}\n")
 
 
 def host_keys(names: Sequence[str]) -> list[str]:
@@ -428,17 +422,16 @@ def _candidates(name: str) -> Iterator[str]:
         yield f"{name}~{number}"
 
 
-def _write_top(file: BinaryIO, keys: Sequence[str], places: Sequence[Place]) -> None:
+def _top(keys: Sequence[str], places: Sequence[Place]) -> dict[str, Any]:
     labels: dict[str, str] = {}
     for place in places:
         labels |= {name: value for name, value in place.host.labels.items() if value}
     jobs = [place.job for place in places if place.job is not None]
-    top = {
+    return {
         "host_names": list(keys),
         "sampling_frequency": _period_s(places),
         "labels": ({"job_id": jobs[0]} if jobs else {}) | labels,
     }
-    file.write(msgspec.json.encode(top)[:-1])
 
 
 def _period_s(places: Sequence[Place]) -> float | None:
@@ -450,47 +443,26 @@ def _period_s(places: Sequence[Place]) -> float | None:
     return next((_number(place.interval_s) for place in places if place.interval_s is not None), None)
 
 
-def _write_host(file: BinaryIO, source: Source, section: Section, spool: ColumnSpool[int]) -> None:
+def _host(source: Source, section: Section) -> dict[str, Any]:
+    """Return the object of a host: its columns by their keys, each as JSON already, which takes the least memory."""
+    times: list[Floats] = []
+    found: list[list[Floats]] = [[] for _ in section.columns]
     for at, values in read(source, section):
-        spool.add(-1, at.t)
-        for number, one in enumerate(values):
-            spool.add(number, one)
-        spool.settle()
-    tree: dict[str, Any] = {}
-    for number, column in enumerate(section.columns):
+        times.append(at.t)
+        for parts, one in zip(found, values, strict=True):
+            parts.append(one)
+    t = np.concatenate([np.zeros(0), *times])
+    tree: dict[str, Any] = {
+        SECONDS: msgspec.Raw(msgspec.json.encode(np.floor(t).astype(np.int64).tolist())),
+        EXACT: msgspec.Raw(msgspec.json.encode(np.round(t, 6).tolist())),
+    }
+    for column, parts in zip(section.columns, found, strict=True):
         branch = tree
         for name in column.path[:-1]:
             branch = branch.setdefault(name, {})
-        branch[column.path[-1]] = number
-    file.write(b"{" + msgspec.json.encode(SECONDS) + b": ")
-    _write_list(file, (np.floor(t).astype(np.int64).tolist() for t in spool.read(-1, np.float64)))
-    file.write(b",\n " + msgspec.json.encode(EXACT) + b": ")
-    _write_list(file, (np.round(t, 6).tolist() for t in spool.read(-1, np.float64)))
-    for name, branch in tree.items():
-        file.write(b",\n " + msgspec.json.encode(name) + b": ")
-        _write_branch(file, branch, section, spool)
-    file.write(b"}")
-
-
-def _write_branch(file: BinaryIO, branch: Any, section: Section, spool: ColumnSpool[int]) -> None:
-    if isinstance(branch, Mapping):
-        for number, (name, inner) in enumerate(branch.items()):
-            file.write((b", " if number else b"{") + msgspec.json.encode(name) + b": ")
-            _write_branch(file, inner, section, spool)
-        file.write(b"}")
-        return
-    is_whole = section.columns[branch].is_whole
-    _write_list(file, (_listed(piece, is_whole=is_whole) for piece in spool.read(branch, np.float64)))
-
-
-def _write_list(file: BinaryIO, pieces: Iterator[list[Any]]) -> None:
-    file.write(b"[")
-    separator = b""
-    for piece in pieces:
-        if piece:
-            file.write(separator + msgspec.json.encode(piece)[1:-1])
-            separator = b","
-    file.write(b"]")
+        listed = _listed(np.concatenate([np.zeros(0), *parts]), is_whole=column.is_whole)
+        branch[column.path[-1]] = msgspec.Raw(msgspec.json.encode(listed))
+    return tree
 
 
 def _listed(values: NDArray[Any], *, is_whole: bool) -> list[float | int | None]:

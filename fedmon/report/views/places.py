@@ -38,68 +38,36 @@ class Instants(NamedTuple):
         return self.job[series] if series in self.job else np.full(len(self.t), np.nan)
 
 
-def side_by_side(host: Iterator[Block], job: Iterator[Block]) -> Iterator[Instants]:
-    """Join two streams of one node, each in order; samples of one tick have the same boot and monotonic time."""
-    streams = (_Stream(host), _Stream(job))
-    while True:
-        ends = [end for stream in streams if (end := stream.end) is not None]
-        if not ends:
-            return
-        limit = min(ends)
-        parts = [stream.take(limit) for stream in streams]
-        boot = limit[0]
-        node_id, known = next((part.node_id, part) for part in parts if part is not None)
-        if parts[0] is not None and parts[1] is not None and not np.array_equal(parts[0].mono, parts[1].mono):
-            yield _joined(node_id, boot, parts[0], parts[1])
-        else:
-            columns = [{} if part is None else part.columns for part in parts]
-            yield Instants(node_id, boot, known.t, known.mono, columns[0], columns[1])
+def _side(blocks: Iterator[Block], spans: Mapping[int, tuple[float, float]]) -> dict[int, Block]:
+    """Return all samples of each boot as one block; with ``spans`` those between two monotonic times."""
+    parts: dict[int, list[Block]] = {}
+    for block in blocks:
+        first, last = spans.get(block.boot, (np.inf, -np.inf)) if spans else (-np.inf, np.inf)
+        inside = np.flatnonzero((block.mono >= first) & (block.mono <= last))
+        if len(inside):
+            part = block.part(block.seq + int(inside[0]), block.seq + int(inside[-1]))
+            parts.setdefault(block.boot, []).append(part)
+    return {boot: _whole(found) for boot, found in parts.items()}
 
 
-class _Stream:
-    """One stream, of which the samples up to some instant can be taken."""
-
-    def __init__(self, blocks: Iterator[Block]) -> None:
-        self._blocks = blocks
-        self.block: Block | None = None
-        self._next()
-
-    @property
-    def end(self) -> tuple[int, float] | None:
-        """The moment of the last sample that waits; None when all were taken."""
-        return None if self.block is None else (self.block.boot, float(self.block.mono[-1]))
-
-    def take(self, limit: tuple[int, float]) -> Block | None:
-        block = self.block
-        if block is None or block.boot != limit[0]:
-            return None
-        count = int(np.searchsorted(block.mono, limit[1], side="right"))
-        if not count:
-            return None
-        if count == len(block.mono):
-            self._next()
-        else:
-            self.block = block.part(block.seq + count, block.last_seq)
-        return block.part(block.seq, block.seq + count - 1)
-
-    def _next(self) -> None:
-        self.block = next((block for block in self._blocks if len(block.t)), None)
+def _whole(parts: list[Block]) -> Block:
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    columns = {
+        name: np.concatenate([part.columns.get(name, np.full(len(part.t), np.nan)) for part in parts]) for name in names
+    }
+    t, mono = (np.concatenate([getattr(part, clock) for part in parts]) for clock in ("t", "mono"))
+    return parts[0]._replace(t=t, mono=mono, columns=columns)
 
 
-def _joined(node_id: str, boot: int, host: Block, job: Block) -> Instants:
-    mono = np.union1d(host.mono, job.mono)
-    at_host, at_job = np.searchsorted(mono, host.mono), np.searchsorted(mono, job.mono)
-    t = np.empty(len(mono))
-    t[at_job], t[at_host] = job.t, host.t
-
-    def spread(columns: Mapping[str, Floats], at: np.ndarray[tuple[int], np.dtype[np.intp]]) -> dict[str, Floats]:
-        found = {}
-        for name, values in columns.items():
+def _spread(block: Block | None, mono: Floats) -> dict[str, Floats]:
+    """Return the columns of a block at some moments, NaN where it has none."""
+    found: dict[str, Floats] = {}
+    if block is not None:
+        at = np.searchsorted(mono, block.mono)
+        for name, values in block.columns.items():
             found[name] = np.full(len(mono), np.nan)
             found[name][at] = values
-        return found
-
-    return Instants(node_id, boot, t, mono, spread(host.columns, at_host), spread(job.columns, at_job))
+    return found
 
 
 HOST_STREAM = "host"
@@ -138,18 +106,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         of_job: Iterator[Block] = iter(())
         if self.job is not None and self.spans:
             of_job = source.blocks(node_id=self.host.node_id, stream=JOB + self.job, series=frozenset(job).__contains__)
-            of_host = self._within(of_host)
-        return side_by_side(of_host, of_job)
-
-    def _within(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Leave out what the machine did before and after the job."""
-        for block in blocks:
-            if block.boot in self.spans:
-                first, last = np.searchsorted(block.mono, self.spans[block.boot][0]), np.searchsorted(
-                    block.mono, self.spans[block.boot][1], side="right"
-                )  # fmt: skip
-                if first < last:
-                    yield block.part(block.seq + int(first), block.seq + int(last) - 1)
+        machine, watched = _side(of_host, self.spans), _side(of_job, {})
+        for boot in sorted(machine.keys() | watched.keys()):
+            sides = [side[boot] for side in (watched, machine) if boot in side]
+            # Samples of one tick have the same monotonic time.
+            mono = np.unique(np.concatenate([one.mono for one in sides]))
+            t = np.empty(len(mono))
+            for one in sides:
+                t[np.searchsorted(mono, one.mono)] = one.t
+            yield Instants(
+                self.host.node_id, boot, t, mono, _spread(machine.get(boot), mono), _spread(watched.get(boot), mono)
+            )
 
 
 def survey(source: Source, job: str | None, *, metrics: Callable[[str], bool]) -> list[Place]:

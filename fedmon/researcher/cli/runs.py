@@ -83,6 +83,7 @@ def run(
     inputs: Annotated[
         Path | None, typer.Option("--inputs", help="Inputs: a .json file, or a .npz file of arrays.")
     ] = None,
+    group: Annotated[str, typer.Option("--group", help="The training that this run is a round of.")] = "",
     output: OutputOption = None,
     wall_s: Annotated[float | None, typer.Option("--wall-s", min=0.001, help="Seconds it may last.")] = None,
     cpu_s: Annotated[float | None, typer.Option("--cpu-s", min=0.001, help="Seconds of CPU time it may take.")] = None,
@@ -109,6 +110,7 @@ def run(
             args=words,
             inputs=given,
             limits={name: value for name, value in limits.items() if value is not None},
+            group=group,
         )
         if detach:
             emit(_document(handle, {}, {}), text=handle, more=_how_to_go_on(handle), as_json=json)

@@ -318,8 +318,9 @@ class Session:
             case Reply():
                 self._reply(message)
             case RunScalars():
-                for scalar in message.telemetry():
-                    self._telemetry(scalar, size_bytes // (2 * len(message.scalars)))
+                told = list(message.telemetry())
+                for one in told:
+                    self._telemetry(one, size_bytes // len(told))
             case LogRecord():
                 self._heard(NodeId(message.node_id), revives=False)
                 self.logs.take(message)

@@ -10,6 +10,7 @@ import pytest
 
 from fedmon import report
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import series
 from fedmon.common.store.recording import Recording
 from fedmon.report import charts
@@ -221,6 +222,44 @@ def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_r
 
 def training(losses: list[float | None], steps: list[float | None]) -> dict[str, list[float | None]]:
     return {series("user_value", name="loss"): losses, series("user_step", name="loss"): steps}
+
+
+def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_each_round(tmp_path: Path) -> None:
+    def told(node: str, at: int, accuracy: float, rows: float) -> Batch:
+        labels = {"job": f"round-{at}-{node}", "group": "cells"}
+        columns: dict[str, list[float | None]] = {
+            series("user_value", name="accuracy", **labels): [accuracy, None],
+            series("user_step", name="accuracy", **labels): [float(at), None],
+            series("user_run_seconds", **labels): [None, 2.0 + at],
+            series("user_run_bytes", **labels): [None, 1000.0],
+            series("user_run_rows", **labels): [None, rows],
+        }
+        return samples(columns, node=node, stream="user-alice", first=10 * at)
+
+    batches = [told(node, at, accuracy, rows) for node, rows in (("a", 300.0), ("b", 100.0))
+               for at, accuracy in ((1, 0.5), (2, 0.7 if node == "a" else 0.9))]  # fmt: skip
+
+    found = made(tmp_path / "a", *batches)
+
+    accuracy, seconds, size = found.first[:3]
+    assert [one.title for one in found.first[:3]] == [
+        "Training cells: accuracy", "Training cells: seconds per round", "Training cells: bytes per round",
+    ]  # fmt: skip
+    assert [line.label for line in accuracy.lines] == ["a", "b", "mean, by rows"]
+    assert points(accuracy, "mean, by rows") == {1: 0.5, 2: 0.75}
+    assert points(seconds, "b") == {1: 3, 2: 4}
+    assert points(size, "a") == {1: 1000, 2: 1000}
+    assert accuracy.x.tolist() == seconds.x.tolist()
+    assert not any(one.title.startswith("Reported") for one in found.first)
+
+    with Source([tmp_path / "a"]) as source:
+        curves = report.learning_curves(source)
+        table = curves.to_frame()
+        pictures = curves._repr_html_()
+    assert table[table["node"] == "b"][["round", "accuracy", "seconds", "rows"]].values.tolist() == [
+        [1, 0.5, 3, 100], [2, 0.9, 4, 100],
+    ]  # fmt: skip
+    assert pictures.count("<img") == 3
 
 
 def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import matplotlib as mpl
 import pytest
 
 from fedmon.report.charts.draw import KINDS, drawn
-from fedmon.report.charts.library import plain_settings
 from tests.report.charts.recordings import made, recording, samples
 
 CPU = "host_cpu_busy_ratio"
@@ -70,15 +69,3 @@ def test_settings_of_the_reader_change_no_drawing_and_are_kept(tmp_path: Path) -
     with mpl.rc_context({"text.usetex": True, "font.size": 30, "axes.facecolor": "black", "svg.fonttype": "path"}):
         assert expected == [drawn(found.first[0], found, kind) for kind in KINDS]
         assert (mpl.rcParams["text.usetex"], mpl.rcParams["font.size"]) == (True, 30)
-
-
-def test_nothing_is_put_back_where_nothing_was_changed() -> None:
-    before = dict(mpl.rcParams)
-
-    with plain_settings():
-        mpl.rcParams["font.size"] = 11.0
-    assert mpl.rcParams["font.size"] == 11.0
-    mpl.rcParams["font.size"] = before["font.size"]
-    with plain_settings(svg__hashsalt="a"):
-        assert mpl.rcParams["svg.hashsalt"] == "a"
-    assert dict(mpl.rcParams) == before

@@ -16,6 +16,7 @@ import pytest
 
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire.samples import AddScalar, SampleBatch
+from fedmon.report import Source, learning_curves
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from tests.researcher.runs.conftest import RealNodes
@@ -193,15 +194,15 @@ def test_a_run_outlives_the_process_that_started_it(real: RealNodes) -> None:
         assert again.job(job_id).result(timeout_s=20) == {"b": {"rows": None, "n": 42}}
 
 
-def reported(path: Path, job_id: str) -> int:
-    """Return how many reports of a job a store holds."""
+def reported(path: Path, job_id: str, metric: str = "user_value") -> int:
+    """Return how many reports of a job a store holds, or values of another metric."""
     with Recording(path, read_only=True) as recording:
         return sum(
             value is not None
             for stream in recording.extents()
             for batch in recording.read(stream.node_id, stream=stream.stream, boot=stream.boot)
             for series, column in batch.columns.items()
-            if series.startswith("user_value") and job_id in series
+            if series.startswith(metric) and job_id in series
             for value in column
         )
 
@@ -220,11 +221,12 @@ def test_what_a_run_reports_is_recorded_by_its_researcher_in_any_process_and_by_
         wait_until(lambda: record.counts.stored and other.counts.stored, what="samples of the machine")
         heard: list[AddScalar | SampleBatch] = []
         bob.on("telemetry", heard.append)
-        handle = fed.run(real.plan, nodes=["a"], args={"reports": 20})
+        handle = fed.run(real.plan, nodes=["a"], tags=["cells"], args={"reports": 20}, group="counting")
         handle.result(timeout_s=30)
         before = other.counts.stored
         wait_until(lambda: other.counts.stored > before + 1, what="samples after the end")
         wait_until(lambda: reported(tmp_path / "mine", handle.job_id) == 20, what="the reports in the store")
+        wait_until(lambda: reported(tmp_path / "mine", handle.job_id, "user_run_rows"), what="the cost of the run")
 
     # and one that comes when all is over
     with later, later.record(tmp_path / "later", nodes=["a"], history_s=300):
@@ -235,3 +237,11 @@ def test_what_a_run_reports_is_recorded_by_its_researcher_in_any_process_and_by_
     assert not [one for one in heard if isinstance(one, AddScalar)]
     assert [record.losses, other.losses] == [{}, {}]
     assert [one.number for one in handle.scalars["a"]] == list(range(20))
+
+    # and it is one training, with the cost of the run at its last step
+    with Source([tmp_path / "mine"]) as source:
+        curves = learning_curves(source).to_frame()
+    assert set(curves["group"]) == {"counting"}
+    assert curves["rows"].tolist() == [3] * 20
+    assert curves["seconds"].iloc[-1] > 0
+    assert curves["bytes"].iloc[-1] > 0

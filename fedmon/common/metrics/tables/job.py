@@ -204,12 +204,22 @@ ROWS: list[Metric] = [
         _PROGRAM,
         {
             "user_value": "A value that a program reports of itself, such as an accuracy or a loss; null where it was"
-            " not finite. `job` is there when the program named one.",
+            " not finite. `job` is there when the program named one, `group` in runs of a training.",
             "user_step": "The program's own count, such as the epoch or iteration, at which the value of this name was"
             " reported; absent when it gave none.",
         },
-        labels=("name", "job"),
+        labels=("name", "job", "group"),
         unit=Unit.NONE,
+    ),
+    *metrics(
+        "the node, at the end of a run",
+        {
+            "user_run_seconds": "Wall time of a run that is a round of a training.",
+            "user_run_joules": "Energy of the run's processes; absent if it was not measured.",
+            "user_run_bytes": "Bytes of the run's inputs and result.",
+            "user_run_rows": "Rows of the dataset that the run read.",
+        },
+        labels=("job", "group"),
     ),
     *metrics(
         "UserValues",
