@@ -30,7 +30,7 @@ from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import checked_timeout
 from fedmon.researcher.asking.tables import text_table
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic.forms import checked, echoing, historic, is_ours, own_payload, parent_of
+from fedmon.researcher.historic.forms import checked, echoing, historic, parent_of
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
 from fedmon.researcher.replies.content import KeptReply, StoredDocument
@@ -165,16 +165,9 @@ class Requests(metaclass=OnePerProcess):
 
     def on_message(self, msg: Message, topic: str) -> None:
         """Take a message as if it had arrived on a topic of version 4.4, or one below; errors are logged."""
-        session = self._federation.session
         try:
             parent = parent_of(topic)
-            if is_ours(msg):
-                own_topic, payload = own_payload(
-                    msg, topic, researcher_id=session.researcher_id, instance=session.instance
-                )
-                session.inbox.put(own_topic, payload)
-                return
-            message = checked(msg, topic, researcher_id=session.researcher_id).get_dict()
+            message = checked(msg, topic, researcher_id=self._federation.session.researcher_id).get_dict()
         except InvalidMessageError as error:
             logger.error("message on topic %r ignored: %s", topic, error)  # noqa: TRY400 - the message says it all
             return

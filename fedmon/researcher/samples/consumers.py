@@ -160,10 +160,6 @@ class Consumers:
             self._resend.node_came_up(node_id)
             self._ask(node_id)
 
-    def node_heard(self, node_id: NodeId) -> None:
-        """Note a sign of life of a node."""
-        self._resend.node_heard(node_id)
-
     def heard(self, message: SampleBatch, size_bytes: int) -> None:
         """Deliver a live batch, which takes ``size_bytes`` in memory, to all consumers."""
         if self.all:
@@ -221,7 +217,7 @@ class Consumers:
         self._renew_at = now + every_s
         told, self._told = self._told, []
         for waiting in told:
-            self._pending.close(waiting, taken=True)
+            self._pending.close(waiting)
         for_all = [wish for wish in self._wishes if wish.nodes is None]
         if for_all:
             self._tell("start", None, for_all)

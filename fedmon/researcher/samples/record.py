@@ -23,7 +23,7 @@ from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
-from fedmon.researcher.samples.resend import MissingSamples, Resume, Since, Start, StreamFollower
+from fedmon.researcher.samples.resend import MissingSamples, Resume, Start, StreamFollower
 from fedmon.researcher.samples.watch import SeriesFilter
 
 logger = logging.getLogger(__name__)
@@ -190,8 +190,8 @@ def _start(found: Sequence[RecordedStream], *, since: float) -> Start:
         ends[one.node_id, one.stream] = Resume(boot=one.boot, seq=one.last_seq + 1)
         oldest[one.node_id] = min(one.oldest_t, oldest.get(one.node_id, one.oldest_t))
 
-    def start(node_id: NodeId, stream: str) -> Resume | Since:
-        return ends.get((node_id, stream)) or Since(t=oldest.get(node_id, since))
+    def start(node_id: NodeId, stream: str) -> Resume | float:
+        return ends.get((node_id, stream)) or oldest.get(node_id, since)
 
     return start
 

@@ -115,7 +115,7 @@ class Session:
             researcher_id=self.researcher_id,
             instance=self.instance,
             timeout_s=timeout_s,
-            on_ended=self.replies.ended,
+            keep=self.replies.keep,
         )
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
@@ -338,7 +338,7 @@ class Session:
             self._marker = new_id().encode()
             self.connection.publish(self._marker_topic, self._marker)
             if self._greeting is not None:
-                self.pending.close(self._greeting, taken=True)
+                self.pending.close(self._greeting)
             self._greeting = self.asker.tell(self.asker.request(Ping), None)
             self.runs.may_have_missed(None)
         else:
@@ -356,8 +356,6 @@ class Session:
             case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply | JobsReply):
                 # These are never taken up later: what is missing is asked for anew.
                 self.tally.count("late answers about metrics and jobs", quiet=True)
-            case ReplyMatch.MATCHED if waiting is not None and waiting.kept:
-                self.replies.watch(waiting)
             case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
                 if isinstance(reply, Error):
@@ -394,7 +392,6 @@ class Session:
             self.dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=weight)
 
     def _heard(self, node_id: NodeId, *, revives: bool) -> None:
-        self.consumers.node_heard(node_id)
         change = self.roster.heard(node_id, now=Moment.now(), revives=revives)
         if change is not None:
             self._changed(change)
