@@ -242,7 +242,7 @@ class Federation:
         plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the
         repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
         nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
-        is None. Raises InvalidInputError, naming the value, before anything is sent, and NobodyToRunError, a
+        is None. Raises InvalidInputError before anything is sent, and NobodyToRunError, a
         NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.inputs import digest_of

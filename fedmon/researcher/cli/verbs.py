@@ -366,6 +366,7 @@ def _screen(console: Console, watching: Watch, state: WatchState, groups: list[G
             height=console.height if console.is_terminal else None,
             worst_first=worst_first,
             lost=watching.lost,
+            missing=watching.pending,
         )
     )
 
