@@ -183,7 +183,7 @@ class PendingRequest:
         return bool(self._woken or self._urged or self._all_again or (self._may_end and not self._missing))
 
     def wake(self, *, ask_all_again: bool = False, abort: bool = False) -> None:
-        """Let the caller look again at what it waits for; with ``abort`` its wait ends with an error.
+        """Wake the caller; with ``abort`` its wait ends with an error.
 
         ``ask_all_again`` has it send the request anew: the connection came back.
         """

@@ -216,7 +216,7 @@ class Asker:
         )
 
     def is_never_broadcast(self, request: Request) -> bool:
-        """Tell whether each node is sent its own copy, because batch jobs hear what goes to all."""
+        """Tell whether each node is sent its own copy, because batch jobs hear broadcasts."""
         return self.dialect.announced and isinstance(request, NEVER_BROADCAST)
 
     def send(self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None) -> bool:

@@ -208,7 +208,7 @@ def stop(
 
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:
-    """Wait, show, and end with the exit code of what came of it."""
+    """Wait, show, and end with the exit code of the run."""
     results: dict[str, dict[str, Any]]
     failed: dict[str, str] = {}
     code = 0

@@ -129,7 +129,7 @@ def echoed(message: HistoricMessage) -> dict[str, Any]:
 
 
 def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a reply in which those of its fields that repeat its request say what that said."""
+    """Return a reply with the values of its request in the fields that repeat it."""
     return told | {name: value for name, value in repeated.items() if name in told}
 
 

@@ -116,7 +116,7 @@ class Messaging:
             begin()
 
     def not_at_start(self, begin: Callable[[], None]) -> None:
-        """End what `at_start` began."""
+        """Undo `at_start`."""
         with self._lock:
             self._at_start = [one for one in self._at_start if one != begin]
 
@@ -180,7 +180,8 @@ class Messaging:
         """The requests that were sent without waiting. Raises InvalidInputError while not started."""
         with self._lock:
             if self._outstanding is None:
-                self._outstanding = OutstandingRequests(self.federation.session, self._deliver_reply)
+                deliver = None if self.handler is None else self._deliver_reply
+                self._outstanding = OutstandingRequests(self.federation.session, deliver)
             return self._outstanding
 
     def _deliver(self) -> None:
@@ -189,10 +190,9 @@ class Messaging:
             self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
         ]
 
-    def _deliver_reply(self, session: Session, reply: Reply, repeated: Mapping[str, Any]) -> None:
-        if self.handler is None:
-            session.replies.keep(reply)
-        else:
+    def _deliver_reply(self, reply: Reply, repeated: Mapping[str, Any]) -> None:
+        session = self._session()
+        if session is not None:
             session.dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
 
     def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
@@ -217,7 +217,7 @@ class Messaging:
 class OutstandingRequest(msgspec.Struct, kw_only=True, eq=False):
     """One request that was sent, and the thread that sent it.
 
-    Its replies have the ``command``, and repeat from it what is ``repeated``. It is ``awaited`` while its own thread
+    Its replies have the ``command``, and repeat the ``repeated`` fields. It is ``awaited`` while its own thread
     collects its replies, and has ``ended`` when they are not waited for again.
     """
 
@@ -231,27 +231,26 @@ class OutstandingRequest(msgspec.Struct, kw_only=True, eq=False):
 
 
 class OutstandingRequests:
-    """Sends requests whose replies go to ``deliver``, and collects them from the queue. Safe from any thread.
+    """Sends requests whose replies go to ``deliver``, else to the queue, and collects those. Safe from any thread.
 
     Threads that send and collect never take each other's replies. A thread that sent nothing takes what is in the
-    queue, except what another thread waits for at that moment.
+    queue, except replies that another thread waits for at that moment.
     """
 
-    def __init__(self, session: Session, deliver: Callable[[Session, Reply, Mapping[str, Any]], object]) -> None:
-        self._session, self._deliver = session, deliver
-        self._asker, self._replies = session.asker, session.replies
+    def __init__(self, session: Session, deliver: Callable[[Reply, Mapping[str, Any]], object] | None) -> None:
+        self._asker, self._replies, self._deliver = session.asker, session.replies, deliver
         self._lock = threading.Lock()
         self._sent: OrderedDict[str, OutstandingRequest] = OrderedDict()
 
     def send(
         self, request: Request, nodes: Sequence[NodeId] | None, *, command: str, repeated: Mapping[str, Any]
     ) -> bool:
-        """Send a request; its replies have this ``command``, and repeat what is ``repeated``. False when not sent.
+        """Send a request; its replies have this ``command`` and repeat these fields. False when not sent.
 
         Raises InvalidMessageError for a request that does not fit into a message.
         """
         payloads = self._asker.dialect.encode(request)
-        waiting = PendingRequest(request, kept=True, on_answer=self._answered)
+        waiting = PendingRequest(request, kept=self._deliver is None, on_answer=self._answered)
         # A node of Fed-BioMed that is asked twice trains twice.
         round_ = RequestRound(self._asker, waiting, payloads, nodes, repeats=not isinstance(request, Train))
         sent = OutstandingRequest(
@@ -271,7 +270,10 @@ class OutstandingRequests:
     def _answered(self, reply: Reply) -> None:
         if isinstance(reply, Error):
             logger.warning("node %s: %s: %s", reply.node_id, reply.code.value, escape_control(reply.reason))
-        self._deliver(self._session, reply, self.repeated_by(reply.id))
+        if self._deliver is None:
+            self._replies.keep(reply)
+        else:
+            self._deliver(reply, self.repeated_by(reply.id))
 
     def repeated_by(self, request_id: str) -> Mapping[str, Any]:
         """Return the fields that replies to a request repeat from it; empty when it is unknown."""
@@ -283,8 +285,8 @@ class OutstandingRequests:
     ) -> list[KeptReply]:
         """Take replies of these commands, or of all when there are none named, out of the queue for good.
 
-        Ends as soon as every node expected has answered what was sent; where nothing was sent, as soon as there is a
-        reply. Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``. Raises
+        Ends as soon as every node expected has answered all requests; if there are none, as soon as there is a reply.
+        Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``. Raises
         NotConnectedError when the federation is closed before anything came.
         """
         with self._awaited(commands) as awaited:

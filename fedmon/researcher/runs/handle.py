@@ -51,7 +51,7 @@ SLOWEST_BYTES_S = 1_000_000.0
 class RunHandle:
     """One run over several nodes, under one ``job_id``. Safe from any thread; shows itself as a table of its nodes.
 
-    ``started`` says what each node answered when it was asked; None if the run was found again by its id.
+    ``started`` has the answer of each node to being asked; None if the run was found again by its id.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def digest_of(plan: Plan | ApprovalReply) -> str:
 
 
 def checked_arguments(arguments: object) -> dict[str, Any]:
-    """Return arguments as plain JSON values. Raises InvalidInputError that says what JSON does not have."""
+    """Return arguments as plain JSON values. Raises InvalidInputError with JSON's reason."""
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):

@@ -266,7 +266,7 @@ def _why(job: JobReport) -> list[str]:
 
 
 class RunList(Outcomes[JobsReply]):
-    """What each node answered, by node id; shown as the runs that they know, newest first."""
+    """The answer of each node, by node id; shown as the runs that they know, newest first."""
 
     def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None) -> None:
         super().__init__(

@@ -99,7 +99,7 @@ class SampleConsumer:
             self.refusals[NodeId(reply.node_id)] = reply.reason
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
-        """Take what a node measures and keeps."""
+        """Take the metrics and extents of a node."""
         raise NotImplementedError
 
 
@@ -132,7 +132,7 @@ class Consumers:
         self.wake()
 
     def remove(self, consumer: SampleConsumer) -> None:
-        """End what `add` began."""
+        """Undo `add`."""
         with self._lock:
             self.all = tuple(one for one in self.all if one is not consumer)
             self._changed()
@@ -173,7 +173,7 @@ class Consumers:
         self._inquiries[node_id] = min(at, self._inquiries.get(node_id, at))
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Run the jobs that are due."""
         if self._wishes_changed:
             self._wishes_changed = False
             self._change_leases((consumer.wish for consumer in self._subscribed), now)

@@ -238,7 +238,7 @@ class RecordWriter:
         self._thread = threading.Thread(target=self._run, name="fedmon-record", daemon=True)
 
     def open(self) -> list[RecordedStream]:
-        """Open the store, which is made if it is missing, and return what it holds. Raises StorageError."""
+        """Open the store, which is made if it is missing, and return its extents. Raises StorageError."""
         self._recording = Recording(self.path)
         try:
             found = self._recording.extents()
@@ -356,7 +356,7 @@ class RecordWriter:
             return not self._stopping and self._queued_bytes < CALM_BYTES and not (self._queue and deadline.passed())
 
     def _write(self) -> None:
-        """Write what waits now; later entries are for the next turn, so that rows are merged in between."""
+        """Write the entries that wait now; later ones are for the next turn, so that rows are merged in between."""
         left = len(self._queue)
         while left > 0:
             entries = self._next()

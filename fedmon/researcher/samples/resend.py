@@ -169,7 +169,7 @@ class _Held(NamedTuple):
 class _Node:
     """A node and its followed streams.
 
-    It has told what it keeps of the boots below ``told``, so that they are over. ``at_begin`` are the streams that it
+    It has told its extents in the boots below ``told``, so that they are over. ``at_begin`` are the streams that it
     had, at boot ``begun_at``, when we began.
     """
 
@@ -368,21 +368,23 @@ class StreamFollower:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def want(self, node_id: NodeId) -> MissingSamples | None:
-        """Return what to ask a node for next; None for nothing, or for nothing at the moment."""
+        """Return the next samples to ask a node for; None for none, or none at the moment."""
         node = self._nodes.get(node_id)
         if self.is_full or node is None:
             return None
         for name, stream in list(node.streams.items()):
             want = stream.want()
             if want is not None:
-                # Behind the others, so that a stream that cannot be had just now holds up none of them.
+                # Behind the others, so that a stream or node that cannot be had just now holds up none of them.
                 node.streams[name] = node.streams.pop(name)
+                self.wanting.pop(node_id, None)
+                self.wanting[node_id] = None
                 return want
         self.wanting.pop(node_id, None)
         return None
 
     def tick(self, now: float) -> None:
-        """Do what time and room allow."""
+        """Take the announcements that are due, and deliver held batches if there is room again."""
         while self._announced and self._announced[0][0] <= now:
             _, node_id, account, end = self._announced.popleft()
             if end > account.next:
@@ -575,7 +577,6 @@ class Resend:
         self._asker, self._pending, self._clock = asker, pending, clock
         self._open: dict[NodeId, _Asked] = {}
         self._pauses: dict[NodeId, _Pause] = {}
-        self._asked_at: dict[NodeId, float] = {}
         self._followers: Sequence[StreamFollower] = ()
         self._linked = False
         self.due_at: float | None = None
@@ -609,13 +610,11 @@ class Resend:
                 was_heard = node is not None and node.last_seen is not None and node.last_seen >= asked.asked
                 self._failed(asked.want, "it did not answer", counts=was_heard)
         paused = {node_id: pause.until for node_id, pause in self._pauses.items() if pause.until > now}
-        waiting = (
-            {node_id for follower in followers for node_id in follower.wanting} - paused.keys() - self._open.keys()
-        )
-        for node_id in sorted(waiting, key=lambda node_id: self._asked_at.get(node_id, 0.0)):
+        for node_id in dict.fromkeys(node_id for follower in followers for node_id in follower.wanting):
             if len(self._open) >= NODES_AT_ONCE or not self._linked:
                 break
-            self._ask(node_id, now)
+            if node_id not in paused and node_id not in self._open:
+                self._ask(node_id, now)
         dues = (asked.deadline for asked in self._open.values())
         self.due_at = min((*dues, *paused.values()), default=None)
 
@@ -636,7 +635,6 @@ class Resend:
             if not self._asker.dialect.encode(request):
                 self._cannot(node_id, "this wire has no word for it")
                 return
-            self._asked_at[node_id] = now
             waiting = self._asker.tell(request, [node_id], on_answer=self._on_answer)
             self._open[node_id] = _Asked(
                 want=want, follower=follower, waiting=waiting, asked=utc_now(), deadline=now + REPLY_WITHIN_S

@@ -232,44 +232,18 @@ def test_a_named_node_that_refuses_fails_or_is_not_there_is_false_and_the_log_sa
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("given", "nodes"),
     [
-        (None, "No such file"),
-        (b"def broken(:\n", "not Python"),
-        (b"", "empty"),
-        (b"\xff\xfe\x00", "not UTF-8"),
+        (object(), []), (Broken, []), (Broken(), []), (Forgetful, []), (SquareRoots, "a"), ("missing.py", []),
+        (b"def broken(:\n", []), (b"", []), (b"\xff\xfe\x00", []),
     ],
-)
-def test_what_is_no_readable_python_is_logged_and_not_sent(
-    mosquitto: Broker,
-    open_requests: Open,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    content: bytes | None,
-    why: str,
-) -> None:
-    path = tmp_path / "plan.py"
-    if content is not None:
-        path.write_bytes(content)
-    with EchoNode(mosquitto.port, "a") as a:
-        requests = open_requests("a")
-
-        result, elapsed_s = timed(lambda: requests.training_plan_approve(str(path), nodes=["a"]))
-
-        assert requests.ping_nodes() == ["a"]
-
-    assert result == {}
-    assert elapsed_s < 0.5
-    assert a.sent("approval") == []
-    assert why in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("given", "nodes"), [(object(), []), (Broken, []), (Broken(), []), (Forgetful, []), (SquareRoots, "a")]
-)
+)  # fmt: skip
 def test_arguments_that_cannot_be_are_logged_and_nothing_is_sent(
-    mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture, given: Any, nodes: Any
+    mosquitto: Broker, open_requests: Open, plan: Path, caplog: pytest.LogCaptureFixture, given: Any, nodes: Any
 ) -> None:
+    if isinstance(given, bytes):
+        plan.write_bytes(given)
+        given = plan
     with EchoNode(mosquitto.port, "a") as a:
         requests = open_requests("a")
 

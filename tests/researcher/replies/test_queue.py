@@ -154,25 +154,6 @@ def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(tmp_path: Path) ->
     replies.stop()
 
 
-def test_what_was_handed_over_when_the_process_died_comes_again_and_says_so(tmp_path: Path) -> None:
-    queue = TasksQueue(tmp_path / "queue")
-    died = Replies(queue, tally=Tally())
-    died.start()
-    for number in range(3):
-        died.keep(pong(number))
-    wait_until(lambda: len(died) == 3)
-    died.take(limit=1)
-    # A process that dies writes nothing more.
-    queue.close()
-
-    survivor = Replies(TasksQueue(tmp_path / "queue"), tally=Tally())
-    survivor.start()
-    again = survivor.take()
-
-    assert [one.redelivered for one in again] == [True, False, False]
-    survivor.stop()
-
-
 TAKER = """
 import os, sys
 from pathlib import Path
