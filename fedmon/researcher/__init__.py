@@ -1,1 +1,1 @@
-"""The researcher's side: which nodes are there, what they offer, accept and measure."""
+"""The researcher's side: nodes, their datasets, approval, runs and live metrics."""

@@ -159,7 +159,7 @@ class Federation:
         return Nodes(nodes, circumstances=asker.circumstances(), beyond=asker.roster.beyond)
 
     def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:
-        """Clear what the broker retains of a node that is gone for good, or hide it here where we may not.
+        """Clear the retained presence of a node that is gone for good, or hide it here where we may not.
 
         A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of and
         ConflictError for a node that is alive.
@@ -197,9 +197,9 @@ class Federation:
     ) -> Outcomes[ApprovalReply]:
         """Ask the owners of nodes to approve a training plan; their decisions come later, see `on` and `plan_status`.
 
-        ``plan`` is a path, or a class or instance that writes its source by ``save_code``, as `TrainingPlan` does. What
-        is not readable Python is refused before anything is sent. A plan larger than a message goes through the
-        repository of the settings.
+        ``plan`` is a path, or a class or instance that writes its source by ``save_code``, as `TrainingPlan` does. A
+        file that is not readable Python is refused before anything is sent. A plan larger than a message goes through
+        the repository of the settings.
         """
         asker = self.session.asker
         fields = submission(
@@ -244,8 +244,7 @@ class Federation:
         repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
         nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
         is None. Runs of one ``group`` are the rounds of one training, which reports join to learning curves. Raises
-        InvalidInputError, naming the value, before anything is sent, and NobodyToRunError, a NoAnswerError, when there
-        is no node to ask.
+        InvalidInputError before anything is sent, and NobodyToRunError, a NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.inputs import digest_of
         from fedmon.researcher.runs.start import start_run
@@ -300,7 +299,7 @@ class Federation:
 
         return all_jobs(self.session.asker, nodes=node_ids(nodes), timeout_s=timeout_s)
 
-    # --- what comes by itself -----------------------------------------------------------------------------------------
+    # --- messages of nodes --------------------------------------------------------------------------------------------
 
     def monitor(
         self,
@@ -314,7 +313,7 @@ class Federation:
         """Watch live metrics: by callback, or by iterating over the watch, until it is closed.
 
         ``interval_s`` is the wished pace (None: each owner's), ``metrics`` names of metrics with ``*`` and
-        ``?``. It begins with the first sample heard. What is missed from then on is asked for again, and comes marked
+        ``?``. It begins with the first sample heard. Samples missed from then on are asked for again, and come marked
         ``late``; with ``ordered`` newer samples of its stream wait for it, until it is there or known to be lost.
         """
         session = self.session
@@ -375,7 +374,7 @@ class Federation:
     def on(self, event: str, callback: Callable[[Any], object]) -> Subscription:
         """Call back at each ``presence`` (a `Node`), ``decision`` (a `PlanDecision`) or ``outcome`` (a `JobOutcome`).
 
-        It ends when it is removed. A presence is told when it changes; `nodes` says what is known already. Decisions
+        It ends when it is removed. A presence is told when it changes; `nodes` lists the nodes known already. Decisions
         and outcomes that no handle follows are kept until a callback takes them, also beyond the end of a process.
         ``telemetry`` brings batches of samples and scalars. Calls of one subscription follow each other.
         """

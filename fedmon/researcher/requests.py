@@ -30,7 +30,7 @@ from fedmon.researcher.asking.outcome import Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import checked_timeout
 from fedmon.researcher.asking.tables import text_table
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.historic.forms import checked, echoing, historic, is_ours, own_payload, parent_of
+from fedmon.researcher.historic.forms import checked, echoing, historic, parent_of
 from fedmon.researcher.historic.messaging import Messaging
 from fedmon.researcher.historic.responses import Responses
 from fedmon.researcher.replies.content import KeptReply, StoredDocument
@@ -165,16 +165,9 @@ class Requests(metaclass=OnePerProcess):
 
     def on_message(self, msg: Message, topic: str) -> None:
         """Take a message as if it had arrived on a topic of version 4.4, or one below; errors are logged."""
-        session = self._federation.session
         try:
             parent = parent_of(topic)
-            if is_ours(msg):
-                own_topic, payload = own_payload(
-                    msg, topic, researcher_id=session.researcher_id, instance=session.instance
-                )
-                session.inbox.put(own_topic, payload)
-                return
-            message = checked(msg, topic, researcher_id=session.researcher_id)
+            message = checked(msg, topic, researcher_id=self._federation.session.researcher_id)
         except InvalidMessageError as error:
             logger.error("message on topic %r ignored: %s", topic, error)  # noqa: TRY400 - the message says it all
             return
@@ -189,14 +182,14 @@ class Requests(metaclass=OnePerProcess):
         """Send a request to one node, or to all; its replies wait in the queue.
 
         With ``add_sequence`` it returns the number that the message has on the wire; these have no gaps. Returns None
-        without, or when nothing was sent. Raises InvalidMessageError for what is no request; nothing is sent then.
+        without, or when nothing was sent. Raises InvalidMessageError for anything but a request, before it is sent.
         """
         return self.messaging.send(msg, client, add_sequence=add_sequence)
 
     def get_messages(self, commands: Collection[str] = [], time: float = 0.0) -> Responses:
         """Take messages of these commands, or all, out of the queue; others stay.
 
-        Waits up to ``time`` seconds, and no longer than until what was sent is answered.
+        Waits up to ``time`` seconds, and no longer than until all requests are answered.
         """
         kept = self.messaging.outstanding.collect(
             _words(commands), timeout_s=max(0.0, time), own_only=False, while_replies=False
@@ -210,7 +203,7 @@ class Requests(metaclass=OnePerProcess):
         only_successful: bool = True,  # noqa: FBT001, FBT002 - the historic signature
         while_responses: bool = True,  # noqa: FBT001, FBT002
     ) -> Responses:
-        """Wait for the replies to what this thread sent by `send_message`, and take them out of the queue.
+        """Wait for the replies to requests that this thread sent by `send_message`, and take them out of the queue.
 
         Ends as soon as every node expected has answered, at the latest after ``timeout`` seconds, counted from the last
         reply when ``while_responses``.
@@ -265,11 +258,11 @@ class Requests(metaclass=OnePerProcess):
         nodes: Collection[str] | None = [],
         timeout: float | None = 5,
     ) -> dict[str, bool]:
-        """Ask the owners of nodes to approve a training plan; says which nodes have it now, not what was decided.
+        """Ask the owners of nodes to approve a training plan; says which nodes have it now, not the decisions.
 
         ``training_plan`` is a path, or a class or instance with ``init_dependencies``, ``add_dependency`` and
-        ``save_code(path)``, which writes the bytes that are sent. What is not readable Python is logged and not sent,
-        and the result is empty. A node that is named and did not take the plan is False.
+        ``save_code(path)``, which writes the bytes that are sent. A file that is not readable Python is logged and not
+        sent, and the result is empty. A node that is named and did not take the plan is False.
         """
         if nodes is not None and (isinstance(nodes, str) or not isinstance(nodes, Collection)):
             logger.error("nodes is %r, not a list of node ids: the training plan was not sent", nodes)
@@ -292,7 +285,7 @@ class Requests(metaclass=OnePerProcess):
             logger.info("no node has taken the training plan within %g s", timeout_s)
         return told | {node: False for node in nodes or () if node not in told}
 
-    # --- what comes by itself -----------------------------------------------------------------------------------------
+    # --- messages of nodes --------------------------------------------------------------------------------------------
 
     @staticmethod
     def print_node_log_message(log: Message) -> None:

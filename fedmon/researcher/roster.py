@@ -225,7 +225,7 @@ class Roster:
         return len(self._beyond)
 
     def presence(self, presence: Presence, *, retained: bool, now: Moment) -> RosterChange | None:
-        """Take what a node said of itself; return what changed, or None when it said nothing new."""
+        """Take the presence of a node; return the change that it made, or None."""
         node_id = NodeId(presence.node_id)
         with self._lock:
             if retained and presence.boot <= self._hidden.get(node_id, -1):
@@ -291,7 +291,7 @@ class Roster:
             self._hidden.pop(entry.node_id, None)
 
     def heard(self, node_id: NodeId, *, now: Moment, revives: bool) -> RosterChange | None:
-        """Take a live message as a sign of life; ``revives`` when it was certainly sent after what we know.
+        """Take a live message as a sign of life; ``revives`` when it was certainly sent after the last presence.
 
         Returns what changed: a node unknown so far, or one that was taken for offline or stale.
         """
@@ -361,21 +361,17 @@ class Roster:
         with self._lock:
             return {node_id: self._entries[node_id].view(now) for node_id in sorted(self._entries)}
 
-    def forget(self, node_id: NodeId) -> bool:
-        """Take a node out, and hide what the broker retains of it until it shows itself; False when unknown."""
+    def forget(self, node_id: NodeId) -> None:
+        """Take a node out, and hide its retained presence until it shows itself."""
         with self._lock:
             entry = self._entries.pop(node_id, None)
-            if entry is None:
-                return False
-            self._hidden[node_id] = entry.boot
-            return True
+            if entry is not None:
+                self._hidden[node_id] = entry.boot
 
-    def cleared(self, node_id: NodeId) -> bool:
-        """Take a node out whose retained presence was deleted at the broker; False when it is alive or unknown."""
+    def cleared(self, node_id: NodeId) -> None:
+        """Take a node out whose retained presence was deleted at the broker, unless it is alive."""
         with self._lock:
             self._beyond.discard(node_id)
             entry = self._entries.get(node_id)
             if entry is not None and entry.state is NodeState.OFFLINE:
                 del self._entries[node_id]
-                return True
-            return False

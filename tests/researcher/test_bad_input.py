@@ -178,33 +178,6 @@ def test_two_researchers_and_two_instances_never_see_each_others_replies(
     assert [party.status().kept_replies for party in parties] == [0, 0, 0, 0]
 
 
-def test_requests_of_many_threads_never_take_each_others_replies(node: EchoNode, federate: Open) -> None:
-    federation = federate(timeout_s=10)
-    federation.nodes()
-    wrong: list[Any] = []
-
-    def ask(number: int) -> None:
-        for _ in range(20):
-            match number % 3:
-                case 0:
-                    result: Any = list(federation.ping().ok) == ["a"]
-                case 1:
-                    result = len(federation.datasets().ok["a"].datasets) == 2
-                case _:
-                    result = [one.name for one in federation.search(["part-1"]).ok["a"].datasets] == ["table 1"]
-            if not result:
-                wrong.append(number)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-
-    assert wrong == []
-    assert len({request["sequence"] for request in node.received}) == len(node.received)
-
-
 def unreadable(number: int) -> bytes:
     kinds = [
         b"{",

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedmon.common.actor import BULK_BOUND
 from fedmon.researcher.session.callbacks import MAX_BYTES, Dispatcher, Subscription
 from fedmon.researcher.session.inbox import Tally
 from tests.support.waiting import wait_until
@@ -37,23 +36,6 @@ def dispatcher(rooms: list[None]) -> Iterator[Dispatcher]:
     dispatcher = Dispatcher(Tally(), on_room=lambda: rooms.append(None))
     yield dispatcher
     dispatcher.stop()
-
-
-def test_a_slow_callback_loses_bulk_calls_and_no_urgent_one_and_delays_no_other(dispatcher: Dispatcher) -> None:
-    slow, other = Slow(), Slow()
-    other.let_go.set()
-    taken = [dispatcher.call(slow.subscription, (n,), urgent=False) for n in range(BULK_BOUND.jobs + 10)]
-    urgent = dispatcher.call(slow.subscription, ("urgent",), urgent=True)
-    dispatcher.call(other.subscription, ("other",), urgent=True)
-
-    wait_until(lambda: other.called == ["other"])
-    slow.let_go.set()
-    wait_until(lambda: len(slow.called) == sum(taken) + 1)
-
-    assert urgent
-    assert BULK_BOUND.jobs <= sum(taken) <= BULK_BOUND.jobs + 1
-    assert "urgent" in slow.called[:2]
-    assert [value for value in slow.called if value != "urgent"] == list(range(sum(taken)))
 
 
 def test_calls_are_bounded_in_bytes_and_room_is_told_of_once_after_it_was_missed(

@@ -17,8 +17,11 @@ Key = tuple[int, str]
 class RecordingNode(EchoNode):
     """Samples are made by `sample`, with their number as value and ``t`` 1 s apart; boots of samples are ``process``.
 
-    ``page`` is how many samples a page holds. ``on_resend`` may answer a request for samples in its own way.
+    ``page`` is how many samples a page holds. ``on_resend`` may answer a request for samples in its own way. With
+    ``knows_since`` false it is an older node, which overlooks ``since_t``.
     """
+
+    knows_since = True
 
     def __init__(self, port: int, node_id: str, *, page: int = 10, process: int = 1, **options: Any) -> None:
         super().__init__(port, node_id, **options)
@@ -86,6 +89,9 @@ class RecordingNode(EchoNode):
         with self._lock:
             kept = dict(self.kept.get((request["boot"], request["stream"]), {}))
         asked = [seq for seq in sorted(kept) if request["first_seq"] <= seq <= request["last_seq"]]
+        since_t = request.get("since_t") if self.knows_since else None
+        if since_t is not None:
+            asked = asked[next((at for at, seq in enumerate(asked) if kept[seq] >= since_t), len(asked)) :]
         page, rest = asked[: self.page], asked[self.page :]
         runs: list[list[int]] = []
         for seq in page:

@@ -75,7 +75,7 @@ def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
                     part = batch.part(position, selection.last_seq)
                     position = part.last_seq + 1
                     if selection.metrics is None or part.columns:
-                        yield from _timed(part, selection.since_t, selection.until_t)
+                        yield from timed(part, selection.since_t, selection.until_t)
 
 
 def sources(file: RecordingFile, selection: RowSelection) -> list[tuple[int, str, str, int]]:
@@ -95,7 +95,7 @@ def raw_rows(file: RecordingFile, source: int, selection: RowSelection) -> Itera
         position = rows[-1][1] + 1
 
 
-def _timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterator[Batch]:
+def timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterator[Batch]:
     """Return the parts of a batch between two times; several where the clock was set in between."""
     low, high = min(batch.t), max(batch.t)
     if (since_t is None or low >= since_t) and (until_t is None or high <= until_t):

@@ -93,7 +93,8 @@ class Monitor(Request, frozen=True, kw_only=True, tag="monitor"):
     """Start, stop or renew a lease on live metrics, ask what is measured, or ask for samples again.
 
     ``interval_s`` is the wanted sampling interval; ``lease_s`` how long it holds unless renewed. ``first_seq`` and
-    ``last_seq`` (both included) name the samples of ``stream`` that a resend asks for.
+    ``last_seq`` (both included) name the samples of ``stream`` that a resend asks for; with ``since_t`` it begins with
+    the first of them that is not older than this Unix time.
     """
 
     action: Literal["start", "stop", "status", "resend"]
@@ -104,6 +105,7 @@ class Monitor(Request, frozen=True, kw_only=True, tag="monitor"):
     boot: Count | None = None
     first_seq: Count | None = None
     last_seq: Count | None = None
+    since_t: float | None = None
 
 
 class Ack(Request, frozen=True, kw_only=True, tag="ack"):

@@ -47,10 +47,8 @@ _PLAN_STATUS = {
 }
 
 
-_REQUESTS = (
-    messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.Approval, StatusByUrl, Train,
-)  # fmt: skip
-"""What this wire has words for."""
+_REQUESTS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.Approval, StatusByUrl)
+"""Requests that an error may be about; one about a training is kept as it came."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch, may_read
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import Recording
+from fedmon.common.store.recording_reader import timed
 from fedmon.common.wire.samples import Extent
 
 logger = logging.getLogger(__name__)
@@ -135,9 +136,16 @@ class Recorder:
         return max(mine, key=lambda extent: extent.boot, default=None)
 
     def samples(
-        self, stream: str, boot: int, first_seq: int, last_seq: int, *, wanted: Callable[[str], bool]
+        self,
+        stream: str,
+        boot: int,
+        first_seq: int,
+        last_seq: int,
+        *,
+        wanted: Callable[[str], bool],
+        since_t: float | None = None,
     ) -> Iterator[Batch]:
-        """Yield kept samples in order, with the series that are ``wanted``, perhaps none.
+        """Yield kept samples in order, with the series that are ``wanted``, perhaps none; none older than ``since_t``.
 
         They are read from the disk as the caller goes on. Raises StorageError.
         """
@@ -149,7 +157,13 @@ class Recorder:
             try:
                 with Recording(self.path, read_only=True) as reader:
                     for batch in reader.read(
-                        self._node_id, boot, stream, first_seq=first_seq, last_seq=last_seq, series=wanted
+                        self._node_id,
+                        boot,
+                        stream,
+                        first_seq=first_seq,
+                        last_seq=last_seq,
+                        since_t=since_t,
+                        series=wanted,
                     ):
                         position = batch.last_seq + 1
                         yield batch
@@ -163,7 +177,8 @@ class Recorder:
             if batch.last_seq >= position and batch.seq <= last_seq:
                 part = batch.part(position, last_seq)
                 position = part.last_seq + 1
-                yield part.only([series for series in part.columns if wanted(series)])
+                chosen = part.only([series for series in part.columns if wanted(series)])
+                yield from timed(chosen, since_t, None)
 
     # --- the recorder's thread ---------------------------------------------------------------------------------------
 

@@ -134,7 +134,13 @@ def page(
     found = _Page()
     try:
         if kept is not None:
-            found.fill(recorder.samples(kept.stream, kept.boot, first, min(last, kept.last_seq), wanted=leaves))
+            last = min(last, kept.last_seq)
+            if request.since_t is not None:
+                newer = recorder.samples(
+                    kept.stream, kept.boot, first, last, wanted=lambda _: False, since_t=request.since_t
+                )
+                first = next((batch.seq for batch in newer), last + 1)
+            found.fill(recorder.samples(kept.stream, kept.boot, first, last, wanted=leaves))
     except StorageError as problem:
         logger.error("samples cannot be sent again: %s", problem)  # noqa: TRY400 - the error says it all
         return error(request, node_id, ErrorCode.BUSY, _UNREADABLE)

@@ -81,7 +81,7 @@ class PendingRequest:
         self._answered: set[NodeId] = set()
         self._unreadable: dict[NodeId, NodeAnswer] = {}
         self._gone_at: dict[NodeId, float] = {}
-        self.closed = self.taken = False
+        self.closed = False
         self._on_answer = on_answer
         self._kind = next((REPLY_KINDS[kind] for kind in type(request).__mro__ if kind in REPLY_KINDS), Reply)
         self.started = time.monotonic()
@@ -183,7 +183,7 @@ class PendingRequest:
         return bool(self._woken or self._urged or self._all_again or (self._may_end and not self._missing))
 
     def wake(self, *, ask_all_again: bool = False, abort: bool = False) -> None:
-        """Let the caller look again at what it waits for; with ``abort`` its wait ends with an error.
+        """Wake the caller; with ``abort`` its wait ends with an error.
 
         ``ask_all_again`` has it send the request anew: the connection came back.
         """
@@ -202,15 +202,10 @@ class PendingRequest:
         """Return the seconds since the last answer; infinite when there was none."""
         return time.monotonic() - self._last_answer_at
 
-    def answered_since(self, number: int) -> list[Reply]:
-        """Return the replies after the first ``number``, in the order of arrival."""
-        with self.changed:
-            return [answer.reply for answer in list(self._answers.values())[number:]]
-
-    def end(self, *, taken: bool) -> dict[NodeId, NodeAnswer]:
+    def end(self) -> dict[NodeId, NodeAnswer]:
         """End the wait and return the answers; only which nodes answered is remembered."""
         with self.changed:
-            self.closed, self.taken = True, taken
+            self.closed = True
             answers, self._answers = self._answers, {}
             return answers
 
@@ -266,9 +261,9 @@ class Pending:
         for waiting in self.all_open():
             waiting.wake(abort=True)
 
-    def close(self, waiting: PendingRequest, *, taken: bool) -> dict[NodeId, NodeAnswer]:
-        """End a wait and return the answers, which the caller has then ``taken`` or not; later ones are late."""
-        answers = waiting.end(taken=taken)
+    def close(self, waiting: PendingRequest) -> dict[NodeId, NodeAnswer]:
+        """End a wait and return the answers; later ones are late."""
+        answers = waiting.end()
         with self._lock:
             if self._open.pop(waiting.id, None) is not None:
                 self._closed[waiting.id] = waiting
@@ -278,7 +273,7 @@ class Pending:
 
     def forget(self, waiting: PendingRequest) -> None:
         """End a wait whose replies are of no interest any more, not even late ones."""
-        waiting.end(taken=True)
+        waiting.end()
         with self._lock:
             self._open.pop(waiting.id, None)
 

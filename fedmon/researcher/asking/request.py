@@ -70,7 +70,7 @@ def checked_timeout(timeout_s: float, *, name: str = "timeout_s") -> float:
 class Asker:
     """Sends requests to nodes and waits for their replies. Safe from any thread; each call waits in its own.
 
-    ``timeout_s`` is the timeout of calls that name none; ``on_ended`` gets the replies of each request at its end.
+    ``timeout_s`` is the timeout of calls that name none; ``keep`` gets the replies of a call that failed.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Asker:
         researcher_id: str,
         instance: str,
         timeout_s: float,
-        on_ended: Callable[[PendingRequest, list[Reply]], None],
+        keep: Callable[[Reply], object],
     ) -> None:
         self.connection, self.dialect, self.pending, self.roster = connection, dialect, pending, roster
         self.researcher_id, self.instance, self.timeout_s = researcher_id, instance, timeout_s
         self._sending = threading.Lock()
-        self._on_ended = on_ended
+        self._keep = keep
 
     def circumstances(self) -> Circumstances:
         """Return the state of connection and roster, which explains an empty result."""
@@ -175,11 +175,12 @@ class Asker:
         self.pending.open(waiting)
         taken = False
         try:
-            asked = _Round(self, waiting, payloads, nodes, timeout_s).run()
+            asked = RequestRound(self, waiting, payloads, nodes).run(timeout_s)
             taken = True
         finally:
-            answers = self.pending.close(waiting, taken=taken)
-            self._on_ended(waiting, [answer.reply for answer in answers.values()])
+            answers = self.pending.close(waiting)
+            for answer in () if taken else answers.values():
+                self._keep(answer.reply)
         if not answers and self.connection.flapping and not isinstance(request, STATE_CHANGING):
             raise self.connection.lost_error()
         answers |= waiting.unreadable_only()
@@ -215,7 +216,7 @@ class Asker:
         )
 
     def is_never_broadcast(self, request: Request) -> bool:
-        """Tell whether each node is sent its own copy, because batch jobs hear what goes to all."""
+        """Tell whether each node is sent its own copy, because batch jobs hear broadcasts."""
         return self.dialect.announced and isinstance(request, NEVER_BROADCAST)
 
     def send(self, request: Request, payloads: Sequence[bytes], nodes: Sequence[NodeId] | None) -> bool:
@@ -262,8 +263,11 @@ class Asker:
         return waiting
 
 
-class _Round:
-    """One call of `Asker.answers`: its deadline, the nodes that it expects, and when it asks again."""
+class RequestRound:
+    """One request to nodes, or all: the ones that it waits for, and when it asks them again; for one thread at a time.
+
+    One that never ``repeats`` is sent once, whatever happens to it.
+    """
 
     def __init__(
         self,
@@ -271,52 +275,66 @@ class _Round:
         waiting: PendingRequest,
         payloads: Sequence[bytes],
         nodes: Sequence[NodeId] | None,
-        timeout_s: float,
+        *,
+        repeats: bool = True,
     ) -> None:
-        self._asker, self._waiting, self._nodes = asker, waiting, nodes
+        self._asker, self._waiting, self._nodes, self._repeats = asker, waiting, nodes, repeats
         self._request, self._payloads = waiting.request, payloads
         self._one_by_one = nodes is None and asker.is_never_broadcast(self._request)
         # Where nodes do not announce themselves, only a ping to all finds them, so that it takes its whole time.
         self._searches = nodes is None and not asker.dialect.announced and isinstance(self._request, Ping)
-        self._timeout_s = timeout_s
-        self._deadline = Deadline(timeout_s)
-        self._discovery = Deadline(min(DISCOVERY_S, timeout_s))
+        self._discovery = Deadline(DISCOVERY_S)
         self._expected: set[NodeId] = set()
-        self._sent = False
+        self._discovers = False
         self._times = 0
-
-    def run(self) -> Answers:
         self._expect_more()
-        gap_s = FIRST_RETRY_S * max(1.0, len(self._expected) / 1000)
-        retry = Deadline(gap_s)
-        self._send()
-        while True:
-            discovering = self._discovering()
-            missing = self._waiting.expect(
-                self._to_wait_for(discovering=discovering), may_end=not discovering or self._nodes is not None
-            )
-            if (not missing and not discovering) or self._deadline.passed():
-                break
-            pause_s = min(self._deadline.left_s(), retry.left_s())
-            if discovering:
-                pause_s = min(pause_s, self._discovery.left_s())
-            self._waiting.wait(pause_s)
-            if self._discovering() or discovering:
-                self._expect_more()
-            urged, all_again = self._waiting.to_ask_at_once()
-            if all_again or not self._sent:
-                self._send()
-            elif retry.passed() and (quiet_s := self._waiting.quiet_s()) < STREAMING_S:
-                retry = Deadline(STREAMING_S - quiet_s)
-            elif retry.passed():
-                urged |= self._waiting.missing() & self._expected
-            if retry.passed():
-                gap_s *= 2
-                retry = Deadline(gap_s)
-            self._send_again(urged)
-        return self._ended(missing)
+        self._gap_s = FIRST_RETRY_S * max(1.0, len(self._expected) / 1000)
+        self._retry = Deadline(self._gap_s)
 
-    def _discovering(self) -> bool:
+    def run(self, timeout_s: float) -> Answers:
+        """Send, and wait until every node expected has answered or the time is over.
+
+        Raises NotConnectedError when nothing could be sent.
+        """
+        deadline = Deadline(timeout_s)
+        self.send()
+        while (pause_s := self.step()) is not None and not deadline.passed():
+            self._waiting.wait(min(pause_s, deadline.left_s()))
+        if not self._times:
+            raise self._asker.connection.lost_error()
+        if deadline.passed() and timeout_s >= DISCOVERY_S:
+            for node_id in self._waiting.missing() - self._waiting.unreadable_only().keys():
+                self._asker.roster.silent(node_id)
+        silent = self._expected if self._nodes is None else set(self._nodes)
+        return Answers(
+            answers={},
+            silent=frozenset(node for node in silent if not self._waiting.has_answered(node)),
+            elapsed_s=deadline.elapsed_s(),
+            times=self._times,
+        )
+
+    def send(self) -> bool:
+        """Send the request; return whether anything went out."""
+        self._times += self._asker.send(self._request, self._payloads, self._nodes)
+        return self._times > 0
+
+    def step(self) -> float | None:
+        """Ask silent nodes again if that is due; return in how many seconds at the latest to do so again.
+
+        None when every node expected has answered.
+        """
+        if self._discovers or self._is_discovering():
+            self._expect_more()
+        self._ask_again()
+        self._discovers = self._is_discovering()
+        wanted = self._expected if self._nodes is None or not self._discovers else self._expected | set(self._nodes)
+        may_end = not self._discovers or self._nodes is not None
+        missing = self._waiting.expect(wanted, may_end=may_end)
+        if not missing and not self._discovers:
+            return None
+        return min(self._retry.left_s(), self._discovery.left_s()) if self._discovers else self._retry.left_s()
+
+    def _is_discovering(self) -> bool:
         """Tell whether a node that we do not expect may still turn up."""
         if self._discovery.passed():
             return False
@@ -328,37 +346,24 @@ class _Round:
         there = self._asker.roster.expected(Moment.now())
         self._expected |= there if self._nodes is None else there & set(self._nodes)
 
-    def _to_wait_for(self, *, discovering: bool) -> set[NodeId]:
-        return self._expected if self._nodes is None or not discovering else self._expected | set(self._nodes)
-
-    def _send(self) -> None:
-        self._note(self._asker.send(self._request, self._payloads, self._nodes))
-
-    def _send_again(self, nodes: set[NodeId]) -> None:
-        wanted = nodes if self._nodes is None else nodes & set(self._nodes)
+    def _ask_again(self) -> None:
+        urged, all_again = self._waiting.to_ask_at_once()
+        if all_again or not self._times:
+            if self._repeats or not self._times:
+                self.send()
+        elif self._retry.passed() and (quiet_s := self._waiting.quiet_s()) < STREAMING_S:
+            self._retry = Deadline(STREAMING_S - quiet_s)
+        elif self._retry.passed():
+            urged |= self._waiting.missing() & self._expected
+        if self._retry.passed():
+            self._gap_s *= 2
+            self._retry = Deadline(self._gap_s)
+        wanted = urged if self._nodes is None else urged & set(self._nodes)
         if self._one_by_one:
             wanted &= self._asker.roster.askable()
-        if wanted:
+        if wanted and self._repeats:
             all_asked = self._nodes is None
-            self._note(self._asker.send_again(self._request, self._payloads, wanted, all_asked=all_asked))
-
-    def _note(self, sent: bool) -> None:  # noqa: FBT001 - what `send` returned
-        self._sent = self._sent or sent
-        self._times += sent
-
-    def _ended(self, missing: set[NodeId]) -> Answers:
-        if not self._sent:
-            raise self._asker.connection.lost_error()
-        if self._deadline.passed() and self._timeout_s >= DISCOVERY_S:
-            for node_id in missing - self._waiting.unreadable_only().keys():
-                self._asker.roster.silent(node_id)
-        silent = self._expected if self._nodes is None else set(self._nodes)
-        return Answers(
-            answers={},
-            silent=frozenset(node for node in silent if not self._waiting.has_answered(node)),
-            elapsed_s=self._deadline.elapsed_s(),
-            times=self._times,
-        )
+            self._times += self._asker.send_again(self._request, self._payloads, wanted, all_asked=all_asked)
 
 
 def _joined(before: NodeAnswer, page: NodeAnswer, kind: type[D]) -> NodeAnswer:

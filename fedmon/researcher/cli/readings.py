@@ -11,7 +11,6 @@ import msgspec
 from fedmon.common.metrics.sample import is_user_stream, rate
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.researcher.samples.resend import GapAccount
 from fedmon.researcher.samples.watch import LiveSample
 
 REMEMBERED_S = 150.0
@@ -113,7 +112,6 @@ class WatchState:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._latest: dict[tuple[str, str], Latest] = {}
-        self._accounts: dict[tuple[str, int, str], GapAccount] = {}
         self._heard: dict[str, float] = {}
         self.samples = 0
         self.late = 0
@@ -124,7 +122,6 @@ class WatchState:
         self.samples += 1
         self.late += sample.late
         self._heard[node] = self._clock()
-        self._accounts.setdefault((node, sample.boot, sample.stream), GapAccount()).arrived(sample.seq, sample.seq + 1)
         self._latest.setdefault((node, sample.stream), Latest()).take(sample)
 
     @property
@@ -143,10 +140,6 @@ class WatchState:
     def latest(self, node: str, stream: str) -> Latest | None:
         """Return the newest values of a stream; None if it was not heard of."""
         return self._latest.get((node, stream))
-
-    def missing(self, node: str) -> int:
-        """Return how many samples of a node are known to exist and did not arrive so far."""
-        return sum(account.pending for (its, _, _), account in self._accounts.items() if its == node)
 
     def silent_s(self, node: str) -> float | None:
         """Return how long a node has sent nothing, if that is longer than it should be."""

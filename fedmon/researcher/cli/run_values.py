@@ -38,7 +38,7 @@ def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
 def read_inputs(path: Path) -> dict[str, Any]:
     """Return the inputs in a .json file, a .npz file of numpy, or a file that `save` wrote.
 
-    Raises InvalidInputError for what is none of these, and StorageError for what cannot be read.
+    Raises InvalidInputError for any other content, and StorageError for a file that cannot be read.
     """
     try:
         if path.suffix == ".npz":

@@ -255,7 +255,7 @@ def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
 
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:
-    """Wait, show, and end with the exit code of what came of it."""
+    """Wait, show, and end with the exit code of the run."""
     results: dict[str, dict[str, Any]]
     failed: dict[str, str] = {}
     code = 0

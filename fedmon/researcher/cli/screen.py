@@ -396,6 +396,7 @@ def compose(
     height: int | None,
     worst_first: bool = True,
     lost: int = 0,
+    missing: int = 0,
 ) -> Screen:
     """Return a screen of this size; ``height`` None shows every row."""
     tables = [group.table(state) for group in groups]
@@ -406,7 +407,7 @@ def compose(
         absent = absent[: max(1, min(len(absent), height // 5))] if absent else absent
         tables = fitted(tables, height=height - len(absent) - (2 if absent else 0) - 2)
     tables = [table.narrowed(width) for table in tables]
-    return Screen(tables=tuple(tables), absent=tuple(absent), totals=_totals(state, lost))
+    return Screen(tables=tuple(tables), absent=tuple(absent), totals=_totals(state, lost, missing))
 
 
 def rich_screen(screen: Screen) -> rich.console.Group:
@@ -429,15 +430,10 @@ def rich_screen(screen: Screen) -> rich.console.Group:
     return console.Group(*parts, Text(screen.totals, style="dim"))
 
 
-def _totals(state: WatchState, lost: int) -> str:
-    parts = [plural(len(state.nodes), "node"), plural(state.samples, "sample"), f"{lost} lost"]
-    if state.late:
-        parts.append(f"{state.late} late")
-    gaps = {node: missing for node in state.nodes if (missing := state.missing(node))}
-    if gaps:
-        worst = sorted(gaps, key=lambda node: -gaps[node])
-        parts.append(f"{sum(gaps.values())} missing: {', '.join(f'{node} {gaps[node]}' for node in worst[:3])}")
-    return ", ".join(parts)
+def _totals(state: WatchState, lost: int, missing: int) -> str:
+    counts = f"{plural(len(state.nodes), 'node')}, {plural(state.samples, 'sample')}, {lost} lost"
+    more = [(state.late, "late"), (missing, "missing")]
+    return ", ".join([counts, *(f"{number} {word}" for number, word in more if number)])
 
 
 def _absent_lines(absent: list[Absent], refusals: Mapping[str, str], *, nodes: int, width: int) -> list[str]:

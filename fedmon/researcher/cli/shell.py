@@ -112,7 +112,7 @@ def each(words: list[str] | None) -> list[str] | None:
 
 
 def emit(document: Any, *, text: object, more: str = "", as_json: bool) -> None:
-    """Print a JSON document on one line, or what people read, with ``more`` below: a table in colours on a terminal."""
+    """Print a JSON document on one line, or text with ``more`` below: on a terminal a table in colours."""
     if as_json:
         sys.stdout.write(f"{msgspec.json.encode(document, enc_hook=str).decode()}\n")
         return

@@ -364,7 +364,7 @@ def _draw(taken: Iterator[None], screen: Callable[[Console], Any]) -> None:
     redraw = Deadline(0.0)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for _ in taken:
-            # Fifty nodes send far more often than anybody can read.
+            # Fifty nodes send far more often than people read.
             if redraw.passed():
                 redraw = Deadline(REDRAW_S)
                 live.update(screen(console), refresh=True)
@@ -382,6 +382,7 @@ def _screen(console: Console, watching: Watch, state: WatchState, groups: list[G
             height=console.height if console.is_terminal else None,
             worst_first=worst_first,
             lost=watching.lost,
+            missing=watching.pending,
         )
     )
 

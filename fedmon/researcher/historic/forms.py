@@ -15,7 +15,7 @@ import msgspec
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId
 from fedmon.common.wire import messages, topics
-from fedmon.common.wire.envelope import PROTOCOL, Message, Reply, Request
+from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import (
     LOGGER,
     MONITORING,
@@ -35,7 +35,6 @@ from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.replies.content import StoredDocument
 
 PARENTS = (REPLIES, LOGGER, MONITORING)
-_OURS = PROTOCOL.partition("/")[0] + "/"
 _LOG = "log"
 _METRICS = "add_scalar"
 DOWNLOADED = 200
@@ -131,7 +130,7 @@ def echoed(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a reply in which those of its fields that repeat its request say what that said."""
+    """Return a reply with the values of its request in the fields that repeat it."""
     return told | {name: value for name, value in repeated.items() if name in told}
 
 
@@ -185,11 +184,6 @@ def parent_of(topic: str) -> str:
     return parent
 
 
-def is_ours(msg: Mapping[str, Any]) -> bool:
-    """Tell whether a message is one of our own wire."""
-    return str(dict(msg).get("protocol_version", "")).startswith(_OURS)
-
-
 def checked(msg: dict[str, Any], topic: str, *, researcher_id: str) -> dict[str, Any]:
     """Return a message of version 4.4 that fits its topic and is for this researcher. Raises InvalidMessageError."""
     message = checked_reply(msg)
@@ -205,13 +199,3 @@ def checked(msg: dict[str, Any], topic: str, *, researcher_id: str) -> dict[str,
     if parent == REPLIES and {message["researcher_id"], address.researcher_id or researcher_id} != {researcher_id}:
         raise InvalidMessageError(f"it is for researcher {message['researcher_id']!r:.80}")
     return message
-
-
-def own_payload(msg: dict[str, Any], topic: str, *, researcher_id: str, instance: str) -> tuple[str, bytes]:
-    """Return topic and bytes of a message in our own words, as they would have arrived. Raises InvalidMessageError."""
-    if parent_of(topic) == topic == REPLIES:
-        topic = topics.reply(researcher_id, instance, str(msg.get("node_id", "")))
-    try:
-        return topic, msgspec.json.encode(msg)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMessageError(f"it cannot be written as JSON: {error}") from None

@@ -16,22 +16,21 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConnectionFailedError, InvalidInputError, NotConnectedError
 from fedmon.common.ids import NodeId, checked_id
+from fedmon.common.log import escape_control
 from fedmon.common.settings import BrokerHost
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import LOGGER, MONITORING, NODES, REPLIES, UNKNOWN_RESEARCHER, checked_request
+from fedmon.common.wire.messages import Error
 from fedmon.researcher.asking.match import CLOSED, REMEMBERED_REQUESTS, RESTART_S, PendingRequest
-from fedmon.researcher.asking.request import DISCOVERY_S, FIRST_RETRY_S, Asker
+from fedmon.researcher.asking.request import RequestRound
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.forms import REPLY_COMMANDS, Train, echoed, echoing, historic, request_of
 from fedmon.researcher.replies.content import KeptReply
-from fedmon.researcher.replies.queue import Replies
-from fedmon.researcher.roster import Moment
 from fedmon.researcher.session.callbacks import Subscription
 from fedmon.researcher.session.session import Session
 
 logger = logging.getLogger(__name__)
 
-MAX_TOLD = 1_000
 ERROR = "error"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -77,7 +76,6 @@ class Messaging:
         self.handler = on_message
         self._lock = threading.Lock()
         self._outstanding: OutstandingRequests | None = None
-        self._told: list[PendingRequest] = []
         self._deliveries: list[Subscription] = []
         self._replies = Subscription(lambda told: self._hand_over(told[0], REPLIES, told[1]), lambda _: None)
         self._handing = threading.Lock()
@@ -117,7 +115,7 @@ class Messaging:
             begin()
 
     def not_at_start(self, begin: Callable[[], None]) -> None:
-        """End what `at_start` began."""
+        """Undo `at_start`."""
         with self._lock:
             self._at_start = [one for one in self._at_start if one != begin]
 
@@ -127,7 +125,7 @@ class Messaging:
             delivery.remove()
         self.federation.close()
         with self._lock:
-            self._begun, self._outstanding, self._told = None, None, []
+            self._begun, self._outstanding = None, None
         self._stopped.set()
 
     def is_connected(self) -> bool:
@@ -165,9 +163,6 @@ class Messaging:
         sequence = session.pending.next_sequence(of_script=True) if add_sequence else None
         request = session.asker.request(kind, sequence=sequence, **fields)
         repeated = echoed(message) if sequence is None else echoed(message) | {"sequence": sequence}
-        if self.handler is not None:
-            self._tell(request, nodes, repeated)
-            return sequence
         command = message["command"]
         command = REPLY_COMMANDS.get(command, command)
         if not self.outstanding.send(request, nodes, command=command, repeated=repeated):
@@ -184,8 +179,8 @@ class Messaging:
         """The requests that were sent without waiting. Raises InvalidInputError while not started."""
         with self._lock:
             if self._outstanding is None:
-                session = self.federation.session
-                self._outstanding = OutstandingRequests(session.asker, session.replies)
+                deliver = None if self.handler is None else self._deliver_reply
+                self._outstanding = OutstandingRequests(self.federation.session, deliver)
             return self._outstanding
 
     def _deliver(self) -> None:
@@ -194,18 +189,10 @@ class Messaging:
             self.federation.logs(lambda record: self._hand_over(record, LOGGER), level="DEBUG"),
         ]
 
-    def _tell(self, request: Request, nodes: list[NodeId] | None, repeated: Mapping[str, Any]) -> None:
-        session = self.federation.session
-
-        def answered(reply: Reply) -> None:
+    def _deliver_reply(self, reply: Reply, repeated: Mapping[str, Any]) -> None:
+        session = self._session()
+        if session is not None:
             session.dispatcher.call(self._replies, ((reply, repeated),), urgent=True)
-
-        waiting = session.asker.tell(request, nodes, on_answer=answered)
-        with self._lock:
-            self._told.append(waiting)
-            forgotten, self._told = self._told[:-MAX_TOLD], self._told[-MAX_TOLD:]
-        for one in forgotten:
-            session.pending.close(one, taken=True)
 
     def _hand_over(self, message: Message, topic: str, repeated: Mapping[str, Any] = NOTHING) -> None:
         if self.handler is not None:
@@ -227,64 +214,65 @@ class Messaging:
 
 
 class OutstandingRequest(msgspec.Struct, kw_only=True, eq=False):
-    """One request that was sent: the thread that sent it, and the nodes whose replies were taken from the queue.
+    """One request that was sent, and the thread that sent it.
 
-    Its replies have the ``command``, and repeat from it what is ``repeated``. It is ``awaited`` while its own thread
+    Its replies have the ``command``, and repeat the ``repeated`` fields. It is ``awaited`` while its own thread
     collects its replies, and has ``ended`` when they are not waited for again.
     """
 
-    request: Request
-    payloads: Sequence[bytes]
-    nodes: Sequence[NodeId] | None
+    waiting: PendingRequest
+    round: RequestRound
     command: str
     repeated: Mapping[str, Any]
     owner: threading.Thread
-    discovery: Deadline
-    taken: set[NodeId]
     awaited: bool = False
     ended: bool = False
 
 
 class OutstandingRequests:
-    """Sends requests whose replies go to the queue, and collects them. Safe from any thread.
+    """Sends requests whose replies go to ``deliver``, else to the queue, and collects those. Safe from any thread.
 
     Threads that send and collect never take each other's replies. A thread that sent nothing takes what is in the
-    queue, except what another thread waits for at that moment.
+    queue, except replies that another thread waits for at that moment.
     """
 
-    def __init__(self, asker: Asker, replies: Replies) -> None:
-        self._asker, self._replies = asker, replies
+    def __init__(self, session: Session, deliver: Callable[[Reply, Mapping[str, Any]], object] | None) -> None:
+        self._asker, self._replies, self._deliver = session.asker, session.replies, deliver
         self._lock = threading.Lock()
         self._sent: OrderedDict[str, OutstandingRequest] = OrderedDict()
 
     def send(
         self, request: Request, nodes: Sequence[NodeId] | None, *, command: str, repeated: Mapping[str, Any]
     ) -> bool:
-        """Send a request; its replies have this ``command``, and repeat what is ``repeated``. False when not sent.
+        """Send a request; its replies have this ``command`` and repeat these fields. False when not sent.
 
         Raises InvalidMessageError for a request that does not fit into a message.
         """
-        asker = self._asker
+        payloads = self._asker.dialect.encode(request)
+        waiting = PendingRequest(request, kept=self._deliver is None, on_answer=self._answered)
+        # A node of Fed-BioMed that is asked twice trains twice.
+        round_ = RequestRound(self._asker, waiting, payloads, nodes, repeats=not isinstance(request, Train))
         sent = OutstandingRequest(
-            request=request,
-            payloads=asker.dialect.encode(request),
-            nodes=nodes,
-            command=command,
-            repeated=repeated,
-            owner=threading.current_thread(),
-            discovery=Deadline(DISCOVERY_S),
-            taken=set(),
+            waiting=waiting, round=round_, command=command, repeated=repeated, owner=threading.current_thread()
         )
         with self._lock:
             self._sent[request.id] = sent
-            while len(self._sent) > REMEMBERED_REQUESTS:
-                self._sent.popitem(last=False)
-        # Closed before it is sent: every answer to it is late, and goes to the queue.
-        waiting = PendingRequest(request, kept=True)
-        asker.pending.open(waiting)
-        asker.pending.close(waiting, taken=False)
-        sent.ended = not asker.send(request, sent.payloads, nodes)
+            forgotten = list(self._sent.values())[:-REMEMBERED_REQUESTS]
+            for one in forgotten:
+                del self._sent[one.waiting.id]
+        self._asker.pending.open(waiting)
+        for one in forgotten:
+            self._asker.pending.close(one.waiting)
+        sent.ended = not round_.send()
         return not sent.ended
+
+    def _answered(self, reply: Reply) -> None:
+        if isinstance(reply, Error):
+            logger.warning("node %s: %s: %s", reply.node_id, reply.code.value, escape_control(reply.reason))
+        if self._deliver is None:
+            self._replies.keep(reply)
+        else:
+            self._deliver(reply, self.repeated_by(reply.id))
 
     def repeated_by(self, request_id: str) -> Mapping[str, Any]:
         """Return the fields that replies to a request repeat from it; empty when it is unknown."""
@@ -296,37 +284,41 @@ class OutstandingRequests:
     ) -> list[KeptReply]:
         """Take replies of these commands, or of all when there are none named, out of the queue for good.
 
-        Ends as soon as every node expected has answered what was sent; where nothing was sent, as soon as there is a
-        reply. Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``. Raises
+        Ends as soon as every node expected has answered all requests; if there are none, as soon as there is a reply.
+        Waits no longer than ``timeout_s``, which begins anew with each reply when ``while_replies``. Raises
         NotConnectedError when the federation is closed before anything came.
         """
         with self._awaited(commands) as awaited:
-            own = {one.request.id for one in awaited if one.owner is threading.current_thread()}
+            own = {one.waiting.id for one in awaited if one.owner is threading.current_thread()}
             found: list[KeptReply] = []
-            deadline, gap_s = Deadline(timeout_s), FIRST_RETRY_S
-            retry = Deadline(gap_s)
-            pause_s = 0.0
+            deadline = Deadline(timeout_s)
             while True:
+                pauses = [pause for one in awaited if (pause := self._step(one)) is not None]
+                is_last = self._replies.released or deadline.passed() or not (pauses or not (awaited or found))
+                if is_last:
+                    self._replies.settle()
+                # A node that went offline meanwhile is not waited for.
+                pause_s = 0.0 if is_last else min(deadline.left_s(), RESTART_S, *pauses)
                 taken = self._take(commands, own, own_only=own_only, timeout_s=pause_s)
                 found += taken
                 if taken and while_replies:
                     deadline = Deadline(timeout_s)
-                missing = self._missing(awaited)
-                if self._replies.released and not found:
-                    raise NotConnectedError(CLOSED)
-                if self._replies.released or deadline.passed() or not (missing or not (awaited or found)):
+                if is_last:
                     break
-                if retry.passed():
-                    gap_s *= 2
-                    retry = Deadline(gap_s)
-                    self._ask_again(missing)
-                discovering = [one.discovery.left_s() for one in awaited if not one.discovery.passed()]
-                # A node that went offline meanwhile is not waited for.
-                pause_s = min(deadline.left_s(), retry.left_s(), RESTART_S, *discovering)
+            if self._replies.released and not found:
+                raise NotConnectedError(CLOSED)
             for one in awaited:
                 # After a whole timeout for its own replies a thread does not wait for them again.
-                one.ended = one.request.id not in missing or (one.request.id in own and timeout_s > 0)
+                one.ended = one.ended or (one.waiting.id in own and timeout_s > 0)
+                if one.ended:
+                    self._asker.pending.close(one.waiting)
             return [kept for kept in found if not commands or kept.command in commands]
+
+    def _step(self, sent: OutstandingRequest) -> float | None:
+        """Ask silent nodes again if that is due; return in how many seconds to look again, None when it has ended."""
+        pause_s = None if sent.ended else sent.round.step()
+        sent.ended = pause_s is None
+        return pause_s
 
     @contextlib.contextmanager
     def _awaited(self, commands: Collection[str]) -> Iterator[list[OutstandingRequest]]:
@@ -359,10 +351,6 @@ class OutstandingRequests:
         taken = self._replies.take(wanted=wanted, timeout_s=timeout_s)
         if taken:
             self._replies.confirm()
-        for kept in taken:
-            sent = self._sent.get(kept.message.id)
-            if sent is not None:
-                sent.taken.add(NodeId(kept.message.node_id))
         return taken
 
     def _is_anothers(self, request_id: str, *, collecting: bool) -> bool:
@@ -371,24 +359,3 @@ class OutstandingRequests:
         if sent is None or sent.owner is threading.current_thread():
             return False
         return sent.awaited or (collecting and not sent.ended and sent.owner.is_alive())
-
-    def _missing(self, awaited: Collection[OutstandingRequest]) -> dict[str, set[NodeId]]:
-        """Return the nodes that have not answered, by request; an empty set where an unknown one may still turn up."""
-        expected = self._asker.roster.expected(Moment.now())
-        missing: dict[str, set[NodeId]] = {}
-        for one in awaited:
-            if one.nodes is None:
-                left, may_turn_up = expected - one.taken, not expected or not self._asker.roster.settled.is_set()
-            else:
-                left = set(one.nodes) - one.taken
-                left, may_turn_up = left & expected, bool(left - expected)
-            if left or (may_turn_up and not one.discovery.passed()):
-                missing[one.request.id] = left
-        return missing
-
-    def _ask_again(self, missing: dict[str, set[NodeId]]) -> None:
-        for request_id, nodes in missing.items():
-            sent = self._sent.get(request_id)
-            # A node of Fed-BioMed that is asked twice trains twice.
-            if sent is not None and nodes and not isinstance(sent.request, Train):
-                self._asker.send_again(sent.request, sent.payloads, nodes, all_asked=sent.nodes is None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from fedmon.common.errors import InvalidInputError
 from fedmon.researcher.asking.tables import frame
 
 
@@ -13,8 +12,6 @@ class Responses:
     """A list of replies without repeats, in the order of arrival."""
 
     def __init__(self, data: list[Any] | dict[str, Any]) -> None:
-        if not isinstance(data, list | dict):
-            raise InvalidInputError(f"Responses takes a list of replies or one reply (a dict), not {_kind(data)}")
         self.set_data([data] if isinstance(data, dict) else data)
 
     def data(self) -> list[Any]:
@@ -22,24 +19,14 @@ class Responses:
         return self._data
 
     def set_data(self, data: list[Any]) -> list[Any]:
-        """Replace all replies and return them. Raises InvalidInputError for anything but a list."""
-        if not isinstance(data, list):
-            raise InvalidInputError(f"set_data takes a list of replies, not {_kind(data)}")
-        replies = list(data)
+        """Replace all replies and return them."""
         self._data: list[Any] = []
         self._known: set[Hashable] = set()
         self._place_of_node: dict[str, int] = {}
-        return self._added(replies)
+        return self._added(list(data))
 
     def append(self, response: list[Any] | dict[str, Any] | Responses) -> list[Any]:
-        """Add one reply, a list of them, or other responses, and return all; repeats are left out.
-
-        Raises InvalidInputError for anything else.
-        """
-        if not isinstance(response, list | dict | Responses):
-            raise InvalidInputError(
-                f"append takes a reply (a dict), a list of them or Responses, not {_kind(response)}"
-            )
+        """Add one reply, a list of them, or other responses, and return all; repeats are left out."""
         parts = response if isinstance(response, list) else [response]
         return self._added([reply for part in parts for reply in (part if isinstance(part, Responses) else [part])])
 
@@ -86,7 +73,3 @@ def _token(value: Any) -> Hashable:
         return value
     # A value that cannot be hashed equals only itself.
     return type(value), id(value)
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__

@@ -5,25 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.store.queue import TasksQueue
-from fedmon.researcher.asking.match import READS, PendingRequest
 from fedmon.researcher.replies.content import Keepable, KeptReply, kept, recovered, stored
 from fedmon.researcher.session.inbox import Tally
 
 logger = logging.getLogger(__name__)
 
-TAKEN_SOON_S, READ_TAKEN_SOON_S = 0.02, 1.0
-"""A caller that takes its replies within this time never causes a write; the second is for reads.
-
-The replies to a read can be asked for again, and writing those of many nodes costs more than receiving them.
-"""
 MAX_KEPT = 10_000
 MAX_KEPT_BYTES = 16 * 2**20
 _LAST_TO_GO = ("job-outcome", "plan-decision")
@@ -39,12 +30,11 @@ OnKept = Callable[[int, bool], object]
 
 
 class _Incoming(NamedTuple):
-    """A message on its way to the disk; with ``waiting`` it is an answer to that request."""
+    """A message on its way to the disk."""
 
     message: Keepable
-    only_once: bool = False
-    on_kept: OnKept | None = None
-    waiting: PendingRequest | None = None
+    only_once: bool
+    on_kept: OnKept | None
 
     def stored(self, key: int, *, first: bool) -> None:
         try:
@@ -54,17 +44,8 @@ class _Incoming(NamedTuple):
             logger.exception("the step after keeping message %s failed", self.message.id)
 
 
-class _Watched(msgspec.Struct, kw_only=True):
-    """A request whose caller still waits: when to look, how many answers were stored, and under which keys."""
-
-    due_at: float
-    every_s: float
-    stored: int = 0
-    kept: dict[int, KeptReply] = {}
-
-
 class Replies:
-    """Keeps late and unknown replies, and answers that their caller does not take soon.
+    """Keeps late and unknown replies, and answers that their caller did not take.
 
     Bounded: beyond 10,000, or 16 MiB, the oldest goes and is counted, outcomes of jobs and then decisions of owners
     last. Every method is safe from any thread; one thread writes to the disk, many replies at once. Without a queue
@@ -81,7 +62,6 @@ class Replies:
         self._incoming: list[_Incoming] = []
         self._to_mark: list[int] = []
         self._handed: dict[int, list[int]] = {}
-        self._watched: dict[PendingRequest, _Watched] = {}
         self._writes_wanted = self._writes_done = 0
         self._thread = threading.Thread(target=self._run, name="fedmon-replies", daemon=True)
 
@@ -118,30 +98,6 @@ class Replies:
                 self._tally.count("replies dropped: the disk is too slow", message.node_id)
                 return
             self._incoming.append(_Incoming(message=message, only_once=only_once, on_kept=on_kept))
-            self._changed.notify_all()
-
-    def watch(self, waiting: PendingRequest) -> None:
-        """Keep the answers of a request if its caller does not take them soon."""
-        if self.durable and waiting not in self._watched:
-            every_s = READ_TAKEN_SOON_S if isinstance(waiting.request, READS) else TAKEN_SOON_S
-            with self._changed:
-                due_at = time.monotonic() + every_s
-                is_first = all(due_at < watched.due_at for watched in self._watched.values())
-                self._watched[waiting] = _Watched(due_at=due_at, every_s=every_s)
-                if is_first:
-                    self._changed.notify_all()
-
-    def ended(self, waiting: PendingRequest, answers: Sequence[Keepable]) -> None:
-        """Forget the answers of a request if its caller took them; else keep those that were not kept yet."""
-        if waiting.taken and waiting not in self._watched:
-            return
-        with self._changed:
-            watched = self._watched.pop(waiting, None) or _Watched(due_at=0.0, every_s=0.0)
-            if waiting.taken:
-                self._gone.extend(watched.kept)
-            else:
-                self._kept = dict(sorted((self._kept | watched.kept).items()))
-                self._incoming.extend(_Incoming(message=reply) for reply in answers[watched.stored :])
             self._changed.notify_all()
 
     # --- taking ------------------------------------------------------------------------------------------------------
@@ -202,13 +158,19 @@ class Replies:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def settle(self) -> None:
+        """Wait until everything put so far is kept, and can be taken."""
+        with self._changed:
+            if not self._stopping:
+                self._wait_written()
+
     def _matching(self, commands: Collection[str] | None, wanted: Callable[[KeptReply], bool] | None) -> Iterator[int]:
         for key, entry in self._kept.items():
             if (commands is None or entry.command in commands) and (wanted is None or wanted(entry)):
                 yield key
 
     def _wait_written(self) -> None:
-        """Wait, with the lock held, until the disk has everything that was marked or removed so far."""
+        """Wait, with the lock held, until the disk has everything that was put, marked or removed so far."""
         self._writes_wanted += 1
         mine = self._writes_wanted
         self._changed.notify_all()
@@ -219,36 +181,24 @@ class Replies:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._incoming or self._gone or self._to_mark or self._stopping or self._pause_s() == 0):
-                    self._changed.wait(self._pause_s())
+                self._changed.wait_for(self._has_work)
                 ending, writes = self._stopping, self._writes_wanted
-                incoming, self._incoming = [*self._incoming, *self._answers_due()], []
+                incoming, self._incoming = self._incoming, []
                 gone, self._gone = self._gone, []
                 marks, self._to_mark = self._to_mark, []
             self._disk.change(handed=marks, gone=gone)
-            if writes > self._writes_done:
-                with self._changed:
+            if incoming:
+                self._store(incoming)
+            with self._changed:
+                if writes > self._writes_done:
                     self._writes_done = writes
                     self._changed.notify_all()
-            self._store(incoming)
-            with self._changed:
                 if ending and not (self._incoming or self._gone):
                     return
 
-    def _pause_s(self) -> float | None:
-        due_at = min((watched.due_at for watched in self._watched.values()), default=None)
-        return None if due_at is None else max(0.0, due_at - time.monotonic())
-
-    def _answers_due(self) -> list[_Incoming]:
-        now = time.monotonic()
-        found: list[_Incoming] = []
-        for waiting, watched in self._watched.items():
-            if watched.due_at <= now:
-                new = waiting.answered_since(watched.stored)
-                found.extend(_Incoming(message=reply, waiting=waiting) for reply in new)
-                watched.stored += len(new)
-                watched.due_at = now + watched.every_s
-        return found
+    def _has_work(self) -> bool:
+        is_awaited = self._writes_wanted > self._writes_done
+        return bool(self._incoming or self._gone or self._to_mark or is_awaited or self._stopping)
 
     def _store(self, incoming: Sequence[_Incoming]) -> None:
         new: list[_Incoming] = []
@@ -259,14 +209,8 @@ class Replies:
         keys, safe = self._disk.add(documents, [one.message.id if one.only_once else None for one in new])
         with self._changed:
             for one, key, document in zip(new, keys, documents, strict=True):
-                entry = kept(key, one.message, document)
-                watched = None if one.waiting is None else self._watched.get(one.waiting)
-                if watched is not None:
-                    watched.kept[key] = entry
-                elif one.waiting is not None and one.waiting.taken:
-                    self._gone.append(key)
-                elif safe or not one.only_once:
-                    self._kept[key] = entry
+                if safe or not one.only_once:
+                    self._kept[key] = kept(key, one.message, document)
             self._keep_bounded()
             self._changed.notify_all()
         if safe:

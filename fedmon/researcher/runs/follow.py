@@ -1,4 +1,4 @@
-"""Following runs: what nodes answer, announce and stream about each, and which of it is missing and asked for."""
+"""Following runs: answers, outcomes and scalars of nodes, and questions for the missing ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import msgspec
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode
-from fedmon.common.wire.runs import JobOutcome, JobReport, JobsReply, JobState, JobStatus, Parcel, Scalar
+from fedmon.common.wire.runs import JobOutcome, JobReport, JobsReply, JobState, JobStatus, Parcel, RunReply, Scalar
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.match import PendingRequest
-from fedmon.researcher.asking.outcome import OutcomeStatus
+from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.runs.states import NodeRun
 from fedmon.researcher.session.callbacks import Dispatcher, Subscription
@@ -100,8 +100,8 @@ class Part:
     ``asked`` is the outcome of asking it to run.
     """
 
-    def __init__(self, node_id: NodeId, *, now: float, asked: OutcomeStatus) -> None:
-        self.node_id, self.asked, self.reason = node_id, asked, ""
+    def __init__(self, node_id: NodeId, *, now: float) -> None:
+        self.node_id, self.asked, self.reason = node_id, OutcomeStatus.TIMED_OUT, ""
         self.job: JobReport | None = None
         self.result: Parcel | None = None
         self.scalars: dict[int, Scalar] = {}
@@ -295,33 +295,37 @@ class RunLedger:
         with self.changed:
             return frozenset(node_id for node_id, part in self._parts.items() if not part.is_settled)
 
-    def take_part(self, nodes: Iterable[NodeId], *, asked: OutcomeStatus = OutcomeStatus.TIMED_OUT) -> None:
+    def take_part(self, nodes: Iterable[NodeId]) -> None:
         """Begin to take messages of these nodes."""
         now = time.monotonic()
         with self.changed:
             for node_id in nodes:
-                self._parts.setdefault(node_id, Part(node_id, now=now, asked=asked))
+                self._parts.setdefault(node_id, Part(node_id, now=now))
             self._touch()
 
-    def leave_out(self, node_id: NodeId) -> None:
-        """Forget a node that turned out to take no part, unless it has said otherwise meanwhile."""
+    def asked(self, outcomes: Outcomes[RunReply], *, named: bool) -> None:
+        """Take the outcomes of asking nodes to run it; they were ``named``, or all that are there."""
+        now = time.monotonic()
         with self.changed:
-            if node_id in self._parts and self._parts[node_id].job is None:
-                del self._parts[node_id]
+            for node_id, outcome in outcomes.items():
+                if outcome.reply is not None and outcome.ok:
+                    if (part := self._part(node_id, outcome.reply.job)) is not None:
+                        part.job_said(outcome.reply.job, now)
+                    continue
+                part = self._parts.get(node_id)
+                if part is None or part.job is not None:
+                    continue
+                if outcome.status is OutcomeStatus.OFFLINE and not named:
+                    del self._parts[node_id]  # it went while it was asked
+                else:
+                    part.asked, part.reason = outcome.status, outcome.reason
+            self.is_complete = True
             self._touch()
-
-    def came_of_asking(self, node_id: NodeId, status: OutcomeStatus, reason: str) -> None:
-        """Note why a node does not run it, or that it did not answer."""
-        with self.changed:
-            part = self._parts.get(node_id)
-            if part is not None and part.job is None:
-                part.asked, part.reason = status, reason
-                self._touch()
 
     # --- messages of nodes --------------------------------------------------------------------------------------------
 
     def job_said(self, node_id: str, job: JobReport) -> None:
-        """Take what a node answered about its job."""
+        """Take a node's answer about its job."""
         with self.changed:
             part = self._part(node_id, job)
             if part is not None:

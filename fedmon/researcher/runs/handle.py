@@ -20,12 +20,12 @@ from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotC
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
 from fedmon.common.settings import RepositorySettings
-from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Scalar, Stop, StopReply, TracePiece
+from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop, StopReply, TracePiece
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunNotOverError
-from fedmon.researcher.runs.states import REFUSED, NodeRun, RunStates, job_rows, shown_in_place, stop_rows
+from fedmon.researcher.runs.states import REFUSED, NodeRun, Reports, RunStates, job_rows, shown_in_place, stop_rows
 
 if TYPE_CHECKING:
     from fedmon.researcher.runs.follow import RunBook, RunLedger, RunScalar
@@ -51,7 +51,7 @@ SLOWEST_BYTES_S = 1_000_000.0
 class RunHandle:
     """One run over several nodes, under one ``job_id``. Safe from any thread; shows itself as a table of its nodes.
 
-    ``started`` says what each node answered when it was asked; None if the run was found again by its id.
+    ``started`` has the answer of each node to being asked; None if the run was found again by its id.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class RunHandle:
         return not self._ledger.unsettled
 
     @property
-    def scalars(self) -> dict[str, list[Scalar]]:
+    def scalars(self) -> Reports:
         """The reports of the plan so far on each node, in order; complete when it is over, see `scalars_lost`."""
-        return {str(node_id): scalars for node_id, scalars in self._ledger.each(lambda part: part.in_order).items()}
+        return Reports({str(node_id): part for node_id, part in self._ledger.each(lambda part: part.in_order).items()})
 
     @property
     def scalars_lost(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import math
+import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 INLINE_BYTES = 60_000
 """Larger inputs go through the repository if there is one, as large messages hold up the others."""
 MAX_ARGUMENTS_BYTES = 65_536
-MAX_DEPTH = 24
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_INTEGERS = range(-(2**63), 2**64)
 
 
 def digest_of(plan: Plan | ApprovalReply) -> str:
@@ -49,12 +47,18 @@ def digest_of(plan: Plan | ApprovalReply) -> str:
 
 
 def checked_arguments(arguments: object) -> dict[str, Any]:
-    """Return arguments as plain JSON values. Raises InvalidInputError naming the key of another value."""
+    """Return arguments as plain JSON values. Raises InvalidInputError with JSON's reason."""
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
         raise InvalidInputError(f"args is {type(arguments).__name__}: give a mapping of names to JSON values")
-    plain: dict[str, Any] = _plain(arguments, "args", depth=1)
+    try:
+        text = json.dumps(dict(arguments), allow_nan=False)
+        plain = msgspec.json.decode(text, type=dict[str, Any])
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidInputError(
+            f"args are not JSON: {error}; give numbers, texts, lists, mappings, True, False or None; arrays are inputs"
+        ) from None
     size = len(msgspec.json.encode(plain))
     if size > MAX_ARGUMENTS_BYTES:
         raise InvalidInputError(
@@ -119,46 +123,3 @@ def _inline(about: Parcel, content: memoryview) -> Parcel | None:
     if about.format == "json":
         return msgspec.structs.replace(about, json=bytes(content).decode())
     return msgspec.structs.replace(about, base64=base64.b64encode(content).decode())
-
-
-def _plain(value: Any, place: str, *, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise InvalidInputError(f"{place}: values may be {MAX_DEPTH} deep")
-    match value:
-        case None | bool():
-            return value
-        case int():
-            if value not in _INTEGERS:
-                raise InvalidInputError(f"{place} is {value}: whole numbers have 64 bits at most; give a text")
-            return int(value)
-        case float():
-            if not math.isfinite(value):
-                raise InvalidInputError(f"{place} is {value}, which JSON does not have; give None or a text")
-            return float(value)
-        case str():
-            return _text(value, place)
-        case Mapping():
-            return {
-                _key(name, place): _plain(inner, f"{place}.{name}", depth=depth + 1) for name, inner in value.items()
-            }
-        case list() | tuple():
-            return [_plain(inner, f"{place}[{index}]", depth=depth + 1) for index, inner in enumerate(value)]
-    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    advice = "arrays belong into inputs, and .item() makes a plain number" if kind.startswith("numpy.") else (
-        "give numbers, texts, lists, mappings, True, False or None"
-    )  # fmt: skip
-    raise InvalidInputError(f"{place} is {kind}, which is no JSON value: {advice}")
-
-
-def _key(name: Any, place: str) -> str:
-    if not isinstance(name, str):
-        raise InvalidInputError(f"{place} has the key {name!r}: keys are texts")
-    return _text(name, f"{place} (a key)")
-
-
-def _text(text: str, place: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError(f"{place} is no text that can be written as UTF-8") from None
-    return str(text)

@@ -20,7 +20,7 @@ from fedmon.researcher.asking.tables import dataset_rows
 from fedmon.researcher.replies.announcements import Announcements
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import NobodyToRunError, RunNotKnownError
-from fedmon.researcher.runs.follow import RunBook, RunLedger
+from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
 from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
@@ -85,21 +85,9 @@ def start_run(
             text = f"the run does not fit into a message: {error}; hand less in as args"
             raise InvalidInputError(text) from None
         raise
-    _note(ledger, outcomes, named=nodes is not None)
+    ledger.asked(outcomes, named=nodes is not None)
     book.wake()
     return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
-
-
-def _note(ledger: RunLedger, outcomes: Outcomes[RunReply], *, named: bool) -> None:
-    for node_id, outcome in outcomes.items():
-        if outcome.reply is not None and outcome.ok:
-            ledger.job_said(node_id, outcome.reply.job)
-        elif outcome.status is OutcomeStatus.OFFLINE and not named:
-            # It went while it was asked; a node that was not named is no part of the run then.
-            ledger.leave_out(node_id)
-        else:
-            ledger.came_of_asking(node_id, outcome.status, outcome.reason)
-    ledger.is_complete = True
 
 
 def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:

@@ -11,9 +11,9 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
-from fedmon.common.wire.runs import JobReport, JobsReply, JobState, RunReply, StopReply, Usage
+from fedmon.common.wire.runs import JobReport, JobsReply, JobState, RunReply, Scalar, StopReply, Usage
 from fedmon.researcher.asking.outcome import ByNode, Outcome, Outcomes, OutcomeStatus
-from fedmon.researcher.asking.tables import Row, local_time
+from fedmon.researcher.asking.tables import Row, frame, local_time
 
 REFUSED, UNANSWERED = "refused", "unanswered"
 _SHOWN = (
@@ -216,6 +216,23 @@ class RunStates(ByNode[NodeRun]):
         return f"<{self.summary()}>"
 
 
+class Reports(dict[str, list[Scalar]]):
+    """The reports of a plan by node, each in order; also one table."""
+
+    def rows(self) -> list[Row]:
+        """Return a flat row for each report: node, number, Unix time, step and its values."""
+        found: list[Row] = []
+        for node_id, scalars in self.items():
+            for one in scalars:
+                head: Row = {"node": node_id, "number": one.number, "t": one.t, "step": one.step}
+                found.append(head | {name: value for name, value in one.values.items() if name not in head})
+        return found
+
+    def to_frame(self) -> Any:
+        """Return `rows` as a pandas DataFrame. Raises NoDataframeError where pandas is not installed."""
+        return frame(self.rows(), instead="rows()")
+
+
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
@@ -249,7 +266,7 @@ def _why(job: JobReport) -> list[str]:
 
 
 class RunList(Outcomes[JobsReply]):
-    """What each node answered, by node id; shown as the runs that they know, newest first."""
+    """The answer of each node, by node id; shown as the runs that they know, newest first."""
 
     def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None) -> None:
         super().__init__(

@@ -99,7 +99,7 @@ class SampleConsumer:
             self.refusals[NodeId(reply.node_id)] = reply.reason
 
     def _granted(self, node_id: NodeId, reply: MonitorReply) -> None:
-        """Take what a node measures and keeps."""
+        """Take the metrics and extents of a node."""
         raise NotImplementedError
 
 
@@ -132,7 +132,7 @@ class Consumers:
         self.wake()
 
     def remove(self, consumer: SampleConsumer) -> None:
-        """End what `add` began."""
+        """Undo `add`."""
         with self._lock:
             self.all = tuple(one for one in self.all if one is not consumer)
             self._changed()
@@ -160,10 +160,6 @@ class Consumers:
             self._resend.node_came_up(node_id)
             self._ask(node_id)
 
-    def node_heard(self, node_id: NodeId) -> None:
-        """Note a sign of life of a node."""
-        self._resend.node_heard(node_id)
-
     def heard(self, message: SampleBatch, size_bytes: int) -> None:
         """Deliver a live batch, which takes ``size_bytes`` in memory, to all consumers."""
         if self.all:
@@ -177,7 +173,7 @@ class Consumers:
         self._inquiries[node_id] = min(at, self._inquiries.get(node_id, at))
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Run the jobs that are due."""
         if self._wishes_changed:
             self._wishes_changed = False
             self._change_leases((consumer.wish for consumer in self._subscribed), now)
@@ -221,7 +217,7 @@ class Consumers:
         self._renew_at = now + every_s
         told, self._told = self._told, []
         for waiting in told:
-            self._pending.close(waiting, taken=True)
+            self._pending.close(waiting)
         for_all = [wish for wish in self._wishes if wish.nodes is None]
         if for_all:
             self._tell("start", None, for_all)

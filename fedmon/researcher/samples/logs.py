@@ -17,7 +17,7 @@ from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 LOGGER_PREFIX = "fedmon.node"
 MAX_LOGGERS = 10_000
-"""Python keeps a logger for ever, and anybody can invent ids on a broker without users."""
+"""Python keeps a logger for ever, and on a broker without users ids can be invented."""
 
 
 class LogStream(Subscription):
@@ -64,7 +64,7 @@ class Logs:
         self._on_changed()
 
     def remove(self, stream: Subscription) -> None:
-        """End what `add` began."""
+        """Undo `add`."""
         with self._lock:
             self.streams = tuple(one for one in self.streams if one is not stream)
         self._on_changed()
@@ -127,7 +127,7 @@ def _text(name: str, message: str) -> str:
 
 
 def _marks(node_id: str) -> dict[str, object]:
-    # A process that is node and researcher at once must not send on what it got from a node.
+    # A process that is node and researcher at once must not send records of a node on.
     return {"fedmon_remote": True, "node_id": node_id}
 
 

@@ -25,7 +25,7 @@ from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Moment, NodeState, Roster
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
-from fedmon.researcher.samples.resend import MissingSamples, Resume, Since, Start, StreamFollower
+from fedmon.researcher.samples.resend import MissingSamples, Resume, Start, StreamFollower
 from fedmon.researcher.samples.store import StorePush, import_url
 from fedmon.researcher.samples.watch import SeriesFilter
 
@@ -220,8 +220,8 @@ def _start(found: Sequence[RecordedStream], *, since: float) -> Start:
         ends[one.node_id, one.stream] = Resume(boot=one.boot, seq=one.last_seq + 1)
         oldest[one.node_id] = min(one.oldest_t, oldest.get(one.node_id, one.oldest_t))
 
-    def start(node_id: NodeId, stream: str) -> Resume | Since:
-        return ends.get((node_id, stream)) or Since(t=oldest.get(node_id, since))
+    def start(node_id: NodeId, stream: str) -> Resume | float:
+        return ends.get((node_id, stream)) or oldest.get(node_id, since)
 
     return start
 
@@ -268,7 +268,7 @@ class RecordWriter:
         self._thread = threading.Thread(target=self._run, name="fedmon-record", daemon=True)
 
     def open(self) -> list[RecordedStream]:
-        """Open the store, which is made if it is missing, and return what it holds. Raises StorageError."""
+        """Open the store, which is made if it is missing, and return its extents. Raises StorageError."""
         self._recording = Recording(self.path, max_bytes=self._max_bytes)
         try:
             found = self._recording.extents()
@@ -386,7 +386,7 @@ class RecordWriter:
             return not self._stopping and self._queued_bytes < CALM_BYTES and not (self._queue and deadline.passed())
 
     def _write(self) -> None:
-        """Write what waits now; later entries are for the next turn, so that rows are merged in between."""
+        """Write the entries that wait now; later ones are for the next turn, so that rows are merged in between."""
         left = len(self._queue)
         while left > 0:
             entries = self._next()

@@ -7,11 +7,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence, Sized
+from datetime import datetime
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from fedmon.common.backoff import Backoff
+from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.envelope import Reply
@@ -19,6 +21,7 @@ from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import Extent, MonitorReply, SamplesReply
 from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.request import Asker
+from fedmon.researcher.roster import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +55,12 @@ class GapAccount:
 
     It begins with ``begin``, or with the first number heard. Every number from there on is received once, pending
     (known to exist, not received yet), or lost because it was given up. ``missing`` are the pending ones, as ranges
-    whose end is not included, in order.
+    whose end is not included, in order. While ``since_t`` is set, the first missing number that counts is that of the
+    first sample not older than this Unix time.
     """
 
-    def __init__(self, begin: int | None = None) -> None:
-        self._begin = self._next = begin
+    def __init__(self, begin: int | None = None, *, since_t: float | None = None) -> None:
+        self._next, self.since_t = begin, since_t
         self.missing: list[tuple[int, int]] = []
 
     @property
@@ -74,12 +78,6 @@ class GapAccount:
         """The first number that was neither received nor given up."""
         return self.missing[0][0] if self.missing else self.next
 
-    def begin_back(self, begin: int) -> None:
-        """Let the account begin earlier; the numbers in between are missing."""
-        if self._begin is not None and begin < self._begin:
-            self.missing.insert(0, (begin, self._begin))
-            self._begin = begin
-
     def exists(self, end: int) -> None:
         """Note that every number below ``end`` exists; those not heard of so far are missing."""
         if self._next is None or end <= self._next:
@@ -94,13 +92,15 @@ class GapAccount:
         if first == end:
             return []
         if self._next is None:
-            self._begin = self._next = first
+            self._next = first
         if first > self._next:
             self.exists(first)
         new = [(low, high, True) for low, high in self.take(first, end)] if first < self._next else []
         if end > self._next:
             new.append((max(first, self._next), end, False))
             self._next = end
+        if not self.missing:
+            self.since_t = None
         return new
 
     def take(self, first: int, end: int) -> list[tuple[int, int]]:
@@ -121,7 +121,7 @@ class GapAccount:
 class MissingSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that a consumer misses, ``first_seq`` to ``last_seq``, both included.
 
-    With ``probe`` only the time of that one sample is wanted.
+    With ``since_t`` those before the first one that is not older than this Unix time are not wanted.
     """
 
     node_id: str
@@ -129,7 +129,7 @@ class MissingSamples(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     first_seq: int
     last_seq: int
-    probe: bool = False
+    since_t: float | None = None
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,14 +139,8 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
 
 
-class Since(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream begins with the first sample kept that is not older than the Unix time ``t``."""
-
-    t: float
-
-
-Start = Callable[[NodeId, str], Resume | Since | None]
-"""Where a stream begins for a consumer; None for the first sample that it hears."""
+Start = Callable[[NodeId, str], Resume | float]
+"""Where a stream begins for a consumer; a number is a Unix time: it begins with the first sample not older."""
 
 
 class Sink(Protocol):
@@ -172,117 +166,63 @@ class _Held(NamedTuple):
     late: bool
 
 
-class _Search(msgspec.Struct, kw_only=True):
-    """Binary search for the first sample of a boot that is not older than ``since``: one of ``low`` to ``high``."""
+class _Node:
+    """A node and its followed streams.
 
-    boot: int
-    since: float
-    low: int
-    high: int
-    end: int
+    It has told its extents in the boots below ``told``, so that they are over. ``at_begin`` are the streams that it
+    had, at boot ``begun_at``, when we began.
+    """
 
-    @property
-    def middle(self) -> int:
-        return (self.low + self.high) // 2
-
-    def narrow(self, t: float | None) -> bool:
-        """Take the time of the middle sample, None if it is gone; return whether the search is over."""
-        if t is not None and t >= self.since:
-            self.high = self.middle
-        else:
-            self.low = self.middle + 1
-        return self.low >= self.high
+    def __init__(self, node_id: NodeId) -> None:
+        self.node_id = node_id
+        self.streams: dict[str, _Stream] = {}
+        self.newest_boot = self.told = -1
+        self.is_up = True
+        self.begun_at = 0
+        self.at_begin: frozenset[str] | None = None
 
 
 class _Stream:
     """One stream of a node through its boots: an account for each boot, and batches that wait for their turn.
 
-    ``opened`` is false until it is known where the stream begins. Boots below ``done`` are over for this consumer;
-    boots below ``closed_below`` are over for the node, which has announced what it keeps of them.
+    Boots below ``done`` are over for this consumer.
     """
 
-    def __init__(self, node_id: NodeId, name: str, *, opened: bool) -> None:
-        self.node_id, self.name, self.opened = node_id, name, opened
+    def __init__(self, node: _Node, name: str, *, done: int, since_t: float | None) -> None:
+        self.node, self.name, self.done, self.since_t = node, name, done, since_t
         self.accounts: dict[int, GapAccount] = {}
         self.held: list[_Held] = []
-        self.done = self.closed_below = 0
-        self.search: _Search | None = None
-
-    @property
-    def current(self) -> int:
-        """The boot whose samples come next."""
-        return min(self.accounts, default=self.done)
-
-    def is_past(self, boot: int) -> bool:
-        """Tell whether samples of this boot come too late to be delivered in order."""
-        return boot < self.done or (bool(self.accounts) and boot < self.current)
 
     def is_next(self, batch: Batch) -> bool:
         """Tell whether nothing is to be delivered before this batch."""
-        return self.opened and batch.boot == self.current and batch.seq <= self.accounts[batch.boot].edge
+        is_first = batch.boot == min(self.accounts) and batch.boot <= self.node.told
+        return is_first and batch.seq <= self.accounts[batch.boot].edge
 
     def has_ready(self) -> bool:
         """Tell whether the first held batch may be delivered; moves on to the next boot when one is over."""
-        while self.opened and self.accounts:
-            boot = self.current
+        while self.accounts and (boot := min(self.accounts)) <= self.node.told:
             account = self.accounts[boot]
             if self.held and (self.held[0].boot, self.held[0].seq) < (boot, account.edge):
                 return True
-            if boot >= self.closed_below or account.missing or len(self.accounts) == 1:
+            if boot == self.node.told or account.missing or len(self.accounts) == 1:
                 return False
             del self.accounts[boot]
-            self.done = boot + 1
+            self.done = max(self.done, boot + 1)
         return False
 
     def want(self) -> MissingSamples | None:
-        """Return what to ask the node for next: the oldest missing range, or a sample whose time is searched."""
-        if self.search is not None:
-            return self.range(self.search.boot, self.search.middle, self.search.middle + 1, probe=True)
+        """Return the oldest missing range."""
         for boot in sorted(self.accounts):
-            if self.accounts[boot].missing:
-                return self.range(boot, *self.accounts[boot].missing[0])
+            account = self.accounts[boot]
+            if account.missing:
+                return self.range(boot, *account.missing[0], since_t=account.since_t)
         return None
 
-    def range(self, boot: int, first: int, end: int, *, probe: bool = False) -> MissingSamples:
+    def range(self, boot: int, first: int, end: int, *, since_t: float | None = None) -> MissingSamples:
         """Return the samples ``first`` up to ``end``, not included."""
         return MissingSamples(
-            node_id=self.node_id, boot=boot, stream=self.name, first_seq=first, last_seq=end - 1, probe=probe
+            node_id=self.node.node_id, boot=boot, stream=self.name, first_seq=first, last_seq=end - 1, since_t=since_t
         )
-
-    def begin(self, boot: int, first: int, end: int) -> None:
-        """Let a boot begin at ``first``, whether it was heard already or not, and exist up to ``end``."""
-        account = self.accounts.setdefault(boot, GapAccount(first))
-        account.begin_back(first)
-        account.exists(end)
-
-    def open_at(self, extents: Iterable[Extent], since: float) -> None:
-        """Begin with what the node keeps from a moment on, or begin to search for that moment."""
-        kept = [extent for extent in extents if extent.last_t >= since]
-        if not kept:
-            return
-        first, *later = kept
-        self.done = first.boot
-        for extent in later:
-            self.begin(extent.boot, extent.oldest_seq, extent.last_seq + 1)
-        low, high = first.oldest_seq + 1, first.last_seq
-        if first.oldest_t < since and low < high:
-            self.opened = False
-            self.search = _Search(boot=first.boot, since=since, low=low, high=high, end=high + 1)
-        else:
-            self.begin(first.boot, first.oldest_seq if first.oldest_t >= since else high, high + 1)
-            self.opened = True
-
-
-class _Node:
-    """A node and its followed streams; ``at_begin`` are those that it had, at boot ``begun_at``, when we began."""
-
-    def __init__(self, node_id: NodeId) -> None:
-        self.node_id = node_id
-        self.streams: dict[str, _Stream] = {}
-        self.newest_boot = -1
-        self.begun_at = 0
-        self.answered, self.is_up = False, True
-        self.at_begin: frozenset[str] | None = None
 
 
 class StreamFollower:
@@ -290,7 +230,8 @@ class StreamFollower:
 
     Live batches go to the sink at once, or with ``ordered`` in order: those that come too early are held, within
     8 MiB. Batches without room are missing, and asked for again once there is room; ``is_full`` until then. ``start``
-    None begins with the first sample heard. ``wanting`` are the nodes of which something may be missing.
+    None begins with the first sample heard, and any other needs ``ordered``. ``wanting`` are the nodes of which
+    something may be missing.
     """
 
     def __init__(
@@ -339,7 +280,7 @@ class StreamFollower:
         if not self.follows(batch.node_id):
             return
         node = self._node(NodeId(batch.node_id))
-        stream = node.streams.get(batch.stream) or self._add_stream(node, batch.stream)
+        stream = node.streams.get(batch.stream) or self._add_stream(node, batch.stream, boot=batch.boot)
         account = stream.accounts.get(batch.boot) or self._boot_of(batch, node, stream)
         if account is None:
             return
@@ -355,15 +296,16 @@ class StreamFollower:
         if account.missing:
             while len(account.missing) > MAX_MISSING_RANGES:
                 self._give_up(stream, batch.boot, account, *account.missing[0], TOO_MANY_GAPS)
-                self._flush(stream)
             self.wanting[node.node_id] = None
 
     def pulled(self, batch: Batch, size_bytes: int) -> bool:
         """Take the samples of a resent page that this consumer misses; tell whether there was room."""
         found = self._find(batch.node_id, batch.stream, batch.boot)
-        if found is None or not self._accepts(found[0], batch, size_bytes):
-            return found is None
+        if found is None or found[1].since_t is not None:
+            return True
         stream, account = found
+        if not self._accepts(stream, batch, size_bytes):
+            return False
         for first, end in account.take(batch.seq, batch.last_seq + 1):
             self.refilled += end - first
             self._take(stream, batch, first, end, size_bytes, late=True)
@@ -386,18 +328,25 @@ class StreamFollower:
                 if reply.reason:  # its recording is being opened
                     self._inquire(node.node_id, now + GRACE_S)
                 return
-        node.answered = True
-        for stream in node.streams.values():
-            stream.closed_below = node.newest_boot
-        self._open(node)
+        self._told(node)
 
     def node_changed(self, node_id: NodeId, *, is_up: bool) -> None:
-        """Note that a node came up, or went offline: then its batches wait for no answer."""
+        """Note that a node came up, or went offline: then its batches wait for no first answer."""
         if self.follows(node_id):
             node = self._node(node_id)
             node.is_up = is_up
-            if not is_up:
-                self._open(node)
+            if not is_up and node.told < 0:
+                self._told(node)
+
+    def begins(self, want: MissingSamples, seq: int, *, is_known: bool) -> None:
+        """Leave out missing samples before ``seq``, which are too old; ``is_known`` if the next one is wanted."""
+        found = self._find(want.node_id, want.stream, want.boot)
+        if found is not None:
+            stream, account = found
+            account.take(want.first_seq, seq)
+            if is_known:
+                account.since_t = None
+            self._flush(stream)
 
     def gone(self, want: MissingSamples, reason: str) -> None:
         """Give up samples that the node does not have."""
@@ -405,47 +354,37 @@ class StreamFollower:
         if found is not None:
             stream, account = found
             self._give_up(stream, want.boot, account, want.first_seq, want.last_seq + 1, reason)
-            self._flush(stream)
+            if want.since_t is not None:
+                account.since_t = None
 
     def cannot(self, node_id: NodeId, reason: str) -> None:
         """Give up everything that is missing of a node, because it resends nothing."""
         node = self._nodes.get(node_id)
         for stream in node.streams.values() if node is not None else ():
-            stream.search, stream.opened = None, True
-            for boot, account in stream.accounts.items():
+            for boot, account in list(stream.accounts.items()):
                 self._give_up(stream, boot, account, 0, account.next, reason)
-            self._flush(stream)
-
-    def probed(self, want: MissingSamples, t: float | None) -> None:
-        """Take the time of a sample that was asked for to find the beginning."""
-        node = self._nodes.get(NodeId(want.node_id))
-        stream = None if node is None else node.streams.get(want.stream)
-        search = None if stream is None else stream.search
-        if stream is None or search is None or (search.boot, search.middle) != (want.boot, want.first_seq):
-            return
-        if search.narrow(t):
-            stream.search, stream.opened = None, True
-            stream.begin(search.boot, search.low, search.end)
-            self._flush(stream)
+                account.since_t = None
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def want(self, node_id: NodeId) -> MissingSamples | None:
-        """Return what to ask a node for next; None for nothing, or for nothing at the moment."""
+        """Return the next samples to ask a node for; None for none, or none at the moment."""
         node = self._nodes.get(node_id)
         if self.is_full or node is None:
             return None
         for name, stream in list(node.streams.items()):
             want = stream.want()
             if want is not None:
-                # Behind the others, so that a stream that cannot be had just now holds up none of them.
+                # Behind the others, so that a stream or node that cannot be had just now holds up none of them.
                 node.streams[name] = node.streams.pop(name)
+                self.wanting.pop(node_id, None)
+                self.wanting[node_id] = None
                 return want
         self.wanting.pop(node_id, None)
         return None
 
     def tick(self, now: float) -> None:
-        """Do what time and room allow."""
+        """Take the announcements that are due, and deliver held batches if there is room again."""
         while self._announced and self._announced[0][0] <= now:
             _, node_id, account, end = self._announced.popleft()
             if end > account.next:
@@ -492,6 +431,7 @@ class StreamFollower:
                 self.is_full = True
                 return
             held = heapq.heappop(stream.held)
+            stream.done = held.boot
             self._released(held)
             self._sink.put(held.batch, size_bytes=held.size_bytes, late=held.late)
 
@@ -500,10 +440,12 @@ class StreamFollower:
         self._held_samples -= len(held.batch.t)
 
     def _give_up(self, stream: _Stream, boot: int, account: GapAccount, first: int, end: int, reason: str) -> None:
-        """Count missing samples as lost, and tell the sink."""
+        """Count missing samples as lost, and tell the sink; how many are wanted before a beginning is not known."""
         for low, high in account.take(first, end):
-            self.losses[reason] += high - low
-            self._sink.lost_for_good(stream.range(boot, low, high), reason)
+            if account.since_t is None:
+                self.losses[reason] += high - low
+                self._sink.lost_for_good(stream.range(boot, low, high), reason)
+        self._flush(stream)
 
     # --- nodes, streams and boots -------------------------------------------------------------------------------------
 
@@ -516,34 +458,31 @@ class StreamFollower:
         account = None if stream is None else stream.accounts.get(boot)
         return None if stream is None or account is None else (stream, account)
 
-    def _start_of(self, node: _Node, name: str) -> Resume | Since | None:
-        return None if self._start is None else self._start(node.node_id, name)
-
-    def _open(self, node: _Node) -> None:
-        """Deliver the batches that were held for the node's answer."""
+    def _told(self, node: _Node) -> None:
+        """Deliver the batches that waited for the node's answer."""
+        node.told = node.newest_boot
         for stream in node.streams.values():
-            stream.opened = stream.opened or stream.search is None
             self._flush(stream)
 
-    def _add_stream(self, node: _Node, name: str) -> _Stream:
-        """Begin to follow a stream; beyond 20,000 of them the node known longest is forgotten."""
-        start = self._start_of(node, name)
-        stream = _Stream(node.node_id, name, opened=not (node.is_up and isinstance(start, Since)))
-        if isinstance(start, Resume):
-            stream.accounts[start.boot] = GapAccount(start.seq)
-            stream.done = start.boot
-            node.newest_boot = max(node.newest_boot, start.boot)
-        elif start is not None and node.answered:
-            self._inquire(node.node_id, 0.0)  # it is newer than the node's last answer
+    def _is_new(self, node: _Node, name: str) -> bool:
+        """Tell whether a stream was not there when we began: then it is wanted from its beginning."""
+        return self._start is not None or (node.at_begin is not None and name not in node.at_begin)
+
+    def _add_stream(self, node: _Node, name: str, *, boot: int) -> _Stream:
+        """Begin to follow a stream, first heard in a boot; beyond 20,000 of them the oldest is forgotten."""
         if self._stream_count >= MAX_STREAMS:
-            oldest = next((one for one in self._nodes if one != node.node_id), None)
-            if oldest is None:
-                forgotten = [node.streams.pop(next(iter(node.streams)))]
-            else:
-                forgotten = list(self._nodes.pop(oldest).streams.values())
-            self._stream_count -= len(forgotten)
-            for held in (held for one in forgotten for held in one.held):
+            known = next(one.streams for one in self._nodes.values() if one.streams)
+            for held in known.pop(next(iter(known))).held:
                 self._released(held)
+            self._stream_count -= 1
+        start = None if self._start is None else self._start(node.node_id, name)
+        if isinstance(start, Resume):
+            stream = _Stream(node, name, done=start.boot, since_t=None)
+            stream.accounts[start.boot] = GapAccount(start.seq)
+            node.newest_boot = max(node.newest_boot, start.boot)
+        else:
+            done = 0 if start is not None else node.begun_at if self._is_new(node, name) else boot
+            stream = _Stream(node, name, done=done, since_t=start)
         node.streams[name] = stream
         self._stream_count += 1
         return stream
@@ -551,19 +490,19 @@ class StreamFollower:
     def _add_boot(self, stream: _Stream, boot: int, begin: int) -> GapAccount:
         """Begin to account for a boot; beyond 100 of them the oldest is given up."""
         if len(stream.accounts) >= MAX_BOOTS:
-            oldest = stream.current
+            oldest = min(stream.accounts)
             account = stream.accounts[oldest]
             self._give_up(stream, oldest, account, 0, account.next, TOO_MANY_GAPS)
-            self._flush(stream)
             stream.accounts.pop(oldest, None)
             stream.done = max(stream.done, oldest + 1)
-        added = stream.accounts[boot] = GapAccount(begin)
+            stream.node.told = max(stream.node.told, min(stream.accounts))
+        added = stream.accounts[boot] = GapAccount(begin, since_t=stream.since_t)
         return added
 
     def _boot_of(self, batch: Batch, node: _Node, stream: _Stream) -> GapAccount | None:
         """Begin with a boot at the first batch heard of it; None if it can no longer be delivered in order."""
-        boot, is_first = batch.boot, not stream.accounts and not stream.done
-        if stream.is_past(boot):
+        boot, is_first = batch.boot, not stream.accounts
+        if boot < stream.done:
             if not self._ordered:
                 return self._add_boot(stream, boot, batch.seq)
             if not self._warned:
@@ -574,37 +513,30 @@ class StreamFollower:
                 )  # fmt: skip
             return None
         if boot > node.newest_boot:
-            if node.newest_boot >= 0:
+            if node.newest_boot < 0 and (self._start is None or not node.is_up):
+                node.told = boot
+            else:
                 self._inquire(node.node_id, 0.0)
             node.newest_boot = boot
-        # A stream that was not there when we began is wanted from its beginning, and so is a later boot.
-        is_new = node.at_begin is not None and batch.stream not in node.at_begin and self._start is None
-        is_searched = stream.search is not None and stream.search.boot == boot
-        return self._add_boot(stream, boot, batch.seq if is_searched or (is_first and not is_new) else 0)
+        return self._add_boot(stream, boot, batch.seq if is_first and not self._is_new(node, batch.stream) else 0)
 
     def _keeps(self, node: _Node, name: str, extents: list[Extent], now: float) -> None:
         """Take which samples of a stream a node keeps."""
         stream = node.streams.get(name)
         if stream is None:
-            if self._start is None and (node.at_begin is None or name in node.at_begin):
+            if not self._is_new(node, name):
                 return  # not heard yet, and there before us: it begins with the first sample heard
-            stream = self._add_stream(node, name)
-        start = self._start_of(node, name)
-        if isinstance(start, Since) and not (stream.opened and stream.accounts):
-            if stream.search is None:
-                stream.open_at(extents, start.t)
-        else:
-            for extent in extents:
-                if stream.accounts or start is not None or extent.boot >= node.begun_at:
-                    self._extent(node, stream, extent, now)
+            stream = self._add_stream(node, name, boot=0)
+        for extent in extents:
+            is_wanted = stream.since_t is None or extent.last_t >= stream.since_t or extent.boot in stream.accounts
+            if is_wanted and extent.boot >= stream.done:
+                self._extent(node, stream, extent, now)
         self.wanting[node.node_id] = None
 
     def _extent(self, node: _Node, stream: _Stream, extent: Extent, now: float) -> None:
-        if stream.is_past(extent.boot):
-            return
         account = stream.accounts.get(extent.boot) or self._add_boot(stream, extent.boot, 0)
         end = extent.last_seq + 1
-        if extent.boot < node.newest_boot:
+        if extent.boot < node.newest_boot or account.since_t is not None:
             account.exists(end)
         elif end > account.next:
             self._announced.append((now + GRACE_S, node.node_id, account, end))
@@ -621,8 +553,8 @@ class _Asked(msgspec.Struct, kw_only=True):
     want: MissingSamples
     follower: StreamFollower
     waiting: PendingRequest
+    asked: datetime
     deadline: float
-    heard: bool = False
 
 
 class _Pause:
@@ -645,7 +577,6 @@ class Resend:
         self._asker, self._pending, self._clock = asker, pending, clock
         self._open: dict[NodeId, _Asked] = {}
         self._pauses: dict[NodeId, _Pause] = {}
-        self._asked_at: dict[NodeId, float] = {}
         self._followers: Sequence[StreamFollower] = ()
         self._linked = False
         self.due_at: float | None = None
@@ -662,12 +593,6 @@ class Resend:
         self._pauses.pop(node_id, None)
         self._forget(node_id)
 
-    def node_heard(self, node_id: NodeId) -> None:
-        """Note a sign of life of a node."""
-        asked = self._open.get(node_id)
-        if asked is not None:
-            asked.heard = True
-
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def look(self, followers: Sequence[StreamFollower], now: float) -> None:
@@ -681,15 +606,15 @@ class Resend:
         for node_id, asked in list(self._open.items()):
             if now >= asked.deadline:
                 self._forget(node_id)
-                self._failed(asked.want, "it did not answer", counts=asked.heard)
+                node = self._asker.roster.get(node_id, Moment.now())
+                was_heard = node is not None and node.last_seen is not None and node.last_seen >= asked.asked
+                self._failed(asked.want, "it did not answer", counts=was_heard)
         paused = {node_id: pause.until for node_id, pause in self._pauses.items() if pause.until > now}
-        waiting = (
-            {node_id for follower in followers for node_id in follower.wanting} - paused.keys() - self._open.keys()
-        )
-        for node_id in sorted(waiting, key=lambda node_id: self._asked_at.get(node_id, 0.0)):
+        for node_id in dict.fromkeys(node_id for follower in followers for node_id in follower.wanting):
             if len(self._open) >= NODES_AT_ONCE or not self._linked:
                 break
-            self._ask(node_id, now)
+            if node_id not in paused and node_id not in self._open:
+                self._ask(node_id, now)
         dues = (asked.deadline for asked in self._open.values())
         self.due_at = min((*dues, *paused.values()), default=None)
 
@@ -705,13 +630,15 @@ class Resend:
                 stream=want.stream,
                 first_seq=want.first_seq,
                 last_seq=want.last_seq,
+                since_t=want.since_t,
             )
             if not self._asker.dialect.encode(request):
                 self._cannot(node_id, "this wire has no word for it")
                 return
-            self._asked_at[node_id] = now
             waiting = self._asker.tell(request, [node_id], on_answer=self._on_answer)
-            self._open[node_id] = _Asked(want=want, follower=follower, waiting=waiting, deadline=now + REPLY_WITHIN_S)
+            self._open[node_id] = _Asked(
+                want=want, follower=follower, waiting=waiting, asked=utc_now(), deadline=now + REPLY_WITHIN_S
+            )
             return
 
     # --- answers -----------------------------------------------------------------------------------------------------
@@ -740,29 +667,31 @@ class Resend:
             return
         batches = [batch.part(want.first_seq, want.last_seq) for batch in reply.as_batches()]
         batches = [batch for batch in batches if batch.t]
-        had_room = self._deliver(asked.follower, batches)
-        if want.probe:
-            asked.follower.probed(want, batches[0].t[0] if batches else None)
-            self._pauses.pop(node_id, None)
-            return
-        if not (had_room or asked.follower.is_full):  # a full consumer asks again once there is room
-            self._failed(want, NO_ROOM, counts=False)
-            return
         end = want.last_seq + 1 if reply.next_seq is None else min(reply.next_seq, want.last_seq + 1)
-        sent_to = max((batch.last_seq + 1 for batch in batches), default=want.first_seq)
         if want.boot >= max((one.newest_boot(node_id) for one in self._followers), default=-1):
             # Of the running boot the node still writes: only samples before a written one are gone.
             written_to = (reply.last_seq if reply.last_seq is not None else -1) + 1
+            sent_to = max((batch.last_seq + 1 for batch in batches), default=want.first_seq)
             end = min(end, max(written_to, sent_to))
-        if end <= want.first_seq:
+        begin = want.first_seq
+        if want.since_t is not None:
+            # A node that does not know the field sends older samples, too.
+            numbered = ((seq, t) for batch in batches for seq, t in enumerate(batch.t, batch.seq))
+            begin = next((seq for seq, t in numbered if t >= want.since_t), end)
+            asked.follower.begins(want, begin, is_known=begin < end or end > want.last_seq)
+        had_room = self._deliver(asked.follower, batches)
+        if not (had_room or asked.follower.is_full):  # a full consumer asks again once there is room
+            self._failed(want, NO_ROOM, counts=False)
+        elif end <= want.first_seq:
             self._failed(want, NOT_KEPT, counts=True)
-            return
-        if batches or reply.next_seq is None or end - want.first_seq > FEW_PASSED:
-            self._pauses.pop(node_id, None)
-        else:  # a node that passes over sample after sample must not keep us busy
-            self._failed(want, NOT_KEPT, counts=False)
-        too_old = reply.oldest_seq is None or reply.oldest_seq > want.first_seq
-        self._gone(want, TOO_OLD if too_old else NOT_KEPT, _left_out(want.first_seq, end, batches))
+        else:
+            if batches or reply.next_seq is None or end - want.first_seq > FEW_PASSED:
+                self._pauses.pop(node_id, None)
+            else:  # a node that passes over sample after sample must not keep us busy
+                self._failed(want, NOT_KEPT, counts=False)
+            too_old = reply.oldest_seq is None or reply.oldest_seq > begin
+            wanted = msgspec.structs.replace(want, since_t=None)
+            self._gone(wanted, TOO_OLD if too_old else NOT_KEPT, _left_out(begin, end, batches))
 
     def _deliver(self, asking: StreamFollower, batches: Sequence[Batch]) -> bool:
         """Hand a page to all followers; return whether the one that asked had room for any of it."""
@@ -783,11 +712,7 @@ class Resend:
         if pause.tries >= MAX_TRIES:
             # Not begun anew: a node that has not answered so often is not waited for as long the next time.
             pause.tries = MAX_TRIES - 1
-            if want.probe:
-                for follower in self._followers:
-                    follower.probed(want, None)
-            else:
-                self._gone(want, f"{reason} ({MAX_TRIES} times)", [(want.first_seq, want.last_seq)])
+            self._gone(want, f"{reason} ({MAX_TRIES} times)", [(want.first_seq, want.last_seq)])
 
     def _gone(self, want: MissingSamples, reason: str, ranges: Sequence[tuple[int, int]]) -> None:
         if not ranges:
@@ -810,7 +735,7 @@ class Resend:
     def _forget(self, node_id: NodeId) -> None:
         asked = self._open.pop(node_id, None)
         if asked is not None:
-            self._pending.close(asked.waiting, taken=True)
+            self._pending.close(asked.waiting)
 
 
 def _left_out(first: int, end: int, batches: Iterable[Batch]) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ _LONGEST_ID = "n" * 64
 
 
 class Connection(BrokerConnection):
-    """The connection of one researcher process, subscribed to what is wanted at the moment."""
+    """The connection of one researcher process, with subscriptions that change."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Connection(BrokerConnection):
 
     @property
     def problem(self) -> str:
-        """What went wrong last, also when all is well again; empty when nothing did."""
+        """The last error, also when all is well again; empty if there was none."""
         return self.flapping or str(self.last_error or "")
 
     def open(self) -> None:
@@ -103,7 +103,7 @@ class Dialect:
     def encode(self, request: Request) -> tuple[bytes, ...]:
         """Write a request, as messages that follow each other; none where this wire has no word for it.
 
-        Raises InvalidMessageError for what does not fit into a message.
+        Raises InvalidMessageError for a request that does not fit into a message.
         """
         payload = codec.encode(request)
         if len(payload) > codec.MAX_PAYLOAD_BYTES - 2 * len(_LONGEST_ID):

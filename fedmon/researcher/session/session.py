@@ -74,7 +74,7 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session:
-    """Makes, starts and stops the parts of one `Federation`, and gives them what arrives, on the inbox's thread.
+    """Makes, starts and stops the parts of one `Federation`, and gives them the messages, on the inbox's thread.
 
     `on`, `forget` and `status` are safe from any thread.
     """
@@ -115,7 +115,7 @@ class Session:
             researcher_id=self.researcher_id,
             instance=self.instance,
             timeout_s=timeout_s,
-            on_ended=self.replies.ended,
+            keep=self.replies.keep,
         )
         self.decisions = Announcements(PlanDecision, self.asker, self.replies, self.dispatcher)
         self.job_outcomes = Announcements(JobOutcome, self.asker, self.replies, self.dispatcher)
@@ -163,7 +163,7 @@ class Session:
         """Give the leases back, after the thread of the inbox has ended; return the last message to send.
 
         It goes to ourselves, and the broker's word that it has it means that it has everything before it too: a socket
-        that is closed with something unread in it makes the broker forget what it has not read yet.
+        that is closed with unread bytes makes the broker forget messages that it has not read yet.
         """
         if not self.connection.is_connected:
             return None
@@ -252,7 +252,7 @@ class Session:
                 _filters(metrics, self.dialect.metrics_filter) | _filters(logs, self.dialect.logs_filter)
             )
 
-    # --- what arrives, on the inbox's thread -------------------------------------------------------------------------
+    # --- messages, on the inbox's thread -----------------------------------------------------------------------------
 
     def _message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001 - as `Inbox` hands it over
         address = _parsed(topic)
@@ -287,7 +287,7 @@ class Session:
             self.tally.count("messages on a foreign topic", topic)
 
     def _is_from(self, address: Address, message: Any) -> bool:
-        """Tell whether a message is from whom its topic names, and for us; if not it is counted."""
+        """Tell whether a message is from the sender in its topic, and for us; if not it is counted."""
         if address.node_id is None and self._is_strict:
             self.tally.count("messages without a sender in their topic", message.node_id)
         elif address.node_id not in (None, message.node_id):
@@ -339,7 +339,7 @@ class Session:
             self._marker = new_id().encode()
             self.connection.publish(self._marker_topic, self._marker)
             if self._greeting is not None:
-                self.pending.close(self._greeting, taken=True)
+                self.pending.close(self._greeting)
             self._greeting = self.asker.tell(self.asker.request(Ping), None)
             self.runs.may_have_missed(None)
         else:
@@ -355,10 +355,8 @@ class Session:
         verdict, waiting = self.pending.match(reply)
         match verdict:
             case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply | JobsReply):
-                # These are never taken up later: what is missing is asked for anew.
+                # These are never taken up later: missing samples are asked for anew.
                 self.tally.count("late answers about metrics and jobs", quiet=True)
-            case ReplyMatch.MATCHED if waiting is not None and waiting.kept:
-                self.replies.watch(waiting)
             case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
                 self.tally.count(f"{verdict.value} replies", quiet=True)
                 if isinstance(reply, Error):
@@ -395,7 +393,6 @@ class Session:
             self.dispatcher.call(subscription, (telemetry,), urgent=False, size_bytes=weight)
 
     def _heard(self, node_id: NodeId, *, revives: bool) -> None:
-        self.consumers.node_heard(node_id)
         change = self.roster.heard(node_id, now=Moment.now(), revives=revives)
         if change is not None:
             self._changed(change)
@@ -414,7 +411,7 @@ class Session:
         self._tell("presence", node)
 
     def _tick(self) -> float:
-        """Do what is due; return in how many seconds to be called again."""
+        """Run the jobs that are due; return in how many seconds to be called again."""
         now = time.monotonic()
         if self.roster.settling.check(now):
             for waiting in self.pending.all_open():
@@ -438,7 +435,7 @@ def claim_instance(folder: Path, researcher_id: str, *, wanted: str | None) -> t
     if wanted not in (None, MAIN_INSTANCE):
         return InstanceId(wanted), None
     try:
-        # What is kept is bounded by `Replies`; the file has room for what callers still wait for as well.
+        # `Replies` bounds the kept ones; the file has room for as many on their way.
         return MAIN_INSTANCE, TasksQueue(folder / QUEUES_FOLDER / researcher_id, max_items=2 * MAX_KEPT)
     except FolderInUseError:
         if wanted is not None:

@@ -28,7 +28,7 @@ from fedmon.common.wire.messages import (
     TrainingPlanStatusReply,
 )
 from fedmon.common.wire.samples import AddScalar
-from fedmon.compat.fedbiomed.researcher_dialect import FedBioMedDialect
+from fedmon.compat.fedbiomed.researcher_dialect import FedBioMedDialect, Held, Listed
 from fedmon.researcher.asking.match import Pending, PendingRequest
 from fedmon.researcher.asking.submission import StatusByUrl
 from fedmon.researcher.session.inbox import Tally
@@ -393,3 +393,16 @@ def test_a_log_record_is_read_with_its_level_and_logger(talk: Talk) -> None:
         "disk is nearly full",
     )
     assert odd.level == "INFO"
+
+
+def test_what_nobody_takes_is_bounded_in_size_and_age() -> None:
+    large, old = Held(max_bytes=100), Held(held_s=10.0)
+    said = Listed(by_tags=False, success=True, datasets=[])
+
+    for number in range(1000):
+        large.add(NodeId(f"invented-{number}"), said, size_bytes=30, at=0.0)
+        old.add(NodeId(f"invented-{number}"), said, size_bytes=30, at=5.0 * number)
+
+    for held in (large, old):
+        kept = [number for number in range(1000) if held.take(NodeId(f"invented-{number}"), since=0.0)]
+        assert kept == [997, 998, 999]

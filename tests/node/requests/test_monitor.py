@@ -145,6 +145,19 @@ def test_a_part_is_sent_without_its_surroundings(node: Node) -> None:
     assert seqs(received(node.pages(first_seq=95, last_seq=2**63 - 1))) == [95, 96, 97, 98, 99]
 
 
+@pytest.mark.parametrize(
+    ("since_t", "begins"), [(-1.0, 0), (37.5, 38), (99.0, 99), (100.5, 101), (103.0, None)], ids=str
+)
+def test_pages_begin_with_the_first_sample_that_is_not_older(node: Node, since_t: float, begins: int | None) -> None:
+    keep(node, *(wide(first, 2) for first in range(0, 100, 10)))
+    wait_until(lambda: node.recorder and node.recorder.counts()[RECORDED] == 100)
+    keep(node, wide(100, 2, 3))
+
+    pages = node.pages(boot=1, since_t=since_t)
+
+    assert seqs(received(pages)) == ([] if begins is None else list(range(begins, 103)))
+
+
 def test_without_a_boot_the_newest_is_sent(node: Node) -> None:
     keep(node, batch(0), batch(0, 4, boot=3), batch(0, 7, boot=2, stream="user"))
 

@@ -366,16 +366,6 @@ def test_what_is_wrong_or_not_for_us_is_logged_and_ignored(
     assert f"message on topic {topic!r} ignored" in caplog.text
 
 
-def test_a_message_of_our_own_wire_can_be_handed_in_as_well(open_requests: Open) -> None:
-    requests = open_requests()
-
-    requests.on_message(late_pong(1), "general/researcher")
-    requests.on_message(late_pong(2), "general/researcher/alice/main/a")
-    wait_until(lambda: requests.queue.qsize() == 2)
-
-    assert sequences(requests.get_messages()) == [1, 2]
-
-
 @pytest.mark.parametrize("topic", ["general/logger", "general/logger/x"])
 def test_a_nodes_log_is_one_record_on_one_line_with_its_level(
     open_requests: Open, caplog: pytest.LogCaptureFixture, topic: str

@@ -133,16 +133,6 @@ def test_without_a_connection_nothing_is_sent_and_it_is_logged(
     assert not messaging.is_failed()
 
 
-def test_a_lost_connection_comes_back_by_itself(mosquitto: Broker, messaging: Messaging) -> None:
-    messaging.start()
-    mosquitto.kill()
-    wait_until(lambda: not messaging.is_connected())
-
-    mosquitto.start()
-
-    wait_until(messaging.is_connected, 5)
-
-
 def test_start_can_block_until_stop(messaging: Messaging) -> None:
     blocked = threading.Thread(target=messaging.start, kwargs={"block": True})
     blocked.start()

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from fedmon.common.clock import seconds_from_now, utc_now
+from fedmon.common.clock import utc_now
 from fedmon.common.store.queue import TasksQueue
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import ApprovalReply, Ping, PlanDecision, PlanStatus, Pong
-from fedmon.researcher.asking.match import Pending, PendingRequest
-from fedmon.researcher.replies.queue import TAKEN_SOON_S, Replies
+from fedmon.common.wire.messages import ApprovalReply, PlanDecision, PlanStatus, Pong
+from fedmon.researcher.replies.queue import MAX_KEPT_BYTES, Replies
 from fedmon.researcher.session.inbox import Tally
-from tests.support.waiting import stays, wait_until
+from tests.support.waiting import wait_until
 
 Keep = Callable[..., Replies]
 
@@ -70,16 +68,6 @@ def keep(tmp_path: Path) -> Iterator[Keep]:
 
 def sequences(replies: Replies, **options: Any) -> list[int]:
     return [one.message.sequence for one in replies.take(**options) if isinstance(one.message, Reply)]
-
-
-def waiting_for(pending: Pending, number: int = 1) -> tuple[PendingRequest, list[Pong]]:
-    request = Ping(researcher_id="alice", id="asked", session=pending.session, sequence=1, expires=seconds_from_now(60))
-    waiting = PendingRequest(request, kept=True)
-    pending.open(waiting)
-    answers = [pong(1, id="asked", session=pending.session, node_id=f"n{one}") for one in range(number)]
-    for answer in answers:
-        pending.match(answer)
-    return waiting, answers
 
 
 def test_what_is_kept_is_taken_in_order_and_once(keep: Keep) -> None:
@@ -133,49 +121,6 @@ def test_what_nobody_took_is_there_for_the_next_process_in_order(keep: Keep) -> 
     assert sequences(second) == [3, 4]
 
 
-def test_a_caller_that_takes_its_answers_soon_never_makes_the_disk_write(keep: Keep, tmp_path: Path) -> None:
-    replies, pending = keep(), Pending("s")
-    before = disk(tmp_path)
-    waiting, answers = waiting_for(pending, 3)
-    replies.watch(waiting)
-
-    pending.close(waiting, taken=True)
-    replies.ended(waiting, answers)
-
-    assert stays(lambda: disk(tmp_path) == before, 3 * TAKEN_SOON_S)
-    assert len(replies) == 0
-
-
-def test_answers_of_a_long_wait_are_on_disk_but_for_nobody_else(keep: Keep, tmp_path: Path) -> None:
-    replies, pending = keep(), Pending("s")
-    waiting, answers = waiting_for(pending, 3)
-    replies.watch(waiting)
-    written = wait_until(lambda: rows(tmp_path) == 3)
-
-    taken_by_others = replies.take()
-    pending.close(waiting, taken=True)
-    replies.ended(waiting, answers)
-
-    assert written
-    assert taken_by_others == []
-    wait_until(lambda: rows(tmp_path) == 0)
-
-
-def test_answers_of_a_caller_that_was_interrupted_are_kept(keep: Keep, tmp_path: Path) -> None:
-    replies, pending = keep(), Pending("s")
-    waiting, answers = waiting_for(pending, 2)
-    replies.watch(waiting)
-    wait_until(lambda: rows(tmp_path) == 2)
-    third = pong(1, id="asked", session="s", node_id="n2")
-    pending.match(third)
-
-    pending.close(waiting, taken=False)
-    replies.ended(waiting, [*answers, third])
-    wait_until(lambda: len(replies) == 3)
-
-    assert [one.message.node_id for one in replies.take()] == ["n0", "n1", "n2"]
-
-
 def test_a_message_to_be_kept_once_is_known_again_also_by_the_next_process(keep: Keep) -> None:
     heard: list[bool] = []
 
@@ -207,25 +152,6 @@ def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(tmp_path: Path) ->
 
     assert sequences(replies) == [2, 3, 4]
     replies.stop()
-
-
-def test_what_was_handed_over_when_the_process_died_comes_again_and_says_so(tmp_path: Path) -> None:
-    queue = TasksQueue(tmp_path / "queue")
-    died = Replies(queue, tally=Tally())
-    died.start()
-    for number in range(3):
-        died.keep(pong(number))
-    wait_until(lambda: len(died) == 3)
-    died.take(limit=1)
-    # A process that dies writes nothing more.
-    queue.close()
-
-    survivor = Replies(TasksQueue(tmp_path / "queue"), tally=Tally())
-    survivor.start()
-    again = survivor.take()
-
-    assert [one.redelivered for one in again] == [True, False, False]
-    survivor.stop()
 
 
 TAKER = """
@@ -286,29 +212,11 @@ def test_an_entry_that_cannot_be_read_is_counted_and_stops_nothing(tmp_path: Pat
     replies.stop()
 
 
-def disk(tmp_path: Path) -> dict[str, tuple[int, int]]:
-    stats = {path.name: path.stat() for path in (tmp_path / "queue").iterdir()}
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
-
-
-def rows(tmp_path: Path) -> int:
-    with closing(sqlite3.connect(tmp_path / "queue" / "data.db")) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        (table,) = [name for name in tables if name.startswith("queue")]
-        return int(connection.execute(f'SELECT COUNT(*) FROM "{table}"').fetchone()[0])
-
-
 def test_large_replies_make_room_and_decisions_outlast_them(tmp_path: Path) -> None:
-    from fedmon.researcher.replies.queue import MAX_KEPT_BYTES
-
     tally = Tally()
     replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)
     replies.start()
-    decision = PlanDecision(
-        node_id="n", researcher_id="r", id="d", boot=1, plan_id="p", sha256="0" * 64, name="p",
-        status=PlanStatus.APPROVED, decided=utc_now(),
-    )  # fmt: skip
-    replies.keep(decision, only_once=True)
+    replies.keep(decision(), only_once=True)
     large = MAX_KEPT_BYTES // 8
     for number in range(12):
         replies.keep(

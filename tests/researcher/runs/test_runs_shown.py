@@ -14,10 +14,10 @@ import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
-from fedmon.common.wire.runs import JobReport, JobState, Problem, Usage
+from fedmon.common.wire.runs import JobReport, JobState, Problem, Scalar, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.runs import progress
-from fedmon.researcher.runs.states import NodeRun, RunStates, shown_scalars
+from fedmon.researcher.runs.states import NodeRun, Reports, RunStates, shown_scalars
 
 JOB = JobReport(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())
 
@@ -43,6 +43,19 @@ def test_without_a_terminal_each_change_is_a_line(capsys: pytest.CaptureFixture[
         "b: refused (not\\x1b[2J approved)",
         "a: running (the node is unheard)",
     ]
+
+
+def test_the_reports_of_a_training_are_one_data_frame() -> None:
+    reports = Reports(
+        a=[Scalar(number=0, t=1.0, values={"loss": 0.5}, step=0), Scalar(number=1, t=2.0, values={"node": 7.0})],
+        b=[Scalar(number=0, t=1.5, values={"loss": None}, step=0)],
+    )
+
+    framed = reports.to_frame()
+
+    assert list(framed.columns) == ["node", "number", "t", "step", "loss"]
+    assert list(framed["node"]) == ["a", "a", "b"]
+    assert framed.groupby("node")["loss"].min()["a"] == 0.5
 
 
 def test_with_json_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -22,7 +23,6 @@ from fedmon.researcher.samples.resend import (
     TOO_OLD,
     MissingSamples,
     Resume,
-    Since,
     Start,
     StreamFollower,
 )
@@ -141,23 +141,6 @@ def test_what_a_node_tells_of_is_waited_for_a_moment_as_it_may_be_under_way() ->
     assert wanted(one) == (1, 2, 2)
 
 
-def test_a_later_boot_waits_until_the_node_has_told_what_it_keeps_of_the_one_before() -> None:
-    shelf = Shelf()
-    one, asked = follower(shelf)
-    one.answered(keeps((1, 0, 0)), 0.0)
-    one.heard(batch(0), 10)
-    one.heard(batch(0, boot=2), 10)
-
-    before = list(shelf.taken)
-    one.answered(keeps((1, 0, 3), (2, 0, 0)), 1.0)
-    want = wanted(one)
-    one.pulled(batch(1, 3), 10)
-
-    assert (before, want) == ([(1, 0)], (1, 1, 3))
-    assert shelf.taken == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
-    assert asked == [NODE]
-
-
 def test_an_answer_without_extents_of_a_node_that_kept_some_closes_no_boot() -> None:
     shelf = Shelf()
     one, _ = follower(shelf)
@@ -210,56 +193,62 @@ def test_a_stream_that_began_and_ended_unheard_is_wanted_but_none_of_before_we_c
     assert one.want(NODE) == MissingSamples(node_id=NODE, boot=1, stream="job-7", first_seq=0, last_seq=9)
 
 
-def test_the_beginning_is_found_by_asking_for_single_samples() -> None:
+def test_the_beginning_is_asked_for_by_its_time_and_nothing_before_it_is_lost() -> None:
     shelf = Shelf()
-    one, _ = follower(shelf, start=lambda _node, _stream: Since(t=250.0))
+    one, _ = follower(shelf, start=lambda _node, _stream: 250.0)
     one.answered(keeps((1, 0, 99), (2, 10, 99)), 0.0)
+    want = one.want(NODE)
+    assert want == MissingSamples(node_id=NODE, boot=2, stream="host", first_seq=10, last_seq=99, since_t=250.0)
 
-    asked = 0
-    while (want := one.want(NODE)) is not None and want.probe:
-        one.probed(want, 200.0 + want.first_seq)
-        asked += 1
+    one.begins(want, 50, is_known=True)
 
-    assert want is not None
-    assert (want.boot, want.first_seq, want.last_seq) == (2, 50, 99)
-    assert asked <= 7
+    assert one.want(NODE) == msgspec.structs.replace(want, first_seq=50, since_t=None)
+    assert (one.losses, shelf.lost) == ({}, [])
 
 
-def test_live_samples_wait_until_the_beginning_is_found_and_follow_it() -> None:
+def test_live_samples_wait_until_the_beginning_is_known_and_follow_it() -> None:
     shelf = Shelf()
-    one, _ = follower(shelf, start=lambda _node, _stream: Since(t=103.0))
+    one, _ = follower(shelf, start=lambda _node, _stream: 103.0)
     one.heard(batch(8), 10)
     one.answered(keeps((1, 0, 8)), 0.0)
-    while (want := one.want(NODE)) is not None and want.probe:
-        one.probed(want, 100.0 + want.first_seq)
+    want = one.want(NODE)
+    assert want is not None
     waiting = list(shelf.taken)
 
+    one.begins(want, 3, is_known=True)
     one.pulled(batch(3, 5), 10)
 
-    assert (waiting, want and want.first_seq) == ([], 3)
+    assert (waiting, want.first_seq) == ([], 0)
     assert shelf.taken == [(1, seq) for seq in range(3, 9)]
 
 
-def test_a_store_goes_on_at_its_number_and_at_the_beginning_of_later_boots() -> None:
-    one, _ = follower(Shelf(), start=lambda _node, _stream: Resume(boot=3, seq=7))
+def test_a_node_that_goes_before_it_told_what_it_keeps_has_its_samples_delivered() -> None:
+    taken = []
+    for is_told_first in (True, False):
+        shelf = Shelf()
+        one, _ = follower(shelf, start=lambda _node, _stream: 0.0)
+        if is_told_first:
+            one.node_changed(NODE, is_up=False)
+        one.heard(batch(0), 10)
+        one.node_changed(NODE, is_up=False)
+        taken.append(shelf.taken)
 
-    one.answered(keeps((2, 0, 50), (3, 5, 9), (5, 0, 4)), 0.0)
-    first = wanted(one)
-    one.pulled(batch(7, 3, boot=3), 10)
-    one.tick(GRACE_S)
-
-    assert (first, wanted(one)) == ((3, 7, 9), (5, 0, 4))
+    assert taken == [[(1, 0)], [(1, 0)]]
 
 
-def test_what_is_no_longer_kept_is_lost_and_counted_once() -> None:
+def test_a_stream_that_was_not_heard_in_an_earlier_boot_is_wanted_from_there() -> None:
     shelf = Shelf()
-    one, _ = follower(shelf, start=lambda _node, _stream: Resume(boot=1, seq=5))
+    one, asked = follower(shelf, start=lambda _node, _stream: 0.0)
+    one.answered(keeps((1, 0, 0)), 0.0)
+    one.pulled(batch(0), 10)
 
-    for _ in range(2):
-        one.answered(keeps((1, 20, 30)), 0.0)
-    one.tick(GRACE_S)
+    one.heard(batch(0, boot=2, stream="user"), 10)
+    one.answered(keeps((1, 0, 3), (2, 0, 0), stream="user"), 1.0)
 
-    assert (one.losses, shelf.lost, wanted(one)) == ({TOO_OLD: 15}, [(1, 5, 19)], (1, 20, 30))
+    assert asked == [NODE]
+    assert one.want(NODE) == MissingSamples(node_id=NODE, boot=1, stream="host", first_seq=0, last_seq=0, since_t=0.0)
+    assert one.want(NODE) == MissingSamples(node_id=NODE, boot=1, stream="user", first_seq=0, last_seq=3, since_t=0.0)
+    assert shelf.taken == []
 
 
 def test_too_many_gaps_are_given_up_oldest_first() -> None:
@@ -341,7 +330,7 @@ def test_of_too_many_boots_the_oldest_is_given_up_and_the_later_ones_are_deliver
     assert shelf.taken == [(1, 0), (1, 2), (2, 0)]
 
 
-def test_of_too_many_streams_those_of_the_node_known_longest_are_forgotten() -> None:
+def test_of_too_many_streams_the_oldest_of_the_node_known_longest_is_forgotten() -> None:
     shelf = Shelf()
     one, _ = follower(shelf)
     one.heard(batch(0), 10)
@@ -351,11 +340,11 @@ def test_of_too_many_streams_those_of_the_node_known_longest_are_forgotten() -> 
     before = one.pending
 
     one.heard(batch(0, stream="of another node", node_id="b"), 10)
-    of_two = one.pending, one.newest_boot(NODE)
+    of_one = one.pending
     one.heard(batch(3, stream="job-0", node_id="b"), 10)
     one.heard(batch(0, stream="one more", node_id="b"), 10)
 
-    assert (before, of_two) == (2, (0, -1))
+    assert (before, of_one) == (2, 0)
     assert one.pending == 0, "job-0 was the oldest stream of the only node that is left"
     assert len(shelf.taken) == MAX_STREAMS + 2
 
@@ -384,31 +373,12 @@ def test_samples_of_an_older_boot_are_left_out_with_one_warning_where_order_coun
 def test_a_history_begins_with_the_first_sample_kept_that_is_not_older(
     since: float, first: tuple[int, int, int] | None
 ) -> None:
-    one, asked = follower(Shelf(), start=lambda _node, _stream: Since(t=since))
+    one, asked = follower(Shelf(), start=lambda _node, _stream: since)
 
     one.answered(keeps((1, 0, 9), (2, 0, 9)), 0.0)
-    while (want := one.want(NODE)) is not None and want.probe:
-        one.probed(want, 100.0 * want.boot + want.first_seq)
+    want = one.want(NODE)
+    if want is not None:
+        one.begins(want, max(0, math.ceil(since - 100 * want.boot)), is_known=True)
 
     assert wanted(one) == first
     assert asked == []
-
-
-def test_word_of_nodes_streams_and_samples_that_are_not_followed_changes_nothing() -> None:
-    shelf = Shelf()
-    one, _ = follower(shelf, nodes=frozenset({NODE}))
-    one.heard(batch(0), 10)
-    one.heard(batch(2), 10)
-    want = one.want(NODE)
-    assert want is not None
-
-    one.heard(batch(0, node_id="b"), 10)
-    one.node_changed(NodeId("b"), is_up=False)
-    taken = one.pulled(batch(0, node_id="b"), 10)
-    for other in ({"node_id": "b"}, {"stream": "job-1"}, {"boot": 7}):
-        one.gone(msgspec.structs.replace(want, **other), TOO_OLD)
-        one.probed(msgspec.structs.replace(want, **other), 1.0)
-    one.cannot(NodeId("b"), "it keeps no recording")
-
-    assert (taken, shelf.taken, shelf.lost, one.losses) == (True, [(1, 0)], [], {})
-    assert one.want(NODE) == want

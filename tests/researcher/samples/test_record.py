@@ -57,8 +57,12 @@ def test_a_new_store_begins_with_what_nodes_still_keep_and_goes_on(
     assert {request["live"] for request in node.sent("monitor") if request["action"] == "start"} == {False}
 
 
-def test_the_history_is_cut_at_the_time_asked_for(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize("knows_since", [True, False], ids=["a node finds the beginning", "an older node"])
+def test_the_history_is_cut_at_the_time_asked_for(
+    mosquitto: Broker, federate: Open, tmp_path: Path, knows_since: bool
+) -> None:
     with RecordingNode(mosquitto.port, "a", page=50) as node:
+        node.knows_since = knows_since
         node.sample(300, live=False)  # one a second, the first of them 900 s ago
         with (
             federate().record(tmp_path / "some.fedmon", history_s=750.0) as some,
@@ -73,6 +77,10 @@ def test_the_history_is_cut_at_the_time_asked_for(mosquitto: Broker, federate: O
     assert 145 <= first <= 151
     assert [seq for _, _, seq, _ in stored(tmp_path / "some.fedmon")] == list(range(first, 301))
     assert [seq for _, _, seq, _ in stored(tmp_path / "none.fedmon")] == [300]
+    assert (some.counts.lost, none.counts.lost) == (0, 0)
+    of_some = [request for request in node.resends if request["instance"] == "main"]
+    # Four pages of 50 hold what was asked for, from the first request on.
+    assert (len(of_some) <= 4) is knows_since
 
 
 def test_a_store_goes_on_where_it_ended_with_what_happened_meanwhile(

@@ -44,21 +44,6 @@ def test_a_gap_is_pulled_in_pages_and_comes_marked_late(mosquitto: Broker, feder
     assert [(request["first_seq"], request["last_seq"]) for request in node.resends] == [(2, 11), (6, 11), (10, 11)]
 
 
-def test_ordered_waits_for_a_gap_to_be_filled(mosquitto: Broker, federate: Open) -> None:
-    with RecordingNode(mosquitto.port, "a", page=4) as node:
-        watch = federate().monitor(ordered=True)
-        node.wait(lambda: node.leased)
-
-        node.sample(2)
-        for _ in range(3):
-            node.sample(10, live=False)
-            node.sample(2)
-        taken = list(islice(watch, 38))
-
-    assert [seq for _, seq in numbers(taken)] == list(range(38))
-    assert accounts(watch) == (38, 0, 0, 30, 0)
-
-
 def test_one_pull_serves_every_watch_and_each_begins_where_it_began(mosquitto: Broker, federate: Open) -> None:
     with RecordingNode(mosquitto.port, "a") as node:
         federation = federate()

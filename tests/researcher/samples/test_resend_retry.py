@@ -14,7 +14,7 @@ from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
-from fedmon.researcher.roster import Roster
+from fedmon.researcher.roster import Moment, Roster
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
 from fedmon.researcher.samples.resend import (
     HOLD_BYTES,
@@ -23,7 +23,6 @@ from fedmon.researcher.samples.resend import (
     REPLY_WITHIN_S,
     MissingSamples,
     Resend,
-    Since,
     StreamFollower,
 )
 from fedmon.researcher.session.connection import Connection, Dialect
@@ -83,7 +82,7 @@ class Bench:
             pending=self.pending,
             roster=Roster(),
             timeout_s=1.0,
-            on_ended=lambda _waiting, _replies: None,
+            keep=lambda _reply: None,
         )
         self.resend = Resend(self.asker, self.pending, clock=lambda: self.now)
         self.follower = StreamFollower(
@@ -121,7 +120,7 @@ def test_a_silent_node_that_is_alive_is_asked_again_after_longer_and_longer_paus
     pauses: list[float] = []
     for times in range(1, MAX_TRIES + 1):
         assert bench.look() == times
-        bench.resend.node_heard(NODE)
+        bench.asker.roster.heard(NODE, now=Moment.now(), revives=True)
         assert bench.until_due() == pytest.approx(REPLY_WITHIN_S)
         assert bench.look() == times
         if times < MAX_TRIES:
@@ -200,7 +199,7 @@ def test_what_finds_no_room_while_its_turn_is_not_known_is_not_asked_for_without
         bench.shelf,
         nodes=None,
         ordered=True,
-        start=lambda _node, _stream: Since(t=0.0),
+        start=lambda _node, _stream: 0.0,
         inquire=lambda _node, _at: None,
     )
     bench.follower.heard(_batch(0), HOLD_BYTES)
