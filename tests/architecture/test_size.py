@@ -12,17 +12,17 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (250, 3, 139),
-    "broker": (2012, 11, 1107),
-    "common": (8702, 52, 4967),
-    "compat": (3004, 17, 1960),
-    "demo": (793, 4, 544),
+    ".": (251, 3, 139),
+    "broker": (1997, 11, 1104),
+    "common": (8218, 48, 4669),
+    "compat": (3141, 18, 2026),
+    "demo": (775, 4, 526),
     "doctor": (440, 2, 301),
-    "experiment": (11941, 48, 7896),
-    "node": (27495, 125, 17562),
-    "plan": (1630, 10, 1092),
-    "report": (11582, 53, 7078),
-    "researcher": (9896, 44, 6446),
+    "experiment": (11603, 47, 7664),
+    "node": (26218, 121, 16679),
+    "plan": (1449, 9, 977),
+    "report": (10884, 53, 6702),
+    "researcher": (10211, 46, 6627),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -209,6 +209,9 @@ class RecordingFile:
                         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                         connection.execute(f"PRAGMA user_version = {VERSION}")
                     connection.execute("COMMIT")
+                # The recording of an ended job has no log; a reader may hold it now.
+                with contextlib.suppress(sqlite3.OperationalError):
+                    connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(_OURS).fetchone()
         except BaseException:

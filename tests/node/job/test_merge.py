@@ -88,6 +88,9 @@ def test_the_recording_of_a_jobs_only_host_is_stored_once_until_another_host_com
         merge(folder)
         assert merged(folder) == {node: list(range(100)) for node in nodes}
         assert folder.merged.samefile(folder.recording(host)) == (nodes == ["a"])
+        assert sorted({each.suffix for each in folder.recordings.iterdir()}) == [".fmr"], (
+            "readers leave no log beside it"
+        )
 
 
 def test_what_was_merged_outlives_the_files_of_the_hosts(folder: JobFolder) -> None:
