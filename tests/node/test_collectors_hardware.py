@@ -33,7 +33,7 @@ def cpuinfo_of(tmp_path: Path, text: str) -> dict[str, Any]:
 
 
 def test_a_whole_machine_is_described(tmp_path: Path) -> None:
-    found = hardware(machine_tree(tmp_path), gpus=[{"gpu": "0", "model": "H100"}])
+    found = hardware(machine_tree(tmp_path))
 
     assert (found["sockets"], found["cores"], found["threads"]) == (2, 4, 4)
     assert (found["vendor"], found["model"]) == ("GenuineIntel", "Intel(R) Xeon(R) Gold 6148")
@@ -60,7 +60,6 @@ def test_a_whole_machine_is_described(tmp_path: Path) -> None:
         {"device": f"mlx5_{number}", "model": "MT4115", "link_layers": ["InfiniBand"], "rates": ["100 Gb/sec (4X EDR)"]}
         for number in (0, 1)
     ]
-    assert found["gpus"] == [{"gpu": "0", "model": "H100"}]
     assert (found["kernel"], found["virtualisation"]) == ("5.14.0-362.el9.x86_64", "none")
     assert found["simulated"]
     assert found["python"] == f"{platform.python_implementation()} {platform.python_version()}"

@@ -166,16 +166,6 @@ def test_a_counter_of_32_bits_is_named_and_is_none_when_it_is_full(tmp_path: Pat
     )
 
 
-def test_a_counter_that_passes_32_bits_has_more(tmp_path: Path) -> None:
-    files = old_port_files(port_rcv_data=FULL + 1, port_xmit_data=6, port_rcv_packets=7, port_xmit_packets=8)
-    traffic, ports = collectors(write_tree(tmp_path, files))
-    traffic.collect(at(0))
-    write_tree(tmp_path, {f"{PORT}/counters/port_rcv_data": f"{FULL}\n"})
-    ports.collect(at(20))
-
-    assert traffic.collect(at(20)).values[f"infiniband_receive_bytes_total{HERE}"] == 4 * FULL
-
-
 def test_an_adapter_may_be_pulled_out_and_put_in_again(tmp_path: Path) -> None:
     traffic, ports = collectors(write_tree(tmp_path, port_files() | port_files("mlx5_1")))
     before = traffic.collect(at(0)).values

@@ -73,7 +73,7 @@ def test_a_table_with_a_wrong_row_is_refused_by_name(tmp_path: Path, row: str) -
         factors((OWN + row).splitlines(), "own.csv")
 
 
-@pytest.mark.parametrize("content", [b"", b"region;name\n", b"\xff\xfe\x00", b"x" * 1_048_577, None])
+@pytest.mark.parametrize("content", [b"", b"region;name\n", b"\xff\xfe\x00", None])
 def test_a_table_that_cannot_be_read_stops_nothing_and_is_named(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-
-import pytest
 
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Lane
@@ -66,35 +63,6 @@ def test_files_in_the_devices_folder_are_found_too(tmp_path: Path) -> None:
     (chip / "power1_average").rename(device / "power1_average")
 
     assert hwmon(tree).collect(at(0)).values == {watts("acpi", "power1"): 3.0}
-
-
-@pytest.mark.parametrize("text", ["", "n/a"])
-def test_garbage_is_a_gap_of_that_sensor_alone(tmp_path: Path, text: str) -> None:
-    tree = EnergyTree(tmp_path)
-    tree.chip(0, "one", power1_input=text)
-    tree.chip(1, "two", power1_input=5_000_000)
-    collector = hwmon(tree)
-
-    reading = collector.collect(at(0))
-
-    assert reading.values == {watts("one", "power1"): None, watts("two", "power1"): 5.0}
-    assert reading.reasons[watts("one", "power1")].startswith("failed: ")
-    assert (collector.probe()[watts("one", "power1")] or "").startswith("failed: ")
-    assert collector.probe()[WATTS] is None
-
-
-def test_a_chip_that_is_unplugged_is_named_and_then_gone(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    tree.chip(0, "one", power1_input=1_000_000)
-    collector = hwmon(tree)
-    collector.collect(at(0))
-
-    shutil.rmtree(tree.sys / "class/hwmon/hwmon0")
-    unplugged, gone = collector.collect(at(10)), collector.collect(at(20))
-
-    assert unplugged.values == {watts("one", "power1"): None}
-    assert unplugged.reasons[watts("one", "power1")].startswith("not found: ")
-    assert gone.values == {}
 
 
 def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:

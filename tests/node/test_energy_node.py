@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-
-import pytest
 
 from fedmon.common.metrics.table import metric_of
 from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Why
+from fedmon.node.collectors.base import Lane
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
 
@@ -119,24 +116,6 @@ def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(t
     assert after.values == {JOULES: 8.0}
 
 
-def test_gpus_that_cannot_be_asked_this_once_make_a_gap(tmp_path: Path) -> None:
-    tree = two_sockets(EnergyTree(tmp_path))
-    answers: list[Mapping[str, float]] = [{"0": 1.0}, {"0": 1.0}]
-
-    def gpu_energy() -> Mapping[str, float]:
-        if not answers:
-            raise CollectorUnavailableError(Why.FAILED, "the driver is gone")
-        return answers.pop()
-
-    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(), gpu_energy=gpu_energy))
-    node.collect(at(0))
-    node.collect(at(1))
-
-    reading = node.collect(at(2))
-
-    assert reading == ({JOULES: None}, {JOULES: "failed: the driver is gone"})
-
-
 def test_gpus_alone_are_named_as_what_they_are(tmp_path: Path) -> None:
     tree, gpus = EnergyTree(tmp_path), {"0": 100.0}
     meter = EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: gpus)
@@ -157,19 +136,6 @@ def test_a_machine_that_counts_nothing_reports_nothing_and_says_why(tmp_path: Pa
     assert found[2].probe() == {"node_energy_joules_total": meter.no_method}
     assert meter.no_method.startswith("not found: the kernel offers no energy counter")
     assert {reason for name, reason in found[3].probe().items() if not name.endswith("_info")} == {meter.no_method}
-
-
-def test_counters_that_come_later_are_found(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    meter = EnergyMeter(tree.roots, EnergySettings())
-    _, _, node, _ = energy_collectors(meter)
-    node.collect(at(0))
-
-    two_sockets(tree)
-
-    assert node.collect(at(1)).values == {}
-    assert node.collect(at(61)).values == {JOULES: 0.0}
-    assert meter.method == "components"
 
 
 def test_each_series_is_in_the_table(tmp_path: Path) -> None:
@@ -220,41 +186,13 @@ def test_without_a_region_nothing_is_emitted_and_the_reason_says_how_to_set_one(
     assert meter.factor() == {}
 
 
-def test_a_reading_costs_microseconds_not_a_search(tmp_path: Path) -> None:
-    tree = two_sockets(EnergyTree(tmp_path))
-    rapl, *_ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
-    rapl.collect(at(0))
-
-    for folder in tree.powercap.iterdir():  # a search would not find these zones any more
-        (folder / "name").unlink()
-
-    assert rapl.collect(at(1)).values == rapl.collect(at(2)).values
-    assert 'rapl_energy_joules_total{zone="package-0"}' in rapl.collect(at(3)).values
-
-
-@pytest.mark.parametrize("steps_s", [(-86_400.0, 7200.0)])
-def test_steps_of_the_wall_clock_change_nothing(tmp_path: Path, steps_s: tuple[float, float]) -> None:
-    tree = two_sockets(EnergyTree(tmp_path))
-    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
-    values = []
-    for second, step_s in enumerate((0.0, *steps_s)):
-        draw(tree, 10 * second)
-        values.append(node.collect(at(second, t=1_700_000_000.0 + step_s)).values[JOULES])
-
-    assert values == [0.0, 40.0, 80.0]
-
-
 def test_all_collectors_of_a_tick_see_one_reading(tmp_path: Path) -> None:
     tree = two_sockets(EnergyTree(tmp_path))
-    found: list[Collector]
-    meter = EnergyMeter(tree.roots, EnergySettings())
-    found = energy_collectors(meter)
-    rapl, _, node, _ = found
+    rapl, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
     rapl.collect(at(0)), node.collect(at(0))
     draw(tree, 10)
     rapl.collect(at(1))
 
     draw(tree, 500)
 
-    assert isinstance(meter, EnergyMeter)
     assert node.collect(at(1)).values == {JOULES: 40.0}

@@ -61,41 +61,6 @@ def test_every_zone_is_found_under_a_name_of_its_own_and_no_counter_twice(tmp_pa
     assert all("mmio" not in str(found.path) for found in zones)
 
 
-def test_a_zone_that_only_the_second_interface_has_is_kept(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    tree.zone("intel-rapl:0", "package-0", 0)
-    tree.zone("intel-rapl-mmio:0", "package-0", 0)
-    tree.zone("intel-rapl-mmio:0:0", "dram", 0)
-
-    assert [found.name for found in find_zones(tree.sys)] == ["package-0", "package-0-dram"]
-
-
-def test_zones_that_lie_only_below_their_parents_are_found(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    tree.zone("intel-rapl/intel-rapl:0", "package-0", 0)
-    tree.zone("intel-rapl/intel-rapl:0/intel-rapl:0:0", "core", 0)
-
-    assert [found.name for found in find_zones(tree.sys)] == ["package-0", "package-0-core"]
-
-
-def test_the_kernels_links_lead_to_each_zone_once(tmp_path: Path) -> None:
-    tree = EnergyTree(tmp_path)
-    devices = tree.sys / "devices" / "virtual" / "powercap" / "intel-rapl"
-    package = devices / "intel-rapl:0"
-    core = package / "intel-rapl:0:0"
-    core.mkdir(parents=True)
-    for path, name in ((package, "package-0"), (core, "core")):
-        (path / "name").write_text(name)
-        (path / "energy_uj").write_text("5")
-        (path / "device").symlink_to(devices)
-    tree.powercap.mkdir(parents=True)
-    for path in (devices, package, core):
-        (tree.powercap / path.name).symlink_to(path)
-        (path / "subsystem").symlink_to(tree.powercap)
-
-    assert [found.name for found in find_zones(tree.sys)] == ["package-0", "package-0-core"]
-
-
 def test_zones_of_one_interface_with_the_same_name_are_told_apart(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
     tree.zone("intel-rapl:0", "package-0", 0)
@@ -152,7 +117,7 @@ def test_a_counter_that_was_reset_is_a_gap_and_never_a_negative_or_huge_value(
     after = collector.collect(at(3))
 
     assert reset.values == {zone("package-0"): None}
-    assert reset.reasons[zone("package-0")].startswith("failed: the counter went back from 100010000000 to 4000000 uJ")
+    assert reset.reasons[zone("package-0")].startswith("failed: the counter went from 100010000000 to 4000000 uJ")
     assert after.values == {zone("package-0"): 12.0}
     assert after.reasons == {}
 
@@ -185,7 +150,7 @@ def test_a_counter_that_jumps_ahead_as_no_machine_can_is_a_gap(tmp_path: Path) -
     reading = collector.collect(at(1))
 
     assert reading.values == {zone("package-0"): None}
-    assert "jumped by 200000 J" in reading.reasons[zone("package-0")]
+    assert "went from 0 to 200000000000 uJ in 1.0 s; it was reset" in reading.reasons[zone("package-0")]
 
 
 @pytest.mark.parametrize("text", ["", "abc"])
@@ -228,7 +193,7 @@ def test_a_zone_that_is_unplugged_is_named_and_then_gone_and_continues_when_it_i
     assert unplugged.reasons[zone("package-1")].startswith("not found: ")
     assert gone.values == {zone("package-0"): 0.0}
     assert back.values == {zone("package-0"): 0.0, zone("package-1"): None}
-    assert "was away" in back.reasons[zone("package-1")]
+    assert "could not be read before" in back.reasons[zone("package-1")]
     assert on.values == {zone("package-0"): 0.0, zone("package-1"): 6.0}
 
 
@@ -313,7 +278,7 @@ def test_a_user_without_the_right_is_told_how_to_get_it(open_folder: Path) -> No
     start=st.integers(0, RANGE_UJ - 1),
 )
 def test_whatever_a_processor_draws_is_counted_exactly_across_wraps(steps: list[tuple[int, float]], start: int) -> None:
-    counter = EnergyCounter(range_uj=RANGE_UJ, max_watts=1000.0, impossible_watts=10_000.0)
+    counter = EnergyCounter(range_uj=RANGE_UJ, max_watts=1000.0)
     true_uj, mono = start, 0.0
     counter.add(start, mono)
     for drawn_uj, elapsed_s in steps:
@@ -327,7 +292,7 @@ def test_whatever_a_processor_draws_is_counted_exactly_across_wraps(steps: list[
 def test_no_sequence_of_readings_makes_a_counter_fall_or_grow_by_more_than_can_be_drawn(
     readings: list[tuple[int, float]],
 ) -> None:
-    counter = EnergyCounter(range_uj=RANGE_UJ, max_watts=1000.0, impossible_watts=10_000.0)
+    counter = EnergyCounter(range_uj=RANGE_UJ, max_watts=1000.0)
     mono = 0.0
     for raw_uj, elapsed_s in readings:
         before = counter.total_uj

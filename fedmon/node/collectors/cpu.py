@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
+    PROBE,
     KernelFile,
     Reasons,
     SourceCollector,
@@ -40,8 +40,6 @@ _NOT_BUSY = slice(MODES.index("idle"), MODES.index("iowait") + 1)
 _SERIES = tuple(series(SECONDS, mode=mode) for mode in MODES)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CORE = re.compile(rb"^cpu(\d+) (.*)\n", re.MULTILINE)
-_LOOK_AGAIN_S = 60.0
-"""How long a CPU that comes online may be missing from the frequencies."""
 _FREQUENCY = re.compile(rb"^(processor|cpu MHz)[ \t]*:[ \t]*([^\n]*)\n", re.MULTILINE)
 _TOO_MANY = f"{Why.UNSUPPORTED.value}: modes of each CPU are given up to {MAX_BY_MODE} CPUs; more would not fit"
 
@@ -64,8 +62,10 @@ class CpuBusy:
             return None, f"{Why.FAILED.value}: the CPU counters did not advance"
         return round(min(1.0, (busy - earlier[0]) / (total - earlier[1])), 6), ""
 
-    def of(self, ticks: list[int]) -> tuple[float | None, str]:
-        """Return the share for ticks by mode."""
+    def of(self, ticks: list[int], now: Instant) -> tuple[float | None, str]:
+        """Return the share for ticks by mode; a probe begins none."""
+        if now == PROBE:
+            return None, Why.FIRST_SAMPLE.value
         total = sum(ticks)
         return self.between(total - sum(ticks[_NOT_BUSY]), total)
 
@@ -79,13 +79,10 @@ class CpuCollector(SourceCollector):
         self._online = OnlineCpus(sys)
         self._busy = CpuBusy()
 
-    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+    def _read(self, now: Instant) -> tuple[Values, Reasons]:
         text = self._stat.head()
-        try:
-            ticks = _ticks_of(text[4 : text.index(b"\n")])
-        except ValueError:
-            raise garbled(self._stat.path, text) from None
-        share, reason = self._busy.of(ticks)
+        ticks = _ticks_of(text[4 : text.index(b"\n")])
+        share, reason = self._busy.of(ticks, now)
         values: Values = {BUSY: share}
         reasons = {BUSY: reason} if reason else {}
         for key, value in zip(_SERIES, ticks, strict=False):
@@ -96,33 +93,21 @@ class CpuCollector(SourceCollector):
             miss(values, reasons, (COUNT,), error.reason)
         return values, reasons
 
-    def probe(self) -> dict[str, str | None]:
-        """Report whether the counters and the list can be read."""
-        busy, self._busy = self._busy, CpuBusy()  # no share begins with a probe
-        report = super().probe()
-        self._busy = busy
-        return report
-
 
 class OnlineCpus:
     """Counts the online CPUs."""
 
     def __init__(self, sys: Path) -> None:
         self._file = KernelFile(sys / "devices" / "system" / "cpu" / "online", size_bytes=512)
-        self._text, self._count = b"", 0
 
     def count(self) -> int:
         """Return the number of CPUs in a list such as ``0-3,8``. Raises CollectorUnavailableError."""
         text = self._file.head()
-        if text != self._text:
-            try:
-                ranges = [list(map(int, part.split(b"-"))) for part in text.split(b",")]
-            except ValueError:
-                raise garbled(self._file.path, text) from None
-            self._text, self._count = text, sum(each[-1] - each[0] + 1 for each in ranges)
-        if not self._count:
-            raise garbled(self._file.path, text)
-        return self._count
+        try:
+            ranges = [list(map(int, part.split(b"-"))) for part in text.split(b",")]
+        except ValueError:
+            raise garbled(self._file.path, text) from None
+        return sum(each[-1] - each[0] + 1 for each in ranges)
 
     def close(self) -> None:
         """Close the file."""
@@ -137,7 +122,7 @@ class PerCoreCollector(SourceCollector):
         self._stat = KernelFile(proc / "stat")
         self._cores: dict[bytes, _Core] = {}
 
-    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+    def _read(self, now: Instant) -> tuple[Values, Reasons]:
         lines = _CORE.findall(self._stat.read())[:MAX_CORES]
         if not lines:
             raise CollectorUnavailableError(Why.NOT_FOUND, f"{self._stat.path} lists no single CPU")
@@ -147,20 +132,13 @@ class PerCoreCollector(SourceCollector):
         for cpu, line in lines:
             core = self._cores[cpu] = cores.get(cpu) or _Core(cpu.decode())
             ticks = _ticks_of(line)
-            values[core.busy_key], reason = core.busy.of(ticks)
+            values[core.busy_key], reason = core.busy.of(ticks, now)
             if reason:
                 reasons[core.busy_key] = reason
             if len(lines) <= MAX_BY_MODE:
                 for key, value in zip(core.mode_keys, ticks, strict=False):
                     values[key] = value / _TICKS_PER_S
         return values, reasons
-
-    def probe(self) -> dict[str, str | None]:
-        """Report whether there are such lines, and whether they are few enough for each mode."""
-        cores, self._cores = self._cores, {}  # no share begins with a probe
-        report = super().probe()
-        self._cores = cores
-        return report
 
 
 class _Core:
@@ -183,13 +161,11 @@ class FrequencyCollector(SourceCollector):
         self._cpus = sys / "devices" / "system" / "cpu"
         metrics = (*FREQUENCIES, CORE_FREQUENCY) if per_core else FREQUENCIES
         super().__init__("frequency", Lane.MEDIUM, metrics, where=self._cpus)
-        self._cpuinfo = KernelFile(proc / "cpuinfo", size_bytes=65_536)
+        self._cpuinfo = KernelFile(proc / "cpuinfo")
         self._per_core = per_core
-        self._files: dict[str, str] = {}
-        self._look_again = -math.inf
 
-    def _read(self, now: Instant) -> tuple[Values, Reasons]:
-        found, reasons = self._found(now)
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        found, reasons = self._found()
         known = found.values()
         if not found:
             return dict.fromkeys(FREQUENCIES), dict.fromkeys(FREQUENCIES, next(iter(reasons.values()))) | reasons
@@ -200,22 +176,16 @@ class FrequencyCollector(SourceCollector):
             return values, reasons
         return values, {}
 
-    def _found(self, now: Instant) -> tuple[dict[str, int], Reasons]:
+    def _found(self) -> tuple[dict[str, int], Reasons]:
         """Return the frequency of each CPU in hertz, and the reason of each unknown series."""
-        if now.mono >= self._look_again or now.mono == 0.0:
-            files = {name[3:]: f"{self._cpus}/{name}/cpufreq/scaling_cur_freq"
-                     for name in entries_or_none(self._cpus, r"cpu\d+")}  # fmt: skip
-            self._files = {cpu: path for cpu, path in files.items() if os.path.lexists(path)}
-            self._look_again = now.mono + _LOOK_AGAIN_S
         found: dict[str, int] = {}
         reasons: Reasons = {}
-        for cpu, path in self._files.items():
+        for name in entries_or_none(self._cpus, r"cpu\d+"):
             try:
-                found[cpu] = read_number(path) * 1000
+                found[name[3:]] = read_number(f"{self._cpus}/{name}/cpufreq/scaling_cur_freq") * 1000
             except CollectorUnavailableError as error:
-                self._look_again = -math.inf
                 if not error.is_lack:
-                    reasons[series(CORE_FREQUENCY, cpu=cpu)] = error.reason
+                    reasons[series(CORE_FREQUENCY, cpu=name[3:])] = error.reason
         if not found and not reasons:
             found = self._found_in_cpuinfo()
         return found, reasons

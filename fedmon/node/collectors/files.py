@@ -21,6 +21,8 @@ READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 LONGEST_TEXT = 128
 """Bound of a device's name or label, in characters."""
+PROBE = Instant(t=0.0, mono=0.0)
+"""The instant of a reading for a report."""
 
 _MAX_BYTES = 65_536
 _OF_THE_KERNEL = ("/proc/", "/sys/")
@@ -61,14 +63,6 @@ class KernelFile:
         except OSError as error:
             raise self._unavailable(error) from None
         return text
-
-    def number(self) -> int:
-        """Return the whole number that the file holds. Raises CollectorUnavailableError."""
-        text = self.head()
-        try:
-            return int(text)
-        except ValueError:
-            raise garbled(self.path, text) from None
 
     def close(self) -> None:
         """Close the file; the next read opens it again."""
@@ -124,7 +118,7 @@ class SourceCollector:
     def probe(self) -> dict[str, str | None]:
         """Map each metric, and each failing series, to None if it is measured, else to the reason."""
         try:
-            values, reasons = self._checked(Instant(t=0.0, mono=0.0))
+            values, reasons = self._checked(PROBE)
         except CollectorUnavailableError as error:
             return dict.fromkeys(self._metrics, error.reason)
         first: dict[str, str | None] = {}

@@ -6,7 +6,7 @@ import functools
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.files import (
     LONGEST_TEXT,
+    PROBE,
     KernelFile,
     entries,
     entries_or_none,
@@ -26,7 +27,6 @@ from fedmon.node.collectors.infiniband import Ports
 from fedmon.node.collectors.kernel import SECTOR_BYTES, NumaCollector, choose_disks, choose_interfaces, memory_collector
 
 _ValueT = TypeVar("_ValueT")
-_NOW = Instant(t=0.0, mono=0.0)
 
 INFO = "host_hardware_info"
 INFO_LABELS = (
@@ -58,12 +58,12 @@ _HYPERVISORS = {
 }
 
 
-def hardware(roots: Roots = THIS_MACHINE, *, gpus: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
     """Describe the machine whose files lie under ``roots`` as a document; takes milliseconds, so do it once.
 
-    ``gpus`` describes each GPU; None if they were not looked for. Unknown fields are None; ``reasons`` says why, by the
-    field's name, or by a name such as ``disks.sda.model``. ``notes`` holds cautions. ``simulated`` is true if the files
-    are not those of this process's machine. ``threads`` counts all CPUs of the kernel, online or not.
+    Unknown fields are None; ``reasons`` says why, by the field's name, or by a name such as ``disks.sda.model``.
+    ``notes`` holds cautions. ``simulated`` is true if the files are not those of this process's machine. ``threads``
+    counts all CPUs of the kernel, online or not.
     """
     reasons: dict[str, str] = {}
     notes: dict[str, str] = {}
@@ -72,9 +72,6 @@ def hardware(roots: Roots = THIS_MACHINE, *, gpus: Sequence[Mapping[str, Any]] |
     found["disks"] = _devices(roots.sys / "block", choose_disks, _disk, "disks", reasons)
     found["network"] = _devices(roots.sys / "class" / "net", choose_interfaces, _interface, "network", reasons)
     found["infiniband"] = _adapters(roots.sys / "class" / "infiniband", reasons)
-    found["gpus"] = None if gpus is None else [dict(gpu) for gpu in gpus]
-    if gpus is None:
-        reasons["gpus"] = "not found: GPUs were not looked for"
     _system(roots, found, reasons)
     return {**found, "reasons": reasons, "notes": notes}
 
@@ -109,7 +106,7 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     """Describe memory and swap, and the NUMA nodes."""
     collector = memory_collector(roots.proc)
     report = collector.probe()
-    values = collector.collect(_NOW).values if None in report.values() else {}
+    values = collector.collect(PROBE).values if None in report.values() else {}
     for field, metric in (("memory_bytes", "host_memory_total_bytes"), ("swap_bytes", "host_swap_total_bytes")):
         found[field] = values.get(metric)
         if found[field] is None:
@@ -118,7 +115,7 @@ def _memory(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     nodes = _read(lambda: entries(folder, r"node\d+"), "numa", reasons)
     found["numa"] = nodes
     if nodes is not None:
-        memory = NumaCollector(sys=roots.sys).collect(_NOW).values
+        memory = NumaCollector(sys=roots.sys).collect(PROBE).values
         found["numa"] = [
             {
                 "node": int(name[4:]),
@@ -173,7 +170,7 @@ def _interface(folder: Path, reasons: dict[str, str]) -> dict[str, Any]:
 def _adapters(folder: Path, reasons: dict[str, str]) -> list[dict[str, Any]] | None:
     """Return the RDMA adapters; None if they cannot be listed."""
     try:
-        ports = Ports(folder).look(_NOW)
+        ports = Ports(folder).look(PROBE)
     except CollectorUnavailableError as error:
         if error.is_lack:
             return []

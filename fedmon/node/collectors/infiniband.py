@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +12,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.files import (
-    KernelFile,
+    PROBE,
     Reasons,
     SourceCollector,
     Values,
@@ -57,14 +59,6 @@ LOOK_AGAIN_S = 10.0
 _ACTIVE = (4, 5)
 
 
-class Counter(NamedTuple):
-    """One traffic counter of a port; ``file`` is None if the port lacks it, ``is_short`` is true for 32 bits."""
-
-    key: str
-    file: KernelFile | None
-    is_short: bool
-
-
 class Port(NamedTuple):
     """One port as of the last look; unknown texts are empty."""
 
@@ -74,8 +68,14 @@ class Port(NamedTuple):
     link_layer: str
     state: str
     rate: str
-    counters: frozenset[str]
-    traffic: dict[str, Counter]
+    counters: Mapping[str, Path]
+    """The file of each counter that the port has, by metric."""
+    is_short: bool
+    """Whether its traffic counters have 32 bits."""
+
+    def series(self, metric: str) -> str:
+        """Return the series of a metric of this port."""
+        return series(metric, device=self.device, port=self.number)
 
     @property
     def inactive(self) -> str:
@@ -100,56 +100,30 @@ class Ports:
 
     def look(self, now: Instant) -> list[Port]:
         """List all ports. Raises CollectorUnavailableError if adapters cannot be listed."""
-        before = {(port.device, port.number): port.traffic for port in self._ports}
         self._ports, self._looked = [], now.mono
         for device in entries(self.folder):
             for number in entries_or_none(self.folder / device / "ports", r"\d+"):
-                self._ports.append(_port(self.folder, device, number, before.get((device, number), {})))
+                self._ports.append(_port(self.folder, device, number))
         del self._ports[MAX_PORTS:]
         return self._ports
 
 
-def _port(root: Path, device: str, number: str, before: dict[str, Counter]) -> Port:
+def _port(root: Path, device: str, number: str) -> Port:
     folder = root / device / "ports" / number
-    listed = frozenset(
-        f"{part}/{name}" for part in ("counters", "counters_ext") for name in entries_or_none(folder / part)
-    )
-    traffic: dict[str, Counter] = {}
-    for metric, name in TRAFFIC.items():
-        path, old = _file_of(folder, name, listed), before.get(metric)
-        if old is not None and old.file is not None and old.file.path == path:
-            is_short = old.is_short and not _is_wide(path, listed)
-            traffic[metric] = Counter(old.key, old.file, is_short)
-        else:
-            file = None if path is None else KernelFile(path, size_bytes=64)
-            is_short = path is not None and not _is_wide(path, listed)
-            traffic[metric] = Counter(series(metric, device=device, port=number), file, is_short)
+    listed = {f"{part}/{name}" for part in ("counters", "counters_ext") for name in entries_or_none(folder / part)}
+    counters: dict[str, Path] = {}
+    for metric, name in (TRAFFIC | COUNTERS).items():
+        # Preferably of 64 bits, which an older kernel keeps under another name.
+        places = (f"counters_ext/{name}_64", f"counters/{name}_64", f"counters/{name}", f"counters_ext/port_{name}")
+        if (file := next((place for place in places if place in listed), None)) is not None:
+            counters[metric] = folder / file
+    # Files of the second kind exist beside wide counters only.
+    # Source: Linux drivers/infiniband/core/sysfs.c, the groups pma_group and pma_group_ext.
+    is_wide = any(name.endswith("_64") for name in listed) or "counters/unicast_rcv_packets" in listed
+    with contextlib.suppress(KeyError, CollectorUnavailableError):
+        is_wide = is_wide or read_number(counters["infiniband_receive_bytes_total"]) > FULL
     link_layer, state, rate = (text_or(folder / name) for name in ("link_layer", "state", "rate"))
-    return Port(device, number, folder, link_layer, state, rate, listed, traffic)
-
-
-def _file_of(folder: Path, counter: str, listed: frozenset[str]) -> Path | None:
-    """Return the file of a port's counter, preferably of 64 bits, which an older kernel keeps under another name."""
-    names = (
-        f"counters_ext/{counter}_64",
-        f"counters/{counter}_64",
-        f"counters/{counter}",
-        f"counters_ext/port_{counter}",
-    )
-    return next((folder / name for name in names if name in listed), None)
-
-
-def _is_wide(path: Path, listed: frozenset[str]) -> bool:
-    """Tell whether a counter has 64 bits: by its name, by files that exist only beside such counters, or by its value.
-
-    Source of the second: Linux drivers/infiniband/core/sysfs.c, the groups pma_group and pma_group_ext.
-    """
-    if path.name.endswith("_64") or "counters/unicast_rcv_packets" in listed:
-        return True
-    try:
-        return read_number(path) > FULL
-    except CollectorUnavailableError:
-        return False
+    return Port(device, number, folder, link_layer, state, rate, counters, not is_wide)
 
 
 class InfinibandTrafficCollector(SourceCollector):
@@ -167,11 +141,11 @@ class InfinibandTrafficCollector(SourceCollector):
         values: Values = {}
         reasons: Reasons = {}
         for port in self._ports.known(now):
-            for metric, counter in port.traffic.items():
+            for metric in TRAFFIC:
                 try:
-                    values[counter.key] = _traffic(port, metric, counter)
+                    values[port.series(metric)] = _traffic(port, metric)
                 except CollectorUnavailableError as error:
-                    miss(values, reasons, (counter.key,), error.reason)
+                    miss(values, reasons, (port.series(metric),), error.reason)
         return values, reasons
 
     def probe(self) -> dict[str, str | None]:
@@ -180,8 +154,8 @@ class InfinibandTrafficCollector(SourceCollector):
         short = f"{Why.UNSUPPORTED.value}: 64 bits; these 32 stop when they are full"
         if all(reason is not None for reason in report.values()):
             return report
-        counters = [counter for port in self._ports.look(Instant(t=0.0, mono=0.0)) for counter in port.traffic.values()]
-        return {counter.key: short for counter in counters if counter.is_short} | report
+        ports = [port for port in self._ports.look(PROBE) if port.is_short]
+        return {port.series(metric): short for port in ports for metric in TRAFFIC if metric in port.counters} | report
 
 
 class InfinibandPortCollector(SourceCollector):
@@ -212,22 +186,19 @@ class InfinibandPortCollector(SourceCollector):
         values: Values = {}
         reasons: Reasons = {}
         for port in self._ports.look(now):
-            labels = {"device": port.device, "port": port.number}
             for metric, text, parse in ((STATE, port.state, _state), (RATE, port.rate, _rate)):
-                key = series(metric, **labels)
+                key = port.series(metric)
                 try:
                     values[key] = parse(text)
                 except ValueError:
                     miss(values, reasons, (key,), garbled(port.folder, text.encode()).reason)
-            for metric, name in COUNTERS.items():
-                path = _file_of(port.folder, name, port.counters)
-                if path is not None:
-                    key = series(metric, **labels)
-                    try:
-                        values[key] = read_number(path)
-                    except CollectorUnavailableError as error:
-                        miss(values, reasons, (key,), error.reason)
-            info = series(INFO, **labels, link_layer=port.link_layer, state=port.state, rate=port.rate)
+            for metric in COUNTERS.keys() & port.counters.keys():
+                try:
+                    values[port.series(metric)] = read_number(port.counters[metric])
+                except CollectorUnavailableError as error:
+                    miss(values, reasons, (port.series(metric),), error.reason)
+            labels = {"device": port.device, "port": port.number, "link_layer": port.link_layer}
+            info = series(INFO, **labels, state=port.state, rate=port.rate)
             self._infos[info] = 1
         return values, reasons
 
@@ -238,15 +209,16 @@ def infiniband_collectors(*, sys: Path) -> list[InfinibandTrafficCollector | Inf
     return [InfinibandTrafficCollector(ports), InfinibandPortCollector(ports)]
 
 
-def _traffic(port: Port, metric: str, counter: Counter) -> int:
+def _traffic(port: Port, metric: str) -> int:
     """Return octets or packets. Raises CollectorUnavailableError without a link or such a counter."""
     if port.inactive:
         raise CollectorUnavailableError(Why.UNSUPPORTED, port.inactive)
-    if counter.file is None:
+    path = port.counters.get(metric)
+    if path is None:
         raise CollectorUnavailableError(Why.NOT_FOUND, f"{port.folder / 'counters' / TRAFFIC[metric]}")
-    number = counter.file.number()
-    if counter.is_short and number == FULL:
-        raise CollectorUnavailableError(Why.FAILED, f"{counter.file.path}: its 32 bits are full, and it stands still")
+    number = read_number(path)
+    if port.is_short and number == FULL:
+        raise CollectorUnavailableError(Why.FAILED, f"{path}: its 32 bits are full, and it stands still")
     return number * OCTETS_PER_DATA if "bytes" in metric else number
 
 

@@ -11,6 +11,7 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
 from fedmon.node.collectors.files import (
+    PROBE,
     Reasons,
     SourceCollector,
     Values,
@@ -42,15 +43,10 @@ class Sensor(NamedTuple):
 
 
 class Chips:
-    """Lists the sensors of all chips.
-
-    Chips of one name, such as those of two sockets, are distinguished by their device. A chip keeps its label as long
-    as it exists.
-    """
+    """Lists the sensors of all chips; those of one name, as of two sockets, are distinguished by their device."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._labels: dict[tuple[str, str], str] = {}
 
     def sensors(self, kind: str) -> list[Sensor]:
         """Return the sensors with a file such as ``temp1_input``, for the kind ``temp``.
@@ -60,22 +56,20 @@ class Chips:
         # Old drivers keep their files in the folder of the chip's device.
         return [
             sensor
-            for entry, chip in self._named().items()
+            for entry, chip in self.named().items()
             for sensor in _sensors_of(self.folder / entry, chip, kind)
             or _sensors_of(self.folder / entry / "device", chip, kind)
         ]
 
-    def _named(self) -> dict[str, str]:
-        """Map each chip's folder to its label."""
+    def named(self) -> dict[str, str]:
+        """Map each chip's folder to its label. Raises CollectorUnavailableError as `sensors` does."""
         names = {entry: text_or(self.folder / entry / "name", entry) for entry in entries(self.folder)}
-        self._labels = {key: label for key, label in self._labels.items() if names.get(key[0]) == key[1]}
-        taken = Counter([*names.values(), *self._labels.values()])
+        taken, labels = Counter(names.values()), dict[str, str]()
         for entry, name in names.items():
-            if (entry, name) not in self._labels:
-                device = self.folder / entry / "device"
-                label = name if taken[name] == 1 else f"{name}-{device.resolve().name if device.exists() else entry}"
-                self._labels[entry, name] = label if label not in self._labels.values() else f"{label}-{entry}"
-        return {entry: self._labels[entry, name] for entry, name in names.items()}
+            device = self.folder / entry / "device"
+            label = name if taken[name] == 1 else f"{name}-{device.resolve().name if device.exists() else entry}"
+            labels[entry] = label if label not in labels.values() else f"{label}-{entry}"
+        return labels
 
 
 def _sensors_of(folder: Path, chip: str, kind: str) -> list[Sensor]:
@@ -111,7 +105,7 @@ class TemperatureCollector(SourceCollector):
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         folders = entries_or_none(self._chips.folder)
-        if folders != self._looked_at or not now.mono or now.mono >= self._look_again:
+        if folders != self._looked_at or now == PROBE or now.mono >= self._look_again:
             # Names and labels are many more files than temperatures, and stay as they are.
             self._found = self._sensors()
             self._looked_at, self._look_again = folders, now.mono + LOOK_AGAIN_S

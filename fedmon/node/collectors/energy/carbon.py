@@ -17,7 +17,6 @@ TABLE = "carbon_intensity.csv"
 COLUMNS = ("region", "name", "gco2e_per_kwh", "date", "source")
 MAX_GCO2E_PER_KWH = 5000.0
 
-_MAX_BYTES = 1_048_576
 _HOW = 'set [energy] region = "FR" (a code of the table), or gco2e_per_kwh with factor_source and factor_date'
 
 
@@ -91,11 +90,7 @@ def _value(text: str | None) -> float | None:
 
 def _lines(path: Path) -> list[str]:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise CollectorUnavailableError(Why.FAILED, f"{path}: longer than {_MAX_BYTES} bytes")
-        return content.decode("utf-8-sig").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise CollectorUnavailableError(Why.FAILED, f"{path}: is not text in UTF-8") from None
     except OSError as error:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
-from fedmon.node.collectors.files import KernelFile
+from fedmon.node.collectors.files import read_number
 
 SHORTEST_WRAP_S = 60.0
 """No counter wraps faster than this. Source: Intel SDM volume 3B, "RAPL Interfaces": around 60 s at high power."""
 IMPOSSIBLE_WATTS = 10_000.0
-"""A zone of one processor that seems to draw more did not count: its counter was set anew."""
+"""A source that seems to draw more did not count: its counter was set anew."""
 LONGEST_GAP_S = 600.0
 """The energy between two readings of a power that lie further apart is unknown."""
 LOOK_AGAIN_S = 60.0
@@ -53,14 +53,13 @@ class Source(NamedTuple):
 class SourceReading(NamedTuple):
     """Microwatts (None for a counter) and microjoules since the node's start, None if they are not known.
 
-    ``reason`` is that of a missed reading, ``gap`` that of unknown energy since the previous one.
+    ``reason`` is that of a missed reading, or of unknown energy since the previous one.
     """
 
     source: Source
     power_uw: int | None
     total_uj: int | None
     reason: str = ""
-    gap: str = ""
 
 
 class PowerIntegral:
@@ -84,10 +83,6 @@ class PowerIntegral:
         self.total_uj += drawn_uj
         return gap
 
-    def missed(self) -> None:
-        """Note a failed reading, after which the energy is unknown."""
-        self.restart(f"{Why.FAILED.value}: {self._name} could not be read before")
-
     def restart(self, gap: str) -> None:
         """Begin with the next reading, which gives the reason ``gap``."""
         if self._last is not None:
@@ -107,13 +102,9 @@ class EnergyCounter(PowerIntegral):
     and after which time it may have wrapped twice.
     """
 
-    def __init__(self, *, range_uj: int | None, max_watts: float, impossible_watts: float = math.inf) -> None:
+    def __init__(self, *, range_uj: int | None = None, max_watts: float = math.inf) -> None:
         super().__init__("")
-        self.range_uj = range_uj
-        self._max_watts, self._impossible_watts = max_watts, impossible_watts
-
-    def missed(self) -> None:
-        """Note a failed reading: a counter goes on counting meanwhile."""
+        self.range_uj, self._max_watts = range_uj, max_watts
 
     def _between(self, raw_uj: int, before_uj: int, elapsed_s: float) -> tuple[int, str]:
         elapsed_s = max(elapsed_s, _LEAST_ELAPSED_S)
@@ -128,50 +119,36 @@ class EnergyCounter(PowerIntegral):
             across = counted + self.range_uj
             if counted < 0 <= across <= min(self._max_watts * elapsed_s * 1e6, self.range_uj / 2):
                 counted = across
-        if counted < 0:
+        if not 0 <= counted <= IMPOSSIBLE_WATTS * elapsed_s * 1e6:
             return 0, (
-                f"{Why.FAILED.value}: the counter went back from {before_uj} to {raw_uj} uJ; it was reset, and the"
-                " energy since the previous reading is not known"
-            )
-        if counted > self._impossible_watts * elapsed_s * 1e6:
-            return 0, (
-                f"{Why.FAILED.value}: the counter jumped by {counted / 1e6:.0f} J in {elapsed_s:.1f} s,"
-                " more than a machine draws; the energy since the previous reading is not known"
+                f"{Why.FAILED.value}: the counter went from {before_uj} to {raw_uj} uJ in {elapsed_s:.1f} s; it was"
+                " reset, and the energy since the previous reading is not known"
             )
         return counted, ""
 
 
 class _Account:
-    """One source, its open file, and its energy so far."""
+    """One source, and its energy so far."""
 
     def __init__(self, source: Source, energy: PowerIntegral) -> None:
-        self.energy, self.is_gone = energy, False
-        self.move(source)
-
-    def move(self, source: Source) -> None:
-        """Read the source at another place from now on."""
-        self.source, self._file = source, KernelFile(source.path, size_bytes=64)
-        if isinstance(self.energy, EnergyCounter):
-            self.energy.range_uj = source.range_uj
-        self.restart()
+        self.source, self.energy, self.is_gone = source, energy, False
 
     def restart(self) -> None:
         """Forget the previous reading."""
-        self.energy.restart(f"{Why.FAILED.value}: {self.source.name} was away; the energy meanwhile is not known")
+        self.energy.restart(f"{Why.FAILED.value}: {self.source.name} could not be read before")
 
     def read(self, mono: float, hint: str) -> SourceReading:
         """Read the source once."""
         try:
-            number = self._file.number()
+            number = read_number(self.source.path)
         except CollectorUnavailableError as error:
-            self.is_gone = error.why is Why.NOT_FOUND or error.reason.endswith("No such device")
-            self.energy.missed()
-            if self.is_gone:
+            self.is_gone = error.why is Why.NOT_FOUND
+            if self.is_gone or not self.source.counts_energy:  # a counter goes on counting meanwhile
                 self.restart()
             return SourceReading(self.source, None, None, _hinted(error, hint))
         gap = self.energy.add(number, mono)
         power_uw = None if self.source.counts_energy else number
-        return SourceReading(self.source, power_uw, None if gap else self.energy.total_uj, "", gap)
+        return SourceReading(self.source, power_uw, None if gap else self.energy.total_uj, gap)
 
 
 class SourceReader:
@@ -180,16 +157,8 @@ class SourceReader:
     ``find`` lists the sources. ``hint`` says how to get the right to read them.
     """
 
-    def __init__(
-        self,
-        find: Callable[[], list[Source]],
-        *,
-        max_watts: float,
-        impossible_watts: float = math.inf,
-        hint: str = "",
-    ) -> None:
-        self._find, self._hint = find, hint
-        self._max_watts, self._impossible_watts = max_watts, impossible_watts
+    def __init__(self, find: Callable[[], list[Source]], *, max_watts: float, hint: str = "") -> None:
+        self._find, self._hint, self._max_watts = find, hint, max_watts
         self._accounts: dict[tuple[str, bool], _Account] = {}
         self._watched: list[_Account] = []
         self._looked: float | None = None
@@ -213,7 +182,7 @@ class SourceReader:
         found: dict[Source, str | None] = {}
         for source in self._find():
             try:
-                KernelFile(source.path, size_bytes=64).number()
+                read_number(source.path)
                 found[source] = None
             except CollectorUnavailableError as error:
                 found[source] = _hinted(error, self._hint)
@@ -225,13 +194,10 @@ class SourceReader:
         if account is None:
             energy = PowerIntegral(source.name)
             if source.counts_energy:
-                energy = EnergyCounter(
-                    range_uj=source.range_uj, max_watts=self._max_watts, impossible_watts=self._impossible_watts
-                )
+                energy = EnergyCounter(range_uj=source.range_uj, max_watts=self._max_watts)
             account = self._accounts[key] = _Account(source, energy)
-        elif account.source != source:
-            account.move(source)
-        elif account not in self._watched:
+        elif account.source != source or account not in self._watched:
+            account.source = source
             account.restart()
         account.is_gone = False
         return account

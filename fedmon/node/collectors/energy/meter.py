@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from fedmon.common.metrics.series import series
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Roots, Why
 from fedmon.node.collectors.energy.carbon import chosen_factor
-from fedmon.node.collectors.energy.counters import LOOK_AGAIN_S, EnergyCounter, Part
+from fedmon.node.collectors.energy.counters import EnergyCounter, Part
 from fedmon.node.collectors.energy.sources import (
     NO_ZONES,
     hwmon_collector,
@@ -27,10 +26,6 @@ from fedmon.node.collectors.energy.sources import (
 from fedmon.node.collectors.files import KernelFile
 
 logger = logging.getLogger(__name__)
-
-JobCpu = Callable[[], Mapping[str, float]]
-GpuEnergy = Callable[[], Mapping[str, float]]
-GpuShares = Callable[[], Mapping[str, Mapping[str, float | None]]]
 
 _NS = 1_000_000_000
 _MICRO = 1_000_000
@@ -64,9 +59,9 @@ class JobShares:
     """
 
     def __init__(self) -> None:
-        self._jobs: dict[str, _Job] = {}
-        self._busy_ns: int | None = None
-        self._cpu_uj = 0
+        self._job_uj: dict[str, int] = {}
+        self._used_ns: dict[str, int] = {}
+        self._busy_ns = self._cpu_uj = 0
         self._gpu_uj: dict[str, int] = {}
 
     def settle(
@@ -81,67 +76,34 @@ class JobShares:
         """Divide the energy since the previous call; everything but ``gpu_shares`` counts up from some start.
 
         ``cpu_uj`` is shared by CPU time, ``gpu_uj`` of each GPU by ``gpu_shares``: job, GPU, share from 0 to 1. A job
-        gets its CPU time divided by the busy time of the machine, or by the CPU time of all jobs if that is more.
+        gets its CPU time divided by the busy time of the machine, or by the CPU time of all jobs if that is more. One
+        that was not there at the previous call gets nothing yet.
         """
-        cpu_drawn, self._cpu_uj = max(0, cpu_uj - self._cpu_uj), max(cpu_uj, self._cpu_uj)
-        gpu_drawn = {gpu: max(0, uj - self._gpu_uj.get(gpu, 0)) for gpu, uj in gpu_uj.items()}
-        self._gpu_uj |= {gpu: max(uj, self._gpu_uj.get(gpu, 0)) for gpu, uj in gpu_uj.items()}
-        busy_ns = round(busy_s * _NS)
-        last_busy_ns, self._busy_ns = self._busy_ns, busy_ns
-        for name, job in self._jobs.items():
-            if name not in job_cpu_s and job.last_ns is not None:
-                job.last_ns, job.reason = None, f"{Why.NOT_FOUND.value}: job {name} has no CPU time any more"
-        used_ns = {name: self._jobs.setdefault(name, _Job()).used(seconds) for name, seconds in job_cpu_s.items()}
-        if last_busy_ns is None:
-            return
-        if busy_ns < last_busy_ns:
-            for job in self._jobs.values():
-                job.reason = job.reason or f"{Why.FAILED.value}: the machine's CPU time went back"
-            return
-        whole_ns = max(busy_ns - last_busy_ns, sum(used_ns.values()))
-        for name, ns in used_ns.items():
-            if ns:
-                self._jobs[name].total_uj += cpu_drawn * ns // whole_ns
-        for gpu, drawn in gpu_drawn.items():
-            shares = {name: gpu_shares.get(name, {}).get(gpu) or 0.0 for name in used_ns}
-            parts = {name: int(min(share, 1.0) * _NS) for name, share in shares.items() if share > 0}
+        before, self._used_ns = self._used_ns, {name: round(seconds * _NS) for name, seconds in job_cpu_s.items()}
+        grown = {name: max(0, ns - before[name]) for name, ns in self._used_ns.items() if name in before}
+        busy_ns, self._busy_ns = round(busy_s * _NS) - self._busy_ns, round(busy_s * _NS)
+        self._job_uj = dict.fromkeys(job_cpu_s, 0) | self._job_uj
+        cpu_drawn, self._cpu_uj = cpu_uj - self._cpu_uj, cpu_uj
+        whole_ns = max(busy_ns, sum(grown.values()))
+        for name, ns in grown.items():
+            self._job_uj[name] += cpu_drawn * ns // whole_ns if ns else 0
+        for gpu, uj in gpu_uj.items():
+            drawn, self._gpu_uj[gpu] = uj - self._gpu_uj.get(gpu, 0), uj
+            parts = {name: int(min(gpu_shares.get(name, {}).get(gpu) or 0.0, 1.0) * _NS) for name in grown}
             whole = max(_NS, sum(parts.values()))
             for name, part in parts.items():
-                self._jobs[name].total_uj += drawn * part // whole
+                self._job_uj[name] += drawn * part // whole
 
     def of(self, name: str) -> Energy:
         """Return the energy of a job since it was seen first."""
-        job = self._jobs.get(name)
-        if job is None:
-            return Energy(None, f"{Why.NOT_FOUND.value}: job {name} has no CPU time yet")
-        return Energy(None, job.reason) if job.reason else Energy(job.total_uj)
+        if name not in self._used_ns:
+            return Energy(None, f"{Why.NOT_FOUND.value}: job {name} has no CPU time")
+        return Energy(self._job_uj[name])
 
-    def keep(self, names: set[str]) -> None:
-        """Forget every job that is neither named nor running."""
-        self._jobs = {name: job for name, job in self._jobs.items() if job.last_ns is not None or name in names}
-
-
-class _Job:
-    """One job: its energy so far, and its CPU time at the previous call."""
-
-    def __init__(self) -> None:
-        self.total_uj = 0
-        self.last_ns: int | None = None
-        self.reason = ""
-        self._is_known = False
-
-    def used(self, cpu_s: float) -> int:
-        """Return the nanoseconds since the previous call; 0, and a reason, if they are not known."""
-        now_ns = round(cpu_s * _NS)
-        last_ns, self.last_ns, self.reason = self.last_ns, now_ns, ""
-        if last_ns is None:
-            self.reason = f"{Why.FAILED.value}: no CPU time was read before" if self._is_known else ""
-            self._is_known = True
-            return 0
-        if now_ns < last_ns:
-            self.reason = f"{Why.FAILED.value}: the job's CPU time went back from {last_ns / _NS:g} to {cpu_s:g} s"
-            return 0
-        return now_ns - last_ns
+    def forget(self, name: str) -> None:
+        """Drop the account of a job that has ended."""
+        self._job_uj.pop(name, None)
+        self._used_ns.pop(name, None)
 
 
 class BusyCpuTime:
@@ -166,10 +128,11 @@ class BusyCpuTime:
 class EnergyMeter:
     """Reads counters and sensors, and divides the machine's energy among jobs.
 
-    ``job_cpu`` gives the CPU seconds of each running job, ``busy_cpu`` those of the machine (default: /proc/stat),
-    ``gpu_energy`` the joules of each GPU, ``gpu_shares`` the share, 0 to 1, that each job has of each GPU; while it is
-    None the energy of that GPU waits. All are called from the sampler's thread, must not wait, and may raise
-    CollectorUnavailableError. Every method but ``factor`` belongs to the sampler's thread.
+    ``job_cpu`` gives the CPU seconds of each running job, which never go down, ``busy_cpu`` those of the machine
+    (default: /proc/stat), ``gpu_energy`` the joules of each GPU, ``gpu_shares`` the share, 0 to 1, that each job has of
+    each GPU; while it is None the energy of that GPU waits. All are called from the sampler's thread and must not wait;
+    ``busy_cpu`` and ``gpu_shares`` may raise CollectorUnavailableError. Every method but ``factor`` belongs to the
+    sampler's thread.
 
     The ``method`` is chosen once, as soon as there is one, so that a series never changes its meaning; ``no_method`` is
     the reason if there is none. ``no_factor`` is the reason if emissions are not reported.
@@ -180,10 +143,10 @@ class EnergyMeter:
         roots: Roots,
         settings: EnergySettings,
         *,
-        job_cpu: JobCpu | None = None,
+        job_cpu: Callable[[], Mapping[str, float]] = dict,
         busy_cpu: Callable[[], float] | None = None,
-        gpu_energy: GpuEnergy | None = None,
-        gpu_shares: GpuShares | None = None,
+        gpu_energy: Callable[[], Mapping[str, float]] = dict,
+        gpu_shares: Callable[[], Mapping[str, Mapping[str, float | None]]] = dict,
     ) -> None:
         self.rapl = rapl_reader(roots.sys, max_watts=settings.max_zone_watts)
         self.hwmon = hwmon_reader(roots.sys, max_watts=settings.max_zone_watts)
@@ -195,10 +158,8 @@ class EnergyMeter:
         self._sensor_uj: dict[str, int] = {}
         self._cpu_uj = 0
         self._shares = JobShares()
-        self._watched: set[str] = set()
         self._node: tuple[Instant, Energy] | None = None
         self._settled: tuple[Instant, str] | None = None
-        self._looked: float | None = None
         self._method, self.no_method = self._choose()
         self.micrograms_per_kwh: int | None = None
         self.no_factor: str | None = None
@@ -233,13 +194,9 @@ class EnergyMeter:
             self._node = now, self._read(now)
         return self._node[1]
 
-    def watch(self, job_id: str) -> None:
-        """Keep the account of this job until ``forget``, also while no CPU time of it is known."""
-        self._watched.add(job_id)
-
     def forget(self, job_id: str) -> None:
         """Drop a job that has ended."""
-        self._watched.discard(job_id)
+        self._shares.forget(job_id)
 
     def job(self, now: Instant, job_id: str) -> Energy:
         """Return a job's share of the machine's energy since the job was seen first."""
@@ -251,24 +208,15 @@ class EnergyMeter:
         """Return the reason why jobs get no energy; None if they do."""
         if self._method is None:
             return self.no_method
-        if self._job_cpu is None:
-            return f"{Why.UNSUPPORTED.value}: this node watches no jobs"
         try:
             self._busy_cpu()
         except CollectorUnavailableError as error:
             return error.reason
         return None
 
-    @property
-    def has_shares(self) -> bool:
-        """Whether jobs can get energy on this machine."""
-        return self._method is not None and self._job_cpu is not None
-
     def _read(self, now: Instant) -> Energy:
-        """Read all sources of the method; without one, look again every minute or when GPUs have come."""
-        is_due = self._looked is None or not 0 <= now.mono - self._looked < LOOK_AGAIN_S
-        if self._method is None and (is_due or self._has_gpus()):
-            self._looked = now.mono
+        """Read all sources of the method; without one, look again when GPUs have come."""
+        if self._method is None and self._gpu_energy():
             self._method, self.no_method = self._choose()
         if self._method is None:
             return Energy(None, self.no_method)
@@ -277,7 +225,7 @@ class EnergyMeter:
             reasons = self._read_sensors(now)
         else:
             parts = _PARTS.get(self._method, ())
-            reasons = [each.reason or each.gap for each in self.rapl.read(now) if each.source.part in parts]
+            reasons = [each.reason for each in self.rapl.read(now) if each.source.part in parts]
             self._cpu_uj = self.rapl.total_uj(parts)
             gpu_reasons = [] if self._method is Method.PLATFORM else self._read_gpus(now)
         reason = next(filter(None, (*reasons, *gpu_reasons)), "")
@@ -296,16 +244,10 @@ class EnergyMeter:
         if chosen and not unreadable:
             self._sensors = tuple(sorted(sensor.name for sensor in chosen))
             return Method.SENSORS, ""
-        if self._has_gpus():
+        if self._gpu_energy():
             return Method.GPUS, ""
         refused = next((reason for reason in zones.values() if reason is not None), None)
         return None, refused or f"{NO_ZONES}; {unreadable or problem}"
-
-    def _has_gpus(self) -> bool:
-        try:
-            return self._gpu_energy is not None and bool(self._gpu_energy())
-        except CollectorUnavailableError:
-            return False
 
     def _gpu_uj(self) -> dict[str, int]:
         return {gpu: counter.total_uj for gpu, counter in self._gpus.items()}
@@ -320,22 +262,17 @@ class EnergyMeter:
                 continue
             if reading.total_uj is not None:
                 self._sensor_uj[name] = reading.total_uj
-            reasons.append(reading.reason or reading.gap)
+            reasons.append(reading.reason)
         self._cpu_uj = sum(self._sensor_uj.values())
         return reasons
 
     def _read_gpus(self, now: Instant) -> list[str]:
         """Add the energy of each GPU; return the reasons of unknown ones, once for one that is no longer listed."""
-        if self._gpu_energy is None:
-            return []
-        try:
-            joules = self._gpu_energy()
-        except CollectorUnavailableError as error:
-            return [error.reason] if self._gpus else []
-        problems = []
+        joules = self._gpu_energy()
+        problems: list[str] = []
         for gpu, value in joules.items():
             # The driver counts in 64 bits of millijoules, which do not wrap in a machine's life.
-            counter = self._gpus.setdefault(gpu, EnergyCounter(range_uj=None, max_watts=math.inf))
+            counter = self._gpus.setdefault(gpu, EnergyCounter())
             problems.append(counter.add(round(value * _MICRO), now.mono))
         missing = frozenset(self._gpus.keys() - joules.keys())
         new = sorted(missing - self._missing_gpus)
@@ -345,12 +282,12 @@ class EnergyMeter:
     def _settle(self, now: Instant) -> str:
         """Divide the energy since the last time that all was known; return the reason if that is not now."""
         energy = self.node(now)
-        if energy.reason or self._job_cpu is None:
-            return energy.reason or self.no_shares() or ""
+        if energy.reason:
+            return energy.reason
         gpu_uj = {} if self._method is Method.PLATFORM else self._gpu_uj()
         try:
             busy_s, job_cpu_s = self._busy_cpu(), self._job_cpu()
-            gpu_shares = self._gpu_shares() if self._gpu_shares is not None and gpu_uj else {}
+            gpu_shares = self._gpu_shares() if gpu_uj else {}
         except CollectorUnavailableError as error:
             return error.reason
         unknown = {gpu for shares in gpu_shares.values() for gpu, share in shares.items() if share is None}
@@ -361,7 +298,6 @@ class EnergyMeter:
             job_cpu_s=job_cpu_s,
             gpu_shares=gpu_shares,
         )
-        self._shares.keep(self._watched)
         return ""
 
 
@@ -378,8 +314,6 @@ class EnergyCollector:
         self.name = f"{of}_emissions" if emissions else f"{of}_energy"
         self._joules, self._kwh = f"{of}_energy_joules_total", f"{of}_energy_kilowatt_hours_total"
         self._grams = f"{of}_emissions_grams_total"
-        if job_id is not None:
-            meter.watch(job_id)
 
     @property
     def lane(self) -> Lane:
@@ -391,7 +325,7 @@ class EnergyCollector:
         meter = self._meter
         is_job = self._job_id is not None
         energy = meter.node(now) if self._job_id is None else meter.job(now, self._job_id)
-        if meter.method is None or (is_job and not meter.has_shares):
+        if meter.method is None:
             return Reading({})
         units = {self._joules: (1, _MICRO, 20)}
         if self._emissions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.energy.counters import IMPOSSIBLE_WATTS, Part, Source, SourceReader
+from fedmon.node.collectors.energy.counters import Part, Source, SourceReader
 from fedmon.node.collectors.files import Reasons, Values, entries_or_none, natural, read_number, text_or
+from fedmon.node.collectors.sensors import Chips
 
 RAPL = "rapl_energy_joules_total"
 WATTS, JOULES = "hwmon_power_watts", "hwmon_energy_joules_total"
@@ -20,7 +22,6 @@ SYSTEM_METER = "power_meter"
 """The chip that measures the whole machine. Source: Linux Documentation/hwmon/acpi_power_meter.rst."""
 NO_ZONES = f"{Why.NOT_FOUND.value}: the kernel offers no energy counter in class/powercap; virtual machines have none"
 
-_DEPTH = 4
 _PLATFORM = re.compile(r"psys(?:-\d+)?")
 _SENSOR = re.compile(r"(power|energy)(\d+)_(input|average)")
 _OF_A_DEVICE = re.compile(
@@ -34,14 +35,13 @@ _PERMISSION = (
 
 def rapl_reader(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the reader of all zones."""
-    return SourceReader(
-        lambda: find_zones(sys), max_watts=max_watts, impossible_watts=IMPOSSIBLE_WATTS, hint=_PERMISSION
-    )
+    return SourceReader(lambda: find_zones(sys), max_watts=max_watts, hint=_PERMISSION)
 
 
 def hwmon_reader(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the reader of all power and energy sensors."""
-    return SourceReader(lambda: find_sensors(sys), max_watts=max_watts)
+    chips = Chips(sys / "class" / "hwmon")
+    return SourceReader(lambda: find_sensors(chips), max_watts=max_watts)
 
 
 class SourceReport:
@@ -55,11 +55,11 @@ class SourceReport:
         """Read the present sources."""
         values: Values = {}
         reasons: Reasons = {}
-        for source, power_uw, total_uj, reason, gap in self._reader.read(now):
+        for source, power_uw, total_uj, reason in self._reader.read(now):
             micro = total_uj if source.counts_energy else power_uw
             values[source.series] = None if micro is None else micro / 1e6
             if micro is None:
-                reasons[source.series] = reason or gap
+                reasons[source.series] = reason
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
@@ -91,12 +91,12 @@ def find_zones(sys: Path) -> list[Source]:
     Processors with two interfaces list their zones twice, as ``intel-rapl`` and as ``intel-rapl-mmio``: the second is
     left out if it is the same. Source: Linux Documentation/power/powercap/powercap.rst.
     """
-    folders = dict(_zone_folders(sys / "class" / "powercap", _DEPTH))
+    powercap = sys / "class" / "powercap"
     labels: dict[str, str] = {}  # folder to label
     owners: dict[str, str] = {}  # label to control type
     zones = []
-    for name in sorted(folders, key=lambda name: ("mmio" in name, natural(name))):
-        path = folders[name]
+    for name in sorted(entries_or_none(powercap), key=lambda name: ("mmio" in name, natural(name))):
+        path = powercap / name
         if not (path / "energy_uj").exists():
             continue
         control, own, above = name.partition(":")[0], text_or(path / "name", name), name.rpartition(":")[0]
@@ -114,15 +114,6 @@ def find_zones(sys: Path) -> list[Source]:
     return zones[:MAX_SOURCES]
 
 
-def _zone_folders(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
-    """Walk over zones; the kernel lists them all in one folder, and each below its parent again."""
-    for name in entries_or_none(folder):
-        if depth == _DEPTH or ":" in name:
-            yield name, folder / name
-            if depth:
-                yield from _zone_folders(folder / name, depth - 1)
-
-
 def _range_uj(zone: Path) -> int | None:
     try:
         return read_number(zone / "max_energy_range_uj") or None
@@ -130,31 +121,19 @@ def _range_uj(zone: Path) -> int | None:
         return None
 
 
-def find_sensors(sys: Path) -> list[Source]:
+def find_sensors(chips: Chips) -> list[Source]:
     """Return every power and energy sensor of every chip.
 
     A power sensor that has both is read as ``powerN_input``, else as ``powerN_average``.
     Source: Linux Documentation/hwmon/sysfs-interface.rst, sections "Power" and "Energy".
     """
-    hwmon = sys / "class" / "hwmon"
-    # Older drivers keep their files in the device's folder, not in that of the chip.
-    places = {
-        name: next((place for place in (hwmon / name, hwmon / name / "device") if _sensor_files(place)), None)
-        for name in entries_or_none(hwmon)
-    }
-    chips = [
-        (hwmon / name, place, text_or(place / "name") or text_or(hwmon / name / "name", name))
-        for name, place in places.items()
-        if place is not None
-    ]
-    drivers = [driver for _, _, driver in chips]
     found: list[Source] = []
-    taken: set[str] = set()
-    for folder, place, driver in chips:
-        chip = driver if drivers.count(driver) == 1 else _with_address(driver, folder)
-        chip = chip if chip not in taken else f"{chip}-{folder.name}"
-        taken.add(chip)
-        found += _of_chip(place, chip, driver)
+    with contextlib.suppress(CollectorUnavailableError):
+        for entry, label in chips.named().items():
+            folder = chips.folder / entry
+            # Older drivers keep their files in the device's folder, not in that of the chip.
+            place = folder if _sensor_files(folder) else folder / "device"
+            found += _of_chip(place, label, text_or(folder / "name", entry))
     return found[:MAX_SOURCES]
 
 
@@ -197,11 +176,3 @@ def _of_chip(folder: Path, chip: str, driver: str) -> Iterator[Source]:
             folder / files[key], f"{chip}/{name}", series(metric, chip=chip, sensor=name), Part.CHIP,
             counts_energy=kind == "energy", driver=driver,
         )  # fmt: skip
-
-
-def _with_address(driver: str, folder: Path) -> str:
-    """Distinguish chips of one driver by the address of their device, which is the same after each start."""
-    try:
-        return f"{driver}-{(folder / 'device').readlink().name}"
-    except OSError:
-        return f"{driver}-{folder.name}"
