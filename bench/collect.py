@@ -20,8 +20,8 @@ from pathlib import Path
 from bench.line import medians, print_line
 from bench.raw_host import RawHost
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Collector, Lane
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.kernel import disk_collector, network_collector
 from fedmon.node.collectors.portable import portable_collectors
 from fedmon.node.measure.sampler import StreamReader

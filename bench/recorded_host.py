@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 from fedmon.common.metrics.sample import Batch, Sample
-from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.measure.sampler import Sampler
 
 Column = list[float | None]

@@ -22,7 +22,7 @@ CHILD = """
 import json, os, sys
 from pathlib import Path
 from fedmon.common.metrics.sample import Instant
-from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.base import Roots
 from fedmon.node.collectors.hardware import hardware
 from fedmon.node.measure.sampler import StreamReader

@@ -245,20 +245,6 @@ def test_a_limit_that_is_set_later_is_told(machine: Roots) -> None:
     assert watch.tick().values["job_memory_limit_bytes"] == 4096
 
 
-def test_cpu_time_that_goes_back_is_a_gap_and_not_a_smaller_number(machine: Roots) -> None:
-    watch = Watch(machine).add(10)
-    watch.tick()
-    written(machine.cgroup / "slurm/job_7", {"cpu.stat": "usage_usec 30\nuser_usec 20\nsystem_usec 10\n"})
-    back = watch.tick()
-    written(machine.cgroup / "slurm/job_7", {"cpu.stat": "usage_usec 1\nuser_usec 2500000\nsystem_usec 1000000\n"})
-
-    again = watch.tick()
-
-    assert back.values["job_cpu_user_seconds_total"] is None
-    assert "went back, from 3.00 to 0.00 s" in back.reasons["job_cpu_user_seconds_total"]
-    assert watch.watches.cpu_seconds()["a"] == cpu_s(again.values) == 3.5
-
-
 def test_user_time_alone_that_grows_is_never_taken_for_time_that_went_back(machine: Roots) -> None:
     watch = Watch(machine).add(10)
     told = random.Random(7)

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,35 +27,43 @@ from tests.support.waiting import wait_until
 MEGABYTE = 1_000_000
 
 
-def test_each_process_of_a_chain_counts_once_and_only_the_given_one_is_a_root() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        chain = [program.pid, *program.pids("chain 3")]
-
-        reading = watch.tick()
-
-        processes = [psutil.Process(pid) for pid in chain]
-        assert reading.values["job_processes"] == reading.values["job_threads"] == len(set(chain)) == 4
-        assert reading.values["job_memory_vms_bytes"] == sum(each.memory_info().vms for each in processes)
-        # The youngest may still have been on its way into its wait.
-        for name, field in (("job_memory_rss_bytes", "rss"), ("job_memory_shared_bytes", "shared")):
-            oracle = sum(getattr(each.memory_info(), field) for each in processes)
-            assert watch.value(name, reading) == pytest.approx(oracle, rel=0.1), name
-        assert reading.values["job_file_descriptors"] == sum(each.num_fds() for each in processes)
-        assert set(watch.watches.pids()["a"]) == set(chain)
-        assert [record.pids for record in watch.watches.records()] == [[program.pid]]
+@pytest.fixture
+def program() -> Iterator[Program]:
+    with Program() as program:
+        yield program
 
 
-def test_a_known_burn_counts_as_the_kernel_counts_it_user_and_system() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        began = time.monotonic()
-        first = watch.tick()
-        program.tell("burn 0.15")
-        program.tell(f"allocate {60 * MEGABYTE}")
-        second = watch.tick()
-        wall_s = time.monotonic() - began
-        user_s, system_s = program.used_s()
+@pytest.fixture
+def watch(program: Program) -> Iterator[Watch]:
+    with Watch() as watch:
+        yield watch.add(program.pid)
+
+
+def test_each_process_of_a_chain_counts_once_and_only_the_given_one_is_a_root(program: Program, watch: Watch) -> None:
+    chain = [program.pid, *program.pids("chain 3")]
+
+    reading = watch.tick()
+
+    processes = [psutil.Process(pid) for pid in chain]
+    assert reading.values["job_processes"] == reading.values["job_threads"] == len(set(chain)) == 4
+    assert reading.values["job_memory_vms_bytes"] == sum(each.memory_info().vms for each in processes)
+    # The youngest may still have been on its way into its wait.
+    for name, field in (("job_memory_rss_bytes", "rss"), ("job_memory_shared_bytes", "shared")):
+        oracle = sum(getattr(each.memory_info(), field) for each in processes)
+        assert watch.value(name, reading) == pytest.approx(oracle, rel=0.1), name
+    assert reading.values["job_file_descriptors"] == sum(each.num_fds() for each in processes)
+    assert set(watch.watches.pids()["a"]) == set(chain)
+    assert [record.pids for record in watch.watches.records()] == [[program.pid]]
+
+
+def test_a_known_burn_counts_as_the_kernel_counts_it_user_and_system(program: Program, watch: Watch) -> None:
+    began = time.monotonic()
+    first = watch.tick()
+    program.tell("burn 0.15")
+    program.tell(f"allocate {60 * MEGABYTE}")
+    second = watch.tick()
+    wall_s = time.monotonic() - began
+    user_s, system_s = program.used_s()
 
     assert watch.value("job_cpu_user_seconds_total", second) == pytest.approx(user_s, abs=2 * TICK_S)
     assert watch.value("job_cpu_system_seconds_total", second) == pytest.approx(system_s, abs=2 * TICK_S)
@@ -67,31 +76,17 @@ def test_a_known_burn_counts_as_the_kernel_counts_it_user_and_system() -> None:
     )
 
 
-def test_what_slept_for_many_ticks_counts_at_once_when_it_wakes() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        asleep = [watch.tick("job-processes") for _ in range(5)]
-        program.tell("burn 0.05")
-        awake = watch.cpu_s()
-        oracle = sum(program.used_s())
+def test_children_that_lived_between_two_ticks_count(program: Program, watch: Watch) -> None:
+    watch.tick()
+    before = program.used_s()
+    program.tell("short 300 0.0005")
 
-    assert cpu_s(asleep[1].values) == cpu_s(asleep[4].values)
-    assert awake == pytest.approx(oracle, abs=2 * TICK_S)
+    used = watch.cpu_s()
 
-
-def test_children_that_lived_between_two_ticks_count() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        watch.tick()
-        before = program.used_s()
-        program.tell("short 300 0.0005")
-
-        used = watch.cpu_s()
-
-        after = program.used_s()
-        assert sum(after) - sum(before) > 0.15
-        assert used == pytest.approx(sum(after), abs=3 * TICK_S)
-        assert watch.tick().values["job_processes"] == 1
+    after = program.used_s()
+    assert sum(after) - sum(before) > 0.15
+    assert used == pytest.approx(sum(after), abs=3 * TICK_S)
+    assert watch.tick().values["job_processes"] == 1
 
 
 def test_children_may_vanish_in_the_middle_of_a_sample() -> None:
@@ -109,44 +104,38 @@ def test_children_may_vanish_in_the_middle_of_a_sample() -> None:
     assert used[-1] == pytest.approx(oracle, abs=4 * TICK_S)
 
 
-def test_what_a_child_used_counts_once_while_it_lives_and_after_it_ended() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        child = program.tell("worker 0.1")
-        alive = watch.cpu_s()
-        program.tell(f"end {child}")
-        ended = [watch.cpu_s() for _ in range(3)]
-        oracle = sum(program.used_s())
+def test_what_a_child_used_counts_once_while_it_lives_and_after_it_ended(program: Program, watch: Watch) -> None:
+    child = program.tell("worker 0.1")
+    alive = watch.cpu_s()
+    program.tell(f"end {child}")
+    ended = [watch.cpu_s() for _ in range(3)]
+    oracle = sum(program.used_s())
 
     assert alive >= 0.1 - 2 * TICK_S
     assert alive <= ended[0] == ended[1] == ended[2]
     assert ended[2] == pytest.approx(oracle, abs=3 * TICK_S)
 
 
-def test_a_child_that_nobody_waits_for_stays_counted() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        program.tell("wait_for_nobody")
-        child = program.tell("worker 0.5")
-        alive = watch.tick()
-        program.tell(f"end {child}")
-        wait_until(lambda: watch.tick().values["job_processes"] == 1)
-        ended = watch.tick()
+def test_a_child_that_nobody_waits_for_stays_counted(program: Program, watch: Watch) -> None:
+    program.tell("wait_for_nobody")
+    child = program.tell("worker 0.5")
+    alive = watch.tick()
+    program.tell(f"end {child}")
+    wait_until(lambda: watch.tick().values["job_processes"] == 1)
+    ended = watch.tick()
 
     for name in ("job_cpu_user_seconds_total", "job_io_reads_total", 'job_page_faults_total{kind="minor"}'):
         assert watch.value(name, ended) >= watch.value(name, alive) > 0
 
 
-def test_counters_never_go_down_while_children_come_and_go() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        readings = []
-        for _ in range(4):
-            workers = [program.tell("worker 0.01") for _ in range(3)]
-            readings.append(watch.tick())
-            for worker in workers:
-                program.tell(f"end {worker}")
-            readings.append(watch.tick())
+def test_counters_never_go_down_while_children_come_and_go(program: Program, watch: Watch) -> None:
+    readings = []
+    for _ in range(4):
+        workers = [program.tell("worker 0.01") for _ in range(3)]
+        readings.append(watch.tick())
+        for worker in workers:
+            program.tell(f"end {worker}")
+        readings.append(watch.tick())
 
     for name in readings[0].values:
         if "_total" in name:
@@ -154,18 +143,16 @@ def test_counters_never_go_down_while_children_come_and_go() -> None:
             assert values == sorted(values), name
 
 
-def test_an_orphan_that_was_seen_stays_with_the_job() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        chain = program.pids("chain 2")
-        watch.tick()
-        program.tell(f"end {chain[0]}")
+def test_an_orphan_that_was_seen_stays_with_the_job(program: Program, watch: Watch) -> None:
+    chain = program.pids("chain 2")
+    watch.tick()
+    program.tell(f"end {chain[0]}")
 
-        reading = watch.tick()
+    reading = watch.tick()
 
-        assert psutil.Process(chain[1]).ppid() != program.pid
-        assert reading.values["job_processes"] == 2
-        assert set(watch.watches.pids()["a"]) == {program.pid, chain[1]}
+    assert psutil.Process(chain[1]).ppid() != program.pid
+    assert reading.values["job_processes"] == 2
+    assert set(watch.watches.pids()["a"]) == {program.pid, chain[1]}
 
 
 def test_an_orphan_without_any_sign_is_known_where_the_kernel_tells_who_forked_it() -> None:
@@ -217,41 +204,35 @@ def test_orphans_of_before_the_watch_are_found() -> None:
         assert set(watch.watches.pids()["a"]) == {program.pid, orphan}
 
 
-def test_many_children_at_once_are_all_found_and_threads_are_no_processes() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        watch.tick()
-        pids = program.pids("many 90")
-        assert len(pids) == 90
+def test_many_children_at_once_are_all_found_and_threads_are_no_processes(program: Program, watch: Watch) -> None:
+    watch.tick()
+    pids = program.pids("many 90")
+    assert len(pids) == 90
 
-        reading = watch.tick()
-        again = watch.tick()
+    reading = watch.tick()
+    again = watch.tick()
 
-        assert set(watch.watches.pids()["a"]) == {program.pid, *pids}
-        assert reading.values["job_processes"] == again.values["job_processes"] == 91
+    assert set(watch.watches.pids()["a"]) == {program.pid, *pids}
+    assert reading.values["job_processes"] == again.values["job_processes"] == 91
 
 
-def test_a_zombie_is_counted_as_one_and_does_not_live() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        program.tell("zombie")
+def test_a_zombie_is_counted_as_one_and_does_not_live(program: Program, watch: Watch) -> None:
+    program.tell("zombie")
 
-        reading = watch.tick()
+    reading = watch.tick()
 
-        assert (reading.values["job_processes"], reading.values["job_zombies"]) == (1, 1)
-        assert reading.values["job_threads"] == 1
+    assert (reading.values["job_processes"], reading.values["job_zombies"]) == (1, 1)
+    assert reading.values["job_threads"] == 1
 
 
-def test_a_job_of_which_only_a_zombie_is_left_has_ended_with_complete_totals() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        watch.tick()
-        program.tell("short 20 0.005")
-        used = sum(program.used_s())
-        program.end_unwaited()
+def test_a_job_of_which_only_a_zombie_is_left_has_ended_with_complete_totals(program: Program, watch: Watch) -> None:
+    watch.tick()
+    program.tell("short 20 0.005")
+    used = sum(program.used_s())
+    program.end_unwaited()
 
-        last, after = watch.tick(), watch.tick()
-        records = watch.watches.close_ended()
+    last, after = watch.tick(), watch.tick()
+    records = watch.watches.close_ended()
 
     assert (last.values["job_processes"], last.values["job_zombies"]) == (0, 1)
     assert watch.value("job_cpu_user_seconds_total", last) + watch.value("job_cpu_system_seconds_total", last) >= (
@@ -263,27 +244,25 @@ def test_a_job_of_which_only_a_zombie_is_left_has_ended_with_complete_totals() -
     assert watch.streams == {}
 
 
-def test_a_root_that_ends_between_two_ticks_ends_the_job_and_takes_nothing_back() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        program.tell("burn 0.03")
-        before = watch.tick()
-        program.end()
+def test_a_root_that_ends_between_two_ticks_ends_the_job_and_takes_nothing_back(program: Program, watch: Watch) -> None:
+    program.tell("burn 0.03")
+    before = watch.tick()
+    program.end()
 
-        reading = watch.tick()
+    reading = watch.tick()
 
-        assert reading.values["job_processes"] == 0
-        assert cpu_s(reading.values) >= cpu_s(before.values) >= 0.01
+    assert reading.values["job_processes"] == 0
+    assert cpu_s(reading.values) >= cpu_s(before.values) >= 0.01
 
 
-def test_known_bytes_and_calls_count_exactly_and_apart_from_each_other(tmp_path: Path) -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        program.tell("times")
-        before = watch.tick()
-        size = 3 * MEGABYTE
-        answer = program.tell(f"write {size} {tmp_path / 'file'}")
-        after = watch.tick()
+def test_known_bytes_and_calls_count_exactly_and_apart_from_each_other(
+    program: Program, watch: Watch, tmp_path: Path
+) -> None:
+    program.tell("times")
+    before = watch.tick()
+    size = 3 * MEGABYTE
+    answer = program.tell(f"write {size} {tmp_path / 'file'}")
+    after = watch.tick()
 
     def grown(name: str) -> float:
         return watch.value(name, after) - watch.value(name, before)
@@ -295,14 +274,12 @@ def test_known_bytes_and_calls_count_exactly_and_apart_from_each_other(tmp_path:
     assert grown("job_storage_written_bytes_total") in (0, pytest.approx(size, abs=65_536))
 
 
-def test_a_known_allocation_is_seen_and_shared_pages_count_once_in_pss() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        before = watch.tick(mono=1e6)
-        program.tell(f"allocate {40 * MEGABYTE}")
-        alone = watch.tick(mono=1e6 + 20)
-        program.tell("many 3")
-        shared = watch.tick(mono=1e6 + 40)
+def test_a_known_allocation_is_seen_and_shared_pages_count_once_in_pss(program: Program, watch: Watch) -> None:
+    before = watch.tick(mono=1e6)
+    program.tell(f"allocate {40 * MEGABYTE}")
+    alone = watch.tick(mono=1e6 + 20)
+    program.tell("many 3")
+    shared = watch.tick(mono=1e6 + 40)
 
     for name in ("job_memory_rss_bytes", "job_memory_pss_bytes", "job_memory_uss_bytes", "job_memory_peak_bytes"):
         assert watch.value(name, alone) - watch.value(name, before) == pytest.approx(40 * MEGABYTE, rel=0.05), name
@@ -312,14 +289,12 @@ def test_a_known_allocation_is_seen_and_shared_pages_count_once_in_pss() -> None
     assert shared.values["job_memory_swap_bytes"] == 0
 
 
-def test_pss_and_uss_are_read_when_the_memory_of_a_job_moved_and_never_repeated() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        watch.tick(mono=1e6)
-        program.tell(f"allocate {40 * MEGABYTE}")
-        grown, same = watch.tick(mono=1e6 + 9), watch.tick(mono=1e6 + 10)
-        program.end()
-        last = watch.tick(mono=1e6 + 11)
+def test_pss_and_uss_are_read_when_the_memory_of_a_job_moved_and_never_repeated(program: Program, watch: Watch) -> None:
+    watch.tick(mono=1e6)
+    program.tell(f"allocate {40 * MEGABYTE}")
+    grown, same = watch.tick(mono=1e6 + 9), watch.tick(mono=1e6 + 10)
+    program.end()
+    last = watch.tick(mono=1e6 + 11)
 
     for name in ("job_memory_pss_bytes", "job_memory_uss_bytes"):
         assert watch.value(name, grown) > 40 * MEGABYTE
@@ -327,25 +302,11 @@ def test_pss_and_uss_are_read_when_the_memory_of_a_job_moved_and_never_repeated(
         assert name not in last.values
 
 
-def test_the_peak_stays_when_the_memory_is_given_back() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        child = program.tell("worker 0")
-        high = watch.tick()
-        program.tell(f"end {child}")
-        low = watch.tick()
-
-    assert watch.value("job_memory_rss_bytes", low) < watch.value("job_memory_rss_bytes", high)
-    assert watch.value("job_memory_peak_bytes", low) >= watch.value("job_memory_rss_bytes", high)
-
-
-def test_open_files_and_context_switches_are_counted() -> None:
-    with Program() as program, Watch() as watch:
-        watch.add(program.pid)
-        before = watch.tick()
-        program.tell("open 7")
-        program.tell("short 5 0.001")
-        after = watch.tick()
+def test_open_files_and_context_switches_are_counted(program: Program, watch: Watch) -> None:
+    before = watch.tick()
+    program.tell("open 7")
+    program.tell("short 5 0.001")
+    after = watch.tick()
 
     assert watch.value("job_file_descriptors", after) - watch.value("job_file_descriptors", before) == 7
     voluntary = 'job_context_switches_total{kind="voluntary"}'

@@ -12,8 +12,8 @@ import pytest
 from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant, Sample
 from fedmon.common.metrics.table import METRICS
-from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session, queries
 from fedmon.node.collectors.nvml.collector import GpuCollector
 from fedmon.node.collectors.nvml.library import Nvml
@@ -25,6 +25,7 @@ from tests.support.waiting import wait_until
 
 NOW = Instant(t=1_700_000_000.0, mono=1000.0)
 POWER = 'gpu_power_watts{gpu="0"}'
+Open = Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]
 
 
 def gpu_threads() -> list[str]:
@@ -57,7 +58,7 @@ def collected_of(collector: Collector, key: str) -> Reading:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]]:
+def opened() -> Iterator[Open]:
     """Collectors over a stand-in, closed at the end."""
     made: list[tuple[FakeNvml, list[Collector]]] = []
 
@@ -79,9 +80,7 @@ def close(collectors: list[Collector]) -> None:
             collector.close()
 
 
-def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(
-    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
-) -> None:
+def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(opened: Open) -> None:
     fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
     session, collectors = opened(fake)
     got: list[dict[str, float | None]] = []
@@ -109,9 +108,7 @@ def test_a_sampler_gets_a_fresh_reading_at_each_tick_and_nvml_runs_once(
     assert not gpu_threads()
 
 
-def test_an_nvml_that_does_not_start_holds_up_neither_the_node_nor_its_other_collectors(
-    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
-) -> None:
+def test_an_nvml_that_does_not_start_holds_up_neither_the_node_nor_its_other_collectors(opened: Open) -> None:
     fake = FakeNvml(FakeGpu())
     fake.hang("nvmlInit")
     _, collectors = opened(fake)
@@ -126,6 +123,8 @@ def test_an_nvml_that_does_not_start_holds_up_neither_the_node_nor_its_other_col
         before = sampler.capabilities()["gpu_power_watts"]
         fake.release.set()
         wait_until(lambda: got[-1].values.get(POWER) == 123.456)
+        limits = 'gpu_power_limit_watts{gpu="0",limit="set"}'  # of the lane that is read every minute
+        wait_until(lambda: any(sample.values.get(limits) == 700 for sample in got), what="what was late")
         wait_until(lambda: sampler.capabilities()["gpu_power_watts"] is None)
 
     assert has_started
@@ -133,9 +132,7 @@ def test_an_nvml_that_does_not_start_holds_up_neither_the_node_nor_its_other_col
     assert re.match(r"failed: (no answer for|the reading is not finished within)", before)
 
 
-def test_each_tick_has_a_reading_of_its_own_at_any_pace(
-    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
-) -> None:
+def test_each_tick_has_a_reading_of_its_own_at_any_pace(opened: Open) -> None:
     fake = FakeNvml(FakeGpu())
     _, (fast, *_) = opened(fake)
     fast.probe()
@@ -147,9 +144,7 @@ def test_each_tick_has_a_reading_of_its_own_at_any_pace(
     assert fake.calls["nvmlDeviceGetPowerUsage"] == 4
 
 
-def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(
-    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
-) -> None:
+def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(opened: Open) -> None:
     fake = FakeNvml(FakeGpu())
     _, (fast, *_) = opened(fake)
     fast.probe()
@@ -163,8 +158,25 @@ def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(
     assert after.values[POWER] == 123.456
 
 
+def test_a_reading_that_is_late_for_a_slow_lane_is_handed_out_once_without_another_one(opened: Open) -> None:
+    fake = FakeNvml(FakeGpu())
+    _, (_, counters, *_) = opened(fake)
+    counters.probe()
+    fake.hang("nvmlDeviceGetPcieReplayCounter")
+    late = counters.collect(NOW)
+    fake.release.set()
+    wait_until(lambda: getattr(counters, "probe_changed"), what="the late reading")  # noqa: B009 - optional
+
+    after = counters.collect(NOW)
+
+    assert late.values['gpu_pcie_replays_total{gpu="0"}'] is None
+    assert after.values['gpu_pcie_replays_total{gpu="0"}'] == 3
+    assert fake.calls["nvmlDeviceGetPcieReplayCounter"] == 2
+    assert not getattr(counters, "probe_changed")  # noqa: B009 - optional
+
+
 def test_a_call_that_hangs_costs_its_own_gpu_alone(
-    opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]],
+    opened: Open,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -212,9 +224,7 @@ def test_closing_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCapt
         (None, "not found: no GPU: NVML lists none"),
     ],
 )
-def test_without_gpus_every_metric_says_so_and_no_thread_stays(
-    code: int | None, reason: str, opened: Callable[[FakeNvml], tuple[NvmlSession, list[Collector]]]
-) -> None:
+def test_without_gpus_every_metric_says_so_and_no_thread_stays(code: int | None, reason: str, opened: Open) -> None:
     fake = FakeNvml()
     if code is not None:
         fake.refuse("nvmlInit", code)

@@ -46,10 +46,9 @@ def test_what_was_not_counted_or_is_not_supported_is_a_gap_and_no_zero() -> None
     assert [line.value for line in machine if line.event == "major-faults"][:1] == [0.0]
 
 
-def test_the_column_of_the_cgroup_is_seen() -> None:
+def test_the_column_of_a_cgroup_is_passed_over() -> None:
     lines = counts("cgroup.txt")
 
-    assert {line.cgroup for line in lines} == {"fm-perf-t"}
     assert (lines[0].event, lines[0].value, lines[0].running_ratio) == ("task-clock", 300.90, 1.0)
 
 
@@ -60,13 +59,6 @@ def test_hardware_events_keep_the_share_of_time_that_they_were_seen() -> None:
     assert by_name["flops_dp.fp_arith_inst_retired.256b_packed_double"].running_ratio == 0.25
     assert by_name["branches"].gap == "not counted"
     assert by_name["memory_client.data_reads"].unit == "MiB"
-
-
-def test_a_cgroup_that_is_called_by_a_number_is_no_running_time() -> None:
-    found = parse_line("0.5;300.90;msec;task-clock;123;300904929;50.00;1.003;CPUs utilized")
-
-    assert found is not None
-    assert (found.cgroup, found.running_ratio) == ("123", 0.5)
 
 
 @pytest.mark.parametrize(

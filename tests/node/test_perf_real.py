@@ -181,22 +181,6 @@ def test_a_job_is_counted_by_its_cgroup_where_perf_sees_it(source: PerfSource) -
     assert 0 < value(reading, "perf_cpus_utilized") < 1.5
 
 
-def test_a_job_ends_without_an_error_and_what_it_used_stays_told(source: PerfSource) -> None:
-    clock = Clock()
-    with burning() as pid:
-        pids = [pid]
-        collector = PerfJobCollector(source, job="short", pids=lambda: list(pids))
-        used = reading_with(collector, lambda reading: value(reading, TASK_CLOCK) > 0, clock)
-    try:
-        pids.clear()
-        ended = reading_with(collector, lambda reading: COUNTED in reading.reasons, clock)
-    finally:
-        collector.close()
-
-    assert value(used, TASK_CLOCK) > 0
-    assert set(ended.reasons.values()) == {"not found: no process of the job lives"}
-
-
 def test_no_perf_survives_a_node_that_is_killed(source: PerfSource, tmp_path: Path) -> None:
     node = textwrap.dedent("""
         import sys, threading

@@ -56,7 +56,7 @@ SLOWLY_READ = frozenset(
 def reporter_streams(job: str) -> dict[str, Sequence[Collector]]:
     """Return the collectors of the machine and its GPUs, and under ``job`` of this process and its descendants."""
     # Loaded with the first start: a program that only imports the reporter pays nothing.
-    from fedmon.node.collectors import host_collectors
+    from fedmon.node.collectors.host import host_collectors
     from fedmon.node.collectors.job.maker import JobMaker
     from fedmon.node.collectors.nvml import nvml_collectors, open_session
 

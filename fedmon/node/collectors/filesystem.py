@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable
@@ -38,8 +37,6 @@ _TMPFS_WORTH_READING = frozenset({"/tmp", "/dev/shm"})  # noqa: S108 - compared 
 _KNOWN_TYPES = LOCAL_TYPES | PSEUDO_TYPES
 _OCTAL = re.compile(r"\\([0-7]{3})")
 FILESYSTEM = ("host_filesystem_size_bytes", "host_filesystem_free_bytes", "host_filesystem_available_bytes")
-REREAD_MOUNTS_S = 10.0
-"""The interval between looks at the mounts: the list is long on container hosts and changes seldom."""
 _NOT_OURS = (
     f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine lists its mounts, and this machine has others"
 )
@@ -123,29 +120,22 @@ class FilesystemCollector:
         self._statvfs = statvfs
         self._text = b""
         self._mounts = Mounts(readable=(), unread={})
-        self._series: dict[str, tuple[str, str, str]] = {}
-        self._reread = -math.inf
 
-    def collect(self, now: Instant) -> Reading:
+    def collect(self, _now: Instant) -> Reading:
         """Read the space of each readable mount."""
-        if now.mono >= self._reread:
-            self._series = series_of_mounts(self._read_mounts())
-            self._reread = now.mono + REREAD_MOUNTS_S
         values: Values = {}
         reasons: Reasons = {}
-        for point, keys in self._series.items():
+        for point in self._read_mounts().readable:
+            keys = [series(metric, mountpoint=_printable(point)) for metric in FILESYSTEM]
             try:
                 space = self._statvfs(point)
             except OSError as error:
                 miss(values, reasons, keys, why(error).reason)
-                continue
             except CollectorUnavailableError as error:
                 miss(values, reasons, keys, error.reason)
-                continue
-            unit = space.f_frsize
-            values[keys[0]] = space.f_blocks * unit
-            values[keys[1]] = space.f_bfree * unit
-            values[keys[2]] = space.f_bavail * unit
+            else:
+                blocks = (space.f_blocks, space.f_bfree, space.f_bavail)
+                values.update(zip(keys, (number * space.f_frsize for number in blocks), strict=True))
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
@@ -171,18 +161,6 @@ class FilesystemCollector:
         if text != self._text:
             self._text, self._mounts = text, parse_mounts(text)
         return self._mounts
-
-
-def series_of_mounts(mounts: Mounts) -> dict[str, tuple[str, str, str]]:
-    """Map each readable mount point to its series of size, free and available bytes."""
-    return {
-        point: (
-            series(FILESYSTEM[0], mountpoint=_printable(point)),
-            series(FILESYSTEM[1], mountpoint=_printable(point)),
-            series(FILESYSTEM[2], mountpoint=_printable(point)),
-        )
-        for point in mounts.readable
-    }
 
 
 def _printable(point: str) -> str:

@@ -88,7 +88,7 @@ def plugin_collectors(
             made = _make(_chosen(name, known), context)
             guarded = [GuardedCollector(name, collector, declared, many=len(made) > 1) for collector in made]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code; the node goes on
-            reason = described(error)
+            reason = getattr(error, "reason", f"{Why.FAILED.value}: {described(error)}")
             logger.warning("collector plug-in %s is left out: %s", name, reason)
             collectors.append(LeftOutPlugin(name, reason))
             continue
@@ -149,66 +149,61 @@ class GuardedCollector:
         self.lane = collector.lane
         self._plugin, self._collector, self.declared = plugin, collector, declared
         self._allowed: dict[str, bool] = {}
-        self._refused: dict[str, str] = {}
-        self._warned: set[str] = set()
+        self._refusal = ""
 
     def collect(self, now: Instant) -> Reading:
         """Read the plug-in once. Raises CollectorUnavailableError, naming it, when it fails."""
         try:
             reading = self._collector.collect(now)
-            values: dict[str, float | None] = {}
-            reasons: dict[str, str] = {}
-            for key, value in reading.values.items():
-                if self._allowed.get(key) or self._allows(key):
-                    values[key] = number = _number(value)
-                    if number is None:
-                        reasons[key] = self._reason(value, reading.reasons.get(key))
+            values = {key: _number(value) for key, value in reading.values.items() if self._allows(key)}
+            reasons = {
+                key: self._reason(reading.values[key], reading.reasons.get(key))
+                for key, number in values.items()
+                if number is None
+            }
+        except CollectorUnavailableError:
+            raise
         except (Exception, SystemExit) as error:
             raise self._named(error) from error
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Return the plug-in's report, and the undeclared metrics that it gave."""
+        """Return the plug-in's report, and the first series that it must not give."""
         try:
             said = dict(self._collector.probe())
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code
             return {self.name: self._named(error).reason}
         report = {key: None if why is None else _reasoned(str(why)) for key, why in said.items() if self._allows(key)}
-        return report | self._refused
+        return report | ({self.name: self._refusal} if self._refusal else {})
 
     def close(self) -> None:
         """Close the plug-in's collector, if it can be closed."""
-        close = getattr(self._collector, "close", None)
-        if close is not None:
-            close()
+        getattr(self._collector, "close", lambda: None)()
 
     def _allows(self, key: str) -> bool:
-        """Tell whether a series belongs to a declared metric, with its labels."""
-        if key in self._allowed:
-            return self._allowed[key]
-        if len(self._allowed) >= _MAX_SERIES:
-            return self._refuse(self.name, key, f"has more than {_MAX_SERIES} series")
+        """Tell whether a series belongs to a declared metric, with its labels; the first one that does not is named."""
+        if (known := self._allowed.get(key)) is not None:
+            return known
+        is_full = len(self._allowed) >= _MAX_SERIES
+        fault = f"has more than {_MAX_SERIES} series" if is_full else self._fault(key)
+        if fault and not self._refusal:
+            self._refusal = f"{Why.FAILED.value}: the plug-in {self._plugin} {fault}: {key!r:.100}"
+            logger.warning("collector plug-in %s: %r is dropped: it %s", self._plugin, key, fault)
+        if not is_full:
+            self._allowed[key] = not fault
+        return not fault
+
+    def _fault(self, key: str) -> str:
         try:
             name, labels = split_series(key)
         except (ValueError, AttributeError):
-            return self._refuse(self.name, key, f"gave {key!r:.100}, which is no series")
+            return "gave what is no series"
         metric = self.declared.get(name)
         if metric is None:
-            return self._refuse(name, key, "gave it without declaring it")
+            return "gave a series without declaring its metric"
         if labels and set(labels) != set(metric.labels):
-            return self._refuse(name, key, f"gave it with other labels than {', '.join(metric.labels) or 'none'}")
-        self._allowed[key] = True
-        return True
-
-    def _refuse(self, name: str, key: str, what: str) -> bool:
-        if name not in self._warned:
-            self._warned.add(name)
-            # The report must not name a metric of another owner.
-            self._refused[self.name] = f"{Why.FAILED.value}: the plug-in {self._plugin} {what}: {name}"
-            logger.warning("collector plug-in %s: %s is dropped: it %s", self._plugin, key, what)
-        if len(self._allowed) < _MAX_SERIES:
-            self._allowed[key] = False
-        return False
+            return f"gave a series with other labels than {', '.join(metric.labels) or 'none'}"
+        return ""
 
     def _reason(self, value: object, given: str | None) -> str:
         if value is None:
@@ -216,9 +211,7 @@ class GuardedCollector:
         return f"{Why.FAILED.value}: the plug-in {self._plugin} gave {value!r:.100}"
 
     def _named(self, error: BaseException) -> CollectorUnavailableError:
-        if isinstance(error, CollectorUnavailableError):
-            return error
-        return CollectorUnavailableError(Why.FAILED, f"plug-in {self._plugin}: {described(error, plain=True)}")
+        return CollectorUnavailableError(Why.FAILED, f"plug-in {self._plugin}: {described(error)}")
 
 
 class LeftOutPlugin:
@@ -238,12 +231,9 @@ class LeftOutPlugin:
         return {self.name: self._reason}
 
 
-def described(error: BaseException, *, plain: bool = False) -> str:
-    """Return an error as a reason, or only its type and text."""
-    if isinstance(error, CollectorUnavailableError):
-        return error.reason
-    text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return text if plain else f"{Why.FAILED.value}: {text}"
+def described(error: BaseException) -> str:
+    """Return the type and text of an error."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _number(value: object) -> float | None:

@@ -19,7 +19,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import Lane, Reading, Why
-from fedmon.node.collectors.job.process import Birth, read_birth
+from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, find_birth
 from fedmon.node.perf.events import COUNTED_SECONDS, EVENTS, RUNNING, STARTS, PerfScope, Plan
 from fedmon.node.perf.output import Snapshot, Totals, parse_line
 from fedmon.node.perf.source import (
@@ -42,7 +42,6 @@ _VANISHED_S = 0.2
 _PROCESSES_GONE = "Problems finding threads"
 _LAST_INTERVAL_S = 0.5
 _AGAIN_AFTER_S = 2.0
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PROBING = f"{Why.FIRST_SAMPLE.value}: perf's events are still being tried out"
 _NO_PROCESS = f"{Why.NOT_FOUND.value}: no process of the job lives"
 _INCOMPLETE = f"{Why.FAILED.value}: the events of this group were not all counted in one interval"
@@ -319,16 +318,13 @@ class JobTarget:
         # Parents first: a child is counted if its parent was at the time.
         for pid, birth in sorted(found.items(), key=lambda pair: (pair[1].start, pair[0])):
             # Start times are cut to a tick of the kernel's clock, so one of the same tick may have been too early.
-            if birth.parent in self._counted and birth.start / _TICKS_PER_SECOND > attached_at:
+            if birth.parent in self._counted and birth.start / TICKS_PER_S > attached_at:
                 self._counted.add(pid)
         return any(pid not in self._counted for pid in found)
 
     def _living(self, pid: int) -> Birth | None:
-        try:
-            birth = read_birth(pid, self._proc)
-        except (OSError, ValueError, IndexError):
-            return None
-        return None if birth.is_zombie else birth
+        birth = find_birth(pid, self._proc)
+        return None if birth is None or birth.is_zombie else birth
 
 
 class PerfCollector:

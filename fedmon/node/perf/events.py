@@ -6,12 +6,11 @@ import ast
 import enum
 import functools
 import importlib.resources
-import math
 import operator
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -48,6 +47,7 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
+_IN_FORMULAS = (*_OPERATIONS, ast.BinOp, ast.Name, ast.Load, ast.Constant)
 
 
 def variable(name: str) -> str:
@@ -59,35 +59,27 @@ class Formula:
     """Sums, products and quotients of numbers and events. Raises InvalidInputError for any other text."""
 
     def __init__(self, text: str) -> None:
-        self.names: set[str] = set()
-        try:
-            tree = ast.parse(re.sub(r"[A-Za-z_][\w.]*", lambda match: variable(match[0]), text.strip()), mode="eval")
-        except (SyntaxError, ValueError) as error:
-            raise InvalidInputError(f"formula {text!r}: {error}") from None
-        self._value = self._compiled(tree.body, text)
+        tree = ast.parse(re.sub(r"[A-Za-z_][\w.]*", lambda match: variable(match[0]), text), mode="eval")
+        self.names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        self._tree = tree.body
+        if not all(isinstance(node, _IN_FORMULAS) for node in ast.walk(tree.body)):
+            raise InvalidInputError(f"formula {text!r}: only numbers, names and + - * / ( ) are allowed")
 
-    def value(self, numbers: Mapping[str, float | None]) -> float | None:
-        """Evaluate over named numbers.
-
-        None if a name is missing or None, a divisor is 0, or the result is no finite number.
-        """
+    def value(self, numbers: Mapping[str, float]) -> float | None:
+        """Evaluate over named numbers; None if a divisor is 0."""
         try:
-            result = self._value(numbers)
-        except (KeyError, TypeError, ZeroDivisionError, OverflowError):
+            return _value(self._tree, numbers)
+        except ZeroDivisionError:
             return None
-        return result if math.isfinite(result) else None
 
-    def _compiled(self, node: ast.expr, text: str) -> Callable[[Mapping[str, Any]], float]:
-        match node:
-            case ast.Constant(value=int() | float() as number):
-                return lambda _: number
-            case ast.Name(id=name):
-                self.names.add(name)
-                return lambda numbers: float(numbers[name])
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-                operation, one, other = _OPERATIONS[type(op)], self._compiled(left, text), self._compiled(right, text)
-                return lambda numbers: operation(one(numbers), other(numbers))
-        raise InvalidInputError(f"formula {text!r}: only numbers, names and + - * / ( ) are allowed")
+
+def _value(node: ast.AST, numbers: Mapping[str, float]) -> float:
+    match node:
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATIONS[type(op)](_value(left, numbers), _value(right, numbers))
+        case ast.Name(id=name):
+            return numbers[name]
+    return float(cast("Any", node).value)
 
 
 class Counter(enum.Enum):

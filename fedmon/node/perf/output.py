@@ -40,7 +40,6 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float | None = None
     unit: str = ""
     modifiers: str = ""
-    cgroup: str | None = None
     running_ratio: float | None = None
 
 
@@ -54,11 +53,9 @@ def parse_line(line: str) -> Count | None:
         del fields[0], matches[0]
     if len(fields) < 3 or (value := matches[0]) is None or not fields[2]:
         return None
-    rest, numbers = fields[3:], [match is not None for match in matches[3:]]
-    # A cgroup stands before the running time and its share, which end the line or precede the metric and its unit. One
-    # that is called by a number makes three numbers in a row, of which the last is a share.
-    is_named = bool(rest and rest[0]) and (not numbers[0] or (len(rest) in (3, 5) and all(numbers[:3])))
-    cgroup = rest.pop(0) if is_named else None
+    rest = fields[3:]
+    if rest and rest[0] and _VALUE.fullmatch(rest[0]) is None:
+        del rest[0]  # the cgroup, before the running time and its share
     modifiers, gap = _MODIFIERS.search(fields[2]), value[1]
     has_ratio = gap is None and len(rest) > 1 and _VALUE.fullmatch(rest[1]) is not None
     return Count(
@@ -68,7 +65,6 @@ def parse_line(line: str) -> Count | None:
         time_s=time_s,
         unit=fields[1],
         modifiers=modifiers[1] if modifiers else "",
-        cgroup=cgroup,
         running_ratio=min(float(rest[1]) / 100, 1.0) if has_ratio else None,
     )
 
@@ -115,7 +111,6 @@ class Totals:
         self._seconds = 0.0
         self._totals: dict[str, float] = {}
         self._gaps: dict[str, str] = {}
-        self._valued: set[str] = set()
         self._windows: dict[str, GroupWindow] = {}
         self._fresh = False
 
@@ -153,10 +148,10 @@ class Totals:
                 fresh=self._fresh,
                 seconds=self._seconds,
                 totals=dict(self._totals),
-                gaps={name: reason for name, reason in self._gaps.items() if name not in self._valued},
+                gaps={name: reason for name, reason in self._gaps.items() if reason},
                 windows=self._windows,
             )
-            self._fresh, self._windows, self._gaps, self._valued = False, {}, {}, set()
+            self._fresh, self._windows, self._gaps = False, {}, {}
             return snapshot
 
     def _end_group(self, name: str, printed: list[str], seconds: float) -> None:
@@ -168,10 +163,10 @@ class Totals:
             lines = self._interval.get(event_name, [])
             value, reason = _sum_of(event, lines)
             if reason:
-                self._gaps[key] = reason
+                self._gaps.setdefault(key, reason)
             elif lines:
                 self._totals[key] = self._totals.get(key, 0) + value
-                self._valued.add(key)
+                self._gaps[key] = ""  # a value since the previous look is enough
                 counts[event.variable] = value
                 ratios += [line.running_ratio for line in lines if line.running_ratio is not None]
         if len(counts) < len(printed) or seconds <= 0:

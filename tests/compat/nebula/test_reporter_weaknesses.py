@@ -19,7 +19,7 @@ import pynvml
 from fedmon.common.metrics.sample import Instant
 from fedmon.compat.nebula import Reporter
 from fedmon.compat.nebula.reporter import QUEUE_LIMIT
-from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import nvml_collectors, open_session
 from fedmon.node.collectors.nvml.library import Nvml
 from tests.compat.nebula.reporters import (

@@ -13,7 +13,7 @@ import pytest
 from fedmon.common.metrics.series import series
 from fedmon.compat.nebula.settings import Generation
 from fedmon.compat.nebula.view import Processes, Traffic, gpus, resources
-from fedmon.node.collectors import host_collectors
+from fedmon.node.collectors.host import host_collectors
 from fedmon.report.source import Source
 from fedmon.report.views import VIEWS, nebula
 from tests.report.aliases.recorded import T0, RecordedHost, Values, read_all

@@ -15,9 +15,9 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.settings.values import EnergySettings
-from fedmon.node.collectors import host_collectors
 from fedmon.node.collectors.base import Reading
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.infiniband import infiniband_collectors
 from fedmon.node.collectors.nvml import NvmlSession, queries
 from fedmon.node.collectors.nvml.library import Nvml

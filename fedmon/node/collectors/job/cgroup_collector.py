@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.files import KernelFile, Reasons, Values
+from fedmon.node.collectors.files import KernelFile, Reasons, Values, miss
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup
 
 CHARGED, PEAK, LIMIT = "job_memory_charged_bytes", "job_memory_peak_bytes", "job_memory_limit_bytes"
@@ -241,9 +241,7 @@ class CgroupCollector:
             try:
                 found = _parsed(source, file, source.read())
             except CollectorUnavailableError as error:
-                gave = self._gave.get(source, ())
-                values.update(dict.fromkeys(gave))
-                reasons.update(dict.fromkeys(gave, error.reason))
+                miss(values, reasons, self._gave.get(source, ()), error.reason)
             else:
                 self._gave[source] = tuple(found)
                 values.update(found)

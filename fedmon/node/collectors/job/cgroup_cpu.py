@@ -10,7 +10,7 @@ from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError,
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.cgroup import UNIFIED, JobCgroup, members_of
 from fedmon.node.collectors.job.members import Excluded, parents_first
-from fedmon.node.collectors.job.process import Birth, Process, birth_of, read_birth, stat_fields
+from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, Process, birth_of, find_birth, stat_fields
 
 
 class OverheadCpu:
@@ -51,14 +51,14 @@ class OverheadCpu:
         self._used[pid] = (user + of_children_user, system + of_children_system)
 
 
-_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+_TICK_NS = 10**9 // TICKS_PER_S
 
 
 class CgroupCpu:
     """Reads the exact CPU time of all processes of a cgroup, ended ones included.
 
-    That of ``excluded`` processes is taken off, to the clock tick; the result never goes down for that. All is counted
-    in whole nanoseconds, so that no rounding makes a number go back. Raises CollectorUnavailableError if this cgroup
+    That of ``excluded`` processes is taken off, to the clock tick; the result never goes down. All is counted in whole
+    nanoseconds, so that no rounding makes a number go back. Raises CollectorUnavailableError if this cgroup
     counts no CPU time.
     """
 
@@ -71,7 +71,6 @@ class CgroupCpu:
             choices.append(("cgroup-v2", [unified / "cpu.stat"]))
         if cpuacct is not None:
             choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat", cpuacct / "cpuacct.usage"]))
-            choices.append(("cgroup-v1", [cpuacct / "cpuacct.stat"]))
         for method, paths in choices:
             self.method, self._files = method, [KernelFile(path, size_bytes=1024) for path in paths]
             try:
@@ -87,13 +86,8 @@ class CgroupCpu:
 
     def read(self) -> tuple[float, float]:
         """Return user and system seconds. Raises CollectorUnavailableError."""
-        used = self._read()
-        if self._overhead is not None:
-            self._highest = _above(used, _above(self._overhead.read(), self._elsewhere), least=self._highest)
-        elif sum(used) >= sum(self._highest):
-            self._highest = _above(used, (0, 0), least=self._highest)
-        else:  # the cgroup was made anew, and counts from 0
-            return used[0] / 1e9, used[1] / 1e9
+        others = (0, 0) if self._overhead is None else _above(self._overhead.read(), self._elsewhere)
+        self._highest = _above(self._read(), others, least=self._highest)
         return self._highest[0] / 1e9, self._highest[1] / 1e9
 
     def _read(self) -> tuple[int, int]:
@@ -104,8 +98,6 @@ class CgroupCpu:
             if self.method == "cgroup-v2":
                 return int(numbers[b"user_usec"]) * 1000, int(numbers[b"system_usec"]) * 1000
             user, system = int(numbers[b"user"]), int(numbers[b"system"])
-            if len(texts) == 1:
-                return user * _TICK_NS, system * _TICK_NS
             # Only the sum is counted to the nanosecond; before Linux 5.17 its parts are sampled at ticks.
             total = int(texts[1])
             user = total * user // (user + system) if user + system else total
@@ -139,12 +131,9 @@ class CgroupMembers:
 
     def joined(self, members: Mapping[int, Process], _mono: float) -> Sequence[Birth]:
         """Read the lists of processes."""
-        found: list[Birth] = []
-        for pid in members_of(self._folder) - members.keys():
-            try:
-                found.append(read_birth(pid, self._proc))
-            except (OSError, ValueError, IndexError):
-                continue  # it ended between the list and its reading
+        pids = members_of(self._folder) - members.keys()
+        # One may have ended between the list and its reading.
+        found = [birth for birth in (find_birth(pid, self._proc) for pid in pids) if birth is not None]
         return self._excluded.programs(self._excluded.without(parents_first(found), members))
 
     def settled(self, _members: Mapping[int, Process]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -12,11 +13,11 @@ from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.cpu import OnlineCpus
-from fedmon.node.collectors.files import Reasons, Values, read_file
+from fedmon.node.collectors.files import Reasons, Values, miss, read_file
 from fedmon.node.collectors.job import process
 from fedmon.node.collectors.job.cgroup_collector import ONLY_CGROUP
 from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu
-from fedmon.node.collectors.job.process import SYSTEM, USER, Process
+from fedmon.node.collectors.job.process import SYSTEM, TICKS_PER_S, USER, Process, number_of
 from fedmon.node.collectors.job.tree import ProcessTree
 
 USER_SECONDS = "job_cpu_user_seconds_total"
@@ -41,9 +42,6 @@ SHARED = "job_memory_shared_bytes"
 DESCRIPTORS = "job_file_descriptors"
 VOLUNTARY = series("job_context_switches_total", kind="voluntary")
 INVOLUNTARY = series("job_context_switches_total", kind="involuntary")
-MAX_THREADS = 2000
-"""Context switches of more threads of one job are left out; each thread costs some microseconds."""
-
 _STATUS_BYTES = 8192
 USS = "job_memory_uss_bytes"
 PSS = "job_memory_pss_bytes"
@@ -53,7 +51,6 @@ MAX_READING_S = 0.2
 
 _SMAPS_BYTES = 4096
 METHOD = "job_method_info"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _FRESH_S = 0.05
 """Readings so close together belong to one tick."""
 
@@ -114,7 +111,7 @@ class JobReading:
         self.tree.refresh(mono)
         self.cpu_problem = ""
         if self._cpu is None:
-            user_s, system_s = self.tree.counts[USER] / _TICKS, self.tree.counts[SYSTEM] / _TICKS
+            user_s, system_s = self.tree.counts[USER] / TICKS_PER_S, self.tree.counts[SYSTEM] / TICKS_PER_S
         else:
             try:
                 user_s, system_s = self._cpu.read()
@@ -122,10 +119,6 @@ class JobReading:
                 if not self.tree.has_ended:  # a cgroup that vanished with its last process keeps its last reading
                     self.cpu_problem = error.reason
                 return
-        if user_s < self.cpu_s[0] or system_s < self.cpu_s[1]:
-            went = f"from {sum(self.cpu_s):.2f} to {user_s + system_s:.2f} s"
-            self.cpu_problem = f"{Why.FAILED.value}: the CPU time of the job's cgroup went back, {went}"
-            return
         self.cpu_s = (user_s, system_s)
 
 
@@ -182,18 +175,13 @@ class TreeCollector:
 
     def _cpu(self, now: Instant, values: Values, reasons: Reasons) -> None:
         user_s, system_s = self._watched.cpu_s
-        problem = self._watched.cpu_problem
-        if problem:
-            missing = (USER_SECONDS, SYSTEM_SECONDS, CPUS_BUSY, BUSY)
-            values.update(dict.fromkeys(missing))
-            reasons.update(dict.fromkeys(missing, problem))
+        if self._watched.cpu_problem:
+            miss(values, reasons, (USER_SECONDS, SYSTEM_SECONDS, CPUS_BUSY, BUSY), self._watched.cpu_problem)
             return
         values[USER_SECONDS], values[SYSTEM_SECONDS] = round(user_s, 6), round(system_s, 6)
         earlier, self._earlier = self._earlier, (now.mono, user_s + system_s)
         if earlier is None or now.mono <= earlier[0]:
-            first = Why.FIRST_SAMPLE.value if earlier is None else f"{Why.FAILED.value}: no time has passed"
-            values[CPUS_BUSY] = values[BUSY] = None
-            reasons[CPUS_BUSY] = reasons[BUSY] = first
+            miss(values, reasons, (CPUS_BUSY, BUSY), Why.FIRST_SAMPLE.value)
             return
         busy = (user_s + system_s - earlier[1]) / (now.mono - earlier[0])
         try:
@@ -229,9 +217,8 @@ class StatusCollector:
     name = "job-status"
     lane = Lane.MEDIUM
 
-    def __init__(self, watched: JobReading, *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, watched: JobReading) -> None:
         self._watched = watched
-        self._counts_by_stat = descriptors_by_stat(proc)
         self._switches: dict[_Thread, tuple[int, int]] = {}
         self._ended = (0, 0)
         watched.totals.append(self._totals)
@@ -242,25 +229,21 @@ class StatusCollector:
             return Reading({})
         living = self._watched.tree.living
         threads: dict[_Thread, tuple[int, int]] = {}
-        shared = descriptors = left_out = 0
+        shared = descriptors = 0
         unread, unlisted = _Unread("status", len(living)), _Unread("fd", len(living))
         for each in living:
             with unread:
                 text = read_file(each.folder + b"/status", _STATUS_BYTES)
-                shared += (_number(text, b"\nRssFile:") + _number(text, b"\nRssShmem:")) * 1024
-                self._watched.tree.note_peak(_number(text, b"\nVmHWM:") * 1024)
-                left_out += _read_threads(each, text, threads)
+                shared += (number_of(text, b"\nRssFile:") + number_of(text, b"\nRssShmem:")) * 1024
+                self._watched.tree.note_peak(number_of(text, b"\nVmHWM:") * 1024)
+                _read_threads(each, text, threads)
             with unlisted:
-                folder = each.folder + b"/fd"
-                descriptors += os.stat(folder).st_size if self._counts_by_stat else len(os.listdir(folder))  # noqa: PTH116, PTH208
+                descriptors += len(os.listdir(each.folder + b"/fd"))  # noqa: PTH208 - only their number is wanted
         self._keep(threads)
         values: Values = {SHARED: shared, DESCRIPTORS: descriptors, **self._totals()}
         reasons: Reasons = {}
         unread.tell(values, reasons, (SHARED,), partly=(VOLUNTARY, INVOLUNTARY))
         unlisted.tell(values, reasons, (DESCRIPTORS,))
-        if left_out:
-            reason = f"{Why.UNSUPPORTED.value}: {left_out} threads are left out, only {MAX_THREADS} are read"
-            reasons.update(dict.fromkeys((VOLUNTARY, INVOLUNTARY), reason))
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
@@ -377,45 +360,19 @@ def _report(reading: Reading) -> dict[str, str | None]:
     return {key: reading.reasons.get(key) if value is None else None for key, value in reading.values.items()}
 
 
-def _read_threads(process: Process, text: bytes, threads: dict[_Thread, tuple[int, int]]) -> int:
-    """Note the switches of each thread of a process; return the number of threads left out."""
+def _read_threads(process: Process, text: bytes, threads: dict[_Thread, tuple[int, int]]) -> None:
+    """Note the switches of each thread of a process."""
     first = b"%d" % process.pid
     threads[process.pid, process.start, first] = _switches(text)
-    if process.gauges[0] <= 1:
-        return 0
-    names = [name for name in os.listdir(process.folder + b"/task") if name != first]  # noqa: PTH208 - many names
-    room = max(0, MAX_THREADS - len(threads))
-    for name in names[:room]:
-        try:
+    names = os.listdir(process.folder + b"/task") if process.gauges[0] > 1 else []  # noqa: PTH208 - many names
+    for name in names:
+        with contextlib.suppress(OSError):  # a thread that has just ended
             status = read_file(b"%s/task/%s/status" % (process.folder, name), _STATUS_BYTES)
-        except OSError:
-            continue  # a thread that has just ended
-        threads[process.pid, process.start, name] = _switches(status)
-    return max(0, len(names) - room)
-
-
-def descriptors_by_stat(proc: Path) -> bool:
-    """Tell whether the size of the folder ``fd`` is the number of open files, as since Linux 6.2."""
-    try:
-        folder = os.open(proc / "self" / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return os.fstat(folder).st_size == len(os.listdir(folder)) > 0  # noqa: PTH208 - it is a descriptor
-    except OSError:
-        return False
-    finally:
-        os.close(folder)
-
-
-def _number(text: bytes, field: bytes) -> int:
-    """Return the number of a line; 0 if this kernel has no such line, or the process no memory."""
-    start = text.find(field)
-    return int(text[start + len(field) :].split(None, 1)[0]) if start >= 0 else 0
+            threads[process.pid, process.start, name] = _switches(status)
 
 
 def _switches(text: bytes) -> tuple[int, int]:
-    return _number(text, b"\nvoluntary_ctxt_switches:"), _number(text, b"\nnonvoluntary_ctxt_switches:")
+    return number_of(text, b"\nvoluntary_ctxt_switches:"), number_of(text, b"\nnonvoluntary_ctxt_switches:")
 
 
 class MethodCollector:

@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.files import read_file, read_whole
-from fedmon.node.collectors.job.process import descended, stat_fields
+from fedmon.node.collectors.job.process import Birth, descended, find_birth, number_of
 
-_STAT_BYTES = 1024
+Relative = Birth
 _STATUS_BYTES = 4096
 _MAX_MEMBERS = 100_000
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-class Relative(NamedTuple):
-    """A living process or a zombie; ``start`` is in clock ticks since the boot.
-
-    ``cpu_s`` includes the CPU time of the children that it waited for.
-    """
-
-    pid: int
-    parent: int
-    start: int
-    cpu_s: float
-    threads: int
-    resident_bytes: int
-    is_zombie: bool
 
 
 def relative(pid: int, *, proc: Path = THIS_MACHINE.proc) -> Relative | None:
-    """Return one process, or None if no process has this number.
-
-    Source: Linux Documentation/filesystems/proc.rst, table 1-4.
-    """
-    try:
-        fields = stat_fields(read_file(b"%s/%d/stat" % (os.fsencode(proc), pid), _STAT_BYTES))
-    except (OSError, ValueError):
-        return None
-    threads = int(fields[17])
-    return Relative(
-        pid,
-        int(fields[1]),
-        int(fields[19]),
-        sum(map(int, fields[11:15])) / _TICKS_PER_S,
-        threads,
-        max(int(fields[21].split()[0]), 0) * _PAGE_BYTES,
-        fields[0] in b"ZX" and threads <= 1,
-    )
+    """Return one process, or None if no process has this number."""
+    return find_birth(pid, proc)
 
 
 def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
@@ -58,14 +25,13 @@ def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
 
     A process that was born during the look, or whose parent ended during it, may be missing.
     """
-    children = _children_by_thread if os.access(proc / str(pid) / "task" / str(pid) / "children", os.R_OK) else None
-    if children is None:
-        return _among_all(pid, proc)
+    if not os.access(proc / str(pid) / "task" / str(pid) / "children", os.R_OK):  # a kernel without PROC_CHILDREN
+        return descended([pid], [each for each in map(find_birth, _all_pids(proc), itertools.repeat(proc)) if each])
     found: dict[int, Relative] = {}
     queue = [pid]
     while queue and len(found) < _MAX_MEMBERS:
-        for child in children(queue.pop(), proc):
-            each = relative(child, proc=proc) if child not in found else None
+        for child in _children(queue.pop(), proc):
+            each = find_birth(child, proc) if child not in found else None
             if each is not None:
                 found[child] = each
                 queue.append(child)
@@ -81,7 +47,7 @@ def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> li
         except OSError:
             continue
         words = next((line[len(name) :].split() for line in limits.splitlines() if line.startswith(name)), [])
-        each = relative(pid, proc=proc) if words[:1] == [b"%d" % value] else None
+        each = find_birth(pid, proc) if words[:1] == [b"%d" % value] else None
         if each is not None:
             found.append(each)
     return found
@@ -104,12 +70,12 @@ def proportional_bytes(pid: int, *, proc: Path = THIS_MACHINE.proc) -> int | Non
 
     Source: Linux Documentation/filesystems/proc.rst, smaps_rollup.
     """
-    return _kilobytes(b"%s/%d/smaps_rollup" % (os.fsencode(proc), pid), b"Pss:")
+    return _kilobytes(b"%s/%d/smaps_rollup" % (os.fsencode(proc), pid), b"\nPss:")
 
 
 def peak_resident_bytes(pid: int, *, proc: Path = THIS_MACHINE.proc) -> int | None:
     """Return the peak of a process's resident memory since exec; None if it cannot be read."""
-    return _kilobytes(b"%s/%d/status" % (os.fsencode(proc), pid), b"VmHWM:")
+    return _kilobytes(b"%s/%d/status" % (os.fsencode(proc), pid), b"\nVmHWM:")
 
 
 def _kilobytes(path: bytes, key: bytes) -> int | None:
@@ -117,14 +83,10 @@ def _kilobytes(path: bytes, key: bytes) -> int | None:
         text = read_file(path, _STATUS_BYTES)
     except OSError:
         return None
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] == key and words[1].isdigit():
-            return int(words[1]) * 1024
-    return None
+    return number_of(text, key) * 1024 if key in text else None
 
 
-def _children_by_thread(pid: int, proc: Path) -> list[int]:
+def _children(pid: int, proc: Path) -> list[int]:
     found: list[int] = []
     try:
         with os.scandir(proc / str(pid) / "task") as entries:
@@ -137,12 +99,6 @@ def _children_by_thread(pid: int, proc: Path) -> list[int]:
         except (OSError, ValueError):
             continue
     return found
-
-
-def _among_all(pid: int, proc: Path) -> list[Relative]:
-    """For kernels without CONFIG_PROC_CHILDREN."""
-    everything = (relative(number, proc=proc) for number in _all_pids(proc))
-    return descended([pid], [each for each in everything if each is not None])
 
 
 def _all_pids(proc: Path) -> list[int]:

@@ -121,7 +121,7 @@ class JobMaker:
     def _collectors(self, watched: JobReading, methods: Mapping[str, str], *, has_cgroup: bool) -> list[Collector]:
         return [
             TreeCollector(watched, sys=self._roots.sys, peak=methods["peak"] == TREE),
-            StatusCollector(watched, proc=self._roots.proc),
+            StatusCollector(watched),
             SmapsCollector(watched, swap=methods["swap"] == TREE),
             MethodCollector(watched, methods, has_cgroup=has_cgroup),
         ]

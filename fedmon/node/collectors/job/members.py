@@ -13,16 +13,15 @@ from typing import Protocol
 from fedmon.node.collectors.base import CollectorUnavailableError, why
 from fedmon.node.collectors.files import KernelFile, read_file
 from fedmon.node.collectors.job.fork_events import ForkEvents
-from fedmon.node.collectors.job.process import Birth, Process, descended, read_birth
+from fedmon.node.collectors.job.process import Birth, Process, descended, find_birth
 
 _ENVIRONMENT_BYTES = 262_144
 LIST_EVERY_S = 10.0
 MAX_PROBES = 64
 """Up to so many new numbers are tried one by one; for more, a list of all processes is cheaper."""
-
-_MAX_KEPT = 20_000
 _YOUNGEST = 16
 """So many of the newest numbers may belong to processes that cannot be seen yet."""
+_MAX_KEPT = 20_000
 
 
 class Births:
@@ -99,15 +98,19 @@ class Births:
         is_listing_due = mono - self._listed_at >= LIST_EVERY_S
         if last == before and not again and not is_listing_due:
             return []
-        gap = last - before
-        if 0 <= gap <= MAX_PROBES and not is_listing_due:
-            return [*self._read(again), *self._read(range(before + 1, last + 1), youngest=last)]
+        if 0 <= last - before <= MAX_PROBES and not is_listing_due:
+            born = range(before + 1, last + 1)
+            found = self._read([*again, *born])
+            visible = {birth.pid for birth in found}
+            self._again = [pid for pid in born if pid not in visible and last - pid < _YOUNGEST]
+            return found
         there = self._listing()
         new = [pid for pid in there if pid not in self._known or _is_between(pid, before, last)]
         self._known, self._listed_at = set(there), mono
         self._again = [pid for pid in range(max(1, last - _YOUNGEST + 1), last + 1) if pid not in self._known]
         # In the order in which the numbers were given, which goes on from the smallest after the largest.
-        return self._read(sorted(new, key=lambda pid: (pid <= last, pid) if gap < 0 else (False, pid)))
+        has_wrapped = last < before
+        return self._read(sorted(new, key=lambda pid: (has_wrapped and pid <= last, pid)))
 
     def _ancestors(self, pid: int) -> tuple[int, ...]:
         found: list[int] = []
@@ -123,15 +126,8 @@ class Births:
             raise why(error) from None
         return [int(name) for name in names if name.isdigit()]
 
-    def _read(self, pids: Iterable[int], *, youngest: int = 0) -> list[Birth]:
-        found = []
-        for pid in pids:
-            try:
-                found.append(read_birth(pid, self._proc))
-            except (OSError, ValueError, IndexError):
-                if youngest and youngest - pid < _YOUNGEST:
-                    self._again.append(pid)
-        return found
+    def _read(self, pids: Iterable[int]) -> list[Birth]:
+        return [birth for birth in (find_birth(pid, self._proc) for pid in pids) if birth is not None]
 
 
 def _is_between(pid: int, before: int, last: int) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from fedmon.node.collectors.files import READ_FLAGS, Descriptors, read_file
 
@@ -23,6 +23,7 @@ _UNREAD = b"\0"
 _FILE_BYTES = 1024
 _FILES = (b"/schedstat", b"/io", b"/stat")
 _RAN, _IO, _STAT = range(3)
+TICKS_PER_S, PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD = 0x0020_0000
 """PF_KTHREAD. Source: Linux include/linux/sched.h."""
 
@@ -32,10 +33,10 @@ class ProcessGoneError(Exception):
 
 
 class Birth(NamedTuple):
-    """The identity and origin of a process; ``start`` is in clock ticks since the boot.
+    """A process or zombie at one moment; ``start`` is in clock ticks since the boot.
 
-    ``parent`` is the present one. ``ancestors`` are the process that forked it, the one that forked that one, and so
-    on, as far as they are known.
+    ``parent`` is the present one. ``cpu_s`` includes the CPU time of the children that it waited for. ``ancestors`` are
+    the process that forked it, the one that forked that one, and so on, as far as they are known.
     """
 
     pid: int
@@ -45,6 +46,9 @@ class Birth(NamedTuple):
     start: int
     is_kernel_thread: bool = False
     is_zombie: bool = False
+    cpu_s: float = 0.0
+    threads: int = 0
+    resident_bytes: int = 0
     ancestors: tuple[int, ...] = ()
 
 
@@ -61,9 +65,18 @@ def read_birth(pid: int, proc: Path | bytes = b"/proc") -> Birth:
     return birth_of(pid, read_file(b"%s/%d/stat" % (os.fsencode(proc), pid), _FILE_BYTES))
 
 
+def find_birth(pid: int, proc: Path | bytes = b"/proc") -> Birth | None:
+    """Return the same, or None if no process has this number or it cannot be read."""
+    try:
+        return read_birth(pid, proc)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def birth_of(pid: int, text: bytes) -> Birth:
     """Return the identity of a process from its ``stat``. Raises ValueError and IndexError for a torn text."""
     fields = stat_fields(text)
+    threads = int(fields[17])
     return Birth(
         pid,
         int(fields[1]),
@@ -71,8 +84,17 @@ def birth_of(pid: int, text: bytes) -> Birth:
         int(fields[3]),
         int(fields[19]),
         bool(int(fields[6]) & _KERNEL_THREAD),
-        fields[0] in b"ZX" and int(fields[17]) <= 1,
+        fields[0] in b"ZX" and threads <= 1,
+        sum(map(int, fields[11:15])) / TICKS_PER_S,
+        threads,
+        int(fields[21].split()[0]) * PAGE_BYTES,
     )
+
+
+def number_of(text: bytes, field: bytes) -> int:
+    """Return the number of a line of ``status`` or the like; 0 without it, as for a process without memory."""
+    start = text.find(field)
+    return int(text[start + len(field) :].split(None, 1)[0]) if start >= 0 else 0
 
 
 class Process:
@@ -230,26 +252,15 @@ class Process:
         return os.pread(descriptor, _FILE_BYTES, 0)
 
 
-class _Born(Protocol):
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def parent(self) -> int: ...
-
-
-BornT = TypeVar("BornT", bound=_Born)
-
-
-def descended(pids: Iterable[int], processes: Iterable[BornT]) -> list[BornT]:
+def descended(pids: Iterable[int], processes: Iterable[Birth]) -> list[Birth]:
     """Return the descendants of processes, without these, parents before their children."""
-    by_parent: dict[int, list[BornT]] = {}
+    by_parent: dict[int, list[Birth]] = {}
     for each in processes:
         by_parent.setdefault(each.parent, []).append(each)
     queue = list(pids)
     # A reused number can make a process its own ancestor.
     seen = set(queue)
-    found: list[BornT] = []
+    found: list[Birth] = []
     while queue:
         for child in by_parent.get(queue.pop(), ()):
             if child.pid not in seen:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fedmon.node.collectors.files import Descriptors
 from fedmon.node.collectors.job.members import Members, parents_first
-from fedmon.node.collectors.job.process import MINOR, NO_COUNTS, REAPED, Birth, Process, ProcessGoneError
+from fedmon.node.collectors.job.process import MINOR, NO_COUNTS, PAGE_BYTES, REAPED, Birth, Process, ProcessGoneError
 
 
 class _Owed(NamedTuple):
@@ -117,7 +117,6 @@ class ProcessTree:
         self._ledger = Ledger()
         self._tick = 0
         self._thorough_at = float("-inf")
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self.counts: Sequence[int] = NO_COUNTS
         self.living: tuple[Process, ...] = ()
         self.pids: tuple[int, ...] = ()
@@ -209,5 +208,5 @@ class ProcessTree:
         else:
             self.threads = self.virtual_bytes = pages = 0
         self.counts = counts
-        self.resident_bytes = pages * self._page_bytes
+        self.resident_bytes = pages * PAGE_BYTES
         self.peak_resident_bytes = max(self.peak_resident_bytes, self.resident_bytes)

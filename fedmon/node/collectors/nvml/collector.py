@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
 
 from fedmon.common.metrics.metric import Scope
 from fedmon.common.metrics.sample import Instant
@@ -11,7 +12,6 @@ from fedmon.common.metrics.series import series
 from fedmon.common.metrics.tables.gpu import ROWS
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.nvml import queries
-from fedmon.node.collectors.nvml.library import AbsentError
 from fedmon.node.collectors.nvml.processes import GpuUse
 from fedmon.node.collectors.nvml.queries import Query
 from fedmon.node.collectors.nvml.reader import LaneReader, NvmlSession, Round
@@ -31,88 +31,79 @@ class GpuCollector:
     def __init__(self, name: str, lane: Lane, reader: LaneReader, metrics: Iterable[str]) -> None:
         self.name, self.lane = name, lane
         self._metrics, self._reader, self._session = tuple(dict.fromkeys(metrics)), reader, reader.session
-        self._changed = threading.Condition()
-        self._result: Round | CollectorUnavailableError | None = None
-        self._is_reading = self._has_entered = self._is_closed = False
+        self._pending: Future[Round] | None = None
         self._abandoned = 0
+        self._has_entered = self._is_closed = False
         self._gave: tuple[str, ...] = ()
         self._report = self._told = dict[str, str | None]()
 
     def collect(self, _now: Instant) -> Reading:
         """Read the GPUs; waits 0.2 s at most."""
-        return self._noted(self._read(PATIENCE_S))
+        return self._noted(PATIENCE_S)
 
     def probe(self) -> dict[str, str | None]:
         """Say what each GPU gave last; the first time it is read."""
         if not self._report:
-            self.wait_probed(PATIENCE_S)
+            self._noted(PATIENCE_S)
         self._told = self._report
         return dict(self._told)
 
     @property
     def probe_changed(self) -> bool:
-        """Whether ``probe`` would give another answer than the last time, as after a slow start of NVML."""
-        return self._report != self._told
+        """Whether a reading was late for its tick, or ``probe`` would give another answer than the last time."""
+        return (self._pending is not None and self._pending.done()) or self._report != self._told
 
     def wait_probed(self, timeout_s: float) -> None:
         """Wait for a reading, at most so long and 5 s; for a report, never in the sampler's thread."""
-        self._noted(self._read(min(timeout_s, _FIRST_S)))
+        self._noted(min(timeout_s, _FIRST_S))
 
     def close(self) -> None:
         """Read no more; the last collector of a session shuts NVML down."""
-        with self._changed:
-            has_entered, self._has_entered, self._is_closed = self._has_entered, False, True
-        if has_entered:
+        if self._has_entered and not self._is_closed:
             self._session.leave()
+        self._is_closed = True
 
-    def _noted(self, found: Round | CollectorUnavailableError) -> Reading:
-        if isinstance(found, Round):
-            self._gave, self._report = tuple(found.values), dict(found.report)
-            return Reading(found.values, found.reasons)
-        if not self._gave:
-            self._report = dict.fromkeys(self._metrics, (self._session.absent or found).reason)
-        return Reading(dict.fromkeys(self._gave), dict.fromkeys(self._gave, found.reason))
+    def _noted(self, patience_s: float) -> Reading:
+        try:
+            found = self._read(patience_s)
+        except CollectorUnavailableError as error:
+            if not self._gave:
+                self._report = dict.fromkeys(self._metrics, error.reason)
+            return Reading(dict.fromkeys(self._gave), dict.fromkeys(self._gave, error.reason))
+        self._gave, self._report = tuple(found.values), dict(found.report)
+        return Reading(found.values, found.reasons)
 
-    def _read(self, patience_s: float) -> Round | CollectorUnavailableError:
-        """Return a new reading, else the one that was late for the tick before, else the reason."""
+    def _read(self, patience_s: float) -> Round:
+        """Return a new reading, else the one that was late for the tick before. Raises CollectorUnavailableError."""
         session = self._session
-        if session.absent is not None:
-            return session.absent
-        if not self._has_entered and not self._is_closed:
+        if session.absent is None and not (self._has_entered or self._is_closed):
             self._has_entered = True
             session.enter()
-        hang = session.hang()
-        with self._changed:
-            late = self._take()
-            if not self._is_reading or self._abandoned != session.abandoned:
-                self._is_reading, self._abandoned = True, session.abandoned
-                session.post(self._run)
-            if not hang:
-                self._changed.wait_for(lambda: self._result is not None, patience_s - session.asked_s())
-            found = self._take() or late
-        if found is None:
-            hang = hang or session.hang()
-            detail = hang.partition(": ")[2] or f"the reading is not finished within {patience_s:g} s"
-            return CollectorUnavailableError(Why.FAILED, detail)
-        return found
-
-    def _take(self) -> Round | CollectorUnavailableError | None:
-        result, self._result = self._result, None
-        return result
-
-    def _run(self) -> None:
-        """Read once, on the session's thread."""
-        if self._is_closed:
-            return
-        try:
-            result: Round | CollectorUnavailableError = self._reader.read()
-        except CollectorUnavailableError as error:
-            result = error
-        with self._changed:
-            self._result, self._is_reading = result, False
-            self._changed.notify_all()
-        if isinstance(result, AbsentError):
+        hang, late = session.hang(), self._finished()
+        if late is not None and self.lane is not Lane.FAST:
+            return late.result()  # one reading for each time that the lane is due
+        if session.absent is None and (self._pending is None or self._abandoned != session.abandoned):
+            self._abandoned = session.abandoned
+            self._pending = session.submit(self._reader.read)
+        if self._pending is not None and not hang:
+            with contextlib.suppress(TimeoutError):
+                self._pending.exception(max(0.0, patience_s - session.asked_s()))
+        found = self._finished() or late
+        if session.absent is not None:
             self.close()
+            raise session.absent
+        if found is not None:
+            return found.result()
+        detail = hang or session.hang() or f"the reading is not finished within {patience_s:g} s"
+        raise CollectorUnavailableError(Why.FAILED, detail)
+
+    def _finished(self) -> Future[Round] | None:
+        """Take the reading under way if it is finished."""
+        found = self._pending
+        if found is None or not found.done():
+            return None
+        self._pending = None
+        return found
 
 
 def nvml_collectors(session: NvmlSession) -> list[Collector]:

@@ -1,10 +1,8 @@
-"""NVML by the names of its functions, and the meaning of its error codes for a metric."""
+"""NVML by the names of its functions, and the meaning of its errors for a metric."""
 
 from __future__ import annotations
 
 import ctypes
-import enum
-import math
 from typing import Any
 
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
@@ -12,24 +10,15 @@ from fedmon.node.collectors.base import CollectorUnavailableError, Why
 _SONAME = "libnvidia-ml.so.1"
 NO_VALUE = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE_ulonglong of nvml.h: a number that the driver does not have."""
-
-
-class Meaning(enum.Enum):
-    """The meaning of a refused call for later calls."""
-
-    NEVER = "this device will not answer it, if it never did"
-    ONCE = "it may answer next time"
-    LOST = "the device is gone, or NVML was shut down by another part of this process"
-
-
-_NEVER = (
-    *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED", "NO_PERMISSION"),
-    "INVALID_ARGUMENT",  # a link or policy that a card does not have
+_FINAL = frozenset(
+    {
+        *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED", "NO_PERMISSION"),
+        "INVALID_ARGUMENT",  # a link or policy that a card does not have
+    }
 )
-_LOST = ("GPU_IS_LOST", "GPU_NOT_FOUND", "RESET_REQUIRED", "UNINITIALIZED")
-_MEANINGS = dict.fromkeys(_NEVER, Meaning.NEVER) | dict.fromkeys(_LOST, Meaning.LOST)
-"""Error names of nvml.h without their NVML_ERROR_; all others are ONCE."""
-
+"""Error names of nvml.h, without NVML_ERROR_, of a device that will not answer a query, if it never did."""
+_LOST = frozenset({"GPU_IS_LOST", "GPU_NOT_FOUND", "RESET_REQUIRED", "UNINITIALIZED"})
+"""Those of a device that is gone, or of NVML shut down by another part of this process."""
 _WHY = {
     "NO_PERMISSION": Why.NO_PERMISSION,
     "LIBRARY_NOT_FOUND": Why.NOT_FOUND,
@@ -39,11 +28,14 @@ _WHY = {
 
 
 class RefusedError(CollectorUnavailableError):
-    """NVML did not answer one call; ``error`` is its name for the error, such as NOT_SUPPORTED."""
+    """NVML did not answer one call; ``error`` is its name for the error, such as NOT_SUPPORTED.
 
-    def __init__(self, call: str, error: str, meaning: Meaning | None = None) -> None:
-        self.error, self.meaning = error, meaning or _MEANINGS.get(error, Meaning.ONCE)
-        why = _WHY.get(error, Why.UNSUPPORTED if self.meaning is Meaning.NEVER else Why.FAILED)
+    ``is_final`` and ``is_lost`` tell whether the device will not answer it later, and whether it is gone.
+    """
+
+    def __init__(self, call: str, error: str) -> None:
+        self.error, self.is_final, self.is_lost = error, error in _FINAL, error in _LOST
+        why = _WHY.get(error, Why.UNSUPPORTED if self.is_final else Why.FAILED)
         super().__init__(why, f"{call}: {error.lower().replace('_', ' ')}")
 
 
@@ -71,11 +63,9 @@ class Nvml:
         try:
             return getattr(module, name)(*[self._argument(each) for each in arguments])
         except module.NVMLError as error:
-            raise self.refusal(getattr(error, "value", -1), name) from None
+            raise self.refusal(error.value, name) from None
         except (AttributeError, module.NVMLLibraryMismatchError):  # the module or the driver is too old for it
             raise RefusedError(name, "FUNCTION_NOT_FOUND") from None
-        except (TypeError, ValueError, LookupError, OSError, ArithmeticError, ctypes.ArgumentError) as error:
-            raise RefusedError(name, f"{type(error).__name__}: {error}") from None
 
     def refusal(self, code: int, call: str) -> RefusedError:
         """Return the error for a return code of NVML."""
@@ -105,14 +95,6 @@ def load_nvml() -> Nvml:
     except ImportError:
         raise AbsentError(Why.NOT_FOUND, "Python package nvidia-ml-py: install it") from None
     return Nvml(pynvml)
-
-
-def number(value: object, *, call: str) -> int | float | None:
-    """Return an answer of NVML as a number; None if NVML has no value. Raises RefusedError."""
-    plain = getattr(value, "value", value)
-    if isinstance(plain, bool) or not isinstance(plain, int | float):
-        raise RefusedError(call, f"answered {plain!r}"[:100])
-    return None if plain == NO_VALUE or math.isnan(plain) else plain
 
 
 def text(value: object) -> str:

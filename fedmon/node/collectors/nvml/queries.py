@@ -6,42 +6,25 @@ Source of functions, units and constants: the NVML API reference (nvml.h) and th
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fedmon.node.collectors.nvml.library import Meaning, Nvml, RefusedError, number, text
+from fedmon.node.collectors.nvml.library import Nvml, RefusedError, text
 
 Labels = tuple[tuple[str, str], ...]
 UINT_MOST, WIDE_MOST = 2**32 - 2, 2**64 - 2
 """Above them a 32-bit or 64-bit answer is NVML_VALUE_NOT_AVAILABLE."""
 
-CLOCKS = {
-    "graphics": "NVML_CLOCK_GRAPHICS",
-    "sm": "NVML_CLOCK_SM",
-    "memory": "NVML_CLOCK_MEM",
-    "video": "NVML_CLOCK_VIDEO",
-}
-THROTTLE_REASONS = {
-    "idle": 0x1,
-    "application_clocks": 0x2,
-    "software_power_cap": 0x4,
-    "hardware_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "software_thermal": 0x20,
-    "hardware_thermal": 0x40,
-    "hardware_power_brake": 0x80,
-    "display_clocks": 0x100,
-    "board_limit": 0x200,
-    "reliability": 0x400,
-}
+CLOCKS = {name: f"NVML_CLOCK_{name.upper()}" for name in ("graphics", "sm", "video")} | {"memory": "NVML_CLOCK_MEM"}
+_THROTTLES = (
+    *("idle", "application_clocks", "software_power_cap", "hardware_slowdown", "sync_boost", "software_thermal"),
+    *("hardware_thermal", "hardware_power_brake", "display_clocks", "board_limit", "reliability"),
+)
+THROTTLE_REASONS = {name: 1 << number for number, name in enumerate(_THROTTLES)}
 """Bits of nvmlClocksEventReason* (before: nvmlClocksThrottleReason*)."""
-POLICIES = {
-    "power": "NVML_PERF_POLICY_POWER",
-    "thermal": "NVML_PERF_POLICY_THERMAL",
-    "sync_boost": "NVML_PERF_POLICY_SYNC_BOOST",
-    "board_limit": "NVML_PERF_POLICY_BOARD_LIMIT",
-    "low_utilization": "NVML_PERF_POLICY_LOW_UTILIZATION",
-    "reliability": "NVML_PERF_POLICY_RELIABILITY",
+_POLICIES = ("power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability")
+POLICIES = {name: f"NVML_PERF_POLICY_{name.upper()}" for name in _POLICIES} | {
     "application_clocks": "NVML_PERF_POLICY_TOTAL_APP_CLOCKS",
     "base_clocks": "NVML_PERF_POLICY_TOTAL_BASE_CLOCKS",
 }
@@ -51,18 +34,12 @@ RETIREMENT_CAUSES = {
     "single_bit": "NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS",
     "double_bit": "NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR",
 }
-LINK_ERRORS = {
-    "replay": "NVML_NVLINK_ERROR_DL_REPLAY",
-    "recovery": "NVML_NVLINK_ERROR_DL_RECOVERY",
-    "crc_flit": "NVML_NVLINK_ERROR_DL_CRC_FLIT",
-    "crc_data": "NVML_NVLINK_ERROR_DL_CRC_DATA",
-    "ecc_data": "NVML_NVLINK_ERROR_DL_ECC_DATA",
-}
+_LINK_ERRORS = ("replay", "recovery", "crc_flit", "crc_data", "ecc_data")
+LINK_ERRORS = {name: f"NVML_NVLINK_ERROR_DL_{name.upper()}" for name in _LINK_ERRORS}
 MAX_LINKS = 36
 """NVML_NVLINK_MAX_LINKS of nvml.h 13; a card that has fewer refuses the rest once and is not asked for them again."""
 _ARCHITECTURES = "NVML_DEVICE_ARCH_"
 _NAMED = ("KEPLER", "MAXWELL", "PASCAL", "VOLTA", "TURING", "AMPERE", "ADA", "HOPPER", "BLACKWELL", "RUBIN")
-_PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
 _UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of nvmlValue_t in the order of NVML_VALUE_TYPE_*."""
 
@@ -103,29 +80,28 @@ class Query(NamedTuple):
 class NvmlUnit(NamedTuple):
     """The conversion of an answer into base units: ``* times / per``; a number above ``most`` is no value.
 
-    ``pick`` is an attribute or an index of the answer; None for the answer itself.
+    ``pick`` takes the number from the answer.
     """
 
     times: int = 1
     per: int = 1
     most: int = UINT_MOST
-    pick: str | int | None = None
+    pick: Callable[[Any], Any] = lambda answer: answer
 
-    def value(self, answer: Any, *, call: str) -> float | None:
-        """Return the number in base units. Raises RefusedError if it is no number."""
-        if self.pick is not None:
-            answer = getattr(answer, self.pick) if isinstance(self.pick, str) else answer[self.pick]
-        found = number(answer, call=call)
+    def value(self, answer: Any) -> float | None:
+        """Return the number in base units; None if NVML has no value."""
+        found = self.pick(answer)
         if found is None or not 0 <= found <= self.most:
             return None
-        return found * self.times if self.per == 1 else found * self.times / self.per
+        number: float = found * self.times if self.per == 1 else found * self.times / self.per
+        return number
 
-    def of(self, pick: str | int) -> NvmlUnit:
-        """Return the unit of a part of the answer."""
-        return self._replace(pick=pick)
+    def of(self, part: str | int) -> NvmlUnit:
+        """Return the unit of an attribute or an index of the answer."""
+        return self._replace(pick=operator.attrgetter(part) if isinstance(part, str) else operator.itemgetter(part))
 
 
-ONE, WIDE = NvmlUnit(), NvmlUnit(most=WIDE_MOST)
+ONE, WIDE, LENGTH = NvmlUnit(), NvmlUnit(most=WIDE_MOST), NvmlUnit(pick=len)
 PERCENT, MILLI, MEGA, KILO = (
     NvmlUnit(per=100, most=100),
     NvmlUnit(per=1000),
@@ -158,7 +134,7 @@ def _ask(
     def read(gpu: Gpu) -> Iterator[Value]:
         answer = gpu.ask(call, *arguments)
         for metric, own, unit in parts:
-            yield Value(metric, own, unit.value(answer, call=shown))
+            yield Value(metric, own, unit.value(answer))
 
     return Query(shown, tuple((metric, own) for metric, own, _ in parts), read, otherwise)
 
@@ -181,19 +157,9 @@ def field(
         answer = gpu.ask("nvmlDeviceGetFieldValues", [wanted])[0]
         if answer.nvmlReturn != 0:
             raise gpu.nvml.refusal(int(answer.nvmlReturn), shown)
-        yield Value(metric, labels, unit.value(getattr(answer.value, _UNION[answer.valueType]), call=shown))
+        yield Value(metric, labels, unit.value(getattr(answer.value, _UNION[answer.valueType])))
 
     return Query(shown, ((metric, labels),), read, otherwise)
-
-
-def count(call: str, *arguments: str, metric: str, labels: Mapping[str, str]) -> Query:
-    """Return the query for the length of a list."""
-    own = _labels(labels)
-
-    def read(gpu: Gpu) -> Iterator[Value]:
-        yield Value(metric, own, len(gpu.ask(call, *arguments)))
-
-    return Query(f"{call}({', '.join(arguments)})", ((metric, own),), read)
 
 
 def _memory(prefix: str, *arguments: str, fields: tuple[str, ...], otherwise: Query | None = None) -> Query:
@@ -210,24 +176,14 @@ def _throttle(call: str, supported_call: str, otherwise: Query | None = None) ->
     metric = "gpu_throttle_active"
 
     def read(gpu: Gpu) -> Iterator[Value]:
-        active = number(gpu.ask(call), call=call)
-        known = _mask(gpu, supported_call)
+        active, known = gpu.ask(call), -1
+        with contextlib.suppress(RefusedError):  # a GPU that does not list the reasons that it can report
+            known = gpu.ask(supported_call)
         for name, bit in THROTTLE_REASONS.items():
-            if known is None or known & bit:
-                yield Value(metric, (("reason", name),), None if active is None else float(bool(int(active) & bit)))
+            if known & bit:
+                yield Value(metric, (("reason", name),), None if active > WIDE_MOST else float(bool(active & bit)))
 
     return Query(call, ((metric, None),), read, otherwise)
-
-
-def _mask(gpu: Gpu, call: str) -> int | None:
-    """Return the reasons that this GPU can report; None if it does not list them."""
-    try:
-        known = number(gpu.ask(call), call=call)
-    except RefusedError as error:
-        if error.meaning is Meaning.LOST:
-            raise
-        return None
-    return None if known is None else int(known)
 
 
 def _info(metric: str, *, driver: bool) -> Query:
@@ -255,66 +211,51 @@ def _link(link: int) -> Iterator[Query]:
 def _link_errors(name: str, constant: str) -> Query:
     """Ask every link for one kind of error; a card with 18 links would else have 90 series that are nearly always 0."""
     total, single, call = "gpu_nvlink_errors_total", "gpu_nvlink_link_errors_total", "nvmlDeviceGetNvLinkErrorCounter"
-    shown, kind = f"{call}({constant})", (("error", name),)
+    kind = (("error", name),)
 
     def read(gpu: Gpu) -> Iterator[Value]:
-        counts: dict[int, float] = {}
+        counts: dict[int, float | None] = {}
         refusal: RefusedError | None = None
         for link in range(MAX_LINKS):
             try:
-                found = number(gpu.ask(call, link, constant), call=shown)
+                counts[link] = WIDE.value(gpu.ask(call, link, constant))
             except RefusedError as error:
-                if error.meaning is not Meaning.NEVER:
+                if not error.is_final:
                     raise
                 refusal = error
                 if error.error == "INVALID_ARGUMENT":
                     break  # the card has no more links
-                continue
-            if found is None:
-                yield Value(total, kind, None)
-                return
-            counts[link] = found
         if refusal is not None and not counts:
             raise refusal
-        yield Value(total, kind, sum(counts.values()))
+        known = [count for count in counts.values() if count is not None]
+        yield Value(total, kind, sum(known) if len(known) == len(counts) else None)
         for link, count in counts.items():
             if count:
                 yield Value(single, (("link", str(link)), *kind), count)
 
-    return Query(shown, ((total, kind), (single, None)), read)
+    return Query(f"{call}({constant})", ((total, kind), (single, None)), read)
 
 
-def _mig_processes(gpu: Gpu) -> Iterator[Value]:
-    yield Value("gpu_mig_processes", (), len({entry.pid for entry in gpu.ask(_PROCESSES)}))
+def _different(entries: Any) -> int:
+    return len({entry.pid for entry in entries})
 
 
 def is_partitioned(gpu: Gpu) -> bool | None:
-    """Tell whether MIG is on; None if the GPU did not answer. A GPU without MIG has it off.
-
-    Raises RefusedError if the GPU is lost.
-    """
+    """Tell whether MIG is on; None if the GPU did not answer. A GPU without MIG has it off."""
     try:
-        modes = gpu.ask("nvmlDeviceGetMigMode")
+        return bool(gpu.ask("nvmlDeviceGetMigMode")[0] == 1)
     except RefusedError as error:
-        if error.meaning is Meaning.LOST:
-            raise
-        return None if error.meaning is Meaning.ONCE else False
-    return bool(modes[0] == 1)
+        return False if error.is_final else None
 
 
 def instances(gpu: Gpu) -> list[tuple[str, Gpu]]:
     """Return the MIG instances of a GPU, each with its identity. Raises RefusedError."""
-    count = gpu.ask("nvmlDeviceGetMaxMigDeviceCount")
     found = []
-    for index in range(count):
-        try:
+    for index in range(gpu.ask("nvmlDeviceGetMaxMigDeviceCount")):
+        with contextlib.suppress(RefusedError):  # no instance has this index
             handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
             identity = text(gpu.nvml.call("nvmlDeviceGetUUID", handle))
-        except RefusedError as error:
-            if error.meaning is Meaning.LOST:
-                raise
-            continue  # no instance has this index
-        found.append((identity, Gpu(gpu.nvml, handle, (*gpu.labels, ("mig", str(index))))))
+            found.append((identity, Gpu(gpu.nvml, handle, (*gpu.labels, ("mig", str(index))))))
     return found
 
 
@@ -396,7 +337,7 @@ MEDIUM: tuple[Query, ...] = (
             "nvmlDeviceGetViolationStatus",
             constant,
             labels={"policy": name},
-            gpu_violation_seconds_total=NvmlUnit(per=1_000_000_000, most=WIDE_MOST, pick="violationTime"),
+            gpu_violation_seconds_total=NvmlUnit(per=1_000_000_000, most=WIDE_MOST).of("violationTime"),
         )
         for name, constant in POLICIES.items()
     ),
@@ -449,7 +390,7 @@ SLOW: tuple[Query, ...] = (
     ask("nvmlDeviceGetMaxPcieLinkWidth", gpu_pcie_link_lanes_max=ONE),
     ask("nvmlDeviceGetEccMode", gpu_ecc_enabled=ONE.of(0)),
     *(
-        count("nvmlDeviceGetRetiredPages", constant, metric="gpu_retired_pages", labels={"cause": cause})
+        ask("nvmlDeviceGetRetiredPages", constant, labels={"cause": cause}, gpu_retired_pages=LENGTH)
         for cause, constant in RETIREMENT_CAUSES.items()
     ),
     ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu_page_retirement_pending=ONE),
@@ -470,6 +411,6 @@ MIG: tuple[Query, ...] = (
     _info("gpu_mig_info", driver=False),
     _memory("gpu_mig_memory", fields=_AMOUNTS),
     ask("nvmlDeviceGetAttributes_v2", gpu_mig_multiprocessors=ONE.of("multiprocessorCount")),
-    Query(_PROCESSES, (("gpu_mig_processes", ()),), _mig_processes),
+    ask("nvmlDeviceGetComputeRunningProcesses", gpu_mig_processes=NvmlUnit(pick=_different)),
 )
 """Asked at each tick of each MIG instance."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from fedmon.common.actor import Actor
 from fedmon.common.backoff import Backoff
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Why
 from fedmon.node.collectors.nvml import queries
-from fedmon.node.collectors.nvml.library import AbsentError, Meaning, Nvml, RefusedError, load_nvml, text
+from fedmon.node.collectors.nvml.library import AbsentError, Nvml, RefusedError, load_nvml, text
 from fedmon.node.collectors.nvml.processes import GpuProcesses, GpuUse, ProcessTable
 from fedmon.node.collectors.nvml.queries import Gpu, Labels, Query
 
@@ -41,9 +42,7 @@ class _Asking(NamedTuple):
     gpu: str
     call: str
     since: float
-
-    def reason(self, now: float) -> str:
-        return f"{Why.FAILED.value}: no answer for {now - self.since:.1f} s: {self.call}"
+    thread: threading.Thread
 
 
 class NvmlSession:
@@ -67,8 +66,7 @@ class NvmlSession:
         self.absent = absent or (None if nvml else AbsentError(Why.NOT_FOUND, "NVML"))
         self._lock = threading.Lock()
         self._users = 0
-        self._thread: threading.Thread | None = None
-        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._actor: Actor | None = None
         self._asking: _Asking | None = None
         self._hanging: dict[threading.Thread, str] = {}
         self.abandoned = 0
@@ -106,28 +104,34 @@ class NvmlSession:
         """Start the thread, unless another collector did."""
         with self._lock:
             self._users += 1
-            if self._thread is None:
-                self._jobs = queue.SimpleQueue()
-                self._start()
+            if self._actor is None:
+                self._actor = _started()
 
     def leave(self) -> None:
         """Shut NVML down when the last collector leaves; a thread whose call hangs is left behind."""
         with self._lock:
             self._users -= 1
-            if self._users or (thread := self._thread) is None:
+            if self._users or (actor := self._actor) is None:
                 return
-        self._jobs.put(self._end)
-        self._jobs.put(None)
-        if thread is not threading.current_thread():
-            thread.join(_END_S)
-            if thread.is_alive() and self.absent is None:
-                call = self._asking.call if self._asking else "a call"
-                logger.warning("the thread fedmon-gpu was left behind: it is stuck in %s", call)
-        self._thread = None
+            self._actor = None
+        actor.post(self._end)
+        if not actor.close(timeout_s=_END_S):
+            call = self._asking.call if self._asking else "a call"
+            logger.warning("the thread fedmon-gpu was left behind: it is stuck in %s", call)
 
-    def post(self, job: Callable[[], object]) -> None:
-        """Run a job on the thread."""
-        self._jobs.put(job)
+    def submit(self, read: Callable[[], Round]) -> Future[Round]:
+        """Read on the thread."""
+        result: Future[Round] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(read())
+            except Exception as error:  # noqa: BLE001 - handed to the collector
+                result.set_exception(error)
+
+        if self._actor is not None:
+            self._actor.post(run)
+        return result
 
     def asked_s(self) -> float:
         """Return how long the present call has taken: one that is slow holds up the first collector alone."""
@@ -135,20 +139,21 @@ class NvmlSession:
         return 0.0 if asking is None else self._monotonic() - asking.since
 
     def hang(self) -> str:
-        """Return the reason if a call takes too long, else an empty text; go on without a GPU that hangs."""
+        """Describe a call that takes too long, else return an empty text; go on without a GPU that hangs."""
         with self._lock:
             asking, now = self._asking, self._monotonic()
             if asking is None or now - asking.since < HANG_S:
                 return ""
-            reason = asking.reason(now)
-            if asking.gpu and self._thread is not None:
-                logger.warning("GPU %s is left out until its call returns: %s", asking.gpu, reason)
-                self.lost[asking.gpu] = reason
-                self._hanging[self._thread] = asking.gpu
+            detail = f"no answer for {now - asking.since:.1f} s: {asking.call}"
+            if asking.gpu and self._actor is not None:
+                logger.warning("GPU %s is left out until its call returns: %s", asking.gpu, detail)
+                self.lost[asking.gpu] = f"{Why.FAILED.value}: {detail}"
+                self._hanging[asking.thread] = asking.gpu
                 self._asking = None
                 self.abandoned += 1
-                self._start()
-            return reason
+                left, self._actor = self._actor, _started()
+                left.close(timeout_s=0.0, drop=True)
+            return detail
 
     # --- on the thread -----------------------------------------------------------------------------------------------
 
@@ -169,7 +174,8 @@ class NvmlSession:
     @contextlib.contextmanager
     def ask(self, call: str, gpu: str = "") -> Iterator[None]:
         """Name the call that the block makes. Raises AbandonedError if the call hung and another thread went on."""
-        self._asking = _Asking(gpu, f"{call} of GPU {gpu}" if gpu else call, self._monotonic())
+        name = f"{call} of GPU {gpu}" if gpu else call
+        self._asking = _Asking(gpu, name, self._monotonic(), threading.current_thread())
         try:
             yield
         finally:
@@ -198,20 +204,6 @@ class NvmlSession:
     def keep_hardware(self, hardware: list[dict[str, Any]]) -> None:
         """Keep the result of `hardware`."""
         self._hardware = hardware
-
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="fedmon-gpu", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        jobs = self._jobs
-        while (job := jobs.get()) is not None:
-            try:
-                job()
-            except AbandonedError:
-                return
-            except Exception:
-                logger.exception("job failed in fedmon-gpu")
 
     def _retry_later(self) -> None:
         if self._restart_at is None:
@@ -270,12 +262,7 @@ class NvmlSession:
                 self.lost[label] = f"{Why.NOT_FOUND.value}: GPU {label} is no longer listed"
 
     def _label(self, nvml: Nvml, handle: object, index: int) -> str:
-        try:
-            identity = text(nvml.call("nvmlDeviceGetUUID", handle))
-        except RefusedError as error:
-            if error.meaning is Meaning.LOST:
-                raise
-            identity = f"index {index}"
+        identity = text(nvml.call("nvmlDeviceGetUUID", handle))
         if identity not in self._labels:
             taken = set(self._labels.values())
             free = (str(number) for number in range(index, index + len(taken) + 1))
@@ -283,13 +270,10 @@ class NvmlSession:
         return self._labels[identity]
 
 
-class _Slot:
-    """One query of a device: its series at the last answer, and its problem since."""
-
-    def __init__(self, query: Query) -> None:
-        self.query = query
-        self.worked, self.problem = False, ""
-        self.gave: tuple[str, ...] = ()
+def _started() -> Actor:
+    actor = Actor("fedmon-gpu")
+    actor.start()
+    return actor
 
 
 class Device:
@@ -297,52 +281,53 @@ class Device:
 
     def __init__(self, gpu: Gpu, asked: Iterable[Query]) -> None:
         self.gpu = gpu
-        self._slots = [_Slot(query) for query in asked]
+        self._queries = {query.name: query for query in asked}
+        self._gave: dict[str, tuple[str, ...]] = {}
+        self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._keys: dict[tuple[str, Labels], str] = {}
 
     def read(self, values: dict[str, float | None], reasons: dict[str, str], session: NvmlSession) -> None:
         """Ask every query once. Raises RefusedError if the device is lost."""
-        for slot in list(self._slots):
-            self._ask(slot, values, reasons, session)
+        for name, query in list(self._queries.items()):
+            self._ask(name, query, values, reasons, session)
 
     def report(self) -> Mapping[str, str | None]:
         """Map each metric that was asked for to None if the device gives it, else to the reason."""
         found: dict[str, str | None] = dict(self._refused)
-        for slot in self._slots:
-            for metric, _ in slot.query.gives:
-                if not slot.problem:
-                    found[metric] = None
-                elif found.get(metric, "") is not None:
-                    found[metric] = slot.problem
+        for name, query in self._queries.items():
+            problem = self._problems.get(name)
+            for metric, _ in query.gives:
+                found[metric] = None if problem is None or found.get(metric, problem) is None else problem
         return found
 
-    def _ask(self, slot: _Slot, values: dict[str, float | None], reasons: dict[str, str], session: NvmlSession) -> None:
-        query = slot.query
+    def _ask(
+        self, name: str, query: Query, values: dict[str, float | None], reasons: dict[str, str], session: NvmlSession
+    ) -> None:
         try:
             with session.ask(query.name, self.gpu.labels[0][1]):
                 answer = _answered(query, self.gpu)
         except RefusedError as error:
-            if error.meaning is Meaning.LOST:
+            if error.is_lost:
                 raise
-            if error.meaning is Meaning.NEVER and not slot.worked:
-                for metric, _ in query.gives:
-                    self._refused.setdefault(metric, error.reason)
+            if error.is_final and name not in self._gave:
+                self._refused = {metric: error.reason for metric, _ in query.gives} | self._refused
                 if query.otherwise is None:
-                    self._slots.remove(slot)
+                    del self._queries[name]
                 else:
-                    slot.query = query.otherwise
-                    self._ask(slot, values, reasons, session)
+                    self._queries[name] = query.otherwise
+                    self._ask(name, query.otherwise, values, reasons, session)
                 return
-            slot.problem = error.reason
-            keys = slot.gave or tuple(self._key(name, own) for name, own in query.gives if own is not None)
+            self._problems[name] = error.reason
+            keys = self._gave.get(name) or [self._key(metric, own) for metric, own in query.gives if own is not None]
             values.update(dict.fromkeys(keys))
             reasons.update(dict.fromkeys(keys, error.reason))
             return
         found = {self._key(metric, labels): number for metric, labels, number in answer}
         values.update(found)
         reasons.update({key: _NO_NUMBER for key, number in found.items() if number is None})
-        slot.gave, slot.worked, slot.problem = tuple(found), True, ""
+        self._gave[name] = tuple(found)
+        self._problems.pop(name, None)
 
     def _key(self, metric: str, labels: Labels) -> str:
         key = self._keys.get((metric, labels))
@@ -352,9 +337,10 @@ class Device:
 
 
 def _answered(query: Query, gpu: Gpu) -> list[queries.Value]:
+    """Return an answer. Raises RefusedError, also for one of another shape."""
     try:
         return list(query.read(gpu))
-    except (TypeError, AttributeError, LookupError) as error:
+    except (TypeError, AttributeError, ValueError, LookupError) as error:
         raise RefusedError(query.name, f"{type(error).__name__}: {error}") from None
 
 
@@ -440,34 +426,26 @@ class LaneReader:
 
     def _read(self, label: str, gpu: Gpu, values: dict[str, float | None], reasons: dict[str, str]) -> None:
         if self._with_processes:
-            with self.session.ask("nvmlDeviceGetMigMode", label):
+            with self.session.ask("nvmlDeviceGetMigMode", label), contextlib.suppress(RefusedError):
                 self._find_instances(label, gpu)
         for device in (self._devices[label], *self._instances.get(label, {}).values()):
             device.read(values, reasons, self.session)
 
     def _find_instances(self, label: str, gpu: Gpu) -> None:
-        before, partitioned = self._partitioned.get(label), queries.is_partitioned(gpu)
-        if partitioned is not None:
-            self._partitioned[label] = partitioned
-            if before is not None and partitioned != before:
-                self._ask_anew(label, gpu)  # a GPU that is split gives other answers
-        if not self._partitioned.get(label):
-            self._instances.pop(label, None)
-            return
-        try:
-            found = queries.instances(gpu)
-        except RefusedError as error:
-            if error.meaning is Meaning.LOST:
-                raise
-            return  # the known ones are still asked
-        known = self._instances.get(label, {})
-        self._instances[label] = {}
-        for identity, instance in found:
+        before = self._partitioned.get(label)
+        partitioned = queries.is_partitioned(gpu)
+        if partitioned is None:
+            return  # the known instances are still asked
+        self._partitioned[label] = partitioned
+        if before is not None and partitioned != before:
+            self._ask_anew(label, gpu)  # a GPU that is split gives other answers
+        known, found = self._instances.get(label, {}), dict[str, Device]()
+        for identity, instance in queries.instances(gpu) if partitioned else ():
             device = known.get(identity)
             if device is None or device.gpu.labels != instance.labels:
                 device = Device(instance, queries.MIG)
-            device.gpu = instance
-            self._instances[label][identity] = device
+            device.gpu, found[identity] = instance, device
+        self._instances[label] = found
 
     def _report(self, lost: Mapping[str, str]) -> dict[str, str | None]:
         """Join the reports of the devices: a metric is measured if one GPU gives it; the others are named."""
