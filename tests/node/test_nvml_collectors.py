@@ -161,6 +161,7 @@ def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(opene
 def test_a_reading_that_is_late_for_a_slow_lane_is_handed_out_once_without_another_one(opened: Open) -> None:
     fake = FakeNvml(FakeGpu())
     _, (_, counters, *_) = opened(fake)
+    getattr(counters, "wait_probed")(5.0)  # noqa: B009 - optional
     counters.probe()
     fake.hang("nvmlDeviceGetPcieReplayCounter")
     late = counters.collect(NOW)
@@ -184,7 +185,7 @@ def test_a_call_that_hangs_costs_its_own_gpu_alone(
     fake = FakeNvml(FakeGpu(), FakeGpu("GPU-1"))
     _, (fast, counters, *_) = opened(fake)
     fast.probe()
-    counters.probe()
+    getattr(counters, "wait_probed")(5.0)  # noqa: B009 - optional
     fake.hang("nvmlDeviceGetPowerUsage", on=fake.gpus[0])
     fast.collect(NOW)
 
