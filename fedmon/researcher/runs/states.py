@@ -216,7 +216,7 @@ class RunStates(ByNode[NodeRun]):
         return f"<{self.summary()}>"
 
 
-class Reports(dict[str, list[Scalar]]):
+class ScalarsByNode(dict[str, list[Scalar]]):
     """The reports of a plan by node, each in order; also one table."""
 
     def rows(self) -> list[Row]:
