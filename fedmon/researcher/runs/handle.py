@@ -25,7 +25,15 @@ from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunNotOverError
-from fedmon.researcher.runs.states import REFUSED, NodeRun, ScalarsByNode, RunStates, job_rows, shown_in_place, stop_rows
+from fedmon.researcher.runs.states import (
+    REFUSED,
+    NodeRun,
+    RunStates,
+    ScalarsByNode,
+    job_rows,
+    shown_in_place,
+    stop_rows,
+)
 
 if TYPE_CHECKING:
     from fedmon.researcher.runs.follow import RunBook, RunLedger, RunScalar
@@ -94,7 +102,9 @@ class RunHandle:
     @property
     def scalars(self) -> ScalarsByNode:
         """The reports of the plan so far on each node, in order; complete when it is over, see `scalars_lost`."""
-        return ScalarsByNode({str(node_id): part for node_id, part in self._ledger.each(lambda part: part.in_order).items()})
+        return ScalarsByNode(
+            {str(node_id): part for node_id, part in self._ledger.each(lambda part: part.in_order).items()}
+        )
 
     @property
     def scalars_lost(self) -> dict[str, int]:
