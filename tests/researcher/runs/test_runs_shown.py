@@ -17,7 +17,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import JobReport, JobState, Problem, Scalar, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.runs import progress
-from fedmon.researcher.runs.states import NodeRun, Reports, RunStates, shown_scalars
+from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_scalars
 
 JOB = JobReport(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())
 
@@ -46,7 +46,7 @@ def test_without_a_terminal_each_change_is_a_line(capsys: pytest.CaptureFixture[
 
 
 def test_the_reports_of_a_training_are_one_data_frame() -> None:
-    reports = Reports(
+    reports = ScalarsByNode(
         a=[Scalar(number=0, t=1.0, values={"loss": 0.5}, step=0), Scalar(number=1, t=2.0, values={"node": 7.0})],
         b=[Scalar(number=0, t=1.5, values={"loss": None}, step=0)],
     )
