@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Annotated
@@ -13,7 +15,7 @@ from prometheus_client.registry import Collector
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.table import METRICS, is_counter
-from fedmon.researcher.cli.readings import WatchState
+from fedmon.researcher.cli.readings import REMEMBERED_S, WatchState
 from fedmon.researcher.cli.shell import EPILOG, IntervalOption, MetricsOption, NodesOption, emit_line, federated
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
@@ -21,6 +23,9 @@ from fedmon.researcher.samples.watch import LiveSample
 PORT = 9464
 """Source: OpenTelemetry's default port of a Prometheus exporter."""
 OWN_LABELS = ("node", "stream")
+NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+FORGOTTEN_S = 3600.0
+"""A stream without a sample for so long takes no more memory."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
@@ -49,10 +54,11 @@ class NewestValues(Collector):
         """Return a family for each metric; called at each scrape."""
         families: dict[str, Metric] = {}
         with self._lock:
+            self._state.forget(FORGOTTEN_S)
             for node, stream, latest in self._state.streams(""):
-                if self._state.silent_s(node) is not None:
+                if self._state.silent_s(node) is not None or self._state.unheard_s(latest) > REMEMBERED_S:
                     continue
-                for name in latest.names():
+                for name in filter(NAME.fullmatch, latest.names()):
                     family = families.setdefault(name, _family(name))
                     for labels, value in latest.each(name):
                         if value is not None:
@@ -87,6 +93,7 @@ def serve(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Serve the newest values of all nodes as OpenMetrics; a node that falls silent disappears."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     values = NewestValues()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(values)

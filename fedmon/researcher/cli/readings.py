@@ -34,6 +34,7 @@ class Latest:
 
     def __init__(self) -> None:
         self.newest: LiveSample | None = None
+        self.heard_at = 0.0
         self.samples = 0
         self._points: dict[str, tuple[float, float | None]] = {}
         self._before: dict[str, tuple[float, float | None]] = {}
@@ -122,7 +123,9 @@ class WatchState:
         self.samples += 1
         self.late += sample.late
         self._heard[node] = self._clock()
-        self._latest.setdefault((node, sample.stream), Latest()).take(sample)
+        latest = self._latest.setdefault((node, sample.stream), Latest())
+        latest.heard_at = self._heard[node]
+        latest.take(sample)
 
     @property
     def nodes(self) -> list[str]:
@@ -147,6 +150,15 @@ class WatchState:
         host = self.latest(node, "host")
         interval_s = host.value("agent_interval_seconds") if host is not None else None
         return quiet_s if quiet_s > max(SILENT_AFTER_S, 3 * (interval_s or 0.0)) else None
+
+    def unheard_s(self, latest: Latest) -> float:
+        """Return how long no sample of a stream came."""
+        return self._clock() - latest.heard_at
+
+    def forget(self, unheard_s: float) -> None:
+        """Drop the streams of which no sample came for so long."""
+        for key in [key for key, latest in self._latest.items() if self.unheard_s(latest) > unheard_s]:
+            del self._latest[key]
 
     def absent(self, capabilities: Mapping[str, MonitorReply]) -> list[Absent]:
         """Return the metrics that are not measured or missed now, grouped by reason; those of most nodes first."""

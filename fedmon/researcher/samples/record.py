@@ -116,6 +116,10 @@ class Record(SampleConsumer):
             error=writer.last_error,
         )
 
+    def newest(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return boot and last number of what is stored, by node and stream."""
+        return {key: (boot, seq) for key, (boot, seq, _) in list(self._writer.positions.items())}
+
     @property
     def error(self) -> str:
         """Why nothing can be written at the moment; empty when it can."""
@@ -203,7 +207,17 @@ def begin_record(
         max_bytes=None if path else BUFFER_BYTES,
     )
     if url is not None:
-        record.store = StorePush(record.path, url, settings.store, is_online=lambda: _online(asker.roster))
+        try:
+            record.store = StorePush(
+                record.path,
+                url,
+                settings.store,
+                is_online=lambda: _online(asker.roster),
+                newest=record.newest,
+            )
+        except BaseException:
+            record.close()
+            raise
     consumers.add(record)
     return record
 

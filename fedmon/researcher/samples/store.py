@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from fedmon.common.backoff import Backoff
-from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
+from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError, StorageError
 from fedmon.common.files import write_whole
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import split_series
@@ -33,8 +33,12 @@ SENT_SUFFIX = ".sent"
 EVERY_S = 1.0
 BODY_BYTES = 4 * 1024 * 1024
 """One request carries about this much; a store takes it in some 50 ms."""
-STATE_EVERY_S = 15.0
-"""How often presence and losses are sent: a query looks back five minutes by default."""
+LOOK_EVERY_S = 15.0
+"""How often the whole recording is looked at, and presence, losses and positions are told: a query looks back 5 min."""
+MOST_HEADS = 100_000
+MOST_ANSWER_BYTES = 65_536
+LAST_T = 253_402_300_800.0
+"""The year 10000, in Unix seconds."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 ANSWER_S = 60.0
 SETTLED_S = 30.0
@@ -48,14 +52,16 @@ StreamKey = tuple[str, str, int]
 class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since the push began.
 
-    ``sent`` and ``values`` are samples and values that the store took, ``waiting`` samples of the recording that it has
-    not taken yet, ``dropped`` samples that the recording lost to its size bound before. ``error`` is the present one.
+    ``sent`` and ``values`` are samples and values that the store took, repeated ones too. ``waiting`` samples are not
+    taken yet, ``dropped`` ones fell to the recording's size bound before. ``left_out`` values have a name or time that
+    no store takes. ``error`` is the present one.
     """
 
     sent: int
     values: int
     waiting: int
     dropped: int
+    left_out: int
     error: str
 
 
@@ -64,26 +70,37 @@ class StorePush:
 
     After a lost connection or a restart it sends the samples of the last 30 s before again, since a store that is
     killed forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
-    positions. ``is_online`` maps each known
-    node to whether it is online. ``url`` is that of
-    `import_url`.
+    positions. ``url`` is that of `import_url`. ``is_online`` maps each known node to whether it is online. ``newest``
+    returns boot and last number by node and stream of what was just stored; without it, each turn looks at the whole
+    recording. Raises SettingsError for a token that cannot be read or sent.
     """
 
     def __init__(
-        self, path: Path, url: str, settings: StoreSettings, *, is_online: Callable[[], Mapping[str, bool]]
+        self,
+        path: Path,
+        url: str,
+        settings: StoreSettings,
+        *,
+        is_online: Callable[[], Mapping[str, bool]],
+        newest: Callable[[], Mapping[tuple[str, str], tuple[int, int]]] | None = None,
     ) -> None:
+        if not (settings.token() or "").isascii():
+            raise SettingsError(f"token file {settings.token_file} holds characters that HTTP cannot carry")
         self.url, self._path, self._sent_path = url, path, path.with_name(path.name + SENT_SUFFIX)
-        self._settings, self._is_online = settings, is_online
+        self._settings, self._is_online, self._newest = settings, is_online, newest
         self._settled = _read_positions(self._sent_path, self.url)
         self._sent = dict(self._settled)
         self._taken: deque[tuple[float, dict[StreamKey, int]]] = deque()
         self._connection: HTTPConnection | None = None
+        self._headers: dict[str, str] = {}
+        self._recording: Recording | None = None
+        self._inode = 0
         self._heads: dict[tuple[str, str, str], bytes] = {}
-        self._samples = self._values = self._waiting = 0
+        self._samples = self._values = self._waiting = self._left_out = 0
         self._error = ""
         self._lost: Counter[tuple[str, str]] = Counter()
         self._dropped_of: Counter[tuple[str, str]] = Counter()
-        self._state_at = 0.0
+        self._look_at = self._write_at = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fedmon-store", daemon=True)
         self._thread.start()
@@ -96,6 +113,7 @@ class StorePush:
             values=self._values,
             waiting=self._waiting,
             dropped=self._dropped_of.total(),
+            left_out=self._left_out,
             error=self._error,
         )
 
@@ -115,6 +133,7 @@ class StorePush:
             raise
         finally:
             self._disconnect()
+            self._close()
 
     def _serve(self) -> None:
         from http.client import HTTPException
@@ -135,53 +154,77 @@ class StorePush:
 
     def _push(self) -> None:
         """Send every sample that the store does not have yet, oldest first within a stream."""
-        with Recording(self._path, read_only=True) as recording:
+        recording = self._opened()
+        if self._newest is None or self._stopping.is_set() or time.monotonic() >= self._look_at:
             extents = recording.extents()
             self._note_dropped(extents)
-            for body, samples, values, positions in self._bodies(recording, extents):
-                self._post(body)
-                self._taken.append((time.monotonic(), positions))
-                self._sent |= positions
-                self._samples += samples
-                self._values += values
-                self._waiting = max(0, self._waiting - samples)
-            self._settle()
-            if time.monotonic() >= self._state_at or self._stopping.is_set():
-                self._post(b"".join(self._state(recording, extents)))
-                self._state_at = time.monotonic() + STATE_EVERY_S
+            ends = {(one.node_id, one.stream, one.boot): one.last_seq for one in extents}
+        else:
+            extents = []
+            ends = {(node_id, stream, boot): seq for (node_id, stream), (boot, seq) in self._newest().items()}
+        for body, samples, values, positions in self._bodies(recording, ends):
+            self._post(body)
+            self._taken.append((time.monotonic(), positions))
+            self._sent |= positions
+            self._samples += samples
+            self._values += values
+            self._waiting = max(0, self._waiting - samples)
+        self._settle()
+        if extents and (time.monotonic() >= self._look_at or self._stopping.is_set()):
+            self._post(b"".join(self._state(recording, extents)))
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+
+    def _opened(self) -> Recording:
+        """Return the recording, opened anew if another file lies there now."""
+        inode = self._path.stat().st_ino
+        if self._recording is None or inode != self._inode:
+            self._close()
+            self._recording, self._inode = Recording(self._path, read_only=True), inode
+        return self._recording
+
+    def _close(self) -> None:
+        if self._recording is not None:
+            self._recording.close()
+            self._recording = None
 
     def _settle(self) -> None:
         """Keep the positions that the store had time to write to its disk."""
-        before = dict(self._settled)
-        while self._taken and self._taken[0][0] < time.monotonic() - SETTLED_S:
-            self._settled |= self._taken.popleft()[1]
-        if self._settled != before:
+        now = time.monotonic()
+        while self._taken and self._taken[0][0] < now - SETTLED_S:
+            for key, seq in self._taken.popleft()[1].items():
+                self._settled[key] = max(seq, self._settled.get(key, -1))
+        if now >= self._write_at or self._stopping.is_set():
+            self._write_at = now + LOOK_EVERY_S
             _write_positions(self._sent_path, self.url, self._settled)
 
     def _note_dropped(self, extents: list[RecordedStream]) -> None:
-        """Count what waits, and what the recording dropped before it was sent."""
+        """Count what waits and what the recording dropped before it was sent; forget streams that it lacks now."""
         self._waiting = 0
+        present = {(one.node_id, one.stream, one.boot) for one in extents}
+        for positions in (self._sent, self._settled):
+            for key in positions.keys() - present:
+                del positions[key]
+        if len(self._heads) > MOST_HEADS:
+            self._heads.clear()
         for extent in extents:
             key = (extent.node_id, extent.stream, extent.boot)
-            sent = self._sent.get(key)
-            if sent is not None and extent.oldest_seq > sent + 1:
-                self._dropped_of[key[:2]] += extent.oldest_seq - sent - 1
-                self._sent[key] = extent.oldest_seq - 1
+            if key in self._sent and extent.oldest_seq > self._next(key):
+                self._dropped_of[key[:2]] += extent.oldest_seq - self._next(key)
+                self._sent[key] = self._settled[key] = extent.oldest_seq - 1
             self._waiting += sum(max(0, last - max(first, self._next(key)) + 1) for first, last in extent.ranges)
 
     def _bodies(
-        self, recording: Recording, extents: list[RecordedStream]
+        self, recording: Recording, ends: Mapping[StreamKey, int]
     ) -> Iterator[tuple[bytes, int, int, dict[StreamKey, int]]]:
         """Return bodies with their number of samples and values, and the positions that they reach."""
         lines: list[bytes] = []
         size_bytes = samples = values = 0
         positions: dict[StreamKey, int] = {}
-        for extent in extents:
-            key = (extent.node_id, extent.stream, extent.boot)
-            if extent.last_seq < self._next(key):
+        for key, last_seq in ends.items():
+            node_id, stream, boot = key
+            if last_seq < self._next(key):
                 continue
-            batches = recording.read(extent.node_id, extent.boot, extent.stream, first_seq=self._next(key))
-            for batch in batches:
+            for batch in recording.read(node_id, boot, stream, first_seq=self._next(key)):
                 for line, count in self._lines(batch):
                     lines.append(line)
                     size_bytes += len(line)
@@ -199,10 +242,17 @@ class StorePush:
 
     def _lines(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
         """Return one line a series, and its number of values."""
-        moments = [round(t * 1000) for t in batch.t]
+        moments = [round(t * 1000) for t in batch.t if abs(t) < LAST_T]
+        if len(moments) < len(batch.t):
+            self._leave_out(batch, f"time {max(batch.t):g}", len(batch.columns) * len(batch.t))
+            return
         all_moments = msgspec.json.encode(moments)
         for series, column in batch.columns.items():
-            head = self._head(batch.node_id, batch.stream, series)
+            try:
+                head = self._head(batch.node_id, batch.stream, series)
+            except ValueError:
+                self._leave_out(batch, f"series {series[:100]!r}", len(column))
+                continue
             if None in column:
                 known = [(value, moment) for value, moment in zip(column, moments, strict=True) if value is not None]
                 if known:
@@ -210,6 +260,11 @@ class StorePush:
                     yield _line(head, msgspec.json.encode(values), msgspec.json.encode(times)), len(known)
             else:
                 yield _line(head, msgspec.json.encode(column), all_moments), len(column)
+
+    def _leave_out(self, batch: Batch, what: str, values: int) -> None:
+        if not self._left_out:
+            logger.warning("no store takes %s of node %s: left out, as are later ones", what, batch.node_id)
+        self._left_out += values
 
     def _head(self, node_id: str, stream: str, series: str) -> bytes:
         key = (node_id, stream, series)
@@ -241,11 +296,11 @@ class StorePush:
         if not body:
             return
         connection = self._connected()
-        token = self._settings.token()
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        connection.request("POST", urlsplit(self.url).path, body, headers)
+        connection.request("POST", urlsplit(self.url).path, body, self._headers)
         answer = connection.getresponse()
-        text = answer.read()
+        text = answer.read(MOST_ANSWER_BYTES)
+        if answer.will_close or not answer.isclosed():
+            self._disconnect()  # as announced, so nothing was lost
         if answer.status not in (200, 204):
             raise StoreRefusedError(answer.status, text.decode(errors="replace"))
 
@@ -253,8 +308,11 @@ class StorePush:
         from http.client import HTTPConnection, HTTPSConnection
 
         if self._connection is None:
-            parts = urlsplit(self.url)
+            parts, token = urlsplit(self.url), self._settings.token()
             host, port = parts.hostname or "", parts.port
+            self._headers = {"Content-Type": "application/json"}
+            if token:
+                self._headers["Authorization"] = f"Bearer {token}"
             if parts.scheme == "https":
                 context = ssl.create_default_context(cafile=self._settings.ca_file)
                 self._connection = HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
@@ -272,8 +330,10 @@ class StorePush:
 
     def _failed(self, error: Exception) -> None:
         self._disconnect()
+        self._close()
         self._sent = dict(self._settled)
         self._taken.clear()
+        self._look_at = 0.0
         text = f"{self.url}: {_reason(error)}"
         if not self._error:
             logger.error("samples wait in %s and are sent again: %s", self._path, text)
@@ -302,7 +362,8 @@ def import_url(url: str) -> str:
     """Return the import address of a store's URL. Raises InvalidInputError."""
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isascii()
+        (parts.hostname or "").encode("idna")
     except ValueError:
         usable = False
     if not usable or "@" in parts.netloc or parts.query or parts.fragment:
@@ -313,7 +374,7 @@ def import_url(url: str) -> str:
 
 
 def _encoded_head(name: str, /, **labels: str) -> bytes:
-    return b'{"metric":' + msgspec.json.encode({"__name__": name, **labels})
+    return b'{"metric":' + msgspec.json.encode({**labels, "__name__": name})
 
 
 def _line(head: bytes, values: bytes, moments: bytes) -> bytes:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from bench.echo_nodes import VERSION
 from fedmon.common.clock import Deadline
 from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
@@ -93,6 +95,18 @@ def test_only_this_machine_is_served_by_default(mosquitto: Broker, tmp_path: Pat
     with served(mosquitto, tmp_path) as url:
         assert urllib.parse.urlsplit(url).hostname == "127.0.0.1"
         assert fetch(url) == "# EOF\n"
+
+
+def test_names_that_openmetrics_lacks_are_left_out(mosquitto: Broker, tmp_path: Path) -> None:
+    with RecordingNode(mosquitto.port, "a") as node, served(mosquitto, tmp_path) as url:
+        node.wait(lambda: node.leased)
+        node.sample(1)
+        head = {"command": "sample", "protocol_version": VERSION, "node_id": "a", "boot": 1, "stream": "user"}
+        columns = {"": [1.0], "bad name{": [1.0], "user_value": [0.5]}
+        node.publish("general/monitoring/a", head | {"seq": 0, "t": [time.time()], "mono": [1.0], "m": columns}, qos=1)
+        wait_until(lambda: ("user_value", "a") in values(fetch(url)))
+
+        assert set(values(fetch(url))) == {("user_value", "a"), (CPU, "a")}
 
 
 def test_a_node_that_falls_silent_disappears(mosquitto: Broker, tmp_path: Path) -> None:

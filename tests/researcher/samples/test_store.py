@@ -5,14 +5,20 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from fedmon.common.errors import InvalidInputError
-from fedmon.researcher.samples.store import import_url
+from fedmon.common.errors import InvalidInputError, SettingsError
+from fedmon.common.metrics.sample import Batch
+from fedmon.common.settings import StoreSettings
+from fedmon.common.store.recording import Recording
+from fedmon.researcher.samples.store import StorePush, import_url
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
@@ -99,6 +105,82 @@ def test_a_killed_record_goes_on_and_the_store_holds_each_sample_once(
     assert msgspec.json.decode(output.splitlines()[-1])["store"]["waiting"] == 0
 
 
+class ClosingStore(ThreadingHTTPServer):
+    """Takes everything, and closes each connection as a proxy may; ``lines`` are what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Closing)
+        self.lines: list[dict[str, Any]] = []
+
+
+class _Closing(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        assert isinstance(self.server, ClosingStore)
+        self.server.lines += [msgspec.json.decode(line) for line in body.splitlines()]
+        self.send_response(204)
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch_stops_no_other(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store.fmr"
+    with Recording(path) as recording:
+        for node_id, series, first_t in (("bad", "bad name{", 0.0), ("late", CPU, 1e300), ("good", CPU, 100.0)):
+            times = [first_t + seq for seq in range(30)]
+            for seq in range(0, 30, 10):
+                columns: dict[str, list[float | None]] = {series: [float(seq)] * 10}
+                batch = Batch(
+                    node_id=node_id,
+                    boot=1,
+                    stream="host",
+                    seq=seq,
+                    t=times[seq:][:10],
+                    mono=times[:10],
+                    columns=columns,
+                )
+                recording.append([batch])
+    with ClosingStore() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = import_url(f"http://127.0.0.1:{server.server_port}")
+        assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
+        server.shutdown()
+        thread.join()
+
+    sent = [t for line in server.lines if line["metric"]["__name__"] == CPU for t in line["timestamps"]]
+    assert sent == [1000 * t for t in range(100, 130)]
+    assert {line["metric"]["node"] for line in server.lines if line["metric"]["__name__"] == CPU} == {"good"}
+
+
+def test_samples_that_a_bound_dropped_before_they_were_sent_are_counted_once(tmp_path: Path) -> None:
+    path, url = tmp_path / "store.fmr", f"http://127.0.0.1:{free_port()}"
+    Path(f"{path}.sent").write_bytes(msgspec.json.encode({"url": import_url(url), "sent": [("a", "host", 1, 9)]}))
+    times = [100.0 + seq for seq in range(60, 70)]
+    with Recording(path) as recording:
+        columns: dict[str, list[float | None]] = {CPU: [0.5] * 10}
+        recording.append([Batch(node_id="a", boot=1, stream="host", seq=60, t=times, mono=times, columns=columns)])
+    push = StorePush(path, import_url(url), StoreSettings(), is_online=dict)
+    wait_until(lambda: push.counts.error)
+    assert not push.stop()
+
+    assert (push.counts.dropped, push.counts.waiting) == (50, 10)
+
+
+def test_a_token_that_cannot_be_sent_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("geheim-ü-€")
+    token.chmod(0o600)
+
+    with pytest.raises(SettingsError, match="cannot carry"):
+        StorePush(tmp_path / "store.fmr", "http://host", StoreSettings(token_file=token), is_online=dict)
+
+
 def test_a_store_that_is_away_is_named_at_the_end_and_nothing_is_lost(mosquitto: Broker, tmp_path: Path) -> None:
     file = tmp_path / "store.fmr"
     url = f"http://127.0.0.1:{free_port()}"
@@ -118,7 +200,19 @@ def test_a_store_that_is_away_is_named_at_the_end_and_nothing_is_lost(mosquitto:
     assert f"3 samples not sent to {url}/api/v1/import yet; {file} keeps them" in done.stderr
 
 
-@pytest.mark.parametrize("url", ["victoria:8428", "ftp://host", "http://", "http://me@host", "http://host/?a=1", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "victoria:8428",
+        "ftp://host",
+        "http://",
+        "http://me@host",
+        "http://host/?a=1",
+        "",
+        f"http://{'a' * 70}.org",
+        "http://höst/",
+    ],
+)
 def test_a_url_that_is_none_is_refused(federate: Open, tmp_path: Path, url: str) -> None:
     with pytest.raises(InvalidInputError, match="not the URL of a store"):
         federate().record(tmp_path / "store.fmr", to=url)
