@@ -274,7 +274,7 @@ def about(case: Case) -> Facts:
             ("From", moment(span[0]) if span is not None else None),
             ("To", moment(span[1]) if span is not None else None),
             ("Lasted", duration(elapsed_s) if elapsed_s is not None else None),
-            ("Jobs", joined(list(case.jobs), most=6)),
+            ("Jobs", joined(list(case.jobs)) if len(case.jobs) < 3 else len(case.jobs)),
         ]
     names = [node.name for node in case.nodes]
     rows.append(("Nodes", f"{len(names)}: {joined(names, most=8)}" if len(names) > 1 else joined(names)))
