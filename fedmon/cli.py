@@ -48,7 +48,7 @@ VERBS: Mapping[str, Verb] = {
     "stop": Verb(module="fedmon.researcher.cli.runs", summary="End a run of a plan on its nodes.", shares_app=True),
     "experiment": Verb(module="fedmon.experiment.cli", summary="Check, run and watch experiments."),
     "watch": Verb(module="fedmon.researcher.cli.verbs", summary="Watch live metrics of nodes.", shares_app=True),
-    "record": Verb(module="fedmon.researcher.cli.verbs", summary="Keep every sample in a store.", shares_app=True),
+    "record": Verb(module="fedmon.researcher.cli.verbs", summary="Keep every sample in a recording.", shares_app=True),
     "metrics": Verb(module="fedmon.researcher.cli.metrics", summary="Offer the newest values to Prometheus."),
     "logs": Verb(module="fedmon.researcher.cli.verbs", summary="Follow what nodes log.", shares_app=True),
     "export": Verb(module="fedmon.report.cli.export", summary="Write recordings as tables in many formats."),

@@ -51,7 +51,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 @app.command(epilog="Exit codes: 0 nothing failed, 1 a check failed, 2 wrong use.")
 def doctor(
     broker: Annotated[str | None, typer.Option("--broker", "-b", metavar="URL", help="Look at this broker.")] = None,
-    settings: Annotated[Path | None, typer.Option(help="Your settings file, instead of the usual one.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (default: the usual one).")] = None,
     directory: Annotated[Path | None, typer.Option("--dir", "-d", help="Look at the node of this folder.")] = None,
     timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for each answer.")] = 5.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,

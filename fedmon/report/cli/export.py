@@ -40,7 +40,7 @@ def export(
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file, or - for stdout where the format is text.")],
     format: Annotated[  # noqa: A002
-        str | None, typer.Option("--format", "-f", help=f"One of {_FORMATS}; without it the file's ending says it.")
+        str | None, typer.Option("--format", "-f", help=f"One of {_FORMATS} (default: by the file's suffix).")
     ] = None,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", "-m", help="Only these metrics, with * and ?; may be repeated.")

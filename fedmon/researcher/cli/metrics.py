@@ -83,12 +83,12 @@ def serve(
     federation: Federation,
     *,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PORT,
     node: NodesOption = None,
     metric: MetricsOption = None,
     interval: IntervalOption = None,
     seconds: Annotated[
-        float | None, typer.Option("--for", min=0.1, help="Seconds to go on; without it until Ctrl-C.")
+        float | None, typer.Option("--for", min=0.1, help="Seconds to run (default: until Ctrl-C).")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

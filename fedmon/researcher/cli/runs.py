@@ -52,10 +52,10 @@ OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
 ]
 WaitOption = Annotated[
-    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end; without it until it is over.")
+    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end (default: no limit).")
 ]
 LookOption = Annotated[
-    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end; without it: show it as it is.")
+    float | None, typer.Option("--wait", min=0.1, help="Seconds to wait for the end (default: no wait).")
 ]
 
 

@@ -31,12 +31,10 @@ EPILOG = (
 )
 
 BrokerOption = Annotated[
-    str | None, typer.Option("--broker", "-b", metavar="URL", help="The broker; without it the one of your settings.")
+    str | None, typer.Option("--broker", "-b", metavar="URL", help="Broker URL (default: from settings).")
 ]
-SettingsOption = Annotated[
-    Path | None, typer.Option("--settings", help="Your settings file, instead of the usual one.")
-]
-IdOption = Annotated[str | None, typer.Option("--researcher", help="Your researcher id, instead of the one kept.")]
+SettingsOption = Annotated[Path | None, typer.Option("--settings", help="Settings file (default: the usual one).")]
+IdOption = Annotated[str | None, typer.Option("--researcher", help="Researcher id (default: the one kept).")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 LinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")]
@@ -48,10 +46,10 @@ MetricsOption = Annotated[
     list[str] | None, typer.Option("--metric", "-m", help="Only these metrics, with * and ?; may be repeated.")
 ]
 IntervalOption = Annotated[
-    float | None, typer.Option("--interval", help="Seconds between samples; without it each owner's.")
+    float | None, typer.Option("--interval", help="Seconds between samples (default: each owner's).")
 ]
 ForOption = Annotated[
-    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to go on; without it until Ctrl-C.")
+    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to run (default: until Ctrl-C).")
 ]
 
 

@@ -201,19 +201,20 @@ def record(
     federation: Federation,
     *,
     path: Annotated[Path | None, typer.Argument(help="The file; made if missing, else continued.")] = None,
-    to: Annotated[str | None, typer.Option(metavar="URL", help="Send all samples to VictoriaMetrics too.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Metrics store that gets all samples too, such as http://host:8428."),
+    ] = None,
     node: NodesOption = None,
     metric: MetricsOption = None,
     interval: IntervalOption = None,
-    history: Annotated[
-        float, typer.Option(min=0, help="Of nodes not in the store yet, begin so many seconds back.")
-    ] = 3600.0,
+    history: Annotated[float, typer.Option(min=0, help="Seconds of history to fetch from new nodes.")] = 3600.0,
     seconds: Annotated[
-        float | None, typer.Option("--for", min=0.1, help="Seconds to go on; without it until Ctrl-C.")
+        float | None, typer.Option("--for", min=0.1, help="Seconds to run (default: until Ctrl-C).")
     ] = None,
     json: LinesOption = False,
 ) -> None:
-    """Keep every sample in a store, in order and without a hole; what was missed is asked for again."""
+    """Keep every sample in a recording, in order and without gaps; missed samples are requested again."""
     # From here on both end the record in order: all received samples are written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     on_terminal = not json and sys.stdout.isatty()
