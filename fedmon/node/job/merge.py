@@ -39,9 +39,10 @@ _SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_R
 def merge(folder: JobFolder) -> Mapping[Path, str]:
     """Make the recording of all hosts so far, and return the problems of hosts' recordings.
 
-    That of a job's only host, once it has ended, gets a second name and no copy. It can be repeated, also by several
-    hosts at once: the result is the same, and the hosts' files stay as they are. A damaged file is logged, and its
-    readable part is taken. Raises StorageError if the merged recording cannot be written; the previous one stays then.
+    That of a job's only host, once it has ended, gets a second name, where the file system has links, and no copy. It
+    can be repeated, also by several hosts at once: the result is the same, and the hosts' files stay as they are. A
+    damaged file is logged, and its readable part is taken. Raises StorageError if the merged recording cannot be
+    written; the previous one stays then.
     """
     stage = folder.path / f"{_STAGE}{os.urandom(8).hex()}"
     staged = stage / folder.merged.name
@@ -49,11 +50,9 @@ def merge(folder: JobFolder) -> Mapping[Path, str]:
         stage.mkdir(mode=FOLDER_MODE)
         _remove_left_behind(folder)
         only = _only_recording(folder)
-        if only is None:
+        problems: Mapping[Path, str] = {}
+        if only is None or not _is_linked(staged, only.relative_to(folder.path)):
             problems = _joined(folder, staged)
-        else:
-            problems = {}
-            staged.symlink_to(only.relative_to(folder.path))
         for suffix in (_LOG, "-shm", "-journal"):  # of the previous recording, and would be taken for the new one's
             folder.merged.with_name(folder.merged.name + suffix).unlink(missing_ok=True)
         staged.replace(folder.merged)
@@ -97,6 +96,15 @@ def _only_recording(folder: JobFolder) -> Path | None:
     except (StorageError, sqlite3.Error):
         return None
     return recordings[0]
+
+
+def _is_linked(name: Path, target: Path) -> bool:
+    """Give a file a second name; False where a file system has no symbolic links, as CIFS and exFAT."""
+    try:
+        name.symlink_to(target)
+    except OSError:
+        return False
+    return True
 
 
 def _joined(folder: JobFolder, target: Path) -> Mapping[Path, str]:

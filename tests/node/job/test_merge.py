@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -91,6 +92,22 @@ def test_the_recording_of_a_jobs_only_host_is_stored_once_until_another_host_com
         assert sorted({each.suffix for each in folder.recordings.iterdir()}) == [".fmr"], (
             "readers leave no log beside it"
         )
+
+
+def test_where_symbolic_links_cannot_be_made_the_only_recording_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFolder(tmp_path, None, "4711")
+    with Membership(folder, host="a") as member:
+        member.begin()
+        record(folder, "a")
+        member.end()
+
+    def refuse(*_names: object, **_options: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "symlink", refuse)  # as exFAT and CIFS do
+    assert (merge(folder), merged(folder)) == ({}, {"a": list(range(100))})
 
 
 def test_what_was_merged_outlives_the_files_of_the_hosts(folder: JobFolder) -> None:
