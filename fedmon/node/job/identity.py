@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -276,7 +277,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _is_file(path: str) -> bool:
-    return bool(path) and Path(path).is_file()
+    return os.path.isfile(path)  # noqa: PTH113 - Path's raises if a folder is closed or a name too long
 
 
 def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -94,6 +94,8 @@ def test_of_a_job_inside_a_job_the_one_is_taken_whose_host_file_is_there(tmp_pat
 
     assert identify(inherited, hostname="n1", pid=7).scheduler == "slurm"
     assert identify({**inherited, "PBS_NODEFILE": str(alive)}, hostname="n1", pid=7).scheduler == "pbs"
+    # A path that cannot be looked at, as one in a folder that is closed to us.
+    assert identify({**inherited, "PBS_NODEFILE": "x" * 5000}, hostname="n1", pid=7).scheduler == "slurm"
 
 
 def test_without_a_scheduler_a_job_is_named_after_host_and_process() -> None:
