@@ -88,6 +88,21 @@ def test_weakness_02_a_manager_and_a_collector_that_fail_take_only_their_own_val
     assert len(logger.logged[0]) == 12
 
 
+def test_weakness_02_a_manager_that_hangs_is_left_alone_and_delays_one_report() -> None:
+    asked: list[bool] = []
+
+    class Hung:
+        async def get_addrs_current_connections(self, *, only_direct: bool) -> set[str]:
+            asked.append(only_direct)
+            await asyncio.Event().wait()
+            return set()
+
+    logger = Logger()
+    one_by_one([HOST, HOST, HOST], logger, cm=Hung())
+
+    assert (asked, len(logger.logged)) == ([True], 3)
+
+
 def test_weakness_03_a_controller_that_never_answers_delays_no_sample() -> None:
     logger = Logger()
 
