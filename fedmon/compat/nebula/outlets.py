@@ -92,7 +92,8 @@ class Complaints:
         """Log a problem; ``key`` tells whether it is known."""
         is_known = key in self._known or len(self._known) > 100
         logger.log(logging.DEBUG if is_known else logging.WARNING, "%s", text)
-        self._known.add(key)
+        if not is_known:
+            self._known.add(key)
 
 
 STATUSES = ("queued", "delivered", "refused", "dropped", "waiting", "failures")

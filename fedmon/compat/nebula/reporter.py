@@ -42,7 +42,7 @@ MAX_WAITING = 256
 """Ticks that a busy event loop may lag behind before the oldest is dropped."""
 SINK_TIMEOUT_S, COUNT_TIMEOUT_S = 5.0, 1.0
 LEFT_ALONE_S = 30.0
-"""A sink that hung is not called for so long, because it would delay every report."""
+"""A sink or connection manager that hung is not called for so long, because it would delay every report."""
 JITTER_S, JITTER_SHARE = 0.5, 0.1
 RELOAD_EVERY, STOP_WITHIN_S = 50, 3.0
 FINISHED_WITHIN_S = 10.0
@@ -227,7 +227,7 @@ class Cycle:
         self.traffic, self.processes = Traffic(), Processes()
         self.queue: asyncio.Queue[Enqueued] = asyncio.Queue()
         self.values_dropped = self.count = self._logged = 0
-        self._complaints = Complaints()
+        self._complaints, self._ask_again_at = Complaints(), 0.0
 
     def enqueue(self, name: str, value: Any) -> None:
         """Take a value of the program; at most 10,000 wait, the oldest goes first."""
@@ -278,11 +278,13 @@ class Cycle:
         """Return the number of direct connections; None without a manager, or if it fails."""
         try:
             manager = self._manager()
-            if manager is None:
+            if manager is None or time.monotonic() < self._ask_again_at:
                 return None
             found = manager.get_addrs_current_connections(only_direct=True)
             return len(await asyncio.wait_for(found, COUNT_TIMEOUT_S) if inspect.isawaitable(found) else found)
         except Exception as error:  # noqa: BLE001  # the program's own object: the rest is reported
+            if isinstance(error, TimeoutError):
+                self._ask_again_at = time.monotonic() + LEFT_ALONE_S
             self._complaints.log(str(error), f"the connections are unknown: {type(error).__name__}: {error}")
             return None
 

@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -258,12 +259,14 @@ class ToolRun:
 
 
 class LogFile(logging.FileHandler):
-    """Writes fedmon's log into a file, and nowhere else, until it is closed. Raises StorageError if it cannot."""
+    """Writes fedmon's log into a file, one line a record, and nowhere else, until it is closed.
+
+    A record that cannot be written, as on a full disk, is dropped. Raises StorageError if the file cannot be opened.
+    """
 
     def __init__(self, path: Path, *, verbose: bool) -> None:
         try:
             super().__init__(path, encoding="utf-8", errors="backslashreplace")
-            path.chmod(FILE_MODE)
         except OSError as error:
             raise StorageError(f"cannot write the log {path}: {error.strerror}") from error
         form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -274,6 +277,21 @@ class LogFile(logging.FileHandler):
         ours.handlers = [self]  # the terminal's would write between the lines of the job
         ours.setLevel(self.level)
         ours.propagate = False
+
+    def _open(self) -> TextIOWrapper:
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
+
+        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=opener)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line without hidden characters."""
+        return escape_control(super().format(record))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+        """Drop a record that finds no room."""
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
 
     def take_output(self) -> None:
         """Send all prints of this process into the log from now on."""

@@ -8,8 +8,9 @@ import glob
 import logging
 import os
 import signal
+import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ LOOK_S = 1.0
 GRACE_S = 5.0
 """How long a command may take to end after a signal until its measuring is completed without it."""
 IN_PROGRESS, FINISHED = "INPROGRESS", "FINISHED"
+_IN_PROGRESS_LINE = f"{IN_PROGRESS}\n".encode()
 NEAR = "the time limit of the scheduler is near"
 _ASK_WITHIN_S = 2.0
 _SIGNALS = tuple(
@@ -212,15 +214,14 @@ class StopFile:
         A stop from before ``since()``, in Unix seconds by the file server's clock, belongs to an earlier run and is
         replaced; a newer one is obeyed. ``since`` is called only if there is a stop.
         """
-        in_progress = f"{IN_PROGRESS}\n".encode()
         for _ in range(_MOST_TRIES):
             try:
                 with contextlib.suppress(TargetExistsError):
-                    write_whole(self.path, in_progress, only_new=True)
+                    write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
                 text, changed = found = self._content()
                 is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed >= since())
                 if not is_wanted and self._content() == found:
-                    write_whole(self.path, in_progress)
+                    self._renew()
                 self._is_made = True
             except FileNotFoundError:
                 continue  # another run removed it
@@ -255,9 +256,30 @@ class StopFile:
 
     def _content(self) -> tuple[str, float]:
         """Return its text, and when it was changed. Raises OSError."""
-        with self.path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode(errors="replace").strip()
-            return text, os.fstat(file.fileno()).st_mtime
+        with self._opened(os.O_RDONLY) as descriptor:
+            text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").strip()
+            return text, os.fstat(descriptor).st_mtime
+
+    def _renew(self) -> None:
+        """Write INPROGRESS into the same file, which a script may have open; replace one that only others may write."""
+        try:
+            with self._opened(os.O_WRONLY) as descriptor:
+                os.pwrite(descriptor, _IN_PROGRESS_LINE, 0)
+                os.ftruncate(descriptor, len(_IN_PROGRESS_LINE))
+        except PermissionError:
+            write_whole(self.path, _IN_PROGRESS_LINE)
+
+    @contextlib.contextmanager
+    def _opened(self, flags: int) -> Iterator[int]:
+        """Open it. Raises OSError, also if it is not a regular file."""
+        # Without O_NONBLOCK, a pipe of this name would block its reader.
+        descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError("not a regular file")
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._problem:

@@ -29,6 +29,8 @@ _LEFT_BEHIND_S = 3600.0
 """A merge that has not changed its folder for so long was killed."""
 _COPIES = 4
 """How often a file that is written meanwhile is copied until a copy is of one moment."""
+_MOST_MISSING = 1000
+"""A head that claims a file so many times as long is damaged itself."""
 _LOG = "-wal"
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
@@ -37,9 +39,10 @@ _SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_R
 def merge(folder: JobFolder) -> Mapping[Path, str]:
     """Make the recording of all hosts so far, and return the problems of hosts' recordings.
 
-    That of a job's only host, once it has ended, gets a second name and no copy. It can be repeated, also by several
-    hosts at once: the result is the same, and the hosts' files stay as they are. A damaged file is logged, and its
-    readable part is taken. Raises StorageError if the merged recording cannot be written; the previous one stays then.
+    That of a job's only host, once it has ended, gets a second name, where the file system has links, and no copy. It
+    can be repeated, also by several hosts at once: the result is the same, and the hosts' files stay as they are. A
+    damaged file is logged, and its readable part is taken. Raises StorageError if the merged recording cannot be
+    written; the previous one stays then.
     """
     stage = folder.path / f"{_STAGE}{os.urandom(8).hex()}"
     staged = stage / folder.merged.name
@@ -47,11 +50,9 @@ def merge(folder: JobFolder) -> Mapping[Path, str]:
         stage.mkdir(mode=FOLDER_MODE)
         _remove_left_behind(folder)
         only = _only_recording(folder)
-        if only is None:
+        problems: Mapping[Path, str] = {}
+        if only is None or not _is_linked(staged, only.relative_to(folder.path)):
             problems = _joined(folder, staged)
-        else:
-            problems = {}
-            staged.symlink_to(only.relative_to(folder.path))
         for suffix in (_LOG, "-shm", "-journal"):  # of the previous recording, and would be taken for the new one's
             folder.merged.with_name(folder.merged.name + suffix).unlink(missing_ok=True)
         staged.replace(folder.merged)
@@ -97,6 +98,15 @@ def _only_recording(folder: JobFolder) -> Path | None:
     return recordings[0]
 
 
+def _is_linked(name: Path, target: Path) -> bool:
+    """Give a file a second name; False where a file system has no symbolic links, as CIFS and exFAT."""
+    try:
+        name.symlink_to(target)
+    except OSError:
+        return False
+    return True
+
+
 def _joined(folder: JobFolder, target: Path) -> Mapping[Path, str]:
     problems: dict[Path, str] = {}
     with RecordingJoin(target) as join:
@@ -117,6 +127,7 @@ def _add(join: RecordingJoin, path: Path, stage: Path) -> str:
     """Add one recording, and return its problem, empty if there is none."""
     copy = stage / "copy.fmr"
     is_whole = _copied(path, copy)
+    _lengthen(copy)
     try:
         # Opened for writing, so that a damaged one is recognised, and its readable part is taken over.
         with Recording(copy) as opened:
@@ -146,6 +157,19 @@ def _copied(path: Path, copy: Path) -> bool:
         if _stamp(path) == before:
             return True
     return False
+
+
+def _lengthen(copy: Path) -> None:
+    """Give a file that was cut off the length in its head: SQLite reads nothing of a shorter one.
+
+    Source: the SQLite file format, section 1.3: page size at offset 16 (1 means 65536), number of pages at offset 28.
+    """
+    with copy.open("r+b") as file:
+        head, size = file.read(32), copy.stat().st_size
+        page = int.from_bytes(head[16:18], "big")
+        expected = (65_536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+        if head.startswith(b"SQLite format 3\0") and size < expected <= _MOST_MISSING * size:
+            file.truncate(expected)
 
 
 def _stamp(path: Path) -> tuple[tuple[int, int, int] | None, ...]:

@@ -94,6 +94,8 @@ def test_of_a_job_inside_a_job_the_one_is_taken_whose_host_file_is_there(tmp_pat
 
     assert identify(inherited, hostname="n1", pid=7).scheduler == "slurm"
     assert identify({**inherited, "PBS_NODEFILE": str(alive)}, hostname="n1", pid=7).scheduler == "pbs"
+    # A path that cannot be looked at, as one in a folder that is closed to us.
+    assert identify({**inherited, "PBS_NODEFILE": "x" * 5000}, hostname="n1", pid=7).scheduler == "slurm"
 
 
 def test_without_a_scheduler_a_job_is_named_after_host_and_process() -> None:
@@ -180,10 +182,16 @@ def test_a_hostile_job_id_leads_nowhere(job_id: str) -> None:
 
 
 def test_no_two_ids_share_a_key() -> None:
-    ids = [*HOSTILE, *RESERVED_IDS, "123.server", "12[3].server", "12_3", "a-b", "a.b", "a b", "x" * 64, "x" * 65]
+    ids = [
+        *HOSTILE, *RESERVED_IDS, "123.server", "123-server", "123.ser-ver", "123.ser.ver", "123-ser-ver",
+        "12[3].server", "12_3.server", "12_3-server", "12[3]", "12_3", "12.3", "12-3", "a-b", "a.b", "a b", "x" * 64,
+        "x" * 65,
+    ]  # fmt: skip
     made = [job_key(job_id) for job_id in ids]
+    forged = [job_key(key) for key in made if key not in ids]
 
     assert len({*ids}) == len({*made})
+    assert {*forged}.isdisjoint(made)
 
 
 @pytest.mark.parametrize(

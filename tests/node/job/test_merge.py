@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -93,6 +94,22 @@ def test_the_recording_of_a_jobs_only_host_is_stored_once_until_another_host_com
         )
 
 
+def test_where_symbolic_links_cannot_be_made_the_only_recording_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFolder(tmp_path, None, "4711")
+    with Membership(folder, host="a") as member:
+        member.begin()
+        record(folder, "a")
+        member.end()
+
+    def refuse(*_names: object, **_options: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "symlink", refuse)  # as exFAT and CIFS do
+    assert (merge(folder), merged(folder)) == ({}, {"a": list(range(100))})
+
+
 def test_what_was_merged_outlives_the_files_of_the_hosts(folder: JobFolder) -> None:
     record(folder, "a")
     merge(folder)
@@ -124,6 +141,7 @@ def _of_a_link(path: Path, _content: bytes) -> None:
 
 
 _DAMAGES: dict[str, Callable[[Path, bytes], object]] = {
+    "cut off": lambda path, content: path.write_bytes(content[: len(content) * 9 // 10]),
     "middle": lambda path, content: path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:]),
     "garbage": lambda path, _content: path.write_bytes(os.urandom(60_000)),
     "other database": _of_another,
@@ -147,10 +165,10 @@ def test_a_file_that_is_damaged_costs_no_other_and_is_reported(
     assert found["a"] == list(range(100))
     rescued = found.get("b", [])
     assert len(rescued) == len(set(rescued))
-    if damage in ("middle", "garbage", "other database", "newer"):
+    if damage in ("cut off", "middle", "garbage", "other database", "newer"):
         assert len(told) == 1
         assert str(path) in caplog.text
-        assert bool(rescued) == (damage == "middle")
+        assert bool(rescued) == (damage in ("cut off", "middle"))
     else:
         assert not told
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -61,6 +62,27 @@ def test_an_older_stop_is_replaced_and_a_newer_one_is_obeyed(tmp_path: Path, sin
     os.utime(path, (100.0, 100.0))
 
     assert running(path, since).check() == reason
+
+
+def test_the_stop_of_an_earlier_run_is_replaced_in_the_same_file_with_its_rights(tmp_path: Path) -> None:
+    path = tmp_path / "ipc"
+    path.write_text("FINISHED of an earlier run")
+    path.chmod(0o660)
+    before = path.stat()
+    assert running(path, 1e10).check() is None
+
+    after = path.stat()
+    assert (after.st_ino, after.st_mode, path.read_text()) == (before.st_ino, before.st_mode, "INPROGRESS\n")
+
+
+def test_a_pipe_in_the_place_of_the_stop_file_holds_up_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.mkfifo(tmp_path / "ipc")
+    run = threading.Thread(target=running, args=[tmp_path / "ipc"], daemon=True)
+    run.start()
+    run.join(10.0)
+
+    assert not run.is_alive()
+    assert "ipc cannot be used: not a regular file: it cannot stop the measuring" in caplog.text
 
 
 OF_ANOTHER_USER = """
