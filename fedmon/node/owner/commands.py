@@ -321,6 +321,8 @@ class OwnerCommands:
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
+            if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
+                raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
             decision = registers.plans.decide(found.plan_id, status, note=note, by=self._by, sha256=sha256)
             registers.announce(decision, boot=self._boot())
         if self._running is not None:
