@@ -102,6 +102,24 @@ def test_no_hostile_url_is_connected_to(node: Bench) -> None:
     assert len(HOSTILE) >= 25
 
 
+def test_slow_servers_hold_up_no_inputs_of_others(node: Bench, repository: HistoricRepository) -> None:
+    sha256, jobs = node.approve(ECHO), [new_id() for _ in range(5)]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        allowed = msgspec.structs.replace(node.settings.repository, allowed_urls=(repository.url, slow))
+        follow(node, allowed)
+        for job_id in jobs[2:]:
+            node.ask(run(sha256, job_id=job_id, inputs=inputs(slow)))
+        for job_id in jobs[:2]:
+            node.ask(run(sha256, job_id=job_id, inputs=inputs(repository.put("inputs", CONTENT))))
+
+        states = {over(node, job_id)["job"]["state"] for job_id in jobs[:2]}
+    follow(node, node.settings.repository)
+
+    assert states == {"succeeded"}
+    assert {over(node, job_id)["job"]["state"] for job_id in jobs[2:]} == {"not-started"}
+
+
 @pytest.mark.parametrize(
     ("content", "fields", "says"),
     [
