@@ -164,10 +164,11 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
 class Transfers:
     """Fetches inputs and stores results, AT_A_TIME of each; `start` and `stop` are safe from any thread.
 
-    ``hand_over`` calls the ``done`` of a transfer with its outcome on the worker's thread.
+    ``hand_over`` calls the ``done`` of a transfer with its outcome on the worker's thread, and is tried again while it
+    returns False.
     """
 
-    def __init__(self, repository: RepositorySettings, *, hand_over: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, repository: RepositorySettings, *, hand_over: Callable[[Callable[[], None]], bool]) -> None:
         self.repository = repository
         self._hand_over = hand_over
         self._stopping = threading.Event()
@@ -233,8 +234,8 @@ class Transfers:
             # The job waits for its outcome, whatever went wrong.
             logger.exception("a transfer failed")
             outcome = InvalidInputError("they could not be transferred; the log of the node says why")
-        if not self._stopping.is_set():
-            self._hand_over(lambda: done(outcome))
+        while not (self._stopping.is_set() or self._hand_over(lambda: done(outcome))):
+            self._stopping.wait(PAUSES_S[0])
 
 
 def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:
