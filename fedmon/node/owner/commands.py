@@ -178,6 +178,8 @@ class OwnerCommands:
         without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
         before = load_node(self._folder.path, without_policy).policy
         rules, notes = allow(before, wish) if verb == "allow" else (deny(before, wish), [])
+        if verb == "deny" and rules == before:
+            notes = ["no rule says that: nothing changed"]
         text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
         audit.record_durably("policy-change", change=change, by=self._by)
