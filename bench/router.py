@@ -37,7 +37,7 @@ def measure(count: int) -> None:
             return True
 
         node = LocalNode(
-            folder, settings, boot=lambda: 1, post=lambda _job: None, publish=lambda _payload: True, send=send
+            folder, settings, boot=lambda: 1, post=lambda _job: True, publish=lambda _payload: True, send=send
         )
         envelope = {"researcher_id": "alice", "session": "s", "sequence": 1, "expires": seconds_from_now(3600)}
         requests: dict[str, Request] = {

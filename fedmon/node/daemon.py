@@ -74,7 +74,7 @@ class LocalNode:
         settings: NodeSettings,
         *,
         boot: Callable[[], int],
-        post: Callable[[Callable[[], object]], object],
+        post: Callable[[Callable[[], object]], bool],
         publish: Callable[[bytes], bool],
         send: Callable[[Outgoing], bool],
     ) -> None:

@@ -1,9 +1,9 @@
 """Values as bytes: a JSON object if there is no array, else a ``.npz`` file with a document and the arrays.
 
 The first file, ``document.json``, is ``{"values": ..., "arrays": [[...], ...]}``: the values with null in place of
-arrays, and for each array, ``0.npy``, ``1.npy`` and so on, its place as a list of keys and indices. Any reader of zip
-files, such as numpy.load, reads it. Ours needs neither numpy nor eval, and accepts only archives with exactly our bytes
-around the files: no compression, and each file at a multiple of 64 bytes, used without a copy.
+arrays, and for each array, ``0.npy``, ``1.npy`` and so on, its place as a list of keys and indices. numpy.load reads
+it; our reader needs neither numpy nor eval, and accepts only archives with exactly our bytes around the files: no
+compression, and each file at a multiple of 64 bytes, used without a copy.
 Sources: APPNOTE.TXT 6.3.10 of PKWARE, sections 4.3 to 4.5; numpy.lib.format, version 1.0.
 """
 
@@ -104,10 +104,9 @@ def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
 
 def check(parcel_format: str, buffer: bytes | bytearray | memoryview, max_bytes: int) -> None:
     """Raise InvalidValuesError unless bytes are a parcel of at most ``max_bytes`` that `unpack` accepts."""
-    with memoryview(buffer) as view:
-        if len(view) > max_bytes:
-            raise InvalidValuesError(f"{len(view)} bytes, more than {max_bytes}")
-        contents(parcel_format, view)
+    if len(buffer) > max_bytes:
+        raise InvalidValuesError(f"{len(buffer)} bytes, more than {max_bytes}")
+    contents(parcel_format, memoryview(buffer))
 
 
 def contents(parcel_format: str, view: memoryview) -> tuple[dict[str, Any], list[PlacedArray]]:
@@ -123,11 +122,10 @@ def contents(parcel_format: str, view: memoryview) -> tuple[dict[str, Any], list
         raise InvalidValuesError("an archive whose document has not values and arrays")
     if not 0 < len(places) == len(files):
         raise InvalidValuesError(f"an archive whose document does not fit its {len(files)} arrays")
-    arrays = []
-    for place, (start, size) in zip(places, files, strict=True):
+    for place in places:
         _check_place(values, place)
-        arrays.append(_placed(place, view[start : start + size], start))
-    return values, arrays
+    parts = zip(places, files, strict=True)
+    return values, [_placed(place, view[start : start + size], start) for place, (start, size) in parts]
 
 
 def _container(values: dict[str, Any], place: list[str | int]) -> Any:
@@ -218,10 +216,8 @@ def _npy(array: npt.NDArray[Any]) -> list[Piece]:
     plain = np.asarray(array)
     if not plain.dtype.itemsize:
         plain = plain.astype(plain.dtype.kind + "1")
-    is_fortran = plain.flags.f_contiguous and not plain.flags.c_contiguous
-    ordered = plain.T if is_fortran else np.ascontiguousarray(plain)
-    header = array_header(plain.dtype.str, plain.shape, is_fortran=is_fortran)
-    return [header, memoryview(ordered.reshape(-1).view(np.uint8).data)]
+    header = array_header(plain.dtype.str, plain.shape, is_fortran=plain.flags.fnc)
+    return [header, plain.ravel(order="A").view(np.uint8).data]
 
 
 def array_header(descr: str, shape: tuple[int, ...], *, is_fortran: bool = False) -> bytes:
@@ -232,7 +228,7 @@ def array_header(descr: str, shape: tuple[int, ...], *, is_fortran: bool = False
 
 
 def _placed(place: list[str | int], data: memoryview, start: int) -> PlacedArray:
-    """Read a ``.npy`` file with a header of `array_header`; numpy relies on truths to be 0 or 1."""
+    """Read a ``.npy`` file with a header of `array_header`; numpy relies on its truths and characters."""
     import re
     from math import prod
 
@@ -245,6 +241,10 @@ def _placed(place: list[str | int], data: memoryview, start: int) -> PlacedArray
         # Numpy multiplies the sizes that are not 0, also of an array without elements.
         is_sound = len(shape) <= MAX_DIMENSIONS and prod(size or 1 for size in shape) * item_bytes <= 2**62
         is_sound = is_sound and found[0] == header and len(data) == len(header) + prod(shape) * item_bytes
-        if is_sound and not (descr[1] == "b" and re.search(rb"[^\0\1]", data[len(header) :])):
+        items, is_little = data[len(header) :], descr[0] == "<"
+        if is_sound and descr[1] == "U":  # a character is at most 0x10FFFF
+            beyond = bytes(items[3 * is_little :: 4]).strip(b"\0")
+            is_sound = not (beyond or bytes(items[1 + is_little :: 4]).translate(None, bytes(range(0x11))))
+        if is_sound and not (descr[1] == "b" and re.search(rb"[^\0\1]", items)):
             return place, descr, shape, is_fortran, start + len(header)
     raise InvalidValuesError(f"{spelled(place)}: no array as numpy writes it, of truths, numbers or texts")

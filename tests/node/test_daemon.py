@@ -88,7 +88,7 @@ def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path)
         NodeFolder.create(tmp_path / "n"),
         settings,
         boot=lambda: 1,
-        post=lambda job: job(),
+        post=lambda job: job() is None or True,
         publish=lambda _payload: True,
         send=lambda _outgoing: True,
     )

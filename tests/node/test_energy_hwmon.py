@@ -25,11 +25,13 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
     tree.chip(0, "power_meter", power1_average=215_500_000)
     tree.chip(1, "amdgpu", power1_input=40_000_000, power1_average=9, power1_label="PPT")
     tree.chip(2, "amd_energy", energy1_input=7_000_000, energy1_label="Esocket0", energy12_input=1)
+    megawatts = tree.chip(4, "rack_meter", energy1_input=0)
     tree.chip(3, "coretemp", temp1_input=40_000)
     collector = hwmon(tree)
 
     first = collector.collect(at(0))
     (tree.sys / "class/hwmon/hwmon2/energy1_input").write_text("9500000\n")
+    (megawatts / "energy1_input").write_text("20000000000000\n")
     second = collector.collect(at(10))
 
     assert first.values == {
@@ -37,8 +39,10 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
         watts("amdgpu", "PPT"): 40.0,
         f'{JOULES}{{chip="amd_energy",sensor="Esocket0"}}': 0.0,
         f'{JOULES}{{chip="amd_energy",sensor="energy12"}}': 0.0,
+        f'{JOULES}{{chip="rack_meter",sensor="energy1"}}': 0.0,
     }
     assert second.values[f'{JOULES}{{chip="amd_energy",sensor="Esocket0"}}'] == 2.5
+    assert second.values[f'{JOULES}{{chip="rack_meter",sensor="energy1"}}'] == 2e7
     assert collector.lane is Lane.MEDIUM
 
 

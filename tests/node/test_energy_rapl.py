@@ -292,7 +292,7 @@ def test_whatever_a_processor_draws_is_counted_exactly_across_wraps(steps: list[
 def test_no_sequence_of_readings_makes_a_counter_fall_or_grow_by_more_than_can_be_drawn(
     readings: list[tuple[int, float]],
 ) -> None:
-    counter = EnergyCounter(range_uj=RANGE_UJ, max_watts=1000.0)
+    counter = EnergyCounter(range_uj=RANGE_UJ, max_watts=1000.0, impossible_watts=10_000.0)
     mono = 0.0
     for raw_uj, elapsed_s in readings:
         before = counter.total_uj

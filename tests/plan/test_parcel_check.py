@@ -142,8 +142,12 @@ def test_headers_of_arrays_that_numpy_should_not_see_are_refused(header: Any) ->
         unpack("npz", content)
 
 
-def test_a_truth_that_is_neither_0_nor_1_is_refused() -> None:
-    content = _archive_of(PLACED, np.array([0, 2], "u1"), parcels.array_header("|b1", (2,)))
+@pytest.mark.parametrize(
+    ("descr", "item"),
+    [("|b1", b"\2"), ("<U1", b"\xff\xff\xff\xff"), (">U1", b"\0\x11\0\0"), ("<U1", b"\0\0\x11\0"), (">U1", b"a\0\0\0")],
+)
+def test_bytes_that_are_no_truths_or_characters_are_refused(descr: str, item: bytes) -> None:
+    content = _archive_of(PLACED, np.frombuffer(bytes(len(item)) + item, "u1"), parcels.array_header(descr, (2,)))
 
     with pytest.raises(InvalidValuesError, match=r"^w: "):
         check("npz", content, MOST)

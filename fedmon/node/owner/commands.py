@@ -178,6 +178,8 @@ class OwnerCommands:
         without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
         before = load_node(self._folder.path, without_policy).policy
         rules, notes = allow(before, wish) if verb == "allow" else (deny(before, wish), [])
+        if verb == "deny" and rules == before:
+            notes = ["no rule says that: nothing changed"]
         text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
         audit.record_durably("policy-change", change=change, by=self._by)
@@ -321,6 +323,8 @@ class OwnerCommands:
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
+            if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
+                raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
             decision = registers.plans.decide(found.plan_id, status, note=note, by=self._by, sha256=sha256)
             registers.announce(decision, boot=self._boot())
         if self._running is not None:

@@ -214,6 +214,11 @@ class ControlClient:
         self._responses.close()
         self._socket.close()
 
+    @property
+    def daemon_pid(self) -> int | None:
+        """Number of the daemon's process, 0 in another process namespace; None where the system tells no number."""
+        return _peer(self._socket)[0] if sys.platform == "linux" else None
+
     def call(self, command: str, **args: Any) -> dict[str, Any]:
         """Run one command in the daemon and return its result.
 
@@ -256,8 +261,13 @@ def _user_of(client: socket.socket) -> int:
     """Return the id of a client's user; elsewhere than on Linux the 0600 mode of the socket must do."""
     if sys.platform != "linux":
         return os.geteuid()
-    _, user, _ = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return int(user)
+    return _peer(client)[1]
+
+
+def _peer(connected: socket.socket) -> tuple[int, int]:
+    """Return the process and user at the other end, on Linux. Source: unix(7), SO_PEERCRED."""
+    pid, user, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, user
 
 
 def _shut(client: socket.socket, how: int) -> None:

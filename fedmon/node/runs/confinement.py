@@ -170,19 +170,21 @@ class Trials:
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of one look; ``level`` is None if no level works, ``reasons`` are the problems of stronger ones.
 
-    ``problem`` says why no plan can run though the level would do.
+    ``problem`` says why no plan can run though the level would do, and ``looked_with`` are the settings that it holds
+    for: they may change during a look.
     """
 
     level: Level | None
     reasons: Mapping[str, str]
     interpreter: Interpreter | None
     problem: str = ""
+    looked_with: tuple[object, ...] = ()
 
 
 class Confinement:
     """Looks for the strongest level until it works, and again if the settings change, on another thread.
 
-    ``found`` is the last finding, and ``is_known`` False until it holds for the present settings. ``on_found()`` is
+    ``found`` is the last finding, and ``is_known`` False unless it holds for the present settings. ``on_found()`` is
     called on that thread after each look, and must only hand over. Other methods belong to one thread.
     """
 
@@ -191,12 +193,16 @@ class Confinement:
     ) -> None:
         self.runtime = folder / "runtime"
         self.found: Ground | None = None
-        self.is_known = False
         self._settings, self._on_found = settings, on_found
         self._trials = Trials(launcher, folder / "trial", self.runtime)
         self._actor = Actor("fedmon-confinement")
         self._failures = 0
         self._cancel_next: Callable[[], None] = lambda: None
+
+    @property
+    def is_known(self) -> bool:
+        """True if the last finding holds for the present settings."""
+        return self.found is not None and self.found.looked_with == _looked_with(self._settings)
 
     def start(self) -> None:
         """Begin to look, if plans may run here."""
@@ -209,7 +215,6 @@ class Confinement:
         is_changed = _looked_with(settings) != _looked_with(self._settings)
         self._settings = settings
         if settings.enabled and (is_changed or self._failures):
-            self.is_known = self.is_known and not is_changed
             self._failures = 0
             self._actor.post(self._look)
 
@@ -220,7 +225,7 @@ class Confinement:
     def ground(self) -> tuple[Level, Interpreter] | None:
         """Return the level and the Python of plans, None while a look is under way. Raises RunRefusedError."""
         found, minimum = self.found, self._settings.sandbox
-        if not self.is_known or found is None:
+        if found is None or not self.is_known:
             return None
         why = without_paths("; ".join(filter(None, [*map(": ".join, found.reasons.items()), found.problem])))
         if found.level is None or is_weaker(found.level, minimum):
@@ -237,7 +242,7 @@ class Confinement:
     def _look(self) -> None:
         self._cancel_next()
         settings = self._settings
-        found = Ground(level=None, reasons={}, interpreter=None)
+        found = Ground(level=None, reasons={}, interpreter=None, looked_with=_looked_with(settings))
         try:
             python = look_at(settings.python)
             lay_out(self.runtime, python=python.executable)
@@ -250,7 +255,6 @@ class Confinement:
                 logger.error("no plan can run on this node: %s", found.problem)
             logger.info("plans run at level %s, the least is %s", found.level, settings.sandbox)
         self.found = found
-        self.is_known = _looked_with(settings) == _looked_with(self._settings)
         if found.level != LEVELS[0] or found.problem:
             pause_s = LOOK_AGAIN_S[min(self._failures, len(LOOK_AGAIN_S) - 1)]
             self._cancel_next = self._actor.at(time.monotonic() + pause_s, self._look)

@@ -46,6 +46,7 @@ _MARK = b"Max file locks"
 """The name of RLIMIT_LOCKS in /proc/PID/limits; see JobOrder.mark."""
 _TRACE_FILES = 4
 _LONGEST_CHARACTER = 4
+_EARLIER = b"this output was written by an earlier fedmon, and cannot be read by this one\n"
 
 
 def is_weaker(level: Level | None, minimum: Level | None) -> bool:
@@ -440,7 +441,8 @@ class TraceWriter:
 def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
     """Return the kept bytes from ``offset`` on, ``max_bytes`` at most, as text; raises StorageError.
 
-    A character is not cut in two; bytes that are not UTF-8 become U+FFFD.
+    A character is not cut in two; bytes that are not UTF-8 become U+FFFD. A trace of an earlier fedmon is replaced by a
+    line that says so.
     """
     chunk, start, total, most = b"", offset, 0, max(max_bytes, _LONGEST_CHARACTER)
     try:
@@ -453,9 +455,11 @@ def read_trace(path: Path, offset: int, max_bytes: int) -> TracePiece:
                 if first <= at < total:
                     file.seek(at - first)
                     chunk += file.read(most - len(chunk))
+        if not files and path.exists():
+            chunk, total = _EARLIER[offset : offset + most], len(_EARLIER)
     except (OSError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}") from error
-    start = min(offset, total) if files and not chunk else start
+    start = min(offset, total) if (files or total) and not chunk else start
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, rest = decoder.decode(chunk), len(decoder.getstate()[0])
     if rest == len(chunk):  # the beginning of a character, and nothing else

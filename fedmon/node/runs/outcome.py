@@ -10,7 +10,9 @@ import logging
 import mmap
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +38,7 @@ INLINE_BYTES = MAX_PAYLOAD_BYTES - 12_000
 """The room for a result in a message; the rest is for its job."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Between the tries to store a result; after the last the result stays with the owner."""
+AT_A_TIME = 4
 _TRANSFER_S = 600.0
 _INPUTS = ".inputs"
 _NUMPY = (
@@ -159,37 +162,39 @@ def inline(path: Path, parcel: Parcel, *, is_checked: bool = True) -> Parcel | N
 
 
 class Transfers:
-    """Fetches inputs and stores results, each on one thread; `start` and `stop` are safe from any thread.
+    """Fetches inputs and stores results, AT_A_TIME of each; `start` and `stop` are safe from any thread.
 
-    ``hand_over`` calls the ``done`` of a transfer with its outcome on the worker's thread.
+    ``hand_over`` calls the ``done`` of a transfer with its outcome on the worker's thread, and is tried again while it
+    returns False.
     """
 
-    def __init__(self, repository: RepositorySettings, *, hand_over: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, repository: RepositorySettings, *, hand_over: Callable[[Callable[[], None]], bool]) -> None:
         self.repository = repository
         self._hand_over = hand_over
         self._stopping = threading.Event()
-        self._inputs, self._results = Actor("fedmon-runs-inputs"), Actor("fedmon-runs-results")
+        self._actors = {
+            name: [Actor(f"fedmon-runs-{name}") for _ in range(AT_A_TIME)] for name in ("inputs", "results")
+        }
+        self._waiting = {name: deque[Callable[[], None]]() for name in self._actors}
 
     def start(self) -> None:
         """Start the threads."""
-        self._inputs.start()
-        self._results.start()
+        for each in chain(*self._actors.values()):
+            each.start()
 
     def fetch(self, parcel: Parcel, folder: Path, *, max_bytes: int, done: Callable[[int | FedmonError], None]) -> None:
         """Fetch inputs; ``done`` gets a descriptor that it has to close."""
         urls = self.repository.allowed_urls
-        self._inputs.post(
-            lambda: self._do(lambda: _fetched(parcel, folder, max_bytes=max_bytes, allowed_urls=urls), done)
-        )
+        self._post("inputs", lambda: _fetched(parcel, folder, max_bytes=max_bytes, allowed_urls=urls), done)
 
     def deliver(self, path: Path, parcel: Parcel, done: Callable[[Parcel | FedmonError], None]) -> None:
         """Store a result that its keeper checked; ``done`` gets it with its URL."""
-        self._results.post(lambda: self._do(lambda: self._stored(path, parcel), done))
+        self._post("results", lambda: self._stored(path, parcel), done)
 
     def stop(self) -> None:
         """Report no more outcomes; unfinished transfers are repeated after the next start."""
         self._stopping.set()
-        for each in (self._inputs, self._results):
+        for each in chain(*self._actors.values()):
             each.close(timeout_s=0.0, drop=True)
 
     def _stored(self, path: Path, parcel: Parcel) -> Parcel:
@@ -204,6 +209,21 @@ class Transfers:
                     raise
         return _stored(path, parcel, self.repository)
 
+    def _post(self, name: str, work: Callable[[], T], done: Callable[[T | FedmonError], None]) -> None:
+        waiting = self._waiting[name]
+        waiting.append(lambda: self._do(work, done))
+
+        def take() -> None:
+            try:
+                transfer = waiting.popleft()
+            except IndexError:  # another thread took it
+                return
+            transfer()
+
+        # The first free thread takes it, so a slow server holds up one of them.
+        for each in self._actors[name]:
+            each.post(take)
+
     def _do(self, work: Callable[[], T], done: Callable[[T | FedmonError], None]) -> None:
         outcome: T | FedmonError
         try:
@@ -214,8 +234,8 @@ class Transfers:
             # The job waits for its outcome, whatever went wrong.
             logger.exception("a transfer failed")
             outcome = InvalidInputError("they could not be transferred; the log of the node says why")
-        if not self._stopping.is_set():
-            self._hand_over(lambda: done(outcome))
+        while not (self._stopping.is_set() or self._hand_over(lambda: done(outcome))):
+            self._stopping.wait(PAUSES_S[0])
 
 
 def _stored(path: Path, parcel: Parcel, repository: RepositorySettings) -> Parcel:

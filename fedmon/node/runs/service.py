@@ -118,9 +118,9 @@ class ActiveJob:
 class Runs:
     """The jobs of one node; belongs to its worker, except `start_up` and `close`.
 
-    ``boot()`` returns the node's present boot, ``hand_over(job)`` runs a job on the worker's thread, ``send(message)``
-    sends scalars to their researcher, ``push(researchers)`` sends the outbox. ``is_heard`` is False on a wire without
-    messages about runs.
+    ``boot()`` returns the node's present boot, ``hand_over(job)`` runs a job on the worker's thread or returns False,
+    ``send(message)`` sends scalars to their researcher, ``push(researchers)`` sends the outbox. ``is_heard`` is False
+    on a wire without messages about runs.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Runs:
         boot: Callable[[], int],
         folder: Path,
         measuring: Pipeline,
-        hand_over: Callable[[Callable[[], None]], object],
+        hand_over: Callable[[Callable[[], None]], bool],
         send: Callable[[RunScalars], bool],
         push: Callable[[Iterable[str]], None],
         is_heard: bool,
@@ -150,6 +150,7 @@ class Runs:
         self._watching = Actor("fedmon-runs-watching")
         self._scalars = ScalarSender(measuring, send=send, policy=policy)
         self._active: dict[str, ActiveJob] = {}
+        self._poked_jobs: set[str] = set()
         self._waiting: list[Callable[[], None]] = []
         self._status = Status(policy, self.register, self.folder, now=self._now)
 
@@ -398,10 +399,15 @@ class Runs:
     # --- how a job is followed -------------------------------------------------------------------------------------
 
     def _poked(self, job_id: str) -> None:
-        """Read a job's news on the worker's thread; called on the launcher's."""
-        self._hand_over(lambda: self._look_at(job_id))
+        """Read a job's news on the worker's thread, unless that is to come already; called on the launcher's."""
+        if job_id not in self._poked_jobs:
+            self._poked_jobs.add(job_id)
+            if not self._hand_over(lambda: self._look_at(job_id)):
+                self._poked_jobs.discard(job_id)
 
     def _look_at(self, job_id: str) -> None:
+        # Before the look: the news of later pokes may come after it.
+        self._poked_jobs.discard(job_id)
         active = self._active.get(job_id)
         if active is not None:
             self._guarded(active, self._look)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import queue
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,12 +21,13 @@ from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import BrokerConnection
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import Ack, Approval, ApprovalReply, Error, Ping, PlanDecision, Pong
-from fedmon.node.folder import NodeFolder
+from fedmon.node.folder import DAEMON, NodeFolder
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment
+from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
@@ -119,6 +122,34 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker)
     assert told(folder, "stop")["was_running"] is False
     assert "not running" in node(folder, "status").stdout
     assert not (folder / "control.sock").exists()
+
+
+def test_a_stop_ends_the_process_behind_the_socket_and_no_other(folder: Path) -> None:
+    with NodeProcess(folder, by_verb=True) as running, subprocess.Popen(["sleep", "60"]) as bystander:
+        wait_online(folder)
+        # A daemon in a container knows its number there, which is that of another process here.
+        NodeFolder(folder).lock_file.write_text(f"{bystander.pid} {DAEMON}\n")
+
+        stopped = told(folder, "stop")
+        exit_code, is_spared = running.wait(5.0), bystander.poll() is None
+        bystander.kill()
+
+    assert (stopped["pid"], exit_code, is_spared) == (running.pid, 0, True)
+
+
+def test_a_stop_from_another_process_namespace_says_where_it_works(folder: Path) -> None:
+    elsewhere = ["unshare", "--user", "--map-current-user", "--pid", "--fork"]
+    require(subprocess.run([*elsewhere, "true"], check=False).returncode == 0, "unshare makes no process namespace")
+    with NodeProcess(folder, by_verb=True) as running:
+        wait_online(folder)
+
+        stop = [*elsewhere, sys.executable, "-m", "fedmon", "node", "stop", "--dir", str(folder)]
+        ran = subprocess.run(stop, env=plain_environment(), capture_output=True, text=True, check=False)
+        told(folder, "stop")
+        exit_code = running.wait(5.0)
+
+    assert (ran.returncode, exit_code) == (4, 0)
+    assert "runs in another process namespace: stop it there" in ran.stderr
 
 
 def test_the_daemon_holds_nothing_of_the_command_line_in_its_memory(folder: Path) -> None:

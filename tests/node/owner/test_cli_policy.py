@@ -68,6 +68,15 @@ def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: 
     assert any("no dataset 'Ages' here yet" in note for note in notes)
 
 
+@pytest.mark.parametrize("denied", [("--metric", "host_cpu*"), ("alise",)])
+def test_a_denial_that_changes_nothing_is_pointed_out(folder: Path, denied: tuple[str, ...]) -> None:
+    told(folder, "policy", "deny", "--metric", "*")
+    told(folder, "policy", "allow", "alice", "--metric", "host_*")
+
+    assert told(folder, "policy", "deny", *denied)["notes"] == ["no rule says that: nothing changed"]
+    assert told(folder, "policy", "deny", "--metric", "host_*")["notes"] == []
+
+
 def test_a_variable_that_overrides_the_file_is_pointed_out(folder: Path) -> None:
     ran = node(folder, "policy", "allow", "alice", environ={"FEDMON_POLICY_RESEARCHERS": "eve"})
 

@@ -42,13 +42,14 @@ class Bench:
 
     def __init__(self, path: Path, *, is_ready: bool = True) -> None:
         self.handed_over: list[Callable[[], object]] = []
+        self.is_full, self.refused = False, 0
         self.sent: list[Outgoing] = []
         self.settings = load_node(path, {})
         self.local = LocalNode(
             NodeFolder.open(path),
             self.settings,
             boot=lambda: 1,
-            post=self.handed_over.append,
+            post=self._post,
             publish=lambda _payload: True,
             send=self._send,
         )
@@ -104,6 +105,13 @@ class Bench:
         """Return the lines of the audit about one event."""
         lines = (self.path / "audit.jsonl").read_text().splitlines()
         return [line for line in map(msgspec.json.decode, lines) if line["event"] == event]
+
+    def _post(self, job: Callable[[], object]) -> bool:
+        if self.is_full:
+            self.refused += 1
+        else:
+            self.handed_over.append(job)
+        return not self.is_full
 
     def _send(self, outgoing: Outgoing) -> bool:
         codec.decode_reply(outgoing.payload)

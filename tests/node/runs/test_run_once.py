@@ -34,6 +34,9 @@ class Waits(TrainingPlan):
 """
 
 
+REPORTS = WAITS.replace(b"time.sleep(60)", b"[(time.sleep(0.1), context.report(loss=0.5)) for _ in range(4)]")
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("node") / "n"
@@ -91,6 +94,18 @@ def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(no
     assert stranger["reason"] == other["reason"]
     for event in ("run", "run-outcome"):
         assert [line["job"] for line in node.audit(event)].count(job_id) == 1
+
+
+def test_the_news_of_a_job_wait_for_the_worker_only_once(node: Bench) -> None:
+    node.work()
+    job_id = new_id()
+
+    node.ask(run(node.approve(REPORTS, "reports"), job_id=job_id))
+    wait_until((node.path / "runs" / job_id / "ending.json").exists, 20.0, what="the end of the plan")
+    waiting = len(node.handed_over)
+    outcome = over(node, job_id)
+
+    assert (waiting, outcome["job"]["scalars"]) == (1, 5)
 
 
 def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:

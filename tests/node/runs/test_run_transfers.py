@@ -84,6 +84,19 @@ def test_large_inputs_and_results_go_through_the_repository(node: Bench, reposit
     assert not (node.path / "runs" / job_id / ".inputs").exists()
 
 
+def test_a_transfer_that_ends_while_the_worker_takes_nothing_is_not_lost(
+    node: Bench, repository: HistoricRepository
+) -> None:
+    job_id = new_id()
+    node.is_full = True
+    node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(repository.put("inputs", CONTENT))))
+    wait_until(lambda: node.refused, what="the end of the transfer")
+
+    node.is_full = False
+
+    assert over(node, job_id)["job"]["state"] == "succeeded"
+
+
 def test_no_hostile_url_is_connected_to(node: Bench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sentinel:
         sentinel.setblocking(False)
@@ -100,6 +113,24 @@ def test_no_hostile_url_is_connected_to(node: Bench) -> None:
         with pytest.raises(BlockingIOError):
             sentinel.accept()
     assert len(HOSTILE) >= 25
+
+
+def test_slow_servers_hold_up_no_inputs_of_others(node: Bench, repository: HistoricRepository) -> None:
+    sha256, jobs = node.approve(ECHO), [new_id() for _ in range(5)]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        allowed = msgspec.structs.replace(node.settings.repository, allowed_urls=(repository.url, slow))
+        follow(node, allowed)
+        for job_id in jobs[2:]:
+            node.ask(run(sha256, job_id=job_id, inputs=inputs(slow)))
+        for job_id in jobs[:2]:
+            node.ask(run(sha256, job_id=job_id, inputs=inputs(repository.put("inputs", CONTENT))))
+
+        states = {over(node, job_id)["job"]["state"] for job_id in jobs[:2]}
+    follow(node, node.settings.repository)
+
+    assert states == {"succeeded"}
+    assert {over(node, job_id)["job"]["state"] for job_id in jobs[2:]} == {"not-started"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fedmon.node.collectors.files import read_number
 SHORTEST_WRAP_S = 60.0
 """No counter wraps faster than this. Source: Intel SDM volume 3B, "RAPL Interfaces": around 60 s at high power."""
 IMPOSSIBLE_WATTS = 10_000.0
-"""A source that seems to draw more did not count: its counter was set anew."""
+"""A zone of one processor that seems to draw more did not count: its counter was set anew."""
 LONGEST_GAP_S = 600.0
 """The energy between two readings of a power that lie further apart is unknown."""
 LOOK_AGAIN_S = 60.0
@@ -99,12 +99,14 @@ class EnergyCounter(PowerIntegral):
     """The energy that one counter has shown since its first reading, in whole microjoules.
 
     ``max_watts`` is the most that it can measure. It decides whether a counter that went back has wrapped or was reset,
-    and after which time it may have wrapped twice.
+    and after which time it may have wrapped twice. Above ``impossible_watts`` it was reset.
     """
 
-    def __init__(self, *, range_uj: int | None = None, max_watts: float = math.inf) -> None:
+    def __init__(
+        self, *, range_uj: int | None = None, max_watts: float = math.inf, impossible_watts: float = math.inf
+    ) -> None:
         super().__init__("")
-        self.range_uj, self._max_watts = range_uj, max_watts
+        self.range_uj, self._max_watts, self._impossible_watts = range_uj, max_watts, impossible_watts
 
     def _between(self, raw_uj: int, before_uj: int, elapsed_s: float) -> tuple[int, str]:
         elapsed_s = max(elapsed_s, _LEAST_ELAPSED_S)
@@ -119,7 +121,7 @@ class EnergyCounter(PowerIntegral):
             across = counted + self.range_uj
             if counted < 0 <= across <= min(self._max_watts * elapsed_s * 1e6, self.range_uj / 2):
                 counted = across
-        if not 0 <= counted <= IMPOSSIBLE_WATTS * elapsed_s * 1e6:
+        if not 0 <= counted <= self._impossible_watts * elapsed_s * 1e6:
             return 0, (
                 f"{Why.FAILED.value}: the counter went from {before_uj} to {raw_uj} uJ in {elapsed_s:.1f} s; it was"
                 " reset, and the energy since the previous reading is not known"
@@ -157,8 +159,16 @@ class SourceReader:
     ``find`` lists the sources. ``hint`` says how to get the right to read them.
     """
 
-    def __init__(self, find: Callable[[], list[Source]], *, max_watts: float, hint: str = "") -> None:
-        self._find, self._hint, self._max_watts = find, hint, max_watts
+    def __init__(
+        self,
+        find: Callable[[], list[Source]],
+        *,
+        max_watts: float,
+        impossible_watts: float = math.inf,
+        hint: str = "",
+    ) -> None:
+        self._find, self._hint = find, hint
+        self._max_watts, self._impossible_watts = max_watts, impossible_watts
         self._accounts: dict[tuple[str, bool], _Account] = {}
         self._watched: list[_Account] = []
         self._looked: float | None = None
@@ -194,7 +204,9 @@ class SourceReader:
         if account is None:
             energy = PowerIntegral(source.name)
             if source.counts_energy:
-                energy = EnergyCounter(range_uj=source.range_uj, max_watts=self._max_watts)
+                energy = EnergyCounter(
+                    range_uj=source.range_uj, max_watts=self._max_watts, impossible_watts=self._impossible_watts
+                )
             account = self._accounts[key] = _Account(source, energy)
         elif account.source != source or account not in self._watched:
             account.source = source

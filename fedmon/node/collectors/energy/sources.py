@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
 from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
-from fedmon.node.collectors.energy.counters import Part, Source, SourceReader
+from fedmon.node.collectors.energy.counters import IMPOSSIBLE_WATTS, Part, Source, SourceReader
 from fedmon.node.collectors.files import Reasons, Values, entries_or_none, natural, read_number, text_or
 from fedmon.node.collectors.sensors import Chips
 
@@ -35,7 +35,9 @@ _PERMISSION = (
 
 def rapl_reader(sys: Path, *, max_watts: float) -> SourceReader:
     """Return the reader of all zones."""
-    return SourceReader(lambda: find_zones(sys), max_watts=max_watts, hint=_PERMISSION)
+    return SourceReader(
+        lambda: find_zones(sys), max_watts=max_watts, impossible_watts=IMPOSSIBLE_WATTS, hint=_PERMISSION
+    )
 
 
 def hwmon_reader(sys: Path, *, max_watts: float) -> SourceReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import ConflictError, NoAnswerError
+from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
 from fedmon.common.ids import checked_id, new_party_id
 from fedmon.common.text import plural, size
 from fedmon.node.folder import DAEMON, NodeFolder
 from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, default_folder, fields, group, verb
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 if TYPE_CHECKING:
     from fedmon.common.settings import NodeSettings
@@ -161,8 +163,7 @@ def stop(
 ) -> None:
     """Stop the node, and wait until it is gone."""
     folder = shell.folder
-    holder = folder.holder()
-    pid = holder.pid if holder is not None and holder.purpose == DAEMON and holder.pid else None
+    pid = _daemon_pid(folder)
     is_gone = pid is None
     for _ in range(2 if force else 1):
         if pid is not None and not is_gone:
@@ -176,6 +177,19 @@ def stop(
     document = {"folder": str(folder.path), "was_running": pid is not None, "pid": pid}
     outcome = "was not running." if pid is None else f"has stopped (it was pid {pid})."
     shell.emit(document, lambda: f"The node of {folder.path} {outcome}")
+
+
+def _daemon_pid(folder: NodeFolder) -> int | None:
+    """Return the running daemon: the process behind the socket where the system tells it, else the lock's holder."""
+    with contextlib.suppress(DaemonNotRunningError, NoAnswerError, StorageError):
+        with ControlClient(folder.path, timeout_s=1.0) as client:
+            pid = client.daemon_pid
+        if pid == 0:
+            raise ConflictError(f"the node of {folder.path} runs in another process namespace: stop it there")
+        if pid is not None:
+            return pid
+    holder = folder.holder()
+    return holder.pid if holder is not None and holder.purpose == DAEMON and holder.pid else None
 
 
 def _signal(pid: int, folder: NodeFolder) -> None:

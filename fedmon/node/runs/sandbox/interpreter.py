@@ -97,7 +97,8 @@ def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes
     own = [os.path.realpath(each) for each in prefixes]
     found = [*_walked(executable), *(step for each in path for step in _walked(each))]
     for loader in Path("/").glob("lib*/ld-*.so*"):  # by the names that programs start with; elsewhere it is mapped
-        found += _walked(str(loader))
+        if loader.exists():
+            found += _walked(str(loader))
     for prefix in dict.fromkeys([*own, str(Path(executable).parent.parent)]):
         settings = Path(prefix, "pyvenv.cfg")
         if settings.exists():
