@@ -262,6 +262,29 @@ def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_ea
     assert pictures.count("<img") == 3
 
 
+def reported(node: str, run: str, at: int, value: float, step: float, *, group: str = "", **costs: float) -> Batch:
+    """What one run says of one round: its loss, and what it took."""
+    labels = {"job": run} | ({"group": group} if group else {})
+    columns: dict[str, list[float | None]] = {
+        series(f"user_run_{name}", **labels): [cost] for name, cost in costs.items()
+    }
+    columns[series("user_value", name="loss", **labels)] = [value]
+    columns[series("user_step", name="loss", **labels)] = [step]
+    return samples(columns, node=node, stream="user", first=at)
+
+
+def test_two_runs_at_once_are_two_lines_and_one_that_goes_on_joins_its_line(tmp_path: Path) -> None:
+    batches = [reported("n1", "one", 0, 4.0, 0, seconds=9), reported("n1", "two", 5, 8.0, 0, seconds=7),
+               reported("n1", "one", 10, 3.0, 1, seconds=9), reported("n1", "two", 15, 6.0, 1, seconds=7),
+               reported("n1", "more", 30, 5.0, 2, seconds=5)]  # fmt: skip
+
+    found = named(made(tmp_path / "a", *batches))
+
+    loss, seconds = found["reported_loss_by_step"], found["reported_user_run_seconds_by_step"]
+    assert (points(loss, "n1"), points(loss, "n1 (2)")) == ({0: 4, 1: 3}, {0: 8, 1: 6, 2: 5})
+    assert (points(seconds, "n1"), points(seconds, "n1 (2)")) == ({1: 9}, {1: 7, 2: 5})
+
+
 def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:
     batches = [samples(training([scale / (1 + at / 500) for at in range(2000)], [float(at) for at in range(2000)]),
                        node=node, stream="user", late_s=late_s)
