@@ -285,6 +285,20 @@ def test_two_runs_at_once_are_two_lines_and_one_that_goes_on_joins_its_line(tmp_
     assert (points(seconds, "n1"), points(seconds, "n1 (2)")) == ({1: 9}, {1: 7, 2: 5})
 
 
+def test_rounds_without_a_node_have_neither_its_value_in_the_mean_nor_a_cost_of_it(tmp_path: Path) -> None:
+    batches = [reported(node, f"{node}-{at}", 10 * at, value, at, group="cells", seconds=5.0 + at, rows=rows)
+               for node, rows, values in (("a", 100.0, {1: 4.0, 2: 3.0, 3: 2.0}), ("b", 300.0, {1: 8.0, 3: 6.0}))
+               for at, value in values.items()]  # fmt: skip
+
+    found = made(tmp_path / "a", *batches)
+
+    loss, seconds = found.first[:2]
+    assert points(loss, "b") == {1: 8, 2: 7, 3: 6}
+    assert points(loss, "mean, by rows") == {1: 7, 2: 3, 3: 5}
+    assert points(seconds, "b") == {1: 6, 3: 8}
+    assert figure(seconds, found).axes[0].lines[1].get_marker() == "o"
+
+
 def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:
     batches = [samples(training([scale / (1 + at / 500) for at in range(2000)], [float(at) for at in range(2000)]),
                        node=node, stream="user", late_s=late_s)
