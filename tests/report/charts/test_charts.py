@@ -299,6 +299,17 @@ def test_rounds_without_a_node_have_neither_its_value_in_the_mean_nor_a_cost_of_
     assert figure(seconds, found).axes[0].lines[1].get_marker() == "o"
 
 
+def test_a_repeated_round_costs_the_sum_of_its_runs_each_with_its_last_word(tmp_path: Path) -> None:
+    batches = [reported("n1", run, at, loss, step, group="cells", seconds=seconds)
+               for run, at, loss, step, seconds in (("one", 0, 4.0, 1, 2.0), ("one", 10, 4.0, 1, 5.0),
+                                                    ("again", 20, 2.0, 1, 7.0), ("two", 30, 1.0, 2, 3.0))]  # fmt: skip
+    batches.append(samples({series("user_run_seconds", job="failed", group="cells"): [90.0]}, stream="user", first=25))
+
+    found = made(tmp_path / "a", *batches)
+
+    assert points(found.first[1], "n1") == {1: 12, 2: 3}
+
+
 def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:
     batches = [samples(training([scale / (1 + at / 500) for at in range(2000)], [float(at) for at in range(2000)]),
                        node=node, stream="user", late_s=late_s)
