@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from fedmon.common.metrics.sample import is_user_stream
-from fedmon.common.metrics.series import split_series
+from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.report.blocks import Block, Floats
 
 VALUE, STEP, ROWS = "user_value", "user_step", "user_run_rows"
@@ -154,3 +154,11 @@ def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> l
 def is_reported(series: str) -> bool:
     """Tell whether a series belongs to learning curves."""
     return series.startswith((f"{VALUE}{{", f"{STEP}{{", "user_run_"))
+
+
+def is_kept_exactly(series: str, columns: Container[str]) -> bool:
+    """Tell whether `Trainings` has all that charts need of a series among ``columns``: each run has its own series."""
+    metric = metric_name(series)
+    if metric == VALUE:
+        return 'group="' in series and series.replace(VALUE, STEP, 1) in columns
+    return metric in (STEP, ROWS) or metric in COSTS

@@ -189,6 +189,7 @@ def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Co
 class _Maker:
     def __init__(self, bins: Bins, nodes: Mapping[str, str], choice: Choice) -> None:
         self._bins, self._nodes, self._choice = bins, nodes, choice
+        self._trained = bins.trainings.all()
         self.constant: list[str] = []
         self.by_step: set[str] = set()
         self._parts: dict[str, list[tuple[SeriesKey, dict[str, str]]]] = {}
@@ -222,7 +223,7 @@ class _Maker:
 
     def charts(self) -> list[Chart]:
         made: list[Chart] = []
-        for figure in figures(self._parts):
+        for figure in figures({*self._parts, *([VALUE] if self._trained else [])}):
             if self._choice.groups is not None and figure.group not in self._choice.groups:
                 continue
             if self._choice.metrics is not None and not any(
@@ -358,7 +359,7 @@ class _Maker:
     def _trainings(self) -> list[Chart]:
         """Return the learning curves of each training and the cost of its rounds below them, on one axis."""
         made: list[Chart] = []
-        for group, curves, weights in self._bins.trainings.all():
+        for group, curves, weights in self._trained:
             for name, found in curves.items():
                 what = f"{COSTS[name]} per round" if name in COSTS else name
                 title = f"Training {group}: {what}" if group else f"Reported: {what}, by step"
