@@ -363,11 +363,12 @@ class _Maker:
             for name, found in curves.items():
                 what = f"{COSTS[name]} per round" if name in COSTS else name
                 title = f"Training {group}: {what}" if group else f"Reported: {what}, by step"
-                self.by_step.add(f"Reported: {name}")
                 x = _steps([one for each in curves.values() for one in each] if group else found, self._bins.count)
                 lines = _curves(found, x, self._nodes, None if name in COSTS else weights)
                 file = f"training_{group}_{what}" if group else f"reported_{name}_by_step"
-                if len(x) > 1:
+                # Runs of a group have no chart over time that could show a single round.
+                if len(x) > 1 or group:
+                    self.by_step.add(f"Reported: {name}")
                     made.append(Chart(
                         name=self._unique(_file_name(file)),
                         figure="training", title=title, group=Group.USER, x=x, lines=tuple(lines), is_over_steps=True,

@@ -310,6 +310,18 @@ def test_a_repeated_round_costs_the_sum_of_its_runs_each_with_its_last_word(tmp_
     assert points(found.first[1], "n1") == {1: 12, 2: 3}
 
 
+@pytest.mark.parametrize(("group", "title"), [("", "Reported: loss"), ("cells", "Training cells: loss")])
+def test_a_training_of_one_round_is_shown_first(group: str, title: str, tmp_path: Path) -> None:
+    batches = [reported("n1", "one", 10 * at, loss, 1, group=group) for at, loss in enumerate((4.0, 3.0, 2.0))]
+
+    found = made(tmp_path / "a", samples({CPU: [0.1] * 20 + [0.9] * 20}), *batches)
+
+    assert found.first[0].title == title
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert drawn(found.first[0], found, "png").startswith(b"\x89PNG")
+
+
 def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:
     batches = [samples(training([scale / (1 + at / 500) for at in range(2000)], [float(at) for at in range(2000)]),
                        node=node, stream="user", late_s=late_s)
