@@ -112,7 +112,7 @@ class Subject:
                     document=document,
                     lost={(one.stream, one.boot): self.source.lost(one) for one in own},
                     has_begin=has_begin,
-                    machine_of=self.source.host(first).name
+                    counted_by=self.source.host(first).name
                     if (first := counted.get(host.node_id, host.node_id)) != host.node_id
                     else "",
                 )
