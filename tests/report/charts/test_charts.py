@@ -322,6 +322,21 @@ def test_a_training_of_one_round_is_shown_first(group: str, title: str, tmp_path
         assert drawn(found.first[0], found, "png").startswith(b"\x89PNG")
 
 
+def test_values_named_like_a_column_of_the_frame_overwrite_none(tmp_path: Path) -> None:
+    taken = ("group", "round", "node", "rows", "seconds", "joules", "bytes")
+    labels = {"job": "one", "group": "cells"}
+    costs = {series(f"user_run_{name}", **labels): [100.0] for name in taken[3:]}
+    values = {series(f"user_{kind}", name=name, **labels): [2.0] for name in taken for kind in ("value", "step")}
+
+    with Source([recording(tmp_path / "a", samples({**costs, **values}, stream="user"))]) as source:
+        (row,) = report.learning_curves(source).to_frame().to_dict("records")
+
+    assert {name: row[name] for name in taken} == {
+        "group": "cells", "round": 2, "node": "n1", **dict.fromkeys(taken[3:], 100),
+    }  # fmt: skip
+    assert {row[f"value_{name}"] for name in taken} == {2}
+
+
 def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:
     batches = [samples(training([scale / (1 + at / 500) for at in range(2000)], [float(at) for at in range(2000)]),
                        node=node, stream="user", late_s=late_s)
