@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.table import is_counter
 from fedmon.report.blocks import Block, Floats
 from fedmon.report.rates import Rates
-from fedmon.report.training import Trainings
+from fedmon.report.training import Trainings, is_kept_exactly
 
 COUNT = 480
 """Steps in time: about as many as a chart has pixels where two stand side by side."""
@@ -94,7 +94,7 @@ class Bins:
 
     ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
     says which series are kept. Values that are not finite count as missing. ``machines`` names those that several nodes
-    share, by the id of the node whose samples count. ``trainings`` are kept exactly.
+    share, by the id of the node whose samples count. What ``trainings`` keep exactly is not kept twice.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Bins:
     def add(self, block: Block) -> None:
         """Take samples in; blocks of a stream come in order."""
         self.trainings.add(block)
-        names = [name for name in block.columns if self._wants(name)]
+        names = [name for name in block.columns if self._wants(name) and not is_kept_exactly(name, block.columns)]
         stream = self._streams.setdefault((block.node_id, block.stream), _Stream(self.count))
         if not names or not len(block.t):
             return

@@ -202,6 +202,10 @@ def plot(
         return write_charts(found, (*found.first, *found.rest), Path(folder), kind=kind, progress=progress)
 
 
+_TAKEN = frozenset({"group", "round", "node", "rows", *COSTS.values()})
+"""Columns of learning curves that are no values."""
+
+
 class LearningCurves:
     """The learning curves of a recording; a notebook shows them as pictures."""
 
@@ -211,7 +215,7 @@ class LearningCurves:
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each group, round and node: its values, and ``seconds``, ``joules``, ``bytes``, ``rows``.
 
-        Raises MissingExtraError.
+        A value that a plan called like one of these columns is ``value_rows`` and the like. Raises MissingExtraError.
         """
         with report_extra("a data frame"):
             import pandas as pd
@@ -222,7 +226,7 @@ class LearningCurves:
                 for node_id, number, steps, values in each:
                     for step, value in zip(steps.tolist(), values.tolist(), strict=True):
                         row = rows.setdefault((group, step, names[node_id], number), {})
-                        row[COSTS.get(name, name)] = value
+                        row[COSTS.get(name) or (f"value_{name}" if name in _TAKEN else name)] = value
                         row["rows"] = weights.get(node_id)
         heads = [dict(zip(("group", "round", "node"), key, strict=False)) for key in sorted(rows)]
         return pd.DataFrame([head | rows[key] for head, key in zip(heads, sorted(rows), strict=True)])

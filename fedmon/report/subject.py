@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -39,15 +39,16 @@ class Subject:
         self.source, self.job, self.since_t, self.until_t = source, job, since_t, until_t
         self.hosts = tuple(sorted(hosts, key=lambda host: (natural(host.name), host.node_id)))
         self._same: dict[str, list[Host]] = {}
-        """By the id of the node whose samples of a machine count: the nodes that share it."""
-        measuring = Counter[str]()
-        for one in source.streams:
-            if one.stream == HOST:
-                measuring[one.node_id] += one.samples
-        sharing = [host for host in self.hosts if host.machine and host.node_id in measuring]
-        for machine in dict.fromkeys(host.machine for host in sharing):
-            same = [host for host in sharing if host.machine == machine]
-            self._same[max(same, key=lambda host: measuring[host.node_id]).node_id] = same
+        """By the id of the node whose samples of a machine count: the nodes that share it at the same time."""
+        reach = self._reach()
+        sharing = [host for host in self.hosts if host.machine and host.node_id in reach]
+        left = sorted(sharing, key=lambda host: -sum(one.samples for one in reach[host.node_id]))
+        while left:
+            first = left[0]
+            same = [host for host in left if host.machine == first.machine
+                    and (host is first or _overlap(reach[first.node_id], reach[host.node_id]))]  # fmt: skip
+            self._same[first.node_id] = [host for host in sharing if host in same]
+            left = [host for host in left if host not in same]
 
     @property
     def machines(self) -> dict[str, str]:
@@ -111,7 +112,7 @@ class Subject:
                     document=document,
                     lost={(one.stream, one.boot): self.source.lost(one) for one in own},
                     has_begin=has_begin,
-                    machine_of=self.source.host(first).name
+                    counted_by=self.source.host(first).name
                     if (first := counted.get(host.node_id, host.node_id)) != host.node_id
                     else "",
                 )
@@ -128,6 +129,20 @@ class Subject:
             job=self.job, nodes=tuple(nodes), marks=marks, jobs=jobs, since_t=self.since_t, until_t=self.until_t
         )
 
+    def _reach(self) -> dict[str, list[_Reach]]:
+        """Return when each node measured its machine in the time that is looked at, stream by stream."""
+        since_t = -math.inf if self.since_t is None else self.since_t
+        until_t = math.inf if self.until_t is None else self.until_t
+        found: dict[str, list[_Reach]] = {}
+        for key in {(one.node_id, one.stream, one.boot) for one in self.source.streams if one.stream == HOST}:
+            rows = [one for rows in self.source.rows_with(key) for one in rows.reaches(key)
+                    if one.high_t >= since_t and one.low_t <= until_t]  # fmt: skip
+            if rows:
+                low_t, high_t = min(one.low_t for one in rows), max(one.high_t for one in rows)
+                samples = sum(one.last_seq - one.first_seq + 1 for one in rows)
+                found.setdefault(key[0], []).append(_Reach(max(low_t, since_t), min(high_t, until_t), samples))
+        return found
+
     def _streams(self) -> list[RecordedStream]:
         names = {host.node_id for host in self.hosts}
         twins = {host.node_id for first, same in self._same.items() for host in same if host.node_id != first}
@@ -141,6 +156,16 @@ class Subject:
             and (self.since_t is None or one.last_t >= self.since_t)
             and (self.until_t is None or one.oldest_t <= self.until_t)
         ]
+
+
+class _Reach(NamedTuple):
+    low_t: float
+    high_t: float
+    samples: int
+
+
+def _overlap(ones: Sequence[_Reach], others: Sequence[_Reach]) -> bool:
+    return any(one.low_t <= other.high_t and other.low_t <= one.high_t for one in ones for other in others)
 
 
 def choose(

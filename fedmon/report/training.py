@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from fedmon.common.metrics.sample import is_user_stream
-from fedmon.common.metrics.series import split_series
+from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.report.blocks import Block, Floats
 
 VALUE, STEP, ROWS = "user_value", "user_step", "user_run_rows"
@@ -30,6 +32,15 @@ Points: TypeAlias = list[tuple[Floats, Floats, Floats]]
 """Times, steps and values."""
 
 
+class _Run(msgspec.Struct):
+    """From when to when, and from which step to which, one job reported on one node."""
+
+    first_t: float
+    last_t: float
+    first_step: float
+    last_step: float
+
+
 class Training(NamedTuple):
     """The curves of one group by the name of their value, costs last; ``weights`` are rows by node, where known.
 
@@ -45,12 +56,13 @@ class Trainings:
     """A consumer of blocks that keeps every value with a step, exactly as reported."""
 
     def __init__(self) -> None:
-        self._points: dict[str, dict[tuple[str, str], Points]] = defaultdict(lambda: defaultdict(list))
-        self._costs: dict[str, dict[tuple[str, str], list[tuple[float, str, float]]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
+        self._points: dict[str, dict[tuple[str, str, str], Points]] = defaultdict(lambda: defaultdict(list))
+        """By group; then by name, node and job."""
+        self._costs: dict[str, dict[tuple[str, str, str], tuple[float, float]]] = defaultdict(dict)
+        """By group; then the time and value last told, by metric, node and job."""
         self._weights: dict[str, dict[str, float]] = defaultdict(dict)
-        self._last_step: dict[tuple[str, str], float] = {}
+        self._runs: dict[tuple[str, str], _Run] = {}
+        """By node and job."""
 
     def add(self, block: Block) -> None:
         """Take samples in; only those of user streams matter."""
@@ -65,12 +77,12 @@ class Trainings:
             if metric == VALUE and (steps := block.columns.get(name.replace(VALUE, STEP, 1))) is not None:
                 known &= ~np.isnan(steps)
                 if known.any():
-                    self._points[group][labels.get("name", ""), block.node_id].append(
-                        (block.t[known], steps[known], values[known])
-                    )
-                    self._last_step[block.node_id, job] = float(steps[known][-1])
+                    t, told = block.t[known], steps[known]
+                    self._points[group][labels.get("name", ""), block.node_id, job].append((t, told, values[known]))
+                    self._note(block.node_id, job, t, told)
             elif metric in COSTS and known.any():
-                self._costs[group][metric, block.node_id].append((float(block.t[known][-1]), job, values[known][-1]))
+                key, cost = (metric, block.node_id, job), (float(block.t[known][-1]), float(values[known][-1]))
+                self._costs[group][key] = max(self._costs[group].get(key, cost), cost)
             elif metric == ROWS and known.any():
                 self._weights[group][block.node_id] = float(values[known][-1])
 
@@ -78,34 +90,75 @@ class Trainings:
         """Return the trainings by group."""
         return [self._training(group) for group in sorted(self._points)]
 
+    def _note(self, node_id: str, job: str, t: Floats, steps: Floats) -> None:
+        first, last = int(np.argmin(t)), len(t) - 1 - int(np.argmax(t[::-1]))
+        now = _Run(float(t[first]), float(t[last]), float(steps[first]), float(steps[last]))
+        run = self._runs.setdefault((node_id, job), now)
+        if now.first_t < run.first_t:
+            run.first_t, run.first_step = now.first_t, now.first_step
+        if now.last_t >= run.last_t:
+            run.last_t, run.last_step = now.last_t, now.last_step
+
     def _training(self, group: str) -> Training:
-        points: dict[tuple[str, str], Points] = dict(self._points[group])
-        for key, costs in sorted(self._costs.get(group, {}).items(), key=lambda one: list(COSTS).index(one[0][0])):
-            # A run without a reported step is no round.
-            told = [(t, self._last_step[key[1], job], value) for t, job, value in costs
-                    if (key[1], job) in self._last_step]  # fmt: skip
-            if told:
-                t, steps, values = np.array(told, dtype=np.float64).T
-                points[key] = [(t, steps, values)]
+        numbers = {} if group else self._numbers({(node_id, job) for _, node_id, job in self._points[group]})
+        points: dict[tuple[str, str], dict[int, Points]] = defaultdict(lambda: defaultdict(list))
+        for (name, node_id, job), found in self._points[group].items():
+            points[name, node_id][numbers.get((node_id, job), 0)] += found
         curves: dict[str, list[LearningCurve]] = {}
         for (name, node_id), pieces in points.items():
             curves.setdefault(name, []).extend(_curves(node_id, pieces, is_joined=bool(group)))
+        costs: dict[tuple[str, str, int], dict[float, float]] = defaultdict(lambda: defaultdict(float))
+        for (metric, node_id, job), (_, cost) in self._costs.get(group, {}).items():
+            # A run without a reported step is no round.
+            if (run := self._runs.get((node_id, job))) is not None:
+                costs[metric, node_id, numbers.get((node_id, job), 0)][run.last_step] += cost
+        for (metric, node_id, number), by_step in sorted(costs.items(), key=lambda one: list(COSTS).index(one[0][0])):
+            steps, sums = np.array(sorted(by_step.items())).T
+            curves.setdefault(metric, []).append(LearningCurve(node_id, number, steps, sums))
         return Training(group, curves, self._weights.get(group, {}))
 
+    def _numbers(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """Return the number of the curve of each node and job; a run that continues another has its number."""
+        began: dict[str, float] = {}
+        for node_id, job in keys:
+            began[job] = min(began.get(job, math.inf), self._runs[node_id, job].first_t)
+        found: dict[tuple[str, str], int] = {}
+        ends: dict[str, list[_Run]] = defaultdict(list)
+        # By the begin on any node: runs at once then have the same numbers on all of them.
+        for node_id, job in sorted(keys, key=lambda key: (began[key[1]], key)):
+            run, last = self._runs[node_id, job], ends[node_id]
+            before = [at for at, one in enumerate(last) if one.last_t < run.first_t and one.last_step <= run.first_step]
+            number = max(before, key=lambda at: last[at].last_t, default=len(last))
+            last[number : number + 1] = [run]
+            found[node_id, job] = number
+        return found
 
-def _curves(node_id: str, pieces: Points, *, is_joined: bool) -> list[LearningCurve]:
-    """Return one curve, or without a group one for each time that steps began again; of equal steps the mean."""
-    t, steps, values = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-    order = np.argsort(t, kind="stable")
-    steps, values = steps[order], values[order]
-    cuts = [] if is_joined else (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
-    found = []
-    for number, part in enumerate(np.split(np.arange(len(steps)), cuts)):
-        at, places, counts = np.unique(steps[part], return_inverse=True, return_counts=True)
-        found.append(LearningCurve(node_id, number, at, np.bincount(places, values[part]) / counts))
+
+def _curves(node_id: str, pieces: Mapping[int, Points], *, is_joined: bool) -> list[LearningCurve]:
+    """Return a curve for each number, or unless joined one for each time that steps began again; of equal the mean."""
+    found: list[LearningCurve] = []
+    again = 0
+    for number in sorted(pieces):
+        t, steps, values = (np.concatenate(parts) for parts in zip(*pieces[number], strict=True))
+        order = np.argsort(t, kind="stable")
+        steps, values = steps[order], values[order]
+        cuts = [] if is_joined else (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
+        for part in np.split(np.arange(len(steps)), cuts):
+            at, places, counts = np.unique(steps[part], return_inverse=True, return_counts=True)
+            found.append(LearningCurve(node_id, number + again, at, np.bincount(places, values[part]) / counts))
+            again += 1
+        again -= 1
     return found
 
 
 def is_reported(series: str) -> bool:
     """Tell whether a series belongs to learning curves."""
     return series.startswith((f"{VALUE}{{", f"{STEP}{{", "user_run_"))
+
+
+def is_kept_exactly(series: str, columns: Container[str]) -> bool:
+    """Tell whether `Trainings` has all that charts need of a series among ``columns``: each run has its own series."""
+    metric = metric_name(series)
+    if metric == VALUE:
+        return 'group="' in series and series.replace(VALUE, STEP, 1) in columns
+    return metric in (STEP, ROWS) or metric in COSTS

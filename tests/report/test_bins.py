@@ -84,3 +84,18 @@ def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_n
     assert np.flatnonzero(few.of(GAUGE).gaps()).tolist() == [3]
     assert np.flatnonzero(many.of(GAUGE).gaps()).tolist() == [39]
     assert not slower.of(GAUGE).gaps().any()
+
+
+def test_rounds_of_a_training_take_no_steps_of_time_and_values_without_a_round_do() -> None:
+    bins = Bins((0.0, 100.0))
+    for at in range(100):
+        labels = f'job="{at}",group="cells"'
+        told = {f'user_value{{name="loss",{labels}}}': 1.0, f'user_step{{name="loss",{labels}}}': float(at),
+                f"user_run_seconds{{{labels}}}": 1.0, f"user_run_rows{{{labels}}}": 9.0}  # fmt: skip
+        of_run = block([float(at)], {name: [value] for name, value in told.items()}, seq=at)
+        bins.add(of_run._replace(stream="user"))
+    plain = 'user_value{name="temperature",job="1",group="cells"}'
+    bins.add(block([99.5], {plain: [20.0]}, seq=100)._replace(stream="user"))
+
+    assert [key.series for key in bins.keys()] == [plain]  # noqa: SIM118 - a method of ours
+    assert len(bins.trainings.all()[0].curves["loss"][0].steps) == 100

@@ -117,6 +117,14 @@ def test_a_job_is_compared_with_the_machines_of_which_its_share_is_known() -> No
     assert "Not measured on b" in finding.text
 
 
+def test_a_job_on_nodes_of_one_machine_is_compared_with_it_as_a_whole() -> None:
+    drew = {'node_energy_joules_total{method="psys"}': 1000.0}
+    first = node("a", job={JOULES: counter(JOULES, 500.0)}, host=drew)
+    other = msgspec.structs.replace(node("b", job={JOULES: counter(JOULES, 250.0)}), counted_by="a")
+
+    assert "75 % of what its machines drew (1000 J" in only(energy.energy(case(first, other))).text
+
+
 def test_co2_says_which_nodes_are_not_in_it() -> None:
     one = node("a", job={"job_emissions_grams_total": 5.0})
 

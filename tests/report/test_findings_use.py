@@ -50,6 +50,17 @@ def test_cpus_of_the_machine_are_no_reproach_to_a_job_of_which_nobody_knows_what
     assert "not known" in finding.how
 
 
+def test_cpus_of_a_machine_that_nodes_share_are_counted_once() -> None:
+    first = node("a", job=cpu(2), host={"host_cpu_count": 8.0})
+    other = msgspec.structs.replace(node("b", job=cpu(2), hardware={"threads": 8}), counted_by="a")
+
+    shared = only(cpu_efficiency(case(first, other)))
+    given = only(cpu_efficiency(case(*(msgspec.structs.replace(one, document=FOUR) for one in (first, other)))))
+
+    assert "50 % of the 8 CPUs of the machine" in shared.text
+    assert "50 % of the 8 CPUs that it was given" in given.text
+
+
 def test_one_sample_tells_no_efficiency_unless_the_start_is_known() -> None:
     first = {name: counter(name, 0.0, first=50.0, grown_s=0.0) for name in cpu(1)}
 

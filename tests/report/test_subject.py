@@ -131,3 +131,31 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
     assert told["volumes"].figures["network_in_bytes"] == 2 * 2.0**20 * (COUNT - 1) ** 2
     assert told["one-machine"].nodes == ("b",)
     assert "Network traffic, total of 2 nodes" in titles
+
+
+@pytest.mark.parametrize(
+    ("begins", "since_s", "joules"),
+    [
+        ((0, 200), None, 2000.0),
+        ((0, 50), None, 1000.0),
+        ((0, 200), 150, 1000.0),
+        ((-60, 0), 30, 700.0),
+    ],
+    ids=["one-after-another", "at-once", "since-the-second", "most-in-the-window"],
+)
+def test_nodes_of_one_machine_are_counted_once_only_where_they_overlap(
+    begins: tuple[int, int], since_s: float | None, joules: float, tmp_path: Path
+) -> None:
+    with Recording(tmp_path / "a.fmr") as store:
+        for node, begin in zip("ab", begins, strict=True):
+            for at in range(0, COUNT, 10):
+                part = [float(one) for one in range(at, min(at + 10, COUNT))]
+                store.append([Batch(node_id=node, boot=1, stream="host", seq=at, t=[T0 + begin + one for one in part],
+                                    mono=[1000.0 + begin + one for one in part],
+                                    columns={"node_energy_joules_total": [10.0 * one for one in part]})])  # fmt: skip
+            store.describe(node, 1, {"hardware": {"boot_id": "one"}})
+
+    with Source([tmp_path / "a.fmr"]) as source:
+        case = choose(source, since_t=None if since_s is None else T0 + since_s).read()
+
+    assert {one.name: one for one in find(case)}["energy"].figures["joules"] == joules

@@ -189,6 +189,7 @@ def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Co
 class _Maker:
     def __init__(self, bins: Bins, nodes: Mapping[str, str], choice: Choice) -> None:
         self._bins, self._nodes, self._choice = bins, nodes, choice
+        self._trained = bins.trainings.all()
         self.constant: list[str] = []
         self.by_step: set[str] = set()
         self._parts: dict[str, list[tuple[SeriesKey, dict[str, str]]]] = {}
@@ -222,7 +223,7 @@ class _Maker:
 
     def charts(self) -> list[Chart]:
         made: list[Chart] = []
-        for figure in figures(self._parts):
+        for figure in figures({*self._parts, *([VALUE] if self._trained else [])}):
             if self._choice.groups is not None and figure.group not in self._choice.groups:
                 continue
             if self._choice.metrics is not None and not any(
@@ -358,15 +359,16 @@ class _Maker:
     def _trainings(self) -> list[Chart]:
         """Return the learning curves of each training and the cost of its rounds below them, on one axis."""
         made: list[Chart] = []
-        for group, curves, weights in self._bins.trainings.all():
+        for group, curves, weights in self._trained:
             for name, found in curves.items():
                 what = f"{COSTS[name]} per round" if name in COSTS else name
                 title = f"Training {group}: {what}" if group else f"Reported: {what}, by step"
-                self.by_step.add(f"Reported: {name}")
                 x = _steps([one for each in curves.values() for one in each] if group else found, self._bins.count)
                 lines = _curves(found, x, self._nodes, None if name in COSTS else weights)
                 file = f"training_{group}_{what}" if group else f"reported_{name}_by_step"
-                if len(x) > 1:
+                # Runs of a group have no chart over time that could show a single round.
+                if len(x) > 1 or group:
+                    self.by_step.add(f"Reported: {name}")
                     made.append(Chart(
                         name=self._unique(_file_name(file)),
                         figure="training", title=title, group=Group.USER, x=x, lines=tuple(lines), is_over_steps=True,
@@ -392,25 +394,39 @@ def _steps(curves: Sequence[LearningCurve], most: int) -> Floats:
 def _curves(
     curves: Sequence[LearningCurve], x: Floats, nodes: Mapping[str, str], weights: Mapping[str, float] | None
 ) -> list[Line]:
-    """Return a line a node at some steps, from its first to its last one, and their mean unless ``weights`` is None."""
+    """Return a line a node at some steps and the mean of what they reported; without ``weights`` the reports alone.
+
+    Between two reports of a node its line goes on, but no mean knows of it, and no cost.
+    """
     lines: list[Line] = []
     means: list[Line] = []
     for number in sorted({one.number for one in curves}):
         suffix = f" ({number + 1})" if number else ""
         alike = sorted((one for one in curves if one.number == number),
                        key=lambda one: natural(nodes.get(one.node_id, one.node_id)))  # fmt: skip
-        rows = [np.interp(x, one.steps, one.values, left=np.nan, right=np.nan) for one in alike]
+        told = [_told(one, x) for one in alike]
+        rows = told if weights is None else [
+            np.interp(x, one.steps, one.values, left=np.nan, right=np.nan) for one in alike
+        ]  # fmt: skip
         lines += [Line(nodes.get(one.node_id, one.node_id) + suffix, row, mean=float(np.mean(one.values)))
                   for one, row in zip(alike, rows, strict=True)]  # fmt: skip
         if len(alike) > 1 and weights is not None:
             by_rows = all(weights.get(one.node_id) for one in alike)
             each = np.array([weights[one.node_id] if by_rows else 1.0 for one in alike])[:, None]
-            values = np.stack(rows)
+            values = np.stack(told)
             whole = (each * ~np.isnan(values)).sum(axis=0)
             with np.errstate(invalid="ignore"):
                 mean = np.where(whole > 0, np.nansum(each * values, axis=0) / whole, np.nan)
             means.append(Line(f"mean{', by rows' if by_rows else ''}{suffix}", mean, mean=float(np.nanmean(mean))))
     return [*(lines if len(lines) <= MOST_LINES else _few(lines, is_stack=False)), *means]
+
+
+def _told(curve: LearningCurve, x: Floats) -> Floats:
+    """Return the values of a curve at some steps, NaN where it has none; those between two steps at the former."""
+    row = np.full(len(x), np.nan)
+    # Of several at one step the first stays, which is the one of that step itself.
+    row[np.searchsorted(x, curve.steps[::-1], side="right") - 1] = curve.values[::-1]
+    return row
 
 
 def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:

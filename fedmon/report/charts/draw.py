@@ -69,7 +69,8 @@ def figure(chart: Chart, charts: Charts, *, size_in: tuple[float, float] = SIZE_
         axes.axhline(value * scale.factor, color="#444444", linestyle=(0, (1, 1)), linewidth=1.0, label=_legend(label))
     _value_axis(axes, chart, scale.factor)
     if chart.is_over_steps:
-        axes.set_xlim(x[0] - 0.01 * (x[-1] - x[0]), x[-1] + 0.01 * (x[-1] - x[0]))
+        margin = 0.01 * (x[-1] - x[0]) or 0.5
+        axes.set_xlim(x[0] - margin, x[-1] + margin)
         axes.set_xlabel("round or step", size=_SMALL_PT, labelpad=2)
     else:
         _time_axis(axes, charts)

@@ -98,6 +98,13 @@
     return sums;
   }
 
+  // Points that no line shows.
+  function lonely(values) {
+    const found = values.map((_, at) => at)
+      .filter((at) => values[at] != null && values[at - 1] == null && values[at + 1] == null);
+    return found.length ? found : null;
+  }
+
   function drawn(figure) {
     const chart = data.charts[figure.dataset.at], place = figure.querySelector(".plot"), overSteps = chart.x != null;
     const x = chart.x || moments, values = chart.lines.map((line) => line.values);
@@ -108,7 +115,7 @@
       const colour = palette.colours[at % palette.colours.length];
       const few = values[at].filter((value) => value != null).length <= 30;
       series.push({ label: line.label, stroke: colour, width: 1.25, fill: chart.stack ? `${colour}99` : undefined,
-        points: { show: few, size: 4 }, value: (_, _value, _series, i) => i == null ? "–" : number(values[at][i]) });
+        points: { show: few, size: 4, filter: () => few ? null : lonely(rows[at]) }, value: (_, _value, _series, i) => i == null ? "–" : number(values[at][i]) });
       table.push(rows[at]);
       if (chart.stack && at) bands.push({ series: [at + 1, at] });
     });

@@ -29,7 +29,7 @@ def node_table(case: Case) -> Table:
     columns = _COLUMNS_OF_A_JOB if case.job is not None else _COLUMNS
     cells = {title: [ask(case, node) for node in case.nodes[:_MOST_ROWS]] for title, ask in columns.items()}
     kept = [title for title, texts in cells.items() if any(text != MISSING for text in texts)]
-    shared = [f" (on the machine of {node.machine_of})" if node.machine_of else "" for node in case.nodes]
+    shared = [f" (on the machine of {node.counted_by})" if node.counted_by else "" for node in case.nodes]
     rows = [(shown(node.name + shared[at], 120), *(cells[title][at] for title in kept))
             for at, node in enumerate(case.nodes[:_MOST_ROWS])]  # fmt: skip
     return Table(headers=("Node", *kept), rows=tuple(rows), numeric=frozenset(range(1, len(kept) + 1)))
@@ -85,7 +85,7 @@ def _energy(case: Case, node: Node) -> str:
 
 def _samples(case: Case, node: Node) -> str:
     stream = main_stream(case, node)
-    return f"{stream.samples}" if stream is not None else MISSING if node.machine_of else "0"
+    return f"{stream.samples}" if stream is not None else MISSING if node.counted_by else "0"
 
 
 def _gaps(case: Case, node: Node) -> str:

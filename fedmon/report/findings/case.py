@@ -65,7 +65,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     ``document`` is what the node knows of the job. ``lost`` is what of each stream and boot will never be there.
     ``has_begin`` tells whether the first sample of the job is among what is looked at, so that counters begin with
-    the job. ``machine_of`` names the node whose samples of the machine they share count, empty for that one.
+    the job. ``counted_by`` names the node whose samples of the machine they share count, empty for that one.
     """
 
     host: Host
@@ -74,7 +74,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     document: Mapping[str, Any] = {}
     lost: Mapping[tuple[str, int], Sequence[LostRange]] = {}
     has_begin: bool = True
-    machine_of: str = ""
+    counted_by: str = ""
 
     @property
     def name(self) -> str:

@@ -179,8 +179,8 @@ def one_machine(case: Case) -> list[Finding]:
     """Name the nodes that share a machine."""
     found: dict[str, list[str]] = {}
     for node in case.nodes:
-        if node.machine_of:
-            found.setdefault(node.machine_of, []).append(node.name)
+        if node.counted_by:
+            found.setdefault(node.counted_by, []).append(node.name)
     if not found:
         return []
     told = [f"{joined(names)} on that of {first}" for first, names in found.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fedmon.common.text import duration, joined, percent, plural
@@ -29,6 +29,11 @@ class CpuUse(NamedTuple):
     elapsed_s: float
     cpus: float
     of_whom: str
+
+    @property
+    def is_of_machine(self) -> bool:
+        """Tell whether the CPUs are those of a machine, as how many the job was given is not known."""
+        return self.of_whom != "given to the job"
 
     @property
     def busy(self) -> float:
@@ -64,11 +69,12 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     if not uses:
         return [unknown(_NAME, _TITLE, _why_not(case))]
     used_s = sum(use.used_s for use in uses.values())
-    capacity_s = sum(use.elapsed_s * use.cpus for use in uses.values())
-    cpus, busy = sum(use.cpus for use in uses.values()), sum(use.busy for use in uses.values())
+    held = _held(case, uses)
+    capacity_s = sum(use.elapsed_s * use.cpus for use in held)
+    cpus, busy = sum(use.cpus for use in held), sum(use.busy for use in uses.values())
     ratio, elapsed_s = used_s / capacity_s, max(use.elapsed_s for use in uses.values())
     where = f"on {plural(len(uses), 'node')}" if len(uses) > 1 else f"on {next(iter(uses))}"
-    is_of_machine = any(use.of_whom != "given to the job" for use in uses.values())
+    is_of_machine = any(use.is_of_machine for use in uses.values())
     whose = "of the machine" if is_of_machine else "that it was given"
     text = (
         f"The job used {duration(used_s)} of CPU time in {duration(elapsed_s)} {where}: {percent(ratio)} of the"
@@ -111,6 +117,16 @@ def cpu_efficiency(case: Case) -> list[Finding]:
             nodes=tuple(uses),
         )
     ]
+
+
+def _held(case: Case, uses: Mapping[str, CpuUse]) -> Collection[CpuUse]:
+    """Return the uses whose CPUs add up: of nodes that share a machine and its CPUs, that of the longest."""
+    found: dict[str, CpuUse] = {}
+    for node in case.nodes:
+        if (use := uses.get(node.name)) is not None:
+            name = (use.is_of_machine and node.counted_by) or node.name
+            found[name] = max(found.get(name, use), use, key=lambda one: one.elapsed_s * one.cpus)
+    return found.values()
 
 
 def _levels(node: Node) -> str:

@@ -52,14 +52,14 @@ def energy(case: Case) -> list[Finding]:
     methods = {labels.get("method", "") for node in case.nodes for labels, _ in node.all(NODE_JOULES)}
     source = joined([_METHODS.get(method, method) for method in sorted(methods)])
     if amounts is jobs:
-        text = f"The job used {amount_of(joules)}{power}.{_share(jobs, machines)}"
+        text = f"The job used {amount_of(joules)}{power}.{_share(case, jobs, machines)}"
         how = f"its share of the machines' energy: of processors by CPU time, of GPUs by use. Source: {source}"
     else:
         text = f"{'The machines' if len(machines) > 1 else 'The machine'} drew {amount_of(joules)}{power}."
         text += " The job's share of it is not known." if is_of_job else ""
         how = f"growth of the energy counters of whole machines. Source: {source}"
     lacking = [node for node in case.nodes if node.name not in (jobs if is_of_job else machines)
-               and (is_of_job or not node.machine_of)]  # fmt: skip
+               and (is_of_job or not node.counted_by)]  # fmt: skip
     known = joules if amounts is jobs or not is_of_job else None
     return [
         Finding(
@@ -75,10 +75,11 @@ def energy(case: Case) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _share(jobs: Mapping[str, float], machines: Mapping[str, float]) -> str:
+def _share(case: Case, jobs: Mapping[str, float], machines: Mapping[str, float]) -> str:
     """Return a sentence that compares a job with its machines, where both are known."""
-    both = jobs.keys() & machines.keys()
-    drawn = sum(machines[name] for name in both)
+    counted = {node.name: node.counted_by or node.name for node in case.nodes}
+    both = [name for name in jobs if counted[name] in machines]
+    drawn = sum(machines[name] for name in {counted[name] for name in both})
     if not drawn:
         return ""
     whose = "its machines" if len(both) == len(jobs) else joined(sorted(both))
@@ -105,7 +106,7 @@ def emissions(case: Case) -> list[Finding]:
     factors = {factor_text(node.host.hardware.get("emission_factor")) for node in case.nodes if node.name in grams}
     total_grams = sum(grams.values())
     lacking = _lacking([node for node in case.nodes if node.name not in grams
-                        and not (case.job is None and node.machine_of)])  # fmt: skip
+                        and not (case.job is None and node.counted_by)])  # fmt: skip
     return [
         Finding(
             name="emissions",

@@ -11,7 +11,7 @@ import numpy as np
 from fedmon.common.metrics.series import metric_name
 from fedmon.report.blocks import Block, Floats
 from fedmon.report.selection import find_job, natural
-from fedmon.report.source import JOB, Host, Source
+from fedmon.report.source import HOST, JOB, Host, Source
 
 Chooser = Callable[[str], bool]
 
@@ -70,8 +70,6 @@ def _spread(block: Block | None, mono: Floats) -> dict[str, Floats]:
     return found
 
 
-HOST_STREAM = "host"
-
 Moment = tuple[int, float]
 """Boot and monotonic time."""
 
@@ -98,7 +96,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """Return the instants of this place in order, with these series of the machine and of the job."""
         of_host = source.blocks(
             node_id=self.host.node_id,
-            stream=HOST_STREAM,
+            stream=HOST,
             series=frozenset(host).__contains__,
             since_t=self.since_t,
             until_t=self.until_t,
@@ -136,7 +134,7 @@ def _places(source: Source, host: Host, job: str | None, metrics: Callable[[str]
     for one in chosen:
         of_job = _Seen(source, host.node_id, f"{JOB}{one}", metrics) if f"{JOB}{one}" in streams else None
         low_t, high_t = (of_job.low_t, of_job.high_t) if of_job else (None, None)
-        of_host = _Seen(source, host.node_id, HOST_STREAM, metrics, since_t=low_t, until_t=high_t)
+        of_host = _Seen(source, host.node_id, HOST, metrics, since_t=low_t, until_t=high_t)
         timed = of_job or of_host
         yield Place(
             host=host,

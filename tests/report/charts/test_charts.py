@@ -262,6 +262,81 @@ def test_runs_of_a_group_are_one_training_with_a_mean_by_rows_and_the_cost_of_ea
     assert pictures.count("<img") == 3
 
 
+def reported(node: str, run: str, at: int, value: float, step: float, *, group: str = "", **costs: float) -> Batch:
+    """What one run says of one round: its loss, and what it took."""
+    labels = {"job": run} | ({"group": group} if group else {})
+    columns: dict[str, list[float | None]] = {
+        series(f"user_run_{name}", **labels): [cost] for name, cost in costs.items()
+    }
+    columns[series("user_value", name="loss", **labels)] = [value]
+    columns[series("user_step", name="loss", **labels)] = [step]
+    return samples(columns, node=node, stream="user", first=at)
+
+
+def test_two_runs_at_once_are_two_lines_and_one_that_goes_on_joins_its_line(tmp_path: Path) -> None:
+    batches = [reported("n1", "one", 0, 4.0, 0, seconds=9), reported("n1", "two", 5, 8.0, 0, seconds=7),
+               reported("n1", "one", 10, 3.0, 1, seconds=9), reported("n1", "two", 15, 6.0, 1, seconds=7),
+               reported("n1", "more", 30, 5.0, 2, seconds=5)]  # fmt: skip
+
+    found = named(made(tmp_path / "a", *batches))
+
+    loss, seconds = found["reported_loss_by_step"], found["reported_user_run_seconds_by_step"]
+    assert (points(loss, "n1"), points(loss, "n1 (2)")) == ({0: 4, 1: 3}, {0: 8, 1: 6, 2: 5})
+    assert (points(seconds, "n1"), points(seconds, "n1 (2)")) == ({1: 9}, {1: 7, 2: 5})
+
+
+def test_rounds_without_a_node_have_neither_its_value_in_the_mean_nor_a_cost_of_it(tmp_path: Path) -> None:
+    batches = [reported(node, f"{node}-{at}", 10 * at, value, at, group="cells", seconds=5.0 + at, rows=rows)
+               for node, rows, values in (("a", 100.0, {1: 4.0, 2: 3.0, 3: 2.0}), ("b", 300.0, {1: 8.0, 3: 6.0}))
+               for at, value in values.items()]  # fmt: skip
+
+    found = made(tmp_path / "a", *batches)
+
+    loss, seconds = found.first[:2]
+    assert points(loss, "b") == {1: 8, 2: 7, 3: 6}
+    assert points(loss, "mean, by rows") == {1: 7, 2: 3, 3: 5}
+    assert points(seconds, "b") == {1: 6, 3: 8}
+    assert figure(seconds, found).axes[0].lines[1].get_marker() == "o"
+
+
+def test_a_repeated_round_costs_the_sum_of_its_runs_each_with_its_last_word(tmp_path: Path) -> None:
+    batches = [reported("n1", run, at, loss, step, group="cells", seconds=seconds)
+               for run, at, loss, step, seconds in (("one", 0, 4.0, 1, 2.0), ("one", 10, 4.0, 1, 5.0),
+                                                    ("again", 20, 2.0, 1, 7.0), ("two", 30, 1.0, 2, 3.0))]  # fmt: skip
+    batches.append(samples({series("user_run_seconds", job="failed", group="cells"): [90.0]}, stream="user", first=25))
+
+    found = made(tmp_path / "a", *batches)
+
+    assert points(found.first[1], "n1") == {1: 12, 2: 3}
+
+
+@pytest.mark.parametrize(("group", "title"), [("", "Reported: loss"), ("cells", "Training cells: loss")])
+def test_a_training_of_one_round_is_shown_first(group: str, title: str, tmp_path: Path) -> None:
+    batches = [reported("n1", "one", 10 * at, loss, 1, group=group) for at, loss in enumerate((4.0, 3.0, 2.0))]
+
+    found = made(tmp_path / "a", samples({CPU: [0.1] * 20 + [0.9] * 20}), *batches)
+
+    assert found.first[0].title == title
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert drawn(found.first[0], found, "png").startswith(b"\x89PNG")
+
+
+def test_values_named_like_a_column_of_the_frame_overwrite_none(tmp_path: Path) -> None:
+    taken = ("group", "round", "node", "rows", "seconds", "joules", "bytes")
+    labels = {"job": "one", "group": "cells"}
+    costs = {series(f"user_run_{name}", **labels): [100.0] for name in taken[3:]}
+    values = {series(f"user_{kind}", name=name, **labels): [2.0] for name in taken for kind in ("value", "step")}
+
+    with Source([recording(tmp_path / "a", samples({**costs, **values}, stream="user"))]) as source:
+        (row,) = report.learning_curves(source).to_frame().to_dict("records")
+
+    assert {name: row[name] for name in taken} == {
+        "group": "cells", "round": 2, "node": "n1", **dict.fromkeys(taken[3:], 100),
+    }  # fmt: skip
+    assert {row[f"value_{name}"] for name in taken} == {2}
+
+
 def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tmp_path: Path) -> None:
     batches = [samples(training([scale / (1 + at / 500) for at in range(2000)], [float(at) for at in range(2000)]),
                        node=node, stream="user", late_s=late_s)
