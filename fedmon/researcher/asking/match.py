@@ -92,7 +92,7 @@ class PendingRequest:
         self._all_again = self._woken = self._aborted = False
 
     def offer(self, reply: Reply) -> ReplyMatch:
-        """Take a reply that carries this request's id, when it is one."""
+        """Take a reply that carries this request's id, if it answers it; one thread does so."""
         node_id = NodeId(reply.node_id)
         asked = self.request
         if (reply.session, reply.sequence, reply.researcher_id) != (
@@ -105,16 +105,19 @@ class PendingRequest:
         with self.changed:
             if node_id in self._answered:
                 return ReplyMatch.REPEATED
+            take = None if self.closed else self._on_answer
+        # Before the node counts as answered: a caller that sees it so looks for the reply at once.
+        if take is not None:
+            take(reply)
+        with self.changed:
             self._answered.add(node_id)
-            if self.closed:
+            if self.closed and take is None:
                 return ReplyMatch.LATE
             self._last_answer_at = time.monotonic()
             self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self.started)
             self._missing.discard(node_id)
             if not self._missing and self._may_end:
                 self.changed.notify_all()
-        if self._on_answer is not None:
-            self._on_answer(reply)
         return ReplyMatch.MATCHED
 
     def unreadable(self, node_id: NodeId, code: ErrorCode, reason: str) -> None:
