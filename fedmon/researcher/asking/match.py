@@ -71,7 +71,8 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 class PendingRequest:
     """One request and the replies it waits for. Safe from any thread; one caller waits.
 
-    ``kept`` says whether a caller wants its replies: else they are matched, handed to ``on_answer`` and forgotten.
+    ``kept`` says whether a caller wants its replies, late ones too. With ``on_answer`` they go there and are not held
+    here as well.
     """
 
     def __init__(self, request: Request, *, kept: bool, on_answer: Callable[[Reply], None] | None = None) -> None:
@@ -114,7 +115,8 @@ class PendingRequest:
             if self.closed and take is None:
                 return ReplyMatch.LATE
             self._last_answer_at = time.monotonic()
-            self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self.started)
+            if self.kept and take is None:
+                self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self.started)
             self._missing.discard(node_id)
             if not self._missing and self._may_end:
                 self.changed.notify_all()
