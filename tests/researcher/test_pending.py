@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.ids import NodeId
+from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ErrorCode, Ping, Pong
 from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
 
 A, B = NodeId("a"), NodeId("b")
 
 
-def waiting_in(pending: Pending) -> tuple[PendingRequest, Ping]:
+def waiting_in(pending: Pending, *, on_answer: Callable[[Reply], None] | None = None) -> tuple[PendingRequest, Ping]:
     number = pending.next_sequence()
     request = Ping(
         researcher_id="r",
@@ -24,7 +26,7 @@ def waiting_in(pending: Pending) -> tuple[PendingRequest, Ping]:
         sequence=number,
         expires=seconds_from_now(60),
     )
-    waiting = PendingRequest(request, kept=True)
+    waiting = PendingRequest(request, kept=True, on_answer=on_answer)
     pending.open(waiting)
     return waiting, request
 
@@ -79,6 +81,17 @@ def test_who_answered_before_the_caller_left_is_repeated_not_late_afterwards() -
     assert list(answers) == [A]
     assert pending.match(pong(request))[0] is ReplyMatch.REPEATED
     assert pending.match(pong(request, node_id="b"))[0] is ReplyMatch.LATE
+
+
+def test_a_reply_that_is_handed_on_is_not_held_in_memory_as_well() -> None:
+    pending = Pending("session")
+    handed: list[Reply] = []
+    waiting, request = waiting_in(pending, on_answer=handed.append)
+    reply = pong(request)
+
+    assert pending.match(reply) == (ReplyMatch.MATCHED, waiting)
+
+    assert (handed, waiting.has_answered(A), pending.close(waiting)) == ([reply], True, {})
 
 
 def test_a_wait_ends_with_the_last_answer_expected_and_not_before() -> None:

@@ -237,11 +237,14 @@ class RecordingFile:
         """Raise StorageError for a file that is no recording, or one of a newer fedmon; the file stays as it is."""
         if not self.path.exists():
             raise StorageError(f"there is no recording {self.path}")
-        uri = f"{self.path.absolute().as_uri()}?mode=ro"
-        with self.errors("read"), contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as look:
-            (application,) = look.execute("PRAGMA application_id").fetchone()
-            (version,) = look.execute("PRAGMA user_version").fetchone()
-            (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with self.errors("read"):
+            try:
+                application, version, objects = self._marks("ro")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                    raise
+                # A writer that was killed left a rollback journal, which only a writer can roll back.
+                application, version, objects = self._marks("rw")
         if version > VERSION and application == APPLICATION_ID:
             raise StorageError(
                 f"recording {self.path} has version {version} and this fedmon knows up to {VERSION}: upgrade fedmon"
@@ -250,6 +253,15 @@ class RecordingFile:
             raise DamagedFileError(f"{self.path} is empty: there is no recording in it")
         if application != APPLICATION_ID and (objects or self.read_only):
             raise StorageError(f"{self.path} is a database but no recording of fedmon: name another file")
+
+    def _marks(self, mode: str) -> tuple[int, int, int]:
+        """Return application id, version, and number of tables and indices."""
+        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as look:
+            (application,) = look.execute("PRAGMA application_id").fetchone()
+            (version,) = look.execute("PRAGMA user_version").fetchone()
+            (objects,) = look.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return application, version, objects
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -295,9 +295,12 @@ class FedBioMedDialect(Dialect):
         )
 
     def _error(self, told: fedbiomed4.ErrorMessage) -> Reply | None:
-        """Give an error to the oldest request that this node owes an answer: it does not say which one it is about."""
+        """Give an error to the newest request that this node owes an answer: it does not say which one it is about.
+
+        Older ones may be of a script that no longer waits.
+        """
         reason = f"{told.errnum}: {told.extra_msg}"
-        owed = [one for one in self._pending.all_open() if not one.has_answered(NodeId(told.node_id))]
+        owed = [one for one in reversed(self._pending.all_open()) if not one.has_answered(NodeId(told.node_id))]
         for waiting in sorted(owed, key=lambda one: not one.kept):
             if isinstance(waiting.request, _REQUESTS):
                 return _failed(waiting.request, told.node_id, reason)

@@ -71,7 +71,8 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 class PendingRequest:
     """One request and the replies it waits for. Safe from any thread; one caller waits.
 
-    ``kept`` says whether a caller wants its replies: else they are matched, handed to ``on_answer`` and forgotten.
+    ``kept`` says whether a caller wants its replies, late ones too. With ``on_answer`` they go there and are not held
+    here as well.
     """
 
     def __init__(self, request: Request, *, kept: bool, on_answer: Callable[[Reply], None] | None = None) -> None:
@@ -92,7 +93,7 @@ class PendingRequest:
         self._all_again = self._woken = self._aborted = False
 
     def offer(self, reply: Reply) -> ReplyMatch:
-        """Take a reply that carries this request's id, when it is one."""
+        """Take a reply that carries this request's id, if it answers it; one thread does so."""
         node_id = NodeId(reply.node_id)
         asked = self.request
         if (reply.session, reply.sequence, reply.researcher_id) != (
@@ -105,16 +106,20 @@ class PendingRequest:
         with self.changed:
             if node_id in self._answered:
                 return ReplyMatch.REPEATED
+            take = None if self.closed else self._on_answer
+        # Before the node counts as answered: a caller that sees it so looks for the reply at once.
+        if take is not None:
+            take(reply)
+        with self.changed:
             self._answered.add(node_id)
-            if self.closed:
+            if self.closed and take is None:
                 return ReplyMatch.LATE
             self._last_answer_at = time.monotonic()
-            self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self.started)
+            if self.kept and take is None:
+                self._answers[node_id] = NodeAnswer(reply=reply, elapsed_s=self._last_answer_at - self.started)
             self._missing.discard(node_id)
             if not self._missing and self._may_end:
                 self.changed.notify_all()
-        if self._on_answer is not None:
-            self._on_answer(reply)
         return ReplyMatch.MATCHED
 
     def unreadable(self, node_id: NodeId, code: ErrorCode, reason: str) -> None:

@@ -267,12 +267,12 @@ class OutstandingRequests:
         return not sent.ended
 
     def _answered(self, reply: Reply) -> None:
-        if isinstance(reply, Error):
-            logger.warning("node %s: %s: %s", reply.node_id, reply.code.value, escape_control(reply.reason))
         if self._deliver is None:
             self._replies.keep(reply)
         else:
             self._deliver(reply, self.repeated_by(reply.id))
+        if isinstance(reply, Error):
+            logger.warning("node %s: %s: %s", reply.node_id, reply.code.value, escape_control(reply.reason))
 
     def repeated_by(self, request_id: str) -> Mapping[str, Any]:
         """Return the fields that replies to a request repeat from it; empty when it is unknown."""

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,24 +47,38 @@ def digest_of(plan: Plan | ApprovalReply) -> str:
 
 
 def checked_arguments(arguments: object) -> dict[str, Any]:
-    """Return arguments as plain JSON values. Raises InvalidInputError with JSON's reason."""
+    """Return arguments as plain JSON values. Raises InvalidInputError with the argument and JSON's reason."""
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
         raise InvalidInputError(f"args is {type(arguments).__name__}: give a mapping of names to JSON values")
-    try:
-        text = json.dumps(dict(arguments), allow_nan=False)
-        plain = msgspec.json.decode(text, type=dict[str, Any])
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidInputError(
-            f"args are not JSON: {error}; give numbers, texts, lists, mappings, True, False or None; arrays are inputs"
-        ) from None
+    plain: dict[str, Any] = {}
+    for name, value in arguments.items():
+        try:
+            text = json.dumps({name: value}, allow_nan=False, ensure_ascii=False)
+            plain |= msgspec.json.decode(text)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise InvalidInputError(
+                f"argument {name!r} is not JSON: {error}; give numbers, texts, lists, mappings, True, False or None; "
+                "arrays are inputs"
+            ) from None
+        for key in _keys({name: value}):
+            if not isinstance(key, str):
+                raise InvalidInputError(f"argument {name!r} has the key {key!r}: keys are texts")
     size = len(msgspec.json.encode(plain))
     if size > MAX_ARGUMENTS_BYTES:
         raise InvalidInputError(
             f"args take {size} bytes, and {MAX_ARGUMENTS_BYTES} are allowed: hand what is large in as inputs"
         )
     return plain
+
+
+def _keys(value: object) -> Iterator[object]:
+    """Return the keys of a value's mappings: JSON would turn numbers, None and booleans into texts."""
+    if isinstance(value, dict):
+        yield from value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _keys(inner)
 
 
 def checked_limits(limits: object) -> RunLimits:

@@ -236,3 +236,28 @@ def test_on_a_full_disk_nothing_is_half_written_and_with_space_it_goes_on(path: 
     error, *rest = child.stdout.splitlines()
     assert f"cannot write the recording {path}" in error
     assert rest == ["True True", "True", "20", "True"]
+
+
+CUT_OFF = """
+    import os, sqlite3, sys
+    connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.execute("PRAGMA cache_size = 1")
+    connection.execute("BEGIN")
+    connection.execute("DELETE FROM batch")
+    connection.execute("CREATE TABLE filler (body BLOB)")
+    for _ in range(50):
+        connection.execute("INSERT INTO filler VALUES (randomblob(4000))")
+    os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_recording_without_a_log_whose_writer_was_killed_has_what_was_committed(path: Path, read_only: bool) -> None:
+    filled(path, 100)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(CUT_OFF), path], check=False, timeout=30)
+    assert path.with_name(path.name + "-journal").stat().st_size > 0
+
+    with Recording(path, read_only=read_only) as recording:
+        assert seqs(recording.read(NODE)) == list(range(100))
+        assert recording.aside is None

@@ -304,7 +304,7 @@ def test_a_status_of_another_job_is_counted_and_answers_nothing(talk: Talk) -> N
     assert talk.tally["replies of a wrong session, sequence or kind"] == 1
 
 
-def test_an_error_answers_the_oldest_request_that_its_node_owes(talk: Talk) -> None:
+def test_an_error_answers_the_newest_request_that_its_node_owes(talk: Talk) -> None:
     first, _ = talk.say(ListDatasets)
     second, _ = talk.say(Ping)
 
@@ -315,7 +315,7 @@ def test_an_error_answers_the_oldest_request_that_its_node_owes(talk: Talk) -> N
     nobody = talk.hear("error")
 
     assert all(isinstance(reply, Error) for reply in replies)
-    assert [belongs(reply, request) for reply, request in zip(replies, (first, second), strict=True)] == [True, True]
+    assert [belongs(reply, request) for reply, request in zip(replies, (second, first), strict=True)] == [True, True]
     assert replies[0].reason == "FB301: Protocol error: the message cannot be served"  # type: ignore[attr-defined]
     assert nobody == []
     assert talk.tally["errors from nodes"] == 1

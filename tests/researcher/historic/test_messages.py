@@ -176,6 +176,29 @@ def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
     assert "not you, says the owner" in caplog.text
 
 
+def test_an_error_is_among_the_responses_however_slowly_it_is_logged(mosquitto: Broker, open_requests: Open) -> None:
+    def refuse(request: Message) -> Message | None:
+        reply = node.honest(request)
+        return reply and reply | {"command": "error", "success": False, "code": "refused", "reason": "not you"}
+
+    def slowly(_record: logging.LogRecord) -> bool:
+        time.sleep(0.5)
+        return True
+
+    log = logging.getLogger("fedmon.researcher.historic.messaging")
+    with EchoNode(mosquitto.port, "a") as node:
+        requests = open_requests("a")
+        node.answer = refuse
+        log.addFilter(slowly)
+        try:
+            requests.send_message(ping())
+            told = requests.get_responses(["pong", "error"], timeout=10, only_successful=False)
+        finally:
+            log.removeFilter(slowly)
+
+    assert [(message["command"], message["node_id"]) for message in told] == [("error", "a")]
+
+
 def test_a_thread_that_sent_nothing_takes_what_another_sent_for(mosquitto: Broker, open_requests: Open) -> None:
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
         requests = open_requests("a", "b")
