@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 import operator
 import os
@@ -75,15 +76,17 @@ def plain(value: Any, *, depth: int = 0) -> Any:
 
 
 def _noted(value: Any) -> Any:
-    """Return a value as journals hold it. Raises ValueError if JSON would change it, such as infinity."""
+    """Return a value as journals hold it: as JSON text if JSON readers would change it, such as infinity."""
     value = plain(value)
     try:
-        is_kept = msgspec.json.decode(msgspec.json.encode(value)) == value
+        is_kept = bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
     except (ValueError, OverflowError):
         is_kept = False
-    if not is_kept:
-        raise ValueError("the journal cannot hold it")
-    return value
+    return value if is_kept and not _is_json_text(value) else {"json": json.dumps(value)}
+
+
+def _is_json_text(note: Any) -> bool:
+    return isinstance(note, dict) and list(note) == ["json"] and isinstance(note["json"], str)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -254,6 +257,12 @@ class Attribute:
     def as_plain(self, value: Any, *, resource: str = "") -> Any:
         """Return a checked value as files hold it until it is set. Raises InvalidAttributeValueError."""
         return self._written(plain, self.checked(value, resource=resource), resource)
+
+    def from_note(self, note: Any) -> Any:
+        """Return the value of `as_noted`."""
+        if self.type is Types.Integer and isinstance(note, str) and note.startswith(("0x", "-0x")):
+            return int(note, 16)  # of an earlier version, that wrote integers over 64 bits so
+        return json.loads(note["json"]) if _is_json_text(note) else note
 
     def shown(self, resource: str) -> Self:
         """Return a copy for callers; if they may not read the value, reading it is an error."""

@@ -761,7 +761,14 @@ class ExperimentController:
         if type(self).inform_failure is ExperimentController.inform_failure:
             self.inform_failure(guid)
         else:  # a subclass's own, which may block
-            self.engine.run(functools.partial(self.inform_failure, guid))
+            self.engine.run(functools.partial(self._informed, guid))
+
+    def _informed(self, guid: int) -> None:
+        try:
+            self.inform_failure(guid)
+        except BaseException:  # a user's code, which may even call sys.exit
+            logger.exception("inform_failure failed; the failure is judged without it")
+            failure.look(self.fm, self.engine, guid)
 
     def measured(self, guid: int | str, name: str, value: float, source: str = "", *, nth: int | None = None) -> None:
         """Report a metric of a resource to conditions, which count the values of each ``source`` by themselves.

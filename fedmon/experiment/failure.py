@@ -71,19 +71,21 @@ class FailureManager:
             self.give_up(f"{name_of(self.ec, guid)}, which is critical, failed{why}")
 
     def give_up(self, reason: object) -> None:
-        """End the experiment, because it needs the resources that failed."""
+        """End the experiment, because it needs the resources that failed; without one, do nothing."""
         if self._failure_level is FailureLevel.OK:
-            logger.warning("the experiment gives up: %s", reason)
             self._end(FailureLevel.RM_FAILURE, as_reason(reason) or f"{type(self).__name__} gives up")
 
     def set_ec_failure(self, reason: object = "") -> None:
-        """Report a failure of the controller itself."""
+        """Report a failure of the controller itself; without one, do nothing."""
         self._end(FailureLevel.EC_FAILURE, as_reason(reason) or self._reason or "the controller failed")
 
     def _end(self, level: FailureLevel, reason: str) -> None:
+        ec = None if self._ec is None else self._ec()
+        if ec is None:
+            return
+        logger.warning("the experiment gives up: %s", reason)
         self._failure_level, self._abort, self._reason = level, True, reason
-        engine = self.ec.engine
-        engine.note(Leveled(t=engine.now(), level=level, reason=reason))
+        ec.engine.note(Leveled(t=ec.engine.now(), level=level, reason=reason))
 
 
 class OptionalFailures(FailureManager):
@@ -155,16 +157,18 @@ def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
 
     If a user's manager raises, that is logged, and `FailureManager` judges instead.
     """
-    with contextlib.suppress(ExperimentOverError):
-        try:
-            manager.eval_failure(guid)
-        except BaseException:  # a user's code, which may even call sys.exit
-            logger.exception("the failure manager %s failed; judged without it", type(manager).__name__)
+    try:
+        manager.eval_failure(guid)
+        level, aborts, reason = manager.failure_level, manager.abort, as_reason(manager.reason)
+    except BaseException:  # a user's code, which may even call sys.exit
+        logger.exception("the failure manager %s failed; judged without it", type(manager).__name__)
+        with contextlib.suppress(ExperimentOverError):
             FailureManager.eval_failure(manager, guid)
-    level = manager.failure_level
-    if level is FailureLevel.OK and manager.abort:
+        # Not by its properties, which may have raised.
+        level, aborts, reason = manager._failure_level, manager._abort, as_reason(manager._reason)  # noqa: SLF001
+    if level is FailureLevel.OK and aborts:
         level = FailureLevel.RM_FAILURE
-    reason = "" if level is FailureLevel.OK else manager.reason or f"{type(manager).__name__} aborts"
+    reason = "" if level is FailureLevel.OK else reason or f"{type(manager).__name__} aborts"
     engine.note(Leveled(t=engine.now(), level=level, reason=reason, guid=guid))
 
 

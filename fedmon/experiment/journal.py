@@ -282,12 +282,14 @@ class Reports:
                 self.add(*report)
             self._names.add(event.name)
 
-    def missing(self, source: str, number: int, values: Mapping[str, float | None]) -> Mapping[str, float | None]:
-        """Return the values of a report that conditions do not know, and add it."""
+    def take(self, source: str, number: int, values: Mapping[str, float | None]) -> Mapping[str, float | None]:
+        """Return the values of a report that conditions do not know, and add them."""
         if self.add(source, number):
             return values
         names = self._names if (source, number) == self._last else values.keys()
-        return {name: value for name, value in values.items() if name not in names}
+        taken = {name: value for name, value in values.items() if name not in names}
+        self._names.update(taken)
+        return taken
 
 
 class SavedRun(msgspec.Struct, kw_only=True):

@@ -748,9 +748,9 @@ class ResourceManager:
             attribute = self._attribute(name)
             if attribute.is_secret and note == MASK:
                 continue
-            value = note
+            value = attribute.from_note(note)
             try:
-                value = attribute.stored(note, resource=self.name)
+                value = attribute.stored(value, resource=self.name)
             except InvalidAttributeValueError as error:
                 self.warning(f"keeps an invalid attribute after the reconnect: {error}")
             self._own[name] = attribute.with_value(value)

@@ -80,6 +80,17 @@ class Broken(FailureManager):
         raise ZeroDivisionError
 
 
+class Unread(FailureManager):
+    @property
+    def failure_level(self) -> FailureLevel:
+        raise ZeroDivisionError
+
+
+class Wordless(FailureManager):
+    def eval_failure(self, guid: int) -> None:  # noqa: ARG002
+        self._abort, self._reason = True, object  # type: ignore[assignment]
+
+
 NODE, MINOR = (Node, True), (Node, False)
 LOST = "resource 2 (test::Node), which is critical, failed: lost"
 
@@ -96,6 +107,8 @@ LOST = "resource 2 (test::Node), which is critical, failed: lost"
         (Own(), [NODE] * 2, [1, 2], [False, True], "Own aborts"),
         (Strict(), [MINOR], [1], [True], "Strict aborts"),
         (Broken(), [MINOR, NODE], [1, 2], [False, True], LOST),
+        (Unread(), [MINOR, NODE], [1, 2], [False, True], LOST),
+        (Wordless(), [MINOR], [1], [True], "<class 'object'>"),
     ],
 )  # fmt: skip
 def test_a_failure_manager_says_when_the_experiment_ends_and_why(
@@ -150,9 +163,15 @@ def test_a_failure_manager_begins_anew_with_another_experiment(tmp_path: Path) -
         assert first.abort
 
 
-def test_a_failure_manager_without_experiment_says_so() -> None:
+def test_a_failure_manager_without_experiment_says_so_and_ends_none() -> None:
+    manager = FailureManager()
+
+    manager.give_up("too early")
+    manager.set_ec_failure("too early")
+
+    assert (manager.abort, manager.failure_level) == (False, FailureLevel.OK)
     with pytest.raises(ExperimentOverError):
-        FailureManager().eval_failure(1)
+        manager.eval_failure(1)
 
 
 def test_a_subclass_hears_of_each_failure_and_may_pass_over_it(tmp_path: Path) -> None:
@@ -167,3 +186,15 @@ def test_a_subclass_hears_of_each_failure_and_may_pass_over_it(tmp_path: Path) -
 
         wait_until(lambda: ec.heard == [1])
         assert not ec.abort
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_a_failure_is_judged_though_a_subclass_raises(error: type[BaseException], tmp_path: Path) -> None:
+    class Raising(ExperimentController):
+        def inform_failure(self, guid: int | str) -> None:  # noqa: ARG002
+            raise error
+
+    with Raising("failing", tmp_path) as ec:
+        added(ec, Node, critical=True)
+
+        assert failing(ec, 1) == [True]

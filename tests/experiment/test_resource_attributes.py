@@ -20,6 +20,7 @@ from fedmon.experiment.errors import (
     UnknownAttributeError,
     UnknownTraceError,
 )
+from fedmon.experiment.journal import NAME
 from tests.experiment.own_types import added
 from tests.support.waiting import wait_until
 
@@ -87,7 +88,9 @@ class Hooked(ResourceManager):
             Attribute("spelt", "", Types.Integer, set_hook=lambda _, new: "c0de" if new == 1 else str(new)),
             Attribute("tenfold", "", Types.Integer, range=(0, 10), set_hook=lambda _, new: new * 10),
             Attribute("endless", "", set_hook=lambda _old, _new: float("inf")),
+            Attribute("large", "", set_hook=lambda _, new: 2**80 if new else None),
             Attribute("marked", "", set_hook=lambda _, new: {"json": new}),
+            Attribute("number", "", Types.Integer),
             Attribute("thing", "", set_hook=lambda _old, _new: object()),
             Attribute("pair", "", Types.Enumerate, allowed=[(1, 2), (3, (4, 5))]),
             Attribute("colour", "", Types.Enumerate, allowed=[Colour.RED]),
@@ -250,7 +253,7 @@ def test_traces_are_enabled_one_by_one(ec: ExperimentController) -> None:
     ("name", "given", "stored"),
     [
         ("loud", "w", "w!"), ("spelt", 1, "c0de"), ("spelt", 7, "7"), ("tenfold", 5, 50),
-        ("marked", "x", {"json": "x"}), ("pair", (1, 2), (1, 2)),
+        ("large", "x", 2**80), ("endless", "x", float("inf")), ("marked", "x", {"json": "x"}), ("pair", (1, 2), (1, 2)),
         ("pair", [3, [4, 5]], (3, (4, 5))), ("colour", "red", Colour.RED), ("plain", Loud("x"), "x"),
     ],
 )  # fmt: skip
@@ -270,6 +273,24 @@ def test_what_was_stored_comes_back_from_journals_and_files_as_it_was(
         assert [again.get(each, name) for each in guids] == [stored, stored]
 
 
+@pytest.mark.parametrize(
+    ("name", "note", "stored"),
+    [
+        ("endless", '{"json":"Infinity"}', float("inf")), ("large", '{"json":"1208925819614629174706176"}', 2**80),
+        ("marked", '{"json":"{\\"json\\": \\"x\\"}"}', {"json": "x"}), ("number", '"-0x10000000000"', -(2**40)),
+    ],
+)  # fmt: skip
+def test_values_in_an_older_journal_are_read(tmp_path: Path, name: str, note: str, stored: Any) -> None:
+    with ExperimentController("own", tmp_path / "first") as ec:
+        guid = ec.register_resource("own::Hooked")
+        left = shutil.copytree(ec.run_dir, tmp_path / "killed" / "own" / ec.run_id)
+    with open(left / NAME, "a") as journal:
+        journal.write(f'{{"event":"attribute","t":1.0,"guid":{guid},"name":"{name}","value":{note}}}\n')
+
+    with ExperimentController.reconnect(left) as again:
+        assert again.get(guid, name) == stored
+
+
 def test_what_no_file_can_hold_is_refused_at_the_call(ec: ExperimentController) -> None:
     guid = ec.register_resource("own::Hooked")
 
@@ -277,8 +298,6 @@ def test_what_no_file_can_hold_is_refused_at_the_call(ec: ExperimentController) 
         ec.set(guid, "thing", "x")
     with pytest.raises(InvalidAttributeValueError, match="thing"):
         ec.register_resource("own::Hooked", thing="x")
-    with pytest.raises(InvalidAttributeValueError, match="endless"):
-        ec.set(guid, "endless", "x")
 
     assert (ec.get(guid, "thing"), ec.resources) == (None, [guid])
 

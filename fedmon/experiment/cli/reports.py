@@ -225,7 +225,7 @@ def _own_values(resource: Resource) -> dict[str, Any]:
     except UnknownTypeError:
         return {}
     own = [one for one in attributes if one.has_flag(Flags.NoWrite) and not one.is_masked]
-    values = {one.name: resource.attributes.get(one.name) for one in own}
+    values = {one.name: one.from_note(resource.attributes.get(one.name)) for one in own}
     return {name: value for name, value in values.items() if value not in (None, "", MASK)}
 
 

@@ -260,7 +260,7 @@ class Job(LinkedResource):
     def _tell(self, node_id: str, nth: int, values: Mapping[str, float | None]) -> None:
         """Tell a report to conditions, once."""
         with self._telling:  # until they know it, so `_over` goes on after that
-            self.tell_metrics(self.guid, self._told.missing(node_id, nth, values), source=node_id, nth=nth)
+            self.tell_metrics(self.guid, self._told.take(node_id, nth, values), source=node_id, nth=nth)
 
     def _over(self) -> None:
         """Keep the results and set how it ended, once nothing more will come."""
