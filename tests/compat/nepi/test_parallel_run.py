@@ -103,3 +103,9 @@ def test_after_its_end_nothing_is_taken() -> None:
             put(threads)
     with pytest.raises(InvalidTaskError, match="destroyed"):
         runner.start()
+
+
+@pytest.mark.parametrize("options", [{"maxthreads": -1}, {"maxqueue": -1}])
+def test_numbers_with_which_no_call_could_run_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(InvalidTaskError, match="must not be negative"):
+        ParallelRun(**options)
