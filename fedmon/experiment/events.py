@@ -187,7 +187,7 @@ class Became(AnyEvent, frozen=True, kw_only=True, tag="became"):
 
 
 class Returned(AnyEvent, frozen=True, kw_only=True, tag="returned"):
-    """A lost resource was back after it had failed; in older journals alone, and without effect."""
+    """A lost resource was back, in its state before its failure; in older journals alone."""
 
     guid: int
     state: ResourceState

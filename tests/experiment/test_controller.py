@@ -311,6 +311,6 @@ def test_reports_that_conditions_know_are_known_after_a_reconnect(tmp_path: Path
 
         with ExperimentController.reconnect(ec.run_dir) as again:
             # The journal was cut off within the last report of the first.
-            found = [again.reports(one).missing("a", nth, values) for nth in range(4)]
+            found = [again.reports(one).take("a", nth, values) for nth in range(4)]
             assert found == [{}, {}, {"accuracy": 0.9}, values]
-            assert again.reports(other).missing("a", 0, values) == values
+            assert again.reports(other).take("a", 0, values) == values

@@ -31,6 +31,7 @@ from fedmon.experiment.events import (
     ReleaseAsked,
     Removed,
     Retry,
+    Returned,
     SetWanted,
     Timer,
     VerbFailed,
@@ -350,6 +351,21 @@ def test_a_released_or_failed_resource_stays_so() -> None:
     for state in ResourceState:
         world.became(state, 1)
         assert world.state.resources[1].state is RELEASED
+
+
+def test_a_lost_resource_of_an_older_journal_is_back_unless_it_was_released() -> None:
+    world = World(1, 2, critical=False).start_after(2, after(1, 1, delay_s=5.0)).started(1)
+    world.became(FAILED, 1)
+    world.tell(Returned(t=101.0, guid=1, state=STARTED))
+    assert (world.state.resources[1].state, world.state.resources[1].reason) == (STARTED, "")
+    world.ready(2, group=2)
+    ((purpose, at),) = world.alarms()
+    assert (purpose, round(at)) == ("delay", 105)
+
+    world.became(RELEASED, 1)
+    world.tell(Returned(t=101.0, guid=1, state=STARTED))
+
+    assert world.state.resources[1].state is RELEASED
 
 
 def test_a_step_leaves_the_state_before_it_as_it_was() -> None:

@@ -25,6 +25,8 @@ class ParallelRun:
 
     def __init__(self, maxthreads: int | None = None, maxqueue: int | None = None, results: bool = True) -> None:  # noqa: FBT001, FBT002 - NEPI's
         self._maxthreads, self._maxqueue = maxthreads or os.cpu_count() or 1, maxqueue or 0
+        if self._maxthreads < 1 or self._maxqueue < 0:
+            raise InvalidTaskError(f"maxthreads={maxthreads!r} and maxqueue={maxqueue!r} must not be negative")
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], Any]] = deque()
         self._results: deque[Any] | None = deque() if results else None
@@ -64,7 +66,7 @@ class ParallelRun:
             self._changed.notify_all()
 
     def empty(self) -> None:
-        """Drop waiting calls."""
+        """Drop waiting calls; `join` and `destroy` still wait for running ones, also for one that never ends."""
         with self._changed:
             self._waiting.clear()
             self._changed.notify_all()

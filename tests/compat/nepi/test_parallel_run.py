@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -103,3 +104,9 @@ def test_after_its_end_nothing_is_taken() -> None:
             put(threads)
     with pytest.raises(InvalidTaskError, match="destroyed"):
         runner.start()
+
+
+@pytest.mark.parametrize("options", [{"maxthreads": -1}, {"maxqueue": -1}])
+def test_numbers_with_which_no_call_could_run_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTaskError, match="must not be negative"):
+        ParallelRun(**options)
