@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (251, 3, 139),
     "broker": (1997, 11, 1104),
-    "common": (8221, 48, 4671),
-    "compat": (3141, 18, 2026),
+    "common": (8233, 48, 4680),
+    "compat": (3149, 18, 2031),
     "demo": (775, 4, 526),
     "doctor": (440, 2, 301),
-    "experiment": (11603, 47, 7664),
-    "node": (26221, 121, 16681),
+    "experiment": (11634, 47, 7686),
+    "node": (26381, 121, 16787),
     "plan": (1449, 9, 977),
-    "report": (10884, 53, 6702),
-    "researcher": (10221, 46, 6627),
+    "report": (11005, 53, 6792),
+    "researcher": (10333, 46, 6712),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30
