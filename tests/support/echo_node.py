@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from bench.echo_nodes import Message, answer_to, presence, without_delay
 
-WAIT_S = 5.0
+WAIT_S = 30.0
 
 
 class EchoNode:
@@ -104,7 +104,7 @@ class EchoNode:
     def wait(self, condition: Callable[[], Any], timeout_s: float = WAIT_S) -> None:
         """Wait until something holds that arriving messages change."""
         with self._changed:
-            assert self._changed.wait_for(condition, timeout_s), f"{self.node_id} waited {timeout_s} s in vain"
+            assert self._changed.wait_for(condition, timeout_s), f"{self.node_id} timed out after {timeout_s} s"
 
     def _on_connect(self, client: mqtt.Client, *_: Any) -> None:
         client.subscribe([("general/nodes/+", 0), (f"general/nodes/+/{self.node_id}", 1)])

@@ -346,6 +346,17 @@ class EventLog:
             self._bytes += os.write(self._fd, b"\n" + msgspec.json.encode(event) + b"\n")
 
 
+def _fault(result_format: Literal["json", "npz"], view: memoryview, max_bytes: int) -> str:
+    """Return the fault of a parcel, if any; no error keeps its memory, which is unmapped next."""
+    try:
+        check(result_format, view, max_bytes)
+    except FedmonError as error:
+        return str(error)
+    except (RecursionError, MemoryError) as error:
+        return f"it is too complicated to be checked ({type(error).__name__})"
+    return ""
+
+
 class ResultFile:
     """The pieces of one result in a file, made at the first of them; ``problem`` is the error of the disk."""
 
@@ -379,15 +390,12 @@ class ResultFile:
         """Check it as a parcel, and write it to the disk; return the fault of the parcel, if any."""
         try:
             with mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ) as whole, memoryview(whole) as view:
-                check(result_format, view, max_bytes)
+                fault = _fault(result_format, view, max_bytes)
             os.fdatasync(self._fd)
         except OSError as error:
             self._failed(error)
-        except FedmonError as error:
-            return str(error)
-        except (RecursionError, MemoryError) as error:
-            return f"it is too complicated to be checked ({type(error).__name__})"
-        return ""
+            return ""
+        return fault
 
     def discard(self) -> None:
         """Remove it."""
