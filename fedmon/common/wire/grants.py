@@ -37,3 +37,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: datetime.datetime | None = None
     release: ReleaseMode | None = None
     note: str = ""
+
+
+class GrantReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A grant as its researcher is told of it; ``runs_left`` is None without a limit."""
+
+    grant: Grant
+    runs_left: int | None = None
