@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import json
 from typing import Any
 
 import msgspec
@@ -44,3 +45,8 @@ class GrantReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     grant: Grant
     runs_left: int | None = None
+
+
+def rule_text(form: Any) -> str:
+    """Return the rule of an argument as people read it."""
+    return form if isinstance(form, str) else f"one of {', '.join(map(json.dumps, form))}"

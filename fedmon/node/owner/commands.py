@@ -351,10 +351,11 @@ class OwnerCommands:
             found = registers.plans.get(plan)
             if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
                 raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
+            granted = None
             if status is PlanStatus.APPROVED and sha256 in (None, found.sha256):
-                grant = msgspec.structs.replace(grant or self._proposed(found, terms), sha256=found.sha256, note=note)
+                granted = msgspec.structs.replace(grant or self._proposed(found, terms), sha256=found.sha256, note=note)
             decision = registers.plans.decide(
-                found.plan_id, status, note=note, by=self._by, sha256=sha256, grant=grant
+                found.plan_id, status, note=note, by=self._by, sha256=sha256, grant=granted
             )
             registers.announce(decision, boot=self._boot())
         if self._running is not None:

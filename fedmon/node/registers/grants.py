@@ -13,7 +13,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError
-from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode
+from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode, rule_text
 from fedmon.common.wire.runs import Run
 from fedmon.node.registers.database import Database, timestamp
 from fedmon.node.registers.plan_check import FORMS, MAX_DECLARED_BYTES, rule
@@ -266,11 +266,6 @@ def checked_rules(given: Any) -> dict[str, Any]:
     if len(json.dumps(rules)) > MAX_DECLARED_BYTES:
         raise InvalidInputError(f"the rules take more than {MAX_DECLARED_BYTES} bytes")
     return rules
-
-
-def rule_text(form: Any) -> str:
-    """Return a rule as an owner reads it."""
-    return form if isinstance(form, str) else f"one of {', '.join(json.dumps(each) for each in form)}"
 
 
 # --- proposals --------------------------------------------------------------------------------------------------------
