@@ -328,9 +328,8 @@ class PlanRegister:
 
         Do both in one transaction. ``sha256`` is what the owner was shown: when given, only those bytes are decided
         about. An approval adds ``grant``, without limits if it is None; any other decision ends all grants. Deciding
-        the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when
-        the digest is another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be
-        written.
+        the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when the digest is
+        another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be written.
         """
         if len(note) > MAX_TEXT_LENGTH:
             raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
@@ -461,9 +460,12 @@ class PlanRegister:
             self.grants.add(grant, time)
 
     def _is_new(self, plan: PlanRecord, grant: Grant | None) -> bool:
-        """Tell whether a grant gives anything that no grant of this plan gives in full."""
+        """Tell whether a grant gives anything that no grant of this plan gives in full, or answers an open request."""
+        if grant is None:
+            return False
         full = [record.grant for record in self.grants.of(plan.sha256) if not (record.used and record.grant.runs)]
-        return grant is not None and all(
+        asking = [wish.researcher_id for wish in self.grants.wishes(plan.plan_id) if wish.is_open]
+        return any(grant.researchers is None or each in grant.researchers for each in asking) or all(
             msgspec.structs.replace(grant, grant_id=each.grant_id) != each for each in full
         )
 

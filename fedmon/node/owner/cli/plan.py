@@ -13,10 +13,10 @@ import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
-from fedmon.common.text import plural, table
+from fedmon.common.text import one_line, plural, table
 from fedmon.common.wire.grants import ReleaseMode, rule_text
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, ago, fields, group, seconds, verb, width
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, ago, fields, folded, group, seconds, verb, width
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(
@@ -125,7 +125,7 @@ def approve(
         "release": None if release is None else release.value,
     }
     terms = {name: value for name, value in given.items() if value is not None}
-    shown = shell.call("plan-show", plan=reference, terms=terms or None)
+    shown = shell.call("plan-show", plan=reference, **({"terms": terms} if terms else {}))
     plan_id, digest = shown["plan"]["plan_id"], shown["plan"]["sha256"]
     is_prefix = sha256 is not None and len(sha256) >= MIN_PREFIX and digest.startswith(sha256)
     shell.confirm(
@@ -224,7 +224,10 @@ def _difference(result: Mapping[str, Any]) -> str:
 
 
 def _words(given: list[str] | None) -> list[str] | None:
-    return None if given is None else [word for each in given for word in each.split(",") if word]
+    words = [word for each in given or () for word in each.split(",") if word]
+    if given and not words:
+        raise InvalidInputError("--for names no researcher")
+    return words or None
 
 
 def _rules(path: Path) -> Any:
@@ -242,11 +245,11 @@ def _whole(shown: Mapping[str, Any]) -> str:
     """Return the record of a plan, who asks for it, its grants, and the one that is proposed, as text."""
     names, proposed, before = shown["datasets"], shown["proposed"], shown["before"]
     parts = [_screen(shown)]
-    asked = [
-        f"{wish['researcher_id']} asks{'' if wish['is_open'] else ' (decided)'} for {_dataset_names(wish, names)}"
-        f"{': ' + wish['purpose'] if wish['purpose'] else ''}"
-        for wish in shown["asked"]
-    ]
+    asked = []
+    for wish in shown["asked"]:
+        why = f": {wish['purpose']}" if wish["purpose"] else ""
+        again = "asks" if wish["is_open"] else "asked"
+        asked += folded(one_line(f"{wish['researcher_id']} {again} for {_dataset_names(wish, names)}{why}"))
     parts += ["--- request ---\n" + "\n".join(asked)] if asked else []
     for one in shown["grants"]:
         left = "" if one["runs_left"] is None else f", {one['runs_left']} runs left"
@@ -254,7 +257,13 @@ def _whole(shown: Mapping[str, Any]) -> str:
     parts.append(f"--- proposed grant ---\n{fields(_terms(proposed, names))}")
     if before is not None:
         new, old = _terms(proposed, names), _terms(before, names)
-        changed = [f"-{name}: {old[name]}\n+{name}: {new[name]}" for name in new if new[name] != old[name]]
+        changed = [
+            line
+            for name in new
+            if new[name] != old[name]
+            for sign, terms in (("-", old), ("+", new))
+            for line in folded(one_line(f"{sign}{name}: {terms[name]}"))
+        ]
         lines = "\n".join(changed) or "none"
         parts.append(f"--- difference to the grant of the approved version (its source: plan diff) ---\n{lines}")
     return "\n\n".join(parts)
