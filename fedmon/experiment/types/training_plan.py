@@ -189,7 +189,9 @@ class TrainingPlanResource(LinkedResource):
         """Return the datasets of its jobs, by id or tags; None without jobs, to ask for all."""
         jobs = self._jobs()
         places = [place for job in jobs for place in (job.linked(Dataset) or [job])]
-        named = [(place.get("datasetId") if isinstance(place, Dataset) else "") or place.get("tags") for place in places]
+        named = [
+            (place.get("datasetId") if isinstance(place, Dataset) else "") or place.get("tags") for place in places
+        ]
         words = [tags if isinstance(tags, str) else ",".join(tags) for tags in named if tags]
         return list(dict.fromkeys(words)) if jobs else None
 

@@ -162,7 +162,8 @@ _VERSION_4 = (
         SELECT {_OPEN_ID}, sha256, json_object('grant_id', {_OPEN_ID}, 'sha256', sha256, 'release', 'auto'),
         coalesce(decided, modified) FROM plans WHERE status = 'approved'""",
     """INSERT INTO wishes (plan_id, researcher_id, datasets, purpose, is_open)
-        SELECT r.plan_id, r.researcher_id, NULL, '', p.status != 'approved' FROM requesters r JOIN plans p USING (plan_id)
+        SELECT r.plan_id, r.researcher_id, NULL, '', p.status != 'approved'
+        FROM requesters r JOIN plans p USING (plan_id)
         ORDER BY r.requested, r.rowid""",
     "UPDATE plans SET checked = 0",  # for their declarations
 )

@@ -13,6 +13,7 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.plan_source import parsed
 from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode, rule_text
 from fedmon.common.wire.runs import Run
 from fedmon.node.registers.database import Database, timestamp
@@ -98,10 +99,7 @@ class GrantRegister:
     def of(self, sha256: str) -> list[GrantRecord]:
         """Return the grants of a plan that have not ended, oldest first."""
         rows = self._database.rows("SELECT * FROM grants WHERE sha256 = ? AND ended IS NULL ORDER BY rowid", (sha256,))
-        return [
-            msgspec.convert({**row, "grant": msgspec.json.decode(row["content"])}, GrantRecord)
-            for row in rows
-        ]
+        return [msgspec.convert({**row, "grant": msgspec.json.decode(row["content"])}, GrantRecord) for row in rows]
 
     def reports(self, sha256: str, researcher_id: str) -> list[GrantReport]:
         """Return the grants of a plan that hold for a researcher, as that researcher is told of them."""
@@ -243,7 +241,7 @@ def admits(form: Any, value: Any) -> bool:
         )
     if form in _TYPES:
         return type(value) in _TYPES[form]
-    node = ast.parse(form, mode="eval").body
+    node = _expression(form)
     if isinstance(node, ast.Call):
         return type(value) is int and value in range(*map(ast.literal_eval, node.args))
     if isinstance(node, ast.List):
@@ -252,15 +250,21 @@ def admits(form: Any, value: Any) -> bool:
     return False
 
 
-def checked_rules(given: Any) -> dict[str, Any]:
+def _expression(text: str) -> ast.expr:
+    """Return the tree of one expression. Raises SyntaxError and ValueError."""
+    match parsed(text).body:
+        case [ast.Expr(value=expression)]:
+            return expression
+    raise ValueError(f"{text[:_SHOWN]!r} is no expression")
+
+
+def checked_rules(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return rules that an owner wrote, in their canonical form. Raises InvalidInputError."""
-    if not isinstance(given, dict):
-        raise InvalidInputError(f"rules are an object of names, such as {{'bins': 'range(5, 51)'}}; {FORMS}")
     rules: dict[str, Any] = {}
     for name, form in given.items():
         try:
             # A text is a rule as a plan writes it; a list names the admitted values.
-            rules[name] = rule(ast.parse(form if isinstance(form, str) else repr(form), mode="eval").body)
+            rules[name] = rule(_expression(form if isinstance(form, str) else repr(form)))
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             raise InvalidInputError(f"the rule of argument {name!r} cannot be {form!r:.80}: {FORMS}") from None
     if len(json.dumps(rules)) > MAX_DECLARED_BYTES:
@@ -296,12 +300,12 @@ def until_of(text: str | None) -> datetime.datetime | None:
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInputError(f"--until {text!r} is no day such as 2027-06-30, no moment, and not {NEVER!r}") from None
+        raise InvalidInputError(f"until {text!r}: give a day such as 2027-06-30, a moment, or {NEVER!r}") from None
     if len(text) <= len("2027-06-30"):
         moment += datetime.timedelta(days=1)
     moment = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment.astimezone(datetime.UTC)
     if moment <= utc_now():
-        raise InvalidInputError(f"--until {text} is over already")
+        raise InvalidInputError(f"until {text}: that is over already")
     return moment
 
 

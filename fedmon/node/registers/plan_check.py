@@ -94,7 +94,9 @@ def rule(node: ast.expr) -> str | list[Any]:
 
 def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None]:
     match statement:
-        case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name, value
+        case ast.AnnAssign(target=ast.Name(id=name), value=value):
             return name, value
     return "", None
 

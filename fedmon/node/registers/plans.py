@@ -219,7 +219,7 @@ class PlanRegister:
         return tuple(row["researcher_id"] for row in rows)
 
     def status_for(self, plan: PlanRecord, researcher_id: str) -> PlanStatus:
-        """Return where a plan stands for a researcher: pending too while another grant of an approved one is asked for."""
+        """Return where a plan stands for a researcher; an approved one is pending while another grant is asked for."""
         wishes = self.grants.wishes(plan.plan_id) if plan.status is PlanStatus.APPROVED else []
         is_asked_again = any(wish.is_open and wish.researcher_id == researcher_id for wish in wishes)
         return PlanStatus.PENDING if is_asked_again else plan.status

@@ -157,7 +157,7 @@ def approve(
         typer.Option("--dataset", help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),
     ] = None,
     purpose: Annotated[str, typer.Option(help="Why you ask, for the owners to read.")] = "",
-    status: Annotated[bool, typer.Option("--status", help="Do not ask; tell where the plan stands, and its grants.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Do not ask; tell how the plan stands, and your grants.")] = False,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:

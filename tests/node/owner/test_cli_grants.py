@@ -119,7 +119,7 @@ def test_a_declaration_that_cannot_be_read_declares_nothing(case: str, tmp_path:
 def test_rules_that_cannot_be_read_are_refused(folder: Path, tmp_path: Path) -> None:
     plan_id = asked(folder)
     file = tmp_path / "rules.json"
-    for text, says in (("{", "is neither JSON nor"), ("[1]", "rules are an object"), ('{"a": "x"}', "argument 'a'")):
+    for text, says in (("{", "is neither JSON nor"), ("[1]", "object"), ('{"a": "x"}', "argument 'a'")):
         file.write_text(text)
         assert says in refused(folder, "plan", "approve", plan_id, "--arguments", str(file), code=2)
     assert "cannot read the rules" in refused(folder, "plan", "approve", plan_id, "--arguments", "none.json", code=2)

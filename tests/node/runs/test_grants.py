@@ -234,8 +234,8 @@ def test_an_approval_taken_back_ends_all_grants(opened: Ward) -> None:
 @pytest.mark.parametrize(
     ("terms", "says"),
     [
-        ({"until": "2020-01-01"}, "is over already"),
-        ({"until": "tomorrow"}, "no day such as 2027-06-30"),
+        ({"until": "2020-01-01"}, "that is over already"),
+        ({"until": "tomorrow"}, "give a day such as 2027-06-30"),
         ({"datasets": ["nowhere"]}, "nowhere"),
         ({"researchers": ["a b"]}, "researcher 'a b' is not usable"),
         ({"arguments": {"bins": "open('x')"}}, "the rule of argument 'bins'"),

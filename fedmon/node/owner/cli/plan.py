@@ -67,7 +67,9 @@ def show(shell: Shell, plan: Which = None) -> None:
 
     Characters that a reader would not see, or that reorder what he sees, are written out as in ⟦U+202E⟧.
     """
-    shell.show("plan-show", lambda found: f"{_whole(found)}\n\n--- source ---\n{found['source']}", plan=_named(plan, shell))
+    shell.show(
+        "plan-show", lambda found: f"{_whole(found)}\n\n--- source ---\n{found['source']}", plan=_named(plan, shell)
+    )
 
 
 @verb(app, "diff", epilog=f"{EXIT_CODES} Like diff(1), it ends with 1 when the plans differ.")
@@ -276,11 +278,10 @@ def _dataset_names(terms: Mapping[str, Any], names: Mapping[str, str]) -> str:
 
 def _terms(grant: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
     """Return the terms of a grant as an owner reads them."""
-    rules, scalars = grant.get("arguments"), grant.get("scalars")
-    texts = grant.get("texts", [])
-    limit = grant.get("values")
+    researchers, rules, scalars = (grant.get(name) for name in ("researchers", "arguments", "scalars"))
+    texts, limit = grant.get("texts", []), grant.get("values")
     return {
-        "for": ", ".join(grant.get("researchers") or ["every researcher that is obeyed"]),
+        "for": "every researcher that is obeyed" if researchers is None else ", ".join(researchers) or "nobody",
         "datasets": _dataset_names(grant, names),
         "arguments": "any" if rules is None
         else "; ".join(f"{name}: {rule_text(rule)}" for name, rule in rules.items()) or "none",
