@@ -187,13 +187,12 @@ class TrainingPlanResource(LinkedResource):
 
     def _datasets(self) -> list[str] | None:
         """Return the datasets of its jobs, by id or tags; None without jobs, to ask for all."""
-        jobs = self._jobs()
-        places = [place for job in jobs for place in (job.linked(Dataset) or [job])]
-        named = [
-            (place.get("datasetId") if isinstance(place, Dataset) else "") or place.get("tags") for place in places
-        ]
-        words = [tags if isinstance(tags, str) else ",".join(tags) for tags in named if tags]
-        return list(dict.fromkeys(words)) if jobs else None
+        jobs, named = self._jobs(), list[str]()
+        for job in jobs:
+            found = job.linked(Dataset)
+            named += [place.get("datasetId") or ",".join(place.get("tags") or ()) for place in found]
+            named += [] if found else [",".join(job.get("tags") or ())]
+        return [each for each in dict.fromkeys(named) if each] if jobs else None
 
     def _wanted(self) -> list[NodeId]:
         return list(dict.fromkeys(node.node_id for node in self._linked_nodes() if node.get("nodeId")))

@@ -134,7 +134,6 @@ _VERSION_3 = (
     "INSERT INTO total VALUES (0)",
 )
 
-_OPEN_ID = "'grant_' || substr(sha256, 1, 32)"
 _VERSION_4 = (
     """CREATE TABLE grants (
         grant_id TEXT PRIMARY KEY NOT NULL,
@@ -158,8 +157,9 @@ _VERSION_4 = (
         content TEXT NOT NULL CHECK (json_valid(content))
     )""",
     # Approvals of before had no terms: they hold for every researcher, without end.
-    f"""INSERT INTO grants (grant_id, sha256, content, created)
-        SELECT {_OPEN_ID}, sha256, json_object('grant_id', {_OPEN_ID}, 'sha256', sha256, 'release', 'auto'),
+    """INSERT INTO grants (grant_id, sha256, content, created)
+        SELECT 'grant_' || sha256, sha256,
+        json_object('grant_id', 'grant_' || sha256, 'sha256', sha256, 'release', 'auto'),
         coalesce(decided, modified) FROM plans WHERE status = 'approved'""",
     """INSERT INTO wishes (plan_id, researcher_id, datasets, purpose, is_open)
         SELECT r.plan_id, r.researcher_id, NULL, '', p.status != 'approved'

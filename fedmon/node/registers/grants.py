@@ -16,7 +16,7 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.plan_source import parsed
 from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode, rule_text
 from fedmon.common.wire.runs import Run
-from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.database import Database
 from fedmon.node.registers.plan_check import FORMS, MAX_DECLARED_BYTES, rule
 
 EVERY = "*"
@@ -119,9 +119,7 @@ class GrantRegister:
 
     # --- requests and declarations -----------------------------------------------------------------------------------
 
-    def ask(
-        self, plan_id: str, sha256: str, researcher_id: str, datasets: Sequence[str] | None, purpose: str
-    ) -> None:
+    def ask(self, plan_id: str, sha256: str, researcher_id: str, datasets: Sequence[str] | None, purpose: str) -> None:
         """Keep a request, unless a grant covers it; a repeated one stays decided."""
         before = {wish.researcher_id: wish for wish in self.wishes(plan_id)}.get(researcher_id)
         is_told = not purpose or (before is not None and not before.is_open and before.purpose == purpose)
@@ -265,7 +263,7 @@ def checked_rules(given: Mapping[str, Any]) -> dict[str, Any]:
         try:
             # A text is a rule as a plan writes it; a list names the admitted values.
             rules[name] = rule(_expression(form if isinstance(form, str) else repr(form)))
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             raise InvalidInputError(f"the rule of argument {name!r} cannot be {form!r:.80}: {FORMS}") from None
     if len(json.dumps(rules)) > MAX_DECLARED_BYTES:
         raise InvalidInputError(f"the rules take more than {MAX_DECLARED_BYTES} bytes")

@@ -104,13 +104,13 @@ def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None]:
 def _literal(node: ast.expr) -> Any:
     value = ast.literal_eval(node)
     if isinstance(value, bytes | complex):
-        raise ValueError(f"{value!r:.40} is no JSON value")
+        raise TypeError(f"{value!r:.40} is no JSON value")
     return value
 
 
 def _rules(node: ast.expr) -> dict[str, Any]:
     if not isinstance(node, ast.Dict):
-        raise ValueError("it is a dict of literals, such as {'bins': range(5, 51)}")
+        raise TypeError("it is a dict of literals, such as {'bins': range(5, 51)}")
     names = [None if key is None else _literal(key) for key in node.keys]
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError("the keys are the names of arguments, each once")

@@ -157,7 +157,9 @@ def approve(
         typer.Option("--dataset", help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),
     ] = None,
     purpose: Annotated[str, typer.Option(help="Why you ask, for the owners to read.")] = "",
-    status: Annotated[bool, typer.Option("--status", help="Do not ask; tell how the plan stands, and your grants.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Do not ask; tell how the plan stands, and your grants.")
+    ] = False,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -167,9 +169,7 @@ def approve(
         if status:
             outcomes = federation.plan_status(plan, nodes=node)
         else:
-            outcomes = federation.approve(
-                plan, description=description, datasets=dataset, purpose=purpose, nodes=node
-            )
+            outcomes = federation.approve(plan, description=description, datasets=dataset, purpose=purpose, nodes=node)
         _finish(federation, outcomes, named=node, as_json=json)
 
 

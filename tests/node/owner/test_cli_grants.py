@@ -64,7 +64,7 @@ def test_the_proposed_grant_has_what_was_asked_for_and_declared(folder: Path) ->
     assert (grant["scalars"], grant["texts"], grant["values"]) == (["loss", "accuracy"], ["report"], 50)
     assert 365 <= (datetime.datetime.fromisoformat(grant["until"]) - utc_now()).days <= 366
     assert "alice asks for all listed" in text
-    assert "bins: range(5, 51); task: one of \"mean\", \"sum\"" in " ".join(text.split())
+    assert 'bins: range(5, 51); task: one of "mean", "sum"' in " ".join(text.split())
 
 
 def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path: Path) -> None:

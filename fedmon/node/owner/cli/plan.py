@@ -102,12 +102,8 @@ def approve(
     until: Annotated[
         str | None, typer.Option(help="The last day, such as 2027-06-30, or never (default: in a year).")
     ] = None,
-    values: Annotated[
-        int | None, typer.Option(min=0, help="Most numbers in a result (default: as declared).")
-    ] = None,
-    release: Annotated[
-        ReleaseMode | None, typer.Option(help="How results leave (default: the node's mode).")
-    ] = None,
+    values: Annotated[int | None, typer.Option(min=0, help="Most numbers in a result (default: as declared).")] = None,
+    release: Annotated[ReleaseMode | None, typer.Option(help="How results leave (default: the node's mode).")] = None,
     note: Note = "",
     yes: Yes = False,
 ) -> None:
@@ -283,7 +279,8 @@ def _terms(grant: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, obje
     return {
         "for": "every researcher that is obeyed" if researchers is None else ", ".join(researchers) or "nobody",
         "datasets": _dataset_names(grant, names),
-        "arguments": "any" if rules is None
+        "arguments": "any"
+        if rules is None
         else "; ".join(f"{name}: {rule_text(rule)}" for name, rule in rules.items()) or "none",
         "scalars": "any" if scalars is None else ", ".join(scalars) or "none",
         "texts": f"long ones in {', '.join(texts)}" if texts else "short ones",
