@@ -284,7 +284,8 @@ class Story:
         self._screen.step(4, STEPS, "May this code run on your data?")
         plan = self._plan
         plan.write_bytes((DATA / plan.name).read_bytes())
-        asked = self._answered(self._fed.approve(plan, description="Logistic regression, in rounds"), "approval")
+        wanted = self._fed.approve(plan, description="Logistic regression, in rounds", datasets=TAGS)
+        asked = self._answered(wanted, "approval")
         self._time("approve", asked.elapsed_s)
         sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
         self._screen.note(f"sent {plan.name}; every node says it is pending")
@@ -317,8 +318,8 @@ class Story:
         if "LogisticRegression" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
         note = "sums only"
-        self._screen.command(f"fedmon node plan approve {sha256[:8]} --note '{note}' --dir {node_id}")
-        self._hospitals.owner(node_id, "plan", "approve", sha256, "--note", note)
+        self._screen.command(f"fedmon node plan approve {sha256[:8]} --for '*' --note '{note}' --dir {node_id}")
+        self._hospitals.owner(node_id, "plan", "approve", sha256, "--for", "*", "--note", note)
 
     def _watch(self) -> None:
         self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")

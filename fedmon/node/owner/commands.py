@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import logging
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,17 +19,20 @@ from msgspec import Meta
 
 from fedmon import __version__
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
-from fedmon.common.ids import chosen
+from fedmon.common.ids import checked_id, chosen, new_id
 from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
+from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.publisher import PER_S, UserValues
 from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
+from fedmon.node.registers.grants import EVERY, Declared, Terms, Wish, checked_rules, until_of, wished_datasets
 from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.registers.plan_source import diff, read_plan_file, visible, visible_text
+from fedmon.node.registers.plan_workers import check_source
 from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
@@ -145,6 +148,10 @@ class OwnerCommands:
             },
             "datasets": len(registers.datasets.all()),
             "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
+            "grants": {
+                "without_limit": registers.plans.grants.without_limit(),
+                "asked_again": len(registers.plans.grants.asked_again()),
+            },
             "undelivered": registers.outbox.waiting(),
             "restored": None
             if report is None or moment is None
@@ -156,8 +163,12 @@ class OwnerCommands:
     def requests(self) -> Document:
         """List what waits for the owner: plans to decide about, and researchers that were refused, the latest first."""
         refusal = Policy(self.settings.policy, self.settings.id).refusal
+        plans = self.registers.plans
+        again = plans.grants.asked_again()
         return {
-            "plans": [_plan(plan) for plan in self.registers.plans.all(status=PlanStatus.PENDING)],
+            "plans": [
+                _plan(plan) for plan in plans.all() if plan.status is PlanStatus.PENDING or plan.plan_id in again
+            ],
             "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
         }
 
@@ -284,12 +295,22 @@ class OwnerCommands:
         )
         return {"plans": [_plan(plan) for plan in found]}
 
-    def plan_show(self, *, plan: str) -> Document:
-        """Show everything of a plan, and its source with nothing hidden."""
-        plans = self.registers.plans
+    def plan_show(self, *, plan: str, terms: Terms | None = None) -> Document:
+        """Show everything of a plan, the grant that an approval with these terms gives, and the source."""
+        plans, grants = self.registers.plans, self.registers.plans.grants
         found = plans.get(plan)
+        before = plans.last_approved(found.name, other_than=found.sha256)
+        earlier = [] if before is None else grants.of(before.sha256)
         return {
             "plan": {**_plan(found), "requested_by": list(plans.requesters(found.plan_id))},
+            "asked": msgspec.to_builtins(grants.wishes(found.plan_id)),
+            "grants": [
+                {"grant": msgspec.to_builtins(record.grant), "runs_left": record.runs_left}
+                for record in grants.of(found.sha256)
+            ],
+            "proposed": msgspec.to_builtins(self._proposed(found, terms)),
+            "before": msgspec.to_builtins(earlier[-1].grant) if earlier else None,
+            "datasets": {each.dataset_id: each.name for each in self.registers.datasets.all()},
             "source": visible(plans.store.read(found.sha256)),
         }
 
@@ -318,14 +339,24 @@ class OwnerCommands:
         status: PlanStatus,
         note: str = "",
         sha256: str | None = None,
+        terms: Terms | None = None,
+        grant: Grant | None = None,
     ) -> Document:
-        """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox."""
+        """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox.
+
+        An approval gives the ``grant`` that the owner saw, or else what these terms propose now.
+        """
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
             if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
                 raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
-            decision = registers.plans.decide(found.plan_id, status, note=note, by=self._by, sha256=sha256)
+            granted = None
+            if status is PlanStatus.APPROVED and sha256 in (None, found.sha256):
+                granted = msgspec.structs.replace(grant or self._proposed(found, terms), sha256=found.sha256, note=note)
+            decision = registers.plans.decide(
+                found.plan_id, status, note=note, by=self._by, sha256=sha256, grant=granted
+            )
             registers.announce(decision, boot=self._boot())
         if self._running is not None:
             self._running.push(decision.researchers)
@@ -333,16 +364,22 @@ class OwnerCommands:
             self._stop_runs_of(found)
         return {
             "plan": _plan(decision.plan),
-            "changed": (found.status, found.note) != (status, note),
+            "changed": decision.grant is not None or (found.status, found.note) != (status, note),
+            "grant": None if decision.grant is None else msgspec.to_builtins(decision.grant),
             "tells": list(decision.researchers),
         }
 
     def plan_register(self, *, path: str, sha256: str, name: str, description: str = "") -> Document:
-        """Take in the owner's own plan, approved by that; the file must still hold the bytes that the owner saw."""
+        """Take in the owner's own plan, approved by that for all researchers that are obeyed.
+
+        The file must still hold the bytes that the owner saw.
+        """
         source = read_plan_file(Path(path), self.settings.max_plan_bytes)
         if hashlib.sha256(source).hexdigest() != sha256:
             raise ConflictError(f"{path} changed while it was being registered: look at it again")
-        plan = self.registers.plans.register(source, name=name, description=description, by=self._by)
+        check = check_source(source)
+        grant = self._grant(sha256, Terms(), Declared() if check is None else check.declared)
+        plan = self.registers.plans.register(source, name=name, description=description, by=self._by, grant=grant)
         if self._running is not None:
             self._running.check_plan(plan.sha256)
         return {"plan": _plan(plan)}
@@ -352,6 +389,60 @@ class OwnerCommands:
         deleted = self.registers.plans.delete(plan, by=self._by)
         self._stop_runs_of(deleted)
         return {"plan": _plan(deleted)}
+
+    def _proposed(self, plan: PlanRecord, terms: Terms | None) -> Grant:
+        """Return the grant that an approval with these terms gives; raises InvalidInputError, NotFoundError.
+
+        By default it is for those who ask, and the datasets that they ask for, with what the plan declares.
+        """
+        plans = self.registers.plans
+        if self.settings.wire == "fedbiomed4" and terms is None:  # that wire runs no plans for us
+            return Grant(grant_id=new_id(), sha256=plan.sha256)
+        declared = plans.grants.declared(plan.sha256)
+        if declared is None:
+            check = check_source(plans.store.read(plan.sha256))
+            declared = Declared() if check is None else check.declared
+        wishes = plans.grants.wishes(plan.plan_id)
+        asking = [wish for wish in wishes if wish.is_open or plan.status is not PlanStatus.APPROVED]
+        return self._grant(plan.sha256, terms or Terms(), declared, asking=asking or wishes, wishes=wishes)
+
+    def _grant(
+        self,
+        sha256: str,
+        terms: Terms,
+        declared: Declared,
+        *,
+        asking: Sequence[Wish] = (),
+        wishes: Sequence[Wish] = (),
+    ) -> Grant:
+        datasets, policy = self.registers.datasets, Policy(self.settings.policy, self.settings.id)
+
+        def listed(researcher_id: str) -> list[str]:
+            seen = ((each.dataset_id, each.name) for each in datasets.all())
+            return [dataset_id for dataset_id, name in seen if policy.may_see(researcher_id, dataset_id, name)]
+
+        researchers = tuple(wish.researcher_id for wish in asking) or None
+        if terms.researchers is not None:
+            named = tuple(checked_id(each, what="researcher") for each in terms.researchers if each != EVERY)
+            researchers = None if EVERY in terms.researchers else named
+        if terms.datasets is None:
+            granted = wished_datasets(researchers, asking if researchers is None else wishes, listed)
+        else:
+            granted = tuple(datasets.get(each).dataset_id for each in terms.datasets if each != EVERY)
+            granted = None if EVERY in terms.datasets else granted
+        return Grant(
+            grant_id=new_id(),
+            sha256=sha256,
+            researchers=researchers,
+            datasets=granted,
+            arguments=declared.arguments if terms.arguments is None else checked_rules(terms.arguments),
+            scalars=declared.scalars,
+            texts=declared.texts,
+            values=declared.values if terms.values is None else terms.values,
+            runs=terms.runs,
+            until=until_of(terms.until),
+            release=terms.release,
+        )
 
     def _stop_runs_of(self, plan: PlanRecord) -> None:
         """Stop the runs of a plan that is approved no longer."""

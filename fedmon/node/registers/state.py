@@ -81,8 +81,7 @@ class Registers:
             for sha256 in sorted(told | decided):
                 plan = plans.find(sha256)
                 if plan is not None:
-                    requesters = plans.requesters(plan.plan_id)
-                    self.announce(Decision(plan=plan, researchers=requesters, time=plan.last_action), boot=boot)
+                    self.announce(plans.standing(plan), boot=boot)
             report = [f"the register was damaged: {database.mark('damage')}", *lost]
             database.set_mark("report", "\n".join(report))
             database.set_mark("restored", timestamp(utc_now()))
@@ -104,7 +103,9 @@ class Registers:
         known_jobs = {row["job_id"] for row in self.database.rows("SELECT job_id FROM runs")}
         for line in lines:
             if line["event"] == "run":
-                jobs += [str(line.get("job"))] if line.get("job") not in known_jobs else []
+                if line.get("job") not in known_jobs:
+                    jobs.append(str(line.get("job")))
+                    self.plans.grants.use(str(line.get("grant")))
                 continue
             kind, key = ("plan", "sha256") if line["event"] in _PLANS else ("dataset", "dataset_id")
             name = str(line.get(key))

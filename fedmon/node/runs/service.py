@@ -21,6 +21,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, NotFoundError, StorageError
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.settings import NodeSettings
+from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import (
     JobOutcome,
@@ -89,10 +90,13 @@ class Phase(enum.Enum):
 
 
 class ActiveJob:
-    """One job whose end is not in the register; belongs to the node's worker."""
+    """One job whose end is not in the register; belongs to the node's worker.
 
-    def __init__(self, record: JobRecord, folder: Path, *, phase: Phase) -> None:
-        self.record, self.phase = record, phase
+    ``grant`` admitted it; None for a job of an earlier daemon, which is not admitted again.
+    """
+
+    def __init__(self, record: JobRecord, folder: Path, *, phase: Phase, grant: Grant | None = None) -> None:
+        self.record, self.phase, self.grant = record, phase, grant
         self.folder = JobFolder(folder / record.job.job_id)
         self.verdict: tuple[JobReport, Parcel | None] | None = None
         self.is_saved = True
@@ -185,6 +189,8 @@ class Runs:
             rows=shape[0] if shape else None,
         )
         self.register.add(record)
+        grant_id = "" if admitted.grant is None else admitted.grant.grant_id
+        self._registers.plans.grants.use(grant_id)
         self._registers.audit.record(
             "run",
             job=request.job_id,
@@ -195,6 +201,7 @@ class Runs:
             sandbox=level,
             minimum=self._settings.runs.sandbox,
             inputs=None if request.inputs is None else request.inputs.sha256,
+            grant=grant_id,
         )
         self._registers.database.after_commit(lambda: self._begin(request, record, admitted))
         return record.job
@@ -298,7 +305,7 @@ class Runs:
 
     # --- how a job begins ------------------------------------------------------------------------------------------
 
-    def _admitted(self, request: Run, *, running: int) -> Admitted:
+    def _admitted(self, request: Run, *, running: int, counted: Grant | None = None) -> Admitted:
         return admit(
             request,
             settings=self._settings,
@@ -307,11 +314,13 @@ class Runs:
             datasets=self._registers.datasets,
             node_folder=self._node_folder,
             running=running,
+            counted=counted,
         )
 
     def _begin(self, request: Run, record: JobRecord, admitted: Admitted) -> None:
         """Start a job that was committed: at once, or when its inputs are here."""
-        active = self._active[request.job_id] = ActiveJob(record, self.folder, phase=Phase.START)
+        active = ActiveJob(record, self.folder, phase=Phase.START, grant=admitted.grant)
+        self._active[request.job_id] = active
         if request.inputs is None or request.inputs.url is None:
             self._launch(active, request, admitted)
             return
@@ -344,7 +353,7 @@ class Runs:
             if active.phase is not Phase.START:
                 return
             try:
-                admitted = admitted or self._admitted_again(request)
+                admitted = admitted or self._admitted_again(active, request)
                 ground = self.confinement.ground()
                 if ground is None:
                     self._waiting.append(lambda: self._launch(active, request, None, fetched))
@@ -364,11 +373,12 @@ class Runs:
                 return
         active.phase = Phase.KEEPER
 
-    def _admitted_again(self, request: Run) -> Admitted:
+    def _admitted_again(self, active: ActiveJob, request: Run) -> Admitted:
         refusal = self._policy.refusal(request.researcher_id)
         if refusal is not None:
             raise RunRefusedError(ErrorCode.REFUSED, refusal)
-        return self._admitted(request, running=0)  # the job itself is counted already
+        # The job itself is counted already.
+        return self._admitted(request, running=0, counted=active.grant)
 
     def _order(
         self, active: ActiveJob, request: Run, admitted: Admitted, level: Level, python: Interpreter

@@ -29,6 +29,7 @@ class OutcomeStatus(enum.Enum):
 
     OK = "ok"
     REFUSED = "refused"
+    OUTSIDE_GRANT = "outside-grant"
     OFFLINE = "offline"
     STALE = "stale"
     TIMED_OUT = "timed-out"
@@ -249,6 +250,7 @@ class Nodes(ByNode[Node]):
 
 _STATUS_OF_CODE = {
     ErrorCode.REFUSED: OutcomeStatus.REFUSED,
+    ErrorCode.OUTSIDE_GRANT: OutcomeStatus.OUTSIDE_GRANT,
     ErrorCode.VERSION: OutcomeStatus.TOO_OLD,
     ErrorCode.UNKNOWN_COMMAND: OutcomeStatus.TOO_OLD,
     ErrorCode.UNSUPPORTED: OutcomeStatus.TOO_OLD,

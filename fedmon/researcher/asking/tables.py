@@ -11,7 +11,8 @@ from typing import Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
-from fedmon.common.text import rich_table, table
+from fedmon.common.text import plural, rich_table, table
+from fedmon.common.wire.grants import GrantReport, rule_text
 from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
 
 Row = dict[str, Any]
@@ -153,6 +154,21 @@ def plan_status_rows(reply: TrainingPlanStatusReply) -> list[Row]:
             "name": reply.name,
             "decided": reply.decided,
             "note": reply.note,
+            "grants": "; ".join(map(_grant, reply.grants)),
             "sha256": reply.sha256[:SHOWN_DIGEST],
         }
     ]
+
+
+def _grant(report: GrantReport) -> str:
+    """Return the terms of a grant in which runs may differ from it."""
+    grant = report.grant
+    parts = [
+        "any number of runs" if report.runs_left is None else f"{plural(report.runs_left, 'run')} left",
+        "" if grant.until is None else f"until {grant.until:%Y-%m-%d}",
+        "any dataset" if grant.datasets is None else f"datasets {', '.join(grant.datasets) or 'none'}",
+        "any arguments"
+        if grant.arguments is None
+        else ", ".join(f"{name}: {rule_text(rule)}" for name, rule in grant.arguments.items()) or "no arguments",
+    ]
+    return ", ".join(filter(None, parts))

@@ -159,7 +159,7 @@ def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
     statuses = {outcome.status for outcome in expected if not outcome.ok}
     if not statuses:
         return 0
-    if statuses <= {OutcomeStatus.REFUSED}:
+    if statuses <= {OutcomeStatus.REFUSED, OutcomeStatus.OUTSIDE_GRANT}:
         return REFUSED
     return 1 if statuses <= {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX} else NO_ANSWER
 

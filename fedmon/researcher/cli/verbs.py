@@ -152,7 +152,14 @@ def approve(
     *,
     plan: Annotated[Path, typer.Argument(help="A Python file with a training plan.")],
     description: Annotated[str, typer.Option(help="What it is for, for the owners to read.")] = "",
-    status: Annotated[bool, typer.Option("--status", help="Do not ask; only tell where the plan stands.")] = False,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),
+    ] = None,
+    purpose: Annotated[str, typer.Option(help="Why you ask, for the owners to read.")] = "",
+    status: Annotated[
+        bool, typer.Option("--status", help="Do not ask; tell how the plan stands, and your grants.")
+    ] = False,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -162,7 +169,7 @@ def approve(
         if status:
             outcomes = federation.plan_status(plan, nodes=node)
         else:
-            outcomes = federation.approve(plan, description=description, nodes=node)
+            outcomes = federation.approve(plan, description=description, datasets=dataset, purpose=purpose, nodes=node)
         _finish(federation, outcomes, named=node, as_json=json)
 
 

@@ -26,6 +26,7 @@ from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import Moment, NodeState
 from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunNotOverError
 from fedmon.researcher.runs.states import (
+    OUTSIDE_GRANT,
     REFUSED,
     NodeRun,
     RunStates,
@@ -220,7 +221,7 @@ class RunHandle:
         states = self.states().values()
         if any(part.job is not None for part in states):
             return 1
-        return 4 if any(part.state == REFUSED for part in states) else 6
+        return 4 if any(part.state in (REFUSED, OUTSIDE_GRANT) for part in states) else 6
 
     def _opened(self, timeout_s: float | None) -> tuple[Values, dict[str, str]]:
         results, dropped = self._results.open(self._ledger.results(), timeout_s=timeout_s)

@@ -106,6 +106,8 @@ def _decisions(folder: Path) -> list[list[Any]]:
         "SELECT plan_id, name, sha256, type, status, note FROM plans",
         "SELECT plan_id, researcher_id FROM requesters",
         "SELECT * FROM datasets",
+        "SELECT grant_id, sha256, content, used, ended IS NULL FROM grants",
+        "SELECT * FROM wishes",
     )
 
 

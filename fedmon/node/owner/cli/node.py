@@ -205,7 +205,7 @@ def _signal(pid: int, folder: NodeFolder) -> None:
 
 def _needs(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each thing that waits for the owner."""
-    pending, refused = document["plans"]["pending"], document["refused"]
+    pending, refused = document["plans"]["pending"] + document["grants"]["asked_again"], document["refused"]
     if pending:
         yield f"{plural(pending, 'plan waits', 'plans wait')} for your decision: fedmon node requests"
     if refused:
@@ -264,6 +264,9 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
     yield "broker", f"{document['broker']}{connection}"
     yield "policy", "\n".join(document["rules"][document["obeys_nobody"] :])
     yield "plans", ", ".join(f"{number} {name}" for name, number in document["plans"].items())
+    if number := document["grants"]["without_limit"]:
+        are = plural(number, "grant is", "grants are")
+        yield "grants", f"{are} for every researcher, without end, as approvals of earlier releases; reset to end them"
     yield "runs", _runs(document["runs"], live)
     yield "datasets", document["datasets"]
     results = [f"{plural(number, 'result')} for {name}" for name, number in document["undelivered"].items()]
