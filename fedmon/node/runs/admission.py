@@ -15,6 +15,7 @@ import msgspec
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
+from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import Parcel, Run, RunLimits
 from fedmon.node.registers.dataset_source import FOLDERS, TABLES
@@ -51,6 +52,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     lowered: str
     inputs: bytes | None
+    grant: Grant | None = None
 
 
 def admit(
