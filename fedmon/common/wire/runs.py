@@ -29,7 +29,7 @@ Level = Literal["bubblewrap", "landlock", "limits"]
 
 
 class JobState(enum.Enum):
-    """Where a job stands: the first two are of one that goes on, HELD of one that waits, every other is how it ended."""
+    """Where a job stands: the first two are of one that goes on, every other but HELD is how it ended."""
 
     STARTING = "starting"
     RUNNING = "running"

@@ -445,7 +445,9 @@ class OwnerCommands:
     def _held_record(self, reference: str) -> JobRecord:
         """Return a held result by the id of its job, or by the beginning of it if that is enough."""
         held = {each.job.job_id: each for each in self._held()}
-        return held[chosen(reference, {each: each for each in held}, what="held result", see="fedmon node results list")]
+        return held[
+            chosen(reference, {each: each for each in held}, what="held result", see="fedmon node results list")
+        ]
 
     # --- jobs that the node watches, and values of programs ----------------------------------------------------------
 

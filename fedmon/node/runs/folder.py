@@ -90,8 +90,7 @@ class GivenDataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, as its keeper gets it. ``inputs_format`` is None without inputs, ``rules`` if everything
-    leaves.
+    """One job, as its keeper gets it. ``inputs_format`` is None without inputs, ``rules`` without a release gate.
 
     ``level`` is the confinement, ``minimum`` the weakest that the owner allows; a keeper starts nothing below it. Both
     are None only when a user tries a plan without a sandbox; see confinement.py, which fills in the defaults.

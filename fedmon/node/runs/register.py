@@ -42,8 +42,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One job as its node knows it; ``content`` is a digest of the request.
 
     ``read_bytes`` of its events were passed on. ``result`` lacks its bytes: they are in the job's folder or behind its
-    URL. ``inputs_bytes`` came with it, ``rows`` are those of its dataset, ``numbers`` those in its result. ``decision`` is
-    about a result that was held.
+    URL. ``inputs_bytes`` came with it, ``rows`` are those of its dataset, ``numbers`` those in its result.
+    ``decision`` is about a result that was held.
     """
 
     researcher_id: str

@@ -7,7 +7,7 @@ import re
 import struct
 import sys
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -33,8 +33,9 @@ _LETTERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What may leave of one job by itself: results of so many bytes and numbers, and scalars of these names.
 
-    ``numbers`` None is no limit. ``names`` are words that the node or the researcher knew before, and count for nothing.
-    ``texts`` names entries of the result whose texts may be longer than ``text`` characters. ``dataset`` is the rule that the dataset breaks; ``asks`` holds every result.
+    ``numbers`` None is no limit. ``names`` were known before the run, and count for nothing. ``texts`` names entries of
+    the result whose texts may be longer than ``text`` characters. ``dataset`` is the rule that the dataset breaks;
+    ``asks`` holds every result.
     """
 
     max_bytes: int
@@ -140,7 +141,7 @@ def _entry(place: str, kind: str, items: Iterable[Any]) -> dict[str, Any]:
         count += 1
         if len(first) < _FIRST:
             first.append(item)
-        if isinstance(item, int | float) and item == item:  # noqa: PLR0124 - NaN has no place in a range
+        if isinstance(item, int | float) and not math.isnan(item):
             least, most = item if least is None else min(least, item), item if most is None else max(most, item)
             small += not isinstance(item, bool) and 0 < item < SMALL_COUNT and item == int(item)
     return {"place": place, "kind": kind, "count": count, "least": least, "most": most, "first": first, "small": small}

@@ -384,9 +384,7 @@ class Kept(NamedTuple):
     content: bytes | None = None
 
 
-def _checked(
-    result_format: Literal["json", "npz"], view: memoryview, max_bytes: int, rules: Rules | None
-) -> Kept:
+def _checked(result_format: Literal["json", "npz"], view: memoryview, max_bytes: int, rules: Rules | None) -> Kept:
     """Check a result; no error keeps its memory, which is unmapped next."""
     try:
         values, arrays = check(result_format, view, max_bytes)

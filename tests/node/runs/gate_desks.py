@@ -75,6 +75,4 @@ def owner(node: Bench) -> OwnerCommands:
     """Return the commands of the owner of a running node."""
     running = running_node(runs=node.runs, live=lambda: None)
     folder = NodeFolder.open(Path(node.path))
-    return OwnerCommands(
-        folder, node.settings, node.local.registers, environ={}, boot=lambda: 1, running=running
-    )
+    return OwnerCommands(folder, node.settings, node.local.registers, environ={}, boot=lambda: 1, running=running)

@@ -151,7 +151,7 @@ CANARIES = {
     ),
     # through exit codes and timing
     "an exit code": Canary("os._exit(data[0])", "failed", "the exit code"),
-    "a signal": Canary("os.kill(os.getpid(), signal.SIGTERM if bits[0] else signal.SIGKILL)", "failed", "the exit code"),
+    "a signal": Canary("os.kill(os.getpid(), 15 if bits[0] else 9)", "failed", "the exit code"),
     "how long it takes": Canary("time.sleep(data[0] / 1000)\nreturn {}", "succeeded", "the time that it takes"),
     "how much it computes": Canary(
         "sum(range(data[0] * 10_000))\nreturn {}", "succeeded", "the time that it takes"

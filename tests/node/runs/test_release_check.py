@@ -153,8 +153,8 @@ def rule(**changes: Any) -> Rules:
         ({"other": "x" * 65}, rule(texts=("report",)), "a text of more than 64 characters"),
         ({"mean": 1.0}, rule(dataset="the dataset is small"), "the dataset is small"),
         ({"mean": 1.0}, rule(asks=True), "the owner decides about each result"),
-        ({"text": "x" * 65}, rule(asks=True, numbers=0), "the owner decides about each result; more than 0 numbers; a "
-         "text of more than 64 characters"),
+        ({"text": "x" * 65}, rule(asks=True, numbers=0),
+         "the owner decides about each result; more than 0 numbers; a text of more than 64 characters"),
         ({"grid": np.zeros(9, "f4")}, rule(max_bytes=64), "more than 64 bytes"),
         ({"list": [0.5] * 9}, rule(max_bytes=64), ""),
     ],
@@ -265,14 +265,14 @@ def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
 
 def test_scalars_leave_rounded_by_declared_names_and_one_a_second(tmp_path: Path) -> None:
     log = EventLog(tmp_path / EVENTS, mono=0.0, rules=rule(scalars=("loss", "accuracy")))
-
-    for mono, values, step in (
+    reports: list[tuple[float, dict[str, float | None], int | None]] = [
         (0.0, {"loss": math.pi, "row": 17.99}, 1234567),
         (0.5, {"loss": 2.0, "accuracy": None}, None),
         (0.9, {"loss": 3.0}, None),
         (1.0, {"loss": 4.0}, 3),
         (1.2, {"Zoe": 1.0}, None),
-    ):
+    ]
+    for mono, values, step in reports:
         log.report(100.0 + mono, values, step, mono=mono)
 
     events = JobFolder(tmp_path).events().events
@@ -293,5 +293,3 @@ def test_without_rules_every_scalar_leaves(tmp_path: Path) -> None:
     (event,) = JobFolder(tmp_path).events().events
     assert isinstance(event, Reported)
     assert (event.values, event.step) == ({"anything": math.pi}, 2**53)
-
-

@@ -252,4 +252,3 @@ def test_a_released_result_is_kept_from_its_release_on(tmp_path: Path) -> None:
         outcome(node, job_id)
 
         assert node.runs.register.ended_before(before) == []
-
