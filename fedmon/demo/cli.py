@@ -1,7 +1,7 @@
 """`fedmon demo`: the guided first run, step by step; each step has a deadline and fails with a sentence.
 
-Its last step is a logistic regression over the hospitals, in rounds, with the cost of each. The arithmetic is that of
-docs/examples/federated_logistic_regression.py, which is there to be read.
+It ends with a logistic regression over the hospitals, in rounds, with the cost of each, and with a result that an owner
+releases. The arithmetic is that of docs/examples/federated_logistic_regression.py, which is there to be read.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fedmon.common.errors import FedmonError
 from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
 from fedmon.common.text import rich_table
 from fedmon.common.wire.messages import PlanDecision
+from fedmon.common.wire.runs import JobOutcome
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.plan import parcels
 from fedmon.researcher.asking.outcome import Outcomes
@@ -35,6 +36,7 @@ from fedmon.researcher.cli.readings import Latest, WatchState
 from fedmon.researcher.cli.screen import HOST
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import Node, NodeState
+from fedmon.researcher.runs.errors import RunHeldError
 from fedmon.researcher.runs.handle import RunHandle
 
 if TYPE_CHECKING:
@@ -44,13 +46,15 @@ if TYPE_CHECKING:
 RESEARCHER = "demo-researcher"
 USUAL_PORT = 1883
 """Of the address that researchers have without any setting."""
-STEPS = 9
+STEPS = 10
 WATCH_S = 4.0
 SAMPLE_EVERY_S = 0.5
 OFFLINE_WITHIN_S = 2.0
 NEWEST = ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")
 NODES = [hospital.node_id for hospital in HOSPITALS]
 VICTIM = NODES[1]
+CAREFUL = NODES[0]
+"""The hospital whose owner looks at a result."""
 PLAN = "logistic_regression_plan.py"
 TAGS = ("breast-cancer",)
 _MEASURES = ("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave_points")
@@ -217,7 +221,11 @@ class Story:
 
     def run(self) -> None:
         """Tell the whole story. Raises DemoError, or what a part of fedmon raised."""
-        with self._fed.on("presence", self._on_presence), self._fed.on("decision", self._on_decision):
+        with (
+            self._fed.on("presence", self._on_news),
+            self._fed.on("decision", self._on_decision),
+            self._fed.on("outcome", self._on_news),
+        ):
             self._online()
             self._datasets()
             self._search()
@@ -226,6 +234,7 @@ class Story:
             self._loss()
             self._return()
             self._regression()
+            self._held()
             self._summary()
         self.document["ok"] = True
 
@@ -387,8 +396,37 @@ class Story:
             raise DemoError(f"the regression did not come to rest within {len(rounds)} rounds")
         self.document["regression"] = {"rounds": msgspec.to_builtins(rounds)}
 
+    def _held(self) -> None:
+        self._screen.step(9, STEPS, f"The owner of {CAREFUL} looks at a result before it leaves")
+        if not self.document["regression"]["rounds"]:
+            self._screen.note("left out, since numpy is not installed")
+            return
+        self._hospitals.set_release(CAREFUL, "ask")
+        args = {**TABLE, "task": "describe"}
+        run = self._fed.run(self._plan, nodes=[CAREFUL], tags=list(TAGS), args=args)
+        try:
+            run.result(timeout_s=ROUND_S)
+        except RunHeldError as held:
+            self._screen.note(f"{CAREFUL}: {held.failed[CAREFUL]}")
+        else:
+            raise DemoError(f"{CAREFUL} let a result leave that its owner had not seen")
+        started = time.monotonic()
+        self._screen.command(f"fedmon node results show {run.job_id} --dir {CAREFUL}")
+        shown = self._hospitals.owner(CAREFUL, "results", "show", run.job_id)
+        rows = [(str(each["place"]), str(each["kind"]), str(each["count"])) for each in shown["entries"]]
+        self._screen.table(("entry", "kind", "values"), rows)
+        note = "means only"
+        self._screen.command(f"fedmon node results release {run.job_id} --note '{note}' --dir {CAREFUL}")
+        self._hospitals.owner(CAREFUL, "results", "release", run.job_id, "--note", note)
+        self._wait(lambda: run.states()[CAREFUL].succeeded, 10.0, "the released result did not arrive")
+        result = run.result(timeout_s=ROUND_S)[CAREFUL]
+        self._time("release", time.monotonic() - started)
+        self._screen.note(f"{CAREFUL}: {run.states()[CAREFUL].sentence()}; {result['rows']} rows are in it")
+        self.document["release"] = {"node_id": CAREFUL, "job_id": run.job_id, "rows": result["rows"]}
+        self._hospitals.set_release(CAREFUL, "auto")
+
     def _summary(self) -> None:
-        self._screen.step(9, STEPS, "Summary")
+        self._screen.step(10, STEPS, "Summary")
         names = {
             "all_nodes_online": "three nodes online",
             "ping": "ping, three nodes",
@@ -399,6 +437,7 @@ class Story:
             "offline_seen": "killed node seen offline",
             "back_online": "killed node back online",
             "regression": "logistic regression, all rounds",
+            "release": "owner looks at a held result, releases it",
         }
         timings = self.document["timings_s"]
         rows = [(text, _ms(timings[name])) for name, text in names.items() if name in timings]
@@ -406,7 +445,7 @@ class Story:
 
     # --- helpers of the steps ----------------------------------------------------------------------------------------
 
-    def _on_presence(self, _node: Node) -> None:
+    def _on_news(self, _news: Node | JobOutcome) -> None:
         with self._changed:
             self._changed.notify_all()
 

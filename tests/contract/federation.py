@@ -51,7 +51,10 @@ type = "local::Process"
 start = ["after make is STOPPED"]
 attributes = { command = ["true"] }
 """
-UNCONFINED = {"FEDMON_RUNS_SANDBOX": "limits", "FEDMON_METRICS_INTERVAL_S": "0.5"}
+UNCONFINED = {
+    "FEDMON_RUNS_SANDBOX": "limits", "FEDMON_METRICS_INTERVAL_S": "0.5",
+    "FEDMON_RELEASE_MODE": "auto",  # as in a folder of before
+}  # fmt: skip
 """A node for which any machine is good enough."""
 
 

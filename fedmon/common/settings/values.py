@@ -276,6 +276,31 @@ class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2_592_000.0
 
 
+class ReleaseSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The release gate: what leaves of a run by itself, and what waits for the owner."""
+
+    mode: Annotated[
+        Literal["auto", "check", "ask"],
+        Meta(
+            description="How results leave. auto: unchecked; check: what breaks a rule waits for the owner; ask: every "
+            "result waits. A new node gets check; a file without this key means auto."
+        ),
+    ] = "auto"
+    max_bytes: Annotated[
+        int, Meta(description="The largest result that leaves by itself, in bytes.", ge=1024, le=64 * _MIB)
+    ] = _MIB
+    max_numbers_per_row: Annotated[
+        float,
+        Meta(description="Numbers in a result for each row of its dataset, unless the grant says how many.", ge=0),
+    ] = 0.1
+    max_text: Annotated[
+        int, Meta(description="The longest text in a result, unless the grant names its entry, in characters.", ge=0)
+    ] = 64
+    min_rows: Annotated[
+        int, Meta(description="Of a dataset of fewer rows, or of unknown size, no result leaves by itself.", ge=0)
+    ] = 20
+
+
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The file repository, for training plans too large for a message."""
 
@@ -337,6 +362,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     energy: EnergySettings = EnergySettings()
     perf: PerfSettings = PerfSettings()
     runs: RunsSettings = RunsSettings()
+    release: ReleaseSettings = ReleaseSettings()
     plugins: Mapping[str, PluginSettings] = {}
     repository: RepositorySettings = RepositorySettings()
 

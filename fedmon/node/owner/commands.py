@@ -24,6 +24,7 @@ from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import PlanStatus
+from fedmon.common.wire.runs import JobState
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.publisher import PER_S, UserValues
 from fedmon.node.owner.control import DaemonNotRunningError
@@ -37,7 +38,7 @@ from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
-from fedmon.node.runs.register import JobRecord, JobRegister, stop_jobs_of
+from fedmon.node.runs.register import JobRecord, JobRegister, ReleaseDecision, ReleaseLedger, stop_jobs_of
 
 if TYPE_CHECKING:
     from fedmon.node.measure.pipeline import Pipeline
@@ -146,6 +147,7 @@ class OwnerCommands:
                 "minimum": settings.runs.sandbox,
                 "max_jobs": settings.runs.max_jobs,
             },
+            "release": {"mode": settings.release.mode, "held": len(self._held())},
             "datasets": len(registers.datasets.all()),
             "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
             "grants": {
@@ -479,7 +481,10 @@ class OwnerCommands:
                 "the node of this folder is stopped, and a job is stopped by a running one: start it with "
                 "'fedmon node start'"
             )
-        found = self._run_record(job_id).job.job_id
+        record = self._run_record(job_id)
+        found = record.job.job_id
+        if record.job.state is JobState.HELD:
+            raise ConflictError(f"job {found} has ended, and its result is held: fedmon node results withhold {found}")
         self._running.runs.stop_by_owner(found, by=self._by)
         return {"run": _run(self._run_record(found))}
 
@@ -492,6 +497,48 @@ class OwnerCommands:
         if found is None:
             raise NotFoundError(f"no job {job_id} here any more; see: fedmon node runs")
         return found
+
+    # --- results that wait for the owner ------------------------------------------------------------------------------
+
+    def result_list(self) -> Document:
+        """List the results that are held, oldest first."""
+        return {"results": [_result(record) for record in self._held()]}
+
+    def result_show(self, *, job_id: str) -> Document:
+        """Show a held result, and where its file is."""
+        record = self._held_record(job_id)
+        return {"result": _result(record), "file": str(JobFolder(self._folder.runs_dir / record.job.job_id).result)}
+
+    def result_decide(self, *, job_id: str, release: bool, sha256: str = "", note: str = "") -> Document:
+        """Release exactly the bytes of a digest, or withhold a result; carried out by the daemon."""
+        record = self._held_record(job_id)
+        if release and (record.result is None or sha256 != record.result.sha256):
+            raise ConflictError(
+                f"the held result of job {record.job.job_id} is not the one with SHA-256 {sha256 or '(none)'}: look at "
+                f"it again with 'fedmon node results show {record.job.job_id}'"
+            )
+        decision = ReleaseDecision(released=release, by=self._by, note=note)
+        JobRegister(self.registers.database).decide(record, decision, self.registers.audit)
+        if self._running is not None:
+            self._running.runs.carry_out_decisions()
+        return {"result": _result(record), "released": release, "note": note, "sent": self._running is not None}
+
+    def released(self) -> Document:
+        """Count what left of runs, by month, researcher and dataset."""
+        names = {each.dataset_id: each.name for each in self.registers.datasets.all()}
+        rows = ReleaseLedger(self.registers.database).rows()
+        return {"released": [{**row, "dataset": names.get(row["dataset_id"])} for row in rows]}
+
+    def _held(self) -> list[JobRecord]:
+        """Return the held results that are not decided about."""
+        return [each for each in JobRegister(self.registers.database).held() if each.decision is None]
+
+    def _held_record(self, reference: str) -> JobRecord:
+        """Return a held result by the id of its job, or by the beginning of it if that is enough."""
+        held = {each.job.job_id: each for each in self._held()}
+        return held[
+            chosen(reference, {each: each for each in held}, what="held result", see="fedmon node results list")
+        ]
 
     # --- jobs that the node watches, and values of programs ----------------------------------------------------------
 
@@ -600,6 +647,10 @@ def _plan(plan: PlanRecord) -> Document:
 def _run(record: JobRecord) -> Document:
     result = None if record.result is None else {"sha256": record.result.sha256, "bytes": record.result.size_bytes}
     return {"researcher_id": record.researcher_id, **msgspec.to_builtins(record.job), "result": result}
+
+
+def _result(record: JobRecord) -> Document:
+    return {**_run(record), "numbers": record.numbers, "format": record.result and record.result.format}
 
 
 def _output(folder: JobFolder) -> dict[str, str | None]:

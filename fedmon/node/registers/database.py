@@ -166,6 +166,16 @@ _VERSION_4 = (
         FROM requesters r JOIN plans p USING (plan_id)
         ORDER BY r.requested, r.rowid""",
     "UPDATE plans SET checked = 0",  # for their declarations
+    """CREATE TABLE released (
+        month TEXT NOT NULL CHECK (month GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]'),
+        researcher_id TEXT NOT NULL,
+        dataset_id TEXT NOT NULL,
+        results INTEGER NOT NULL CHECK (results >= 0),
+        size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+        numbers INTEGER NOT NULL CHECK (numbers >= 0),
+        scalars INTEGER NOT NULL CHECK (scalars >= 0),
+        PRIMARY KEY (month, researcher_id, dataset_id)
+    )""",
 )
 
 SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)

@@ -18,6 +18,7 @@ from fedmon.common.wire.runs import (
     MAX_TRACE_BYTES,
     JobReport,
     JobsReply,
+    JobState,
     JobStatus,
     Parcel,
     Scalar,
@@ -72,7 +73,7 @@ class Status:
         record = self.own(request.job_id, request.researcher_id)
         reply = JobsReply(jobs=[self.leaving(record)], count=1, **echo(request, self._policy.node_id))
         folder = JobFolder(self._folder / request.job_id)
-        if request.result and record.result is not None:
+        if request.result and record.result is not None and record.job.state is JobState.SUCCEEDED:
             reply = msgspec.structs.replace(reply, result=_result(folder, record.result))
         if request.scalars_from is not None:
             scalars = self._scalars(request.job_id, folder, request.scalars_from)

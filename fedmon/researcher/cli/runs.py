@@ -32,7 +32,7 @@ from fedmon.researcher.cli.shell import (
     outcomes_document,
 )
 from fedmon.researcher.federation import Federation
-from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
+from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.states import NodeRun, RunList, RunStates, by_reason, named, why_not
 
@@ -269,7 +269,7 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
         results = handle.result()
     except RunFailedError as error:
         results, failed, code = error.results, error.failed, error.exit_code
-        complaint = str(error) if as_json else _short(handle, error)
+        complaint = str(error) if as_json or isinstance(error, RunHeldError) else _short(handle, error)
     except RunNotOverError as error:
         results, failed, code = error.results, error.unfinished, NO_ANSWER
         complaint = str(error) if as_json else f"not over within {error.waited_s:g} s; {_how_to_go_on(handle)}"

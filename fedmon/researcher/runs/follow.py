@@ -55,6 +55,11 @@ class RunScalar(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
+def _stage(state: JobState) -> int:
+    early = (JobState.STARTING, JobState.RUNNING, JobState.HELD)
+    return early.index(state) if state in early else len(early)
+
+
 class ScalarListener(Subscription):
     """Hands scalars to a callback in order, each once, until removed; only one call waits. Safe from any thread."""
 
@@ -112,8 +117,8 @@ class Part:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended, or never began."""
-        return self.job.state.is_over if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
+        """Whether the plan has ended, or never began."""
+        return not self.job.state.is_running if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
 
     @property
     def is_settled(self) -> bool:
@@ -160,10 +165,10 @@ class Part:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def job_said(self, job: JobReport, now: float) -> None:
-        """Take the state of the job; one that is over stays over."""
+        """Take the state of the job; no earlier one follows, and one that is over stays over."""
         self._heard(now)
         known = None if self.job is None or self._forgotten else self.job.state
-        if known is not None and (known.is_over or (job.state is JobState.STARTING and known is JobState.RUNNING)):
+        if known is not None and (known.is_over or _stage(job.state) < _stage(known)):
             return
         self._forgotten = False
         self.job, self.asked, self.reason = job, OutcomeStatus.OK, ""
@@ -336,7 +341,7 @@ class RunLedger:
         """Take how it ended on a node; False if it is about something else."""
         with self.changed:
             part = self._part(outcome.node_id, outcome.job)
-            if part is None or not outcome.job.state.is_over:
+            if part is None or outcome.job.state.is_running:
                 return False
             part.job_said(outcome.job, time.monotonic())
             part.result_said(outcome.result, final=False)

@@ -24,7 +24,7 @@ from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import Moment, NodeState
-from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunNotOverError
+from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunHeldError, RunNotOverError
 from fedmon.researcher.runs.states import (
     OUTSIDE_GRANT,
     REFUSED,
@@ -184,13 +184,16 @@ class RunHandle:
     def result(self, timeout_s: float | None = None) -> Values:
         """Wait until it is over, and return the plan's results by node: JSON values and numpy arrays.
 
-        Raises RunFailedError, naming every node that did not succeed and why, with the ``results`` of the others;
+        Raises RunFailedError, naming every node that did not succeed and why, with the ``results`` of the others, and
+        RunHeldError if these only wait for their owners;
         RunNotOverError if ``timeout_s`` is over before, with the results so far.
         """
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
         if not self.wait(timeout_s):
             raise self.not_over(waited_s=timeout_s or 0.0)
         results, failed = self._opened(None if deadline is None else max(1.0, deadline.left_s()))
+        if failed and all(part.is_held for node_id, part in self.states().items() if node_id in failed):
+            raise RunHeldError(self.job_id, failed=failed, results=results)
         if failed:
             raise RunFailedError(self.job_id, failed=failed, results=results, exit_code=self._exit_code())
         return results

@@ -109,13 +109,18 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen there."""
-        return self.job.state.is_over if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
+        """Whether it does not run there any more; a held result may still come."""
+        return not self.job.state.is_running if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
 
     @property
     def succeeded(self) -> bool:
         """Whether the plan ran to its end there."""
         return self.job is not None and self.job.state is JobState.SUCCEEDED
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its result waits for the owner of the node."""
+        return self.job is not None and self.job.state is JobState.HELD
 
     def unheard_from(self, since: datetime | None) -> NodeRun:
         """Return this with the node not heard, since a moment if that is known."""

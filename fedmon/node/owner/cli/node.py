@@ -71,7 +71,8 @@ def init(
     broker_from_url(url, **given).password()
     folder = NodeFolder.create(shell.folder.path)
     values = {("broker", name): value for name, value in {"url": url, **given}.items()}
-    folder.write_private(folder.settings_file, new_settings({("node", "id"): own_id, **values}).encode())
+    values |= {("node", "id"): own_id, ("release", "mode"): "check"}
+    folder.write_private(folder.settings_file, new_settings(values).encode())
     where = _dir_option(folder.path)
     following = [f"fedmon node {verb}{where}" for verb in ("policy allow RESEARCHER", "start")]
     document = {
@@ -208,6 +209,8 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
     pending, refused = document["plans"]["pending"] + document["grants"]["asked_again"], document["refused"]
     if pending:
         yield f"{plural(pending, 'plan waits', 'plans wait')} for your decision: fedmon node requests"
+    if held := document["release"]["held"]:
+        yield f"{plural(held, 'result waits', 'results wait')} for your decision: fedmon node results"
     if refused:
         last = refused[0]
         others = f", and {plural(len(refused) - 1, 'other')}" if refused[1:] else ""
@@ -268,6 +271,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
         are = plural(number, "grant is", "grants are")
         yield "grants", f"{are} for every researcher, without end, as approvals of earlier releases; reset to end them"
     yield "runs", _runs(document["runs"], live)
+    yield "results", _release(document)
     yield "datasets", document["datasets"]
     results = [f"{plural(number, 'result')} for {name}" for name, number in document["undelivered"].items()]
     yield "to deliver", f"{', '.join(results)}, when they are back" if results else "nothing"
@@ -280,6 +284,18 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
         refused = sum(number for name, number in counters.items() if name.startswith("refused "))
         yield "requests", f"{counters.get('served', 0)} served, {refused} refused since the start"
     yield "folder", document["folder"]
+
+
+def _release(document: Mapping[str, Any]) -> str:
+    """Return how results leave."""
+    mode = document["release"]["mode"]
+    says = {
+        "auto": "leave unchecked",
+        "check": "leave if they keep the rules of [release]; others wait for you",
+        "ask": "wait for you, each of them",
+    }
+    is_open = mode != "auto" and document["policy"]["job_output"]
+    return f"{says[mode]} (mode {mode}){'; OUTPUT LEAVES UNCHECKED, by job_output' if is_open else ''}"
 
 
 def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
