@@ -86,7 +86,7 @@ def measure(seconds: float) -> None:
             grown = _folder_bytes(folder) - before
             found = fedmon_here("node", "status", "--json", "--dir", str(folder)).stdout
             counters = json.loads(found)["live"]["counters"]
-            print({key: value for key, value in counters.items() if "served" in key or "refused" in key}, file=sys.stderr)
+            print({name: n for name, n in counters.items() if "served" in name or "refused" in name}, file=sys.stderr)
         broker.stop()
     print_line(BENCH, "ping-others", ours=statistics.median(taken), peer=quiet, unit="ms")
     print_line(BENCH, "ping-others-p95", ours=statistics.quantiles(taken, n=20)[-1], peer=quiet, unit="ms")

@@ -88,10 +88,7 @@ def made_at(message_id: str) -> datetime.datetime | None:
         return None
     if value.version != 7:  # RFC 9562, section 5.7
         return None
-    try:
-        return datetime.datetime.fromtimestamp((value.int >> 80) / 1000, datetime.UTC)
-    except (OverflowError, ValueError):  # beyond the year 9999
-        return None
+    return datetime.datetime.fromtimestamp((value.int >> 80) / 1000, datetime.UTC)
 
 
 def new_party_id(prefix: str) -> str:

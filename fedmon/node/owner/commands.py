@@ -167,7 +167,7 @@ class OwnerCommands:
     def quota(self) -> Document:
         """Show what each researcher uses of the quotas; ``requests`` and ``refused`` are null while no daemon runs."""
         quotas, obeyed = self.registers.quotas, self.settings.policy.researchers
-        unknown = {} if self._running is not None else {"requests": None, "refused": None}
+        unknown: Document = {} if self._running is not None else {"requests": None, "refused": None}
         found = [
             {"researcher_id": who, **quotas.used(who), **unknown}
             for who in sorted({*quotas.researchers(), *obeyed} - {EVERYBODY})
@@ -179,7 +179,7 @@ class OwnerCommands:
         }
 
     def audit_prune(self, *, keep_days: Annotated[int, Meta(ge=1, le=MAX_KEEP_DAYS)]) -> Document:
-        """Remove older lines of the audit; first the register's copy is renewed, so that a restore needs none of them."""
+        """Remove older lines of the audit; the register's copy is renewed, so that a restore needs none of them."""
         audit = self.registers.audit
         audit.sync()
         self.registers.database.copy(audit.end)

@@ -19,7 +19,7 @@ from fedmon.node.registers.database import Database, timestamp
 
 KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
 MAX_LIFETIME = datetime.timedelta(days=7)
-"""A request expires after this, whatever it says of itself, so that no party can fill the disk."""
+"""A request that claims to live longer is forgotten after this all the same, so that no party can fill the disk."""
 
 MAX_REFUSALS = 10_000
 """Refusals kept at most, of all researchers; the one that would be forgotten first goes first."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fedmon.common.clock import utc_now
+from fedmon.common.errors import StorageError
 from fedmon.common.settings import QuotaSettings
 from fedmon.common.text import duration, plural, size
 from fedmon.common.wire.envelope import Request
@@ -168,8 +169,8 @@ class _Use:
 class Quotas:
     """The quotas of every researcher; belongs to the thread of its database, except `admits`.
 
-    Jobs, plans and kept bytes are read from the register and the folders of jobs. Changes and audit bytes are counted in
-    memory and written down by `save`, so that a crash forgets a minute of them.
+    Jobs, plans and kept bytes are read from the register and the folders of jobs. Changes and audit bytes are counted
+    in memory and written down by `save`, so that a crash forgets a minute of them.
     """
 
     def __init__(
@@ -183,14 +184,19 @@ class Quotas:
         self._lock, self._unread = threading.Lock(), Counter[str]()
         self._changed = False
         self.counters: Counter[str] = Counter()
-        self.follow(settings, keep_s=keep_s)
+        self.settings, self._keep_s = settings, keep_s
+        self._set_rate(settings.requests_per_s)
 
     def follow(self, settings: QuotaSettings, *, keep_s: float) -> None:
         """Follow other settings; a new rate begins with a full burst."""
+        if settings.requests_per_s != self.settings.requests_per_s:
+            self._set_rate(settings.requests_per_s)
         self.settings, self._keep_s = settings, keep_s
-        burst, per_s = settings.requests_per_s * BURST_S, settings.requests_per_s
-        self._requests = Throttle(burst=max(1.0, burst), per_s=per_s)
-        self._messages = Throttle(burst=max(1.0, burst) * UNREAD, per_s=per_s * UNREAD)
+
+    def _set_rate(self, per_s: float) -> None:
+        self._burst = max(1.0, per_s * BURST_S)
+        self._requests = Throttle(burst=self._burst, per_s=per_s)
+        self._messages = Throttle(burst=self._burst * UNREAD, per_s=per_s * UNREAD)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -207,7 +213,9 @@ class Quotas:
         if not _is_counted(request):
             return None
         use = self._use(request.researcher_id)
-        busy = self._beyond(request, use)
+        busy: Busy | None = None
+        with contextlib.suppress(StorageError):  # what needs the register fails by itself, and says why
+            busy = self._beyond(request, use)
         if busy is not None:
             self._refuse(request.researcher_id, use, busy.quota)
         elif command_of(request) in CHANGES:
@@ -319,10 +327,9 @@ class Quotas:
         use = self._uses.get(who) or _Use()
         day_ago = (utc_now() - _DAY).isoformat(timespec="microseconds")
         jobs = "SELECT count(*) AS number FROM runs WHERE researcher_id = ? AND created > ?"
-        burst = max(1.0, self.settings.requests_per_s * BURST_S)
         self._take_audit_bytes()
         return {
-            "requests": round(burst - self._requests.left(who)),
+            "requests": round(self._burst - self._requests.left(who)),
             "changes": use.changes.total(),
             "undecided_plans": self._undecided(who),
             "jobs": self._database.rows(jobs, (who, day_ago))[0]["number"],
@@ -335,9 +342,9 @@ class Quotas:
         """Return the bytes of a researcher's plans, of their messages that wait, and of the folders of their jobs."""
         if self._folders is None:
             self._folders = dict(self._measured())
-        plans = "SELECT coalesce(sum(size_bytes), 0) AS number FROM plans WHERE researcher_id = ? AND type = 'requested'"
-        outbox = "SELECT coalesce(sum(length(message)), 0) AS number FROM outbox WHERE researcher_id = ?"
-        found = sum(self._database.rows(query, (who,))[0]["number"] for query in (plans, outbox))
+        plans = "SELECT sum(size_bytes) AS number FROM plans WHERE researcher_id = ? AND type = 'requested'"
+        outbox = "SELECT sum(length(message)) AS number FROM outbox WHERE researcher_id = ?"
+        found = sum(self._database.rows(query, (who,))[0]["number"] or 0 for query in (plans, outbox))
         return int(found) + sum(kept for owner, kept in self._folders.values() if owner == who)
 
     def job_ended(self, job_id: str, researcher_id: str) -> None:
@@ -354,9 +361,10 @@ class Quotas:
         with self._lock:
             unread, self._unread = self._unread, Counter()
         for who, number in unread.items():
-            self.counters["refused unread"] += number
             if who in self._uses:
                 self._refuse(who, self._uses[who], "requests_per_s", number)
+            else:
+                self.counters["refused unread"] += number
         for who, use in self._uses.items():
             self._tell(who, use)
         self._take_audit_bytes()
@@ -386,7 +394,8 @@ class Quotas:
 
     def _is_known(self, table: str, **columns: str) -> bool:
         wanted = " AND ".join(f"{name} = ?" for name in columns)
-        return bool(self._database.rows(f"SELECT 1 FROM {table} WHERE {wanted}", tuple(columns.values())))  # noqa: S608 - our own names
+        query = f"SELECT 1 FROM {table} WHERE {wanted}"  # noqa: S608 - our own names
+        return bool(self._database.rows(query, tuple(columns.values())))
 
     def _measured(self) -> Iterator[tuple[str, tuple[str, int]]]:
         present = set[str]()

@@ -13,12 +13,11 @@ import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, StorageError
-from fedmon.common.ids import made_at
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import STATE_CHANGING, Error, ErrorCode
 from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import NodeDialect, RefusedMessageError, Sender, command_of, error, error_reply
-from fedmon.node.requests.effects import MAX_LIFETIME, Effects
+from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
@@ -82,9 +81,9 @@ class Router:
         if busy is not None:
             self._answer_busy(request, busy)
             return
-        expiry = _expiry(request)
-        if expiry is not None:
-            self._decline(request, ErrorCode.EXPIRED, expiry)
+        if request.expires <= utc_now():
+            reason = f"the request expired at {request.expires.isoformat()} by this node's clock; check both clocks"
+            self._decline(request, ErrorCode.EXPIRED, reason)
             return
         if refusal is not None:
             self._refused.count(request.researcher_id)
@@ -215,14 +214,3 @@ class Router:
         self.counters[f"refused {code}"] += 1
         level = logging.WARNING if self._noise.allows(code) else logging.DEBUG
         logger.log(level, text, *facts)
-
-
-def _expiry(request: Request) -> str | None:
-    """Return why a request is too old to be served, None if it is not."""
-    now, made = utc_now(), made_at(request.id)
-    if request.expires <= now:
-        return f"the request expired at {request.expires.isoformat()} by this node's clock; check both clocks"
-    if made is not None and now - made >= MAX_LIFETIME:
-        days = MAX_LIFETIME.days
-        return f"the request was made at {made.isoformat()}, and none lives longer than {days} days: ask with a new id"
-    return None

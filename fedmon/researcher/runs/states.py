@@ -98,8 +98,8 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     def state(self) -> str:
         """The state of the job there, such as ``running`` or ``memory-limit``, or why there is none.
 
-        That is ``refused``, ``busy``, ``unanswered``, ``no-sandbox``, or for a node that was not even asked ``offline``,
-        ``stale``, ``too-old`` or ``id-in-use``.
+        That is ``refused``, ``busy``, ``unanswered``, ``no-sandbox``, or for a node that was not even asked
+        ``offline``, ``stale``, ``too-old`` or ``id-in-use``.
         """
         if self.job is not None:
             return self.job.state.value

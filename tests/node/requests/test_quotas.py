@@ -7,7 +7,6 @@ import hashlib
 import json
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,20 +206,6 @@ def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(sh
     assert counts["served"] == {"alice monitor": 3}
     assert counts["busy"]["alice audit_bytes_per_day"] >= 1
     assert verify(folder).ok
-
-
-def test_a_request_made_more_than_a_week_ago_has_expired_whatever_it_says(shared: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", shared)
-    made_ms = int((time.time() - 8 * 86_400) * 1000)
-    old = str(uuid.UUID(int=made_ms << 80 | 7 << 76 | 2 << 62))
-    far = str(uuid.UUID(int=(2**48 - 1) << 80 | 7 << 76 | 2 << 62))
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
-        wait_for_node(shared, node)
-
-        expired, served = alice.ask("ping", id=old), alice.ask("ping", id=far)
-
-        assert (expired["code"], "7 days" in expired["reason"]) == ("expired", True)
-        assert served["command"] == "pong"
 
 
 def test_a_flood_writes_little_one_line_in_the_log_and_holds_up_nobody(shared: Broker, tmp_path: Path) -> None:

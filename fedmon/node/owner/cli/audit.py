@@ -92,6 +92,7 @@ def export(
             raise InvalidInputError(f"{output} is a file of the audit itself: name another file")
         count = 0
         with replacing(output) as staged, staged.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)  # it says what researchers asked, as the audit does
             for count, line in enumerate(lines, start=1):  # noqa: B007 - it tells how many there were
                 file.write(line)
     shell.emit({"path": str(output), "lines": count}, lambda: f"{output}: {plural(count, 'line')}")
