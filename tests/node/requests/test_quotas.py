@@ -101,7 +101,8 @@ def test_changes_are_counted_by_the_hour_and_over_restarts_and_a_repeat_is_none(
         ask_approval(alice, "x = 2\n")
 
         busy = ask_approval(alice, "x = 3\n")
-        again = ask_approval(alice, "x = 1\n", id="one")
+        ask_approval(alice, "x = 1\n", id="one")
+        again = wait_until(lambda: [each for each in list(alice.replies) if each["id"] == "one"][1:])[0]
 
         assert (busy["code"], 3000 < busy["retry_after_s"] <= 3600) == ("busy", True)
         assert again["plan_id"] == first["plan_id"]
@@ -229,7 +230,7 @@ def test_a_flood_writes_little_one_line_in_the_log_and_holds_up_nobody(shared: B
         thread.join()
 
         counters = told(folder, "status")["live"]["counters"]
-        allowed = 200 + 20 * (time.monotonic() - started) + 10
+        allowed = 200 + 20 * (time.monotonic() - started) + 100
         assert others == [OutcomeStatus.OK] * 2
         assert 200 <= counters["served"] <= allowed
         assert counters["refused over quota"] > 0
@@ -300,18 +301,18 @@ def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(shared: B
         wait_until(lambda: alice.ping(nodes=["ward"])["ward"].status is OutcomeStatus.BUSY, what="a busy node")
 
         outcome = alice.ping(nodes=["ward"])["ward"]
-        shell = fedmon_here(
-            "ping", "--node", "ward", "--researcher", "alice", "--broker", shared.url, environ=plain_environment()
-        )
+        words = ("ping", "--node", "ward", "--researcher", "alice", "--broker", shared.url, "--json")
+        shell = fedmon_here(*words, environ=plain_environment())
+        told_in_shell = json.loads(shell.stdout)["outcomes"][0]
 
         assert (outcome.status, outcome.reply) == (OutcomeStatus.BUSY, None)
         assert outcome.retry_after_s is not None
         assert 0 < outcome.retry_after_s <= 10
         assert outcome.elapsed_s is not None
         assert outcome.elapsed_s < 20
-        assert shell.returncode == 1
-        assert "busy" in shell.stdout
-        assert "try again in" in " ".join(shell.stdout.split())
+        assert "try again in" in outcome.reason
+        assert (shell.returncode, told_in_shell["status"]) == (1, "busy")
+        assert 0 < told_in_shell["retry_after_s"] <= 10
 
 
 def test_a_run_at_a_busy_node_is_asked_about_again_with_pauses_and_is_not_given_up(
