@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tests.support.historic_repository import HistoricRepository
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.running_node import PLAN as SCRIPTED_PLAN
-from tests.support.running_node import RunningNode
+from tests.support.running_node import RunningNode, json_parcel
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
@@ -315,34 +316,35 @@ def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(shared: B
         assert 0 < told_in_shell["retry_after_s"] <= 10
 
 
-def test_a_run_at_a_busy_node_is_asked_about_again_with_pauses_and_is_not_given_up(
+def test_a_busy_node_is_asked_for_a_result_again_with_pauses_and_is_not_given_up(
     shared: Broker, tmp_path: Path
 ) -> None:
-    with RunningNode(shared.port, "ward") as node:
+    with RunningNode(shared.port, "scripted") as node:
         asked: list[float] = []
 
         def answer(request: dict[str, Any]) -> Any:
-            if request["command"] != "job-status":
-                return node.honest(request)
+            reply = node.honest(request)
+            if reply is None or not request.get("result"):
+                return reply
             asked.append(time.monotonic())
-            if len(asked) > 3:
-                return node.honest(request)
-            reply = node.honest(request) or {}
+            if len(asked) > 2:
+                return reply
             envelope = {key: reply[key] for key in ("researcher_id", "id", "session", "sequence")}
             busy = {"code": "busy", "reason": "try again in 2 s", "retry_after_s": 2.0, "success": False}
-            head = {"command": "error", "protocol_version": "fedmon/1", "node_id": "ward"}
+            head = {"command": "error", "protocol_version": "fedmon/1", "node_id": "scripted"}
             return head | envelope | busy
 
         node.answer = answer
         settings = ResearcherSettings(id="alice", broker=shared.settings, folder=tmp_path / "alice")
         with Federation(settings=settings, timeout_s=10.0) as alice:
-            handle = alice.run(f"sha256:{SCRIPTED_PLAN}", nodes=["ward"])
-            node.end(handle.job_id, told=False)
+            handle = alice.run(f"sha256:{SCRIPTED_PLAN}", nodes=["scripted"])
+            node.end(handle.job_id, told=False, result=json_parcel({"rows": 3}))
 
-            handle.wait(timeout_s=60.0)
+            results = handle.result(timeout_s=60.0)
 
-    assert len(asked) >= 4
-    assert min(later - earlier for earlier, later in zip(asked[:3], asked[1:4], strict=True)) >= 1.9
+    assert results == {"scripted": {"rows": 3}}
+    assert len(asked) == 3
+    assert min(later - earlier for earlier, later in pairwise(asked)) >= 1.9
 
 
 def test_a_window_forgets_what_is_old_and_says_when_there_is_room() -> None:
