@@ -437,7 +437,7 @@ def facts_since(folder: Path, behind: tuple[int, str], events: frozenset[str]) -
         after = line
         if line.event in events:
             found.append(msgspec.json.decode(raw))
-    return found[::-1], is_whole and number == 0 and _follows(after, number, digest)
+    return found[::-1], is_whole and (number == 0 or after is not None) and _follows(after, number, digest)
 
 
 def _follows(line: AuditLine | None, number: int, digest: str) -> bool:
@@ -537,9 +537,7 @@ def _files(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
             yield LOG_NAME, log
 
 
-def _verified(
-    files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None, stub: ChainHead | None
-) -> VerifyResult:
+def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None, stub: ChainHead | None) -> VerifyResult:
     notes: list[str] = []
     start = stub or ChainHead(n=0, hash=FIRST_PREVIOUS)
     last = AuditLine(n=start.n, event="", prev="", hash=start.hash)
@@ -566,14 +564,20 @@ def _verified(
         why = f"missing: {_span(last.n + 1, head.n)} had been synced to the disk"
     if not why and not is_vouched:
         name, number, why = STUB_NAME, 1, f"no line says that {_span(1, start.n)} were pruned"
-    if stub is not None:
-        notes.append(f"{_span(1, start.n)} were pruned by the owner; {STUB_NAME} stands for them")
-    if not count and head is None:
-        notes.append(f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away")
-    if head is None and last.n > start.n:
-        notes.append(f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told")
     bad = BadLine(file=name, line=number, n=last.n + 1, why=why) if why else None
-    return VerifyResult(files=count, lines=last.n - start.n, first_bad=bad, notes=tuple(notes))
+    lines = last.n - start.n
+    notes += _notes(count, lines, head, stub)
+    return VerifyResult(files=count, lines=lines, first_bad=bad, notes=tuple(notes))
+
+
+def _notes(files: int, lines: int, head: ChainHead | None, stub: ChainHead | None) -> Iterator[str]:
+    """Yield what is to be said of an audit beside its lines."""
+    if stub is not None:
+        yield f"{_span(1, stub.n)} were pruned by the owner; {STUB_NAME} stands for them"
+    if not files and head is None:
+        yield f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away"
+    if head is None and lines:
+        yield f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told"
 
 
 def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:

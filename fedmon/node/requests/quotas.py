@@ -400,7 +400,7 @@ class Quotas:
     def _measured(self) -> Iterator[tuple[str, tuple[str, int]]]:
         present = set[str]()
         with contextlib.suppress(OSError):
-            present.update(os.listdir(self._runs_dir))
+            present.update(path.name for path in self._runs_dir.iterdir())
         for row in self._database.rows("SELECT job_id, researcher_id FROM runs WHERE is_over = 1") if present else ():
             if row["job_id"] in present:
                 yield row["job_id"], (row["researcher_id"], _folder_bytes(self._runs_dir / row["job_id"]))

@@ -277,7 +277,7 @@ def test_a_default_plan_that_was_deleted_stays_away(shared_broker: Broker, tmp_p
 
 
 @pytest.mark.parametrize("has_copy", [True, False])
-def test_a_register_is_restored_after_the_audit_was_pruned(folder: Path, has_copy: bool) -> None:  # noqa: FBT001
+def test_a_register_is_restored_after_the_audit_was_pruned(folder: Path, has_copy: bool) -> None:
     expected = _known(folder)
     with desk_of(folder) as desk:
         desk.run("audit-prune", {"keep_days": 1}, by="eve")  # which renews the copy
