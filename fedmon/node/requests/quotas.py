@@ -212,13 +212,17 @@ class Quotas:
         """Count a request; return why it is refused, and when to try again, if it is beyond a quota."""
         if not _is_counted(request):
             return None
-        use = self._use(request.researcher_id)
-        busy: Busy | None = None
+        who, is_change, busy = request.researcher_id, False, None
+        use = self._use(who)
         with contextlib.suppress(StorageError):  # what needs the register fails by itself, and says why
-            busy = self._beyond(request, use)
+            # A repeat changes nothing: it gets the stored reply.
+            is_change = command_of(request) in CHANGES and not self._is_known(
+                "effects", researcher_id=who, request_id=request.id
+            )
+            busy = self._beyond(request, use) or (self._beyond_changes(request, use) if is_change else None)
         if busy is not None:
-            self._refuse(request.researcher_id, use, busy.quota)
-        elif command_of(request) in CHANGES:
+            self._refuse(who, use, busy.quota)
+        elif is_change:
             use.changes.add(1)
             self._changed = True
         return busy
@@ -245,13 +249,13 @@ class Quotas:
         if use.audit_bytes.total() >= settings.audit_bytes_per_day:
             wait_s = use.audit_bytes.wait_s(settings.audit_bytes_per_day)
             return _busy("audit_bytes_per_day", f"{size(settings.audit_bytes_per_day)} of audit a day", wait_s)
-        command = command_of(request)
-        if command not in CHANGES or self._is_known("effects", researcher_id=who, request_id=request.id):
-            return None
-        if use.changes.total() >= settings.changes_per_hour:
-            wait_s = use.changes.wait_s(settings.changes_per_hour)
-            return _busy("changes_per_hour", f"{settings.changes_per_hour} changes an hour", wait_s)
-        if command == "approval":
+        return None
+
+    def _beyond_changes(self, request: Request, use: _Use) -> Busy | None:
+        who, most = request.researcher_id, self.settings.changes_per_hour
+        if use.changes.total() >= most:
+            return _busy("changes_per_hour", f"{most} changes an hour", use.changes.wait_s(most))
+        if command_of(request) == "approval":
             return self._beyond_plans(request)
         if isinstance(request, Run) and not self._is_known("runs", job_id=request.job_id):
             return self._beyond_jobs(who) or self._beyond_kept(who)
