@@ -371,4 +371,5 @@ def _has_answered(outcome: Outcome[R]) -> bool:
     return outcome.status in (
         OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX,
         OutcomeStatus.OUTSIDE_GRANT,
+        OutcomeStatus.BUSY,
     )  # fmt: skip

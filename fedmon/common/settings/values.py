@@ -301,6 +301,39 @@ class ReleaseSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 20
 
 
+class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that one researcher may ask of the node."""
+
+    requests_per_s: Annotated[
+        float,
+        Meta(
+            description="Requests a second in the long run; what ten seconds allow may come at once. Acknowledgements, "
+            "leases on metrics and pages of samples do not count.",
+            ge=0.1,
+            le=1_000_000,
+        ),
+    ] = 20.0
+    changes_per_hour: Annotated[
+        int, Meta(description="Requests for approval, for a run and for its stop in one hour.", ge=1, le=10_000_000)
+    ] = 600
+    undecided_plans: Annotated[
+        int, Meta(description="Training plans that wait for your decision at a time.", ge=1, le=100_000)
+    ] = 20
+    jobs_per_day: Annotated[int, Meta(description="Runs that begin in 24 hours.", ge=1, le=10_000_000)] = 5_000
+    kept_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes of plans, results, traces and waiting messages that the node keeps; above it no plan "
+            "and no run is taken in.",
+            ge=_MIB,
+            le=2**50,
+        ),
+    ] = 2 * _GIB
+    audit_bytes_per_day: Annotated[
+        int, Meta(description="Bytes of lines in the audit in 24 hours.", ge=65_536, le=2**50)
+    ] = 64 * _MIB
+
+
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The file repository, for training plans too large for a message."""
 
@@ -363,6 +396,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     perf: PerfSettings = PerfSettings()
     runs: RunsSettings = RunsSettings()
     release: ReleaseSettings = ReleaseSettings()
+    quota: QuotaSettings = QuotaSettings()
     plugins: Mapping[str, PluginSettings] = {}
     repository: RepositorySettings = RepositorySettings()
 

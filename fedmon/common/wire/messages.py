@@ -201,7 +201,10 @@ class TrainingPlanStatusReply(Reply, frozen=True, kw_only=True, tag="training-pl
 
 
 class Error(Reply, frozen=True, kw_only=True, tag="error"):
-    """The node did not do it, and why; id, session and sequence are empty or 0 where they could not be read."""
+    """The node did not do it, and why; id, session and sequence are empty or 0 where they could not be read.
+
+    ``retry_after_s`` tells with the code "busy" when to try again, and is null if the node does not know.
+    """
 
     id: str = ""
     session: str = ""
@@ -209,6 +212,7 @@ class Error(Reply, frozen=True, kw_only=True, tag="error"):
     success: bool = False
     code: ErrorCode
     reason: str
+    retry_after_s: float | None = None
 
 
 # --- sent by a node of itself --------------------------------------------------------------------------------------

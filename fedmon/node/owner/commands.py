@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import datetime
 import functools
 import hashlib
 import inspect
@@ -18,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from fedmon import __version__
+from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
 from fedmon.common.ids import checked_id, chosen, new_id
 from fedmon.common.settings import NodeSettings, PolicySettings
@@ -36,7 +38,7 @@ from fedmon.node.registers.plan_source import diff, read_plan_file, visible, vis
 from fedmon.node.registers.plan_workers import check_source
 from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
+from fedmon.node.requests.policy import EVERYBODY, Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
 from fedmon.node.runs.register import JobRecord, JobRegister, ReleaseDecision, ReleaseLedger, stop_jobs_of
 
@@ -49,6 +51,7 @@ logger = logging.getLogger(__name__)
 Document = dict[str, Any]
 
 MAX_LISTED_RUNS = 1000
+MAX_KEEP_DAYS = 36_500
 _SHOWN_BYTES = 16_384
 _SHOWN_LINES = 20
 _POLICY_VARIABLE = "FEDMON_POLICY_"
@@ -173,6 +176,28 @@ class OwnerCommands:
             ],
             "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
         }
+
+    def quota(self) -> Document:
+        """Show what each researcher uses of the quotas; ``requests`` and ``refused`` are null while no daemon runs."""
+        quotas, obeyed = self.registers.quotas, self.settings.policy.researchers
+        unknown: Document = {} if self._running is not None else {"requests": None, "refused": None}
+        found = [
+            {"researcher_id": who, **quotas.used(who), **unknown}
+            for who in sorted({*quotas.researchers(), *obeyed} - {EVERYBODY})
+        ]
+        return {
+            "running": self._running is not None,
+            "quota": msgspec.to_builtins(self.settings.quota),
+            "researchers": found,
+        }
+
+    def audit_prune(self, *, keep_days: Annotated[int, Meta(ge=1, le=MAX_KEEP_DAYS)]) -> Document:
+        """Remove older lines of the audit; the register's copy is renewed, so that a restore needs none of them."""
+        audit = self.registers.audit
+        audit.sync()
+        self.registers.database.copy(audit.end)
+        before = utc_now() - datetime.timedelta(days=keep_days)
+        return {"before": before.isoformat(timespec="seconds"), "pruned": audit.prune(before, by=self._by)}
 
     def policy_change(self, *, verb: Literal["allow", "deny"], wish: PolicyWish) -> Document:
         """Allow or deny in node.toml, and obey that from now on.

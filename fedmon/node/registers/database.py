@@ -327,6 +327,10 @@ class Database:
             age = utc_now().timestamp() - self.copy_path.stat().st_mtime
             if 0 <= age < COPY_EVERY.total_seconds():
                 return
+        self.copy(audit_end)
+
+    def copy(self, audit_end: tuple[int, str]) -> None:
+        """Copy the file now, with the end of the audit. Raises StorageError; the earlier copy stays then."""
         _remove(self._staged)
         self._run("VACUUM INTO ?", (str(self._staged),))
         try:

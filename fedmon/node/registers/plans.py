@@ -32,7 +32,6 @@ from fedmon.node.requests.audit import Audit
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
-MAX_PENDING_PER_RESEARCHER = 200
 ID_PREFIX = "training_plan_"
 
 _SELECT = """SELECT p.*, (
@@ -240,8 +239,7 @@ class PlanRegister:
         """Take in the bytes that a researcher wants to have approved, for these datasets; returns their record.
 
         Bytes that are here already keep their record and status; this researcher will hear of decisions too. Raises
-        InvalidInputError when digest, size or name are wrong, ConflictError when this researcher has
-        too many undecided plans here, StorageError when nothing could be kept.
+        InvalidInputError when digest, size or name are wrong, StorageError when nothing could be kept.
         """
         digest = hashlib.sha256(source).hexdigest()
         if digest != approval.sha256:
@@ -252,12 +250,6 @@ class PlanRegister:
         with self._database.transaction():
             plan = self.find(digest)
             if plan is None:
-                counted = "SELECT count(*) AS pending FROM plans WHERE researcher_id = ? AND status = 'pending'"
-                if self._database.rows(counted, (approval.researcher_id,))[0]["pending"] >= MAX_PENDING_PER_RESEARCHER:
-                    raise ConflictError(
-                        f"researcher {approval.researcher_id} has {MAX_PENDING_PER_RESEARCHER} undecided plans here, "
-                        "the most that this node keeps: wait for its owner to decide"
-                    )
                 plan = self._insert(
                     source, name, approval.description, type_=PlanType.REQUESTED, researcher_id=approval.researcher_id
                 )

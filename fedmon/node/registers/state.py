@@ -18,7 +18,7 @@ from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.plans import Decision, PlanRegister
 from fedmon.node.requests.audit import Audit, facts_since
 from fedmon.node.requests.outbox import Outbox
-from fedmon.node.requests.throttle import RefusedResearchers
+from fedmon.node.requests.quotas import Quotas, RefusedResearchers
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _SHOWN = 20
 
 
 class Registers:
-    """Audit, database, datasets, plans, outbox and refused researchers of one node; a context manager.
+    """Audit, database, datasets, plans, outbox, quotas and refused researchers of one node; a context manager.
 
     For one thread at a time. A register that was put back from
     its copy is brought up to date from the audit: an approval holds only if the audit is whole since the copy, and the
@@ -51,6 +51,9 @@ class Registers:
             )
             self.outbox = Outbox(self.database)
             self.refused = RefusedResearchers(self.database)
+            self.quotas = Quotas(
+                self.database, self.audit, settings.quota, runs_dir=folder.runs_dir, keep_s=settings.runs.keep_s
+            )
             if self.database.behind is not None:
                 self._restore(self.database.behind, boot)
             self._opened = opened.pop_all()

@@ -18,7 +18,7 @@ from fedmon.common.wire.runs import RunReply, StopReply
 from fedmon.node.registers.database import Database, timestamp
 
 KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
-MAX_LIFETIME = datetime.timedelta(days=30)
+MAX_LIFETIME = datetime.timedelta(days=7)
 """A request that claims to live longer is forgotten after this all the same, so that no party can fill the disk."""
 
 MAX_REFUSALS = 10_000

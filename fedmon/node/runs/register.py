@@ -149,6 +149,14 @@ class JobRegister:
         )
         return [row["job_id"] for row in found]
 
+    def failed_before(self, moment: datetime.datetime) -> Sequence[str]:
+        """Return the ids of jobs that were over before a moment, and whose result, if there is one, is for nobody."""
+        found = self._database.rows(
+            "SELECT job_id FROM runs WHERE is_over = 1 AND state IN (?, ?) AND ended < ?",
+            (JobState.FAILED.value, JobState.INVALID_RESULT.value, timestamp(moment)),
+        )
+        return [row["job_id"] for row in found]
+
     def forget(self, job_ids: Sequence[str]) -> None:
         """Remove jobs and their ids."""
         with self._database.transaction():

@@ -43,7 +43,7 @@ from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import BURST, PER_S
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
-from fedmon.node.requests.throttle import Throttle
+from fedmon.node.requests.quotas import Throttle
 from fedmon.node.runs.admission import Admitted, RunRefusedError, admit
 from fedmon.node.runs.confinement import Confinement
 from fedmon.node.runs.folder import (
@@ -313,6 +313,7 @@ class Runs:
                 self.register.decide(record, decision, self._registers.audit)
         self.carry_out_decisions()
         self._status.purge(keep_s)
+        self._registers.quotas.measure_again()
 
     def close(self) -> None:
         """End the threads beside the worker; jobs go on, and the next daemon finds them. From any thread."""
@@ -661,6 +662,7 @@ class Runs:
             return
         active.record = record
         self._active.pop(job.job_id, None)
+        self._registers.quotas.job_ended(job.job_id, record.researcher_id)
         self._push([record.researcher_id])
 
 

@@ -22,7 +22,7 @@ STATE_COLUMNS = ("status", "state", "nodes")
 STATE_COLOURS = {
     "ok": "green", "online": "green", "succeeded": "green",
     "running": "#0087af", "starting": "#0087af", "draining": "#0087af",
-    "stale": "#af8700", "unanswered": "#af8700", "timed-out": "#af8700", "stopped": "#af8700",
+    "stale": "#af8700", "busy": "#af8700", "unanswered": "#af8700", "timed-out": "#af8700", "stopped": "#af8700",
 }  # fmt: skip
 BAD_COLOUR = "red"
 

@@ -203,9 +203,10 @@ class Part:
         self._advance()
         return new
 
-    def refused_to_say(self, reason: str, now: float) -> None:
-        """Note that the node does not tell the state of the job."""
+    def refused_to_say(self, reason: str, now: float, *, pause_s: float) -> None:
+        """Note that the node does not tell the state of the job; it is asked again after a pause."""
         self._heard(now)
+        self._may_ask_at = now + min(max(pause_s, RETRY_S), LONGEST_RETRY_S)
         self.reason = reason
 
     def not_known(self, reason: str, now: float) -> None:
@@ -386,7 +387,8 @@ class RunLedger:
                 if reply.code is ErrorCode.FAILED:
                     part.not_known(reply.reason, now)
                 else:
-                    part.refused_to_say(f"it does not say how the job stands: {reply.reason}", now)
+                    reason = f"it does not say how the job stands: {reply.reason}"
+                    part.refused_to_say(reason, now, pause_s=reply.retry_after_s or 0.0)
             self._touch()
 
     def may_have_missed(self, node_id: NodeId | None) -> None:

@@ -224,7 +224,7 @@ class RunHandle:
         states = self.states().values()
         if any(part.job is not None for part in states):
             return 1
-        return 4 if any(part.state in (REFUSED, OUTSIDE_GRANT) for part in states) else 6
+        return 4 if any(part.state in (REFUSED, OUTSIDE_GRANT, OutcomeStatus.BUSY.value) for part in states) else 6
 
     def _opened(self, timeout_s: float | None) -> tuple[Values, dict[str, str]]:
         results, dropped = self._results.open(self._ledger.results(), timeout_s=timeout_s)
@@ -351,7 +351,8 @@ def _page(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, offset: in
     request = asker.request(JobStatus, job_id=job_id, **fields)
     outcome = asker.ask(request, JobsReply, job_rows, nodes=[node_id], timeout_s=None)[node_id]
     if outcome.reply is None:
-        kind = ConflictError if outcome.status in (OutcomeStatus.REFUSED, OutcomeStatus.FAILED) else NoAnswerError
+        refused = (OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.BUSY)
+        kind = ConflictError if outcome.status in refused else NoAnswerError
         raise kind(f"{stream} of {node_id}: {outcome.reason}")
     if not outcome.reply.jobs or outcome.reply.jobs[0].job_id != job_id:
         raise NotFoundError(f"node {node_id} does not know job {job_id}; `fedmon jobs` lists those that nodes know")

@@ -18,7 +18,7 @@ from fedmon.researcher.asking.tables import Row, frame, local_time
 REFUSED, OUTSIDE_GRANT, UNANSWERED = "refused", "outside-grant", "unanswered"
 _SHOWN = (
     OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TOO_OLD, OutcomeStatus.ID_IN_USE,
-    OutcomeStatus.NO_SANDBOX, OutcomeStatus.OUTSIDE_GRANT,
+    OutcomeStatus.NO_SANDBOX, OutcomeStatus.OUTSIDE_GRANT, OutcomeStatus.BUSY,
 )  # fmt: skip
 _MIB = 2**20
 _WHOLE = 1e12
@@ -98,7 +98,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     def state(self) -> str:
         """The state of the job there, such as ``running`` or ``memory-limit``, or why there is none.
 
-        That is ``refused``, ``outside-grant``, ``unanswered``, ``no-sandbox``, or for a node that was not even asked
+        That is ``refused``, ``outside-grant``, ``busy``, ``unanswered``, ``no-sandbox``, or for a node not asked
         ``offline``, ``stale``, ``too-old`` or ``id-in-use``.
         """
         if self.job is not None:

@@ -16,9 +16,9 @@ import typer
 
 from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
 from fedmon.common.ids import checked_id, new_party_id
-from fedmon.common.text import plural, size
+from fedmon.common.text import plural, size, table
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, default_folder, fields, group, verb
+from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, default_folder, fields, group, verb, width
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 if TYPE_CHECKING:
@@ -154,6 +154,48 @@ def status(shell: Shell) -> None:
     document = shell.call("status")
     live = document["live"]
     shell.emit({"running": live is not None, **document}, lambda: fields(dict(_lines(document, live))))
+
+
+@verb(app, "quota")
+def quota(shell: Shell) -> None:
+    """Show what each researcher uses of the quotas.
+
+    The limits are those of [quota] in node.toml. What is refused is counted since the node's start.
+    """
+    shell.show("quota", _quotas)
+
+
+def _quotas(document: Mapping[str, Any]) -> str:
+    most = document["quota"]
+    heads = ["researcher", "requests", "changes", "undecided", "jobs", "kept", "audit", "refused"]
+    allowed = [
+        "allowed",
+        f"{most['requests_per_s']:g}/s",
+        f"{most['changes_per_hour']}/h",
+        most["undecided_plans"],
+        f"{most['jobs_per_day']}/d",
+        size(most["kept_bytes"]),
+        f"{size(most['audit_bytes_per_day'])}/d",
+        "",
+    ]
+    rows = [
+        [
+            each["researcher_id"],
+            "-" if each["requests"] is None else each["requests"],
+            each["changes"],
+            each["undecided_plans"],
+            each["jobs"],
+            size(each["kept_bytes"]),
+            size(each["audit_bytes"]),
+            "-" if each["refused"] is None else sum(each["refused"].values()),
+        ]
+        for each in document["researchers"]
+    ]
+    burst = f"{10 * most['requests_per_s']:g}"
+    note = f"requests: of the {burst} that may come at once, those that were used and have not come back"
+    if not document["running"]:
+        note = "-: not known, because the node is not running"
+    return f"{table(heads, [allowed, *rows], width=width())}\n{note}"
 
 
 @verb(app, "stop")
