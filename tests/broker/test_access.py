@@ -104,7 +104,7 @@ BITS = "0123456789abcdef" * 2
 Running = Production | Cluster
 
 
-def kinds(name: str, *values: str) -> Any:
+def kinds(name: str, *values: object) -> Any:
     """Return parameters that begin with a kind of broker; RabbitMQ starts too slowly for every run of the suite."""
     return pytest.param(name, *values, marks=[pytest.mark.soak, pytest.mark.timeout(600)] if name == "rabbitmq" else [])
 
