@@ -138,7 +138,7 @@ class Party:
                 self._answer = reason
             self._changed.notify_all()
 
-    def _on_subscribe(self, _client: object, _userdata: object, mid: int, reasons: list[Any], _properties: object) -> None:
+    def _on_subscribe(self, _client: object, _userdata: object, mid: int, reasons: Any, _properties: object) -> None:
         if any(reason.is_failure for reason in reasons):
             self._refused.add(mid)
         self._note(mid)

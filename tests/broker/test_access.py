@@ -184,7 +184,11 @@ def test_a_party_writes_what_its_role_allows_and_nothing_else(broker: Running, u
     assert heard == expected | more
 
 
-@pytest.mark.parametrize("filters", [["#"], ["+/#", "general/#"], list(CELLS), []], ids=["all", "wildcards", "by name", "of the role"])
+@pytest.mark.parametrize(
+    "filters",
+    [["#"], ["+/#", "general/#"], list(CELLS), []],
+    ids=["all", "wildcards", "by name", "of the role"],
+)
 @for_each_party
 def test_a_party_hears_what_its_role_allows_and_nothing_else(broker: Running, user: str, filters: list[str]) -> None:
     expected = {topic for topic, (_writers, hearers) in CELLS.items() if user in hearers}

@@ -47,7 +47,8 @@ class Regions:
         self.password_file.touch(mode=0o600)
         self.password_file.write_text(PASSWORD + "\n")
         self.bridge_port = free_port()
-        listener = (FILES / "centre.conf").read_text().replace("listener 8888", f"listener {self.bridge_port} 127.0.0.1")
+        listener = (FILES / "centre.conf").read_text()
+        listener = listener.replace("listener 8888", f"listener {self.bridge_port} 127.0.0.1")
         self.centre = Production(
             folder / "centre", dict.fromkeys(NORTH, Role.NODE) | {"alice": Role.RESEARCHER}, appended=listener
         )
@@ -168,7 +169,8 @@ def test_a_cut_between_regions_costs_no_decision_and_no_sample(regions: Regions,
     assert (record.lost, holes(tmp_path / "store.fedmon"), order.skipped, order.duplicated) == (0, 0, 0, 0)
     of_north = {topic for topic in in_region.topics() if topic.rpartition("/")[2] in NORTH}
     assert {topic.split("/")[1] for topic in of_north} <= {"nodes"}
-    assert {topic.split("/")[1] for topic in in_region.topics()} <= {"nodes", "researcher", "status", "monitoring", "logger"}
+    channels = {topic.split("/")[1] for topic in in_region.topics()}
+    assert channels <= {"nodes", "researcher", "status", "monitoring", "logger"}
     assert "alice" not in {topic.rpartition("/")[2] for topic in in_region.topics() if "/researcher/" in topic}
     assert [topic for topic in at_centre.topics() if topic.startswith("$SYS")] == []
     samples = Counter(payload for topic, payload in at_centre.heard if topic == topics.monitoring("s2"))
