@@ -83,9 +83,7 @@ class Cluster(abc.ABC):
     def observer(self, member: int = 0) -> Party:
         """Return a connection that sees everything and may write everything."""
         client_id = f"{OBSERVER}-{member}"
-        return Party(
-            self.ports[member], client_id=client_id, credentials=(OBSERVER, PASSWORD), ca_file=self.ca_file
-        )
+        return Party(self.ports[member], client_id=client_id, credentials=(OBSERVER, PASSWORD), ca_file=self.ca_file)
 
     def kill(self, member: int) -> None:
         """End a member as a crash would."""
