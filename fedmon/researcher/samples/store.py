@@ -349,14 +349,14 @@ class StoreRefusedError(StorageError):
     """The store answered a request with an error; ``http_status`` is its number."""
 
     def __init__(self, http_status: int, text: str) -> None:
-        token = "; name a file with its token in [store] token_file"
+        proof = "; name a file with its token in [store] token_file"
         address = "; give the URL of VictoriaMetrics, or of a cluster's vminsert and its [store] tenant"
         remedy = {
             3: "; give the URL that it redirects to",
             5: "; look at its disk and its log",
             400: address,
-            401: token,
-            403: token,
+            401: proof,
+            403: proof,
             404: address,
             413: "; let the proxy in front of it take bodies of 8 MiB",
         }

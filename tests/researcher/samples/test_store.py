@@ -80,6 +80,26 @@ def test_all_samples_reach_the_store_beside_the_file(
     assert (record.store.counts.waiting, record.store.counts.dropped, record.store.counts.error) == (0, 0, "")
 
 
+def test_lost_samples_and_absence_are_series_of_the_store(
+    mosquitto: Broker, federate: Open, tmp_path: Path, store: Store
+) -> None:
+    federation = federate()
+    with RecordingNode(mosquitto.port, "a") as node, federation.record(tmp_path / "store.fmr", to=store.url) as record:
+        node.wait(lambda: node.leased)
+        node.sample(1)
+        wait_until(lambda: record.counts.stored == 1)
+        node.sample(3, live=False)
+        node.forget(4)
+        node.sample(1)
+        wait_until(lambda: record.lost == 3)
+        node.say("offline", "stopped by its owner")
+        wait_until(lambda: not federation.nodes().online)
+
+    assert max(store.values('fedmon_samples_lost_total{node="a",stream="host"}').values()) == 3
+    online = store.values('fedmon_node_online{node="a"}')
+    assert online[max(online)] == 0
+
+
 @pytest.mark.parametrize("outage_s", [0.0, LONG_OUTAGE])
 def test_an_outage_of_the_store_costs_no_sample(
     mosquitto: Broker, federate: Open, tmp_path: Path, store: Store, outage_s: float
@@ -200,17 +220,19 @@ def test_certificates_token_and_tenant_come_from_the_settings(
     assert record.store.url == f"{url}/insert/7/prometheus/api/v1/import"
 
 
-def filled(path: Path, count: int = 10) -> Path:
-    """Make a recording with a few samples."""
-    times = [100.0 + seq for seq in range(count)]
-    columns: dict[str, list[float | None]] = {CPU: [0.5] * count}
+def filled(path: Path) -> list[float]:
+    """Make a recording with a few samples, and return their times."""
+    now = int(time.time())
+    times = [float(now - 20 + seq) for seq in range(10)]
+    columns: dict[str, list[float | None]] = {CPU: [0.5] * len(times)}
     with Recording(path) as recording:
         recording.append([Batch(node_id="a", boot=1, stream="host", seq=0, t=times, mono=times, columns=columns)])
-    return path
+    return times
 
 
 def test_refusals_come_with_a_remedy(tmp_path: Path, store: Store) -> None:
-    path = filled(tmp_path / "store.fmr")
+    path = tmp_path / "store.fmr"
+    filled(path)
 
     def refusal(url: str, **settings: Any) -> str:
         push = StorePush(path, import_url(url), StoreSettings(**settings), is_online=dict)
@@ -229,25 +251,24 @@ def test_refusals_come_with_a_remedy(tmp_path: Path, store: Store) -> None:
 def test_a_full_disk_of_the_store_is_said_once_and_costs_no_sample(
     tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = filled(tmp_path / "store.fmr")
+    path = tmp_path / "store.fmr"
+    times = filled(path)
     store.kill()
     store.options = ["-storage.minFreeDiskSpaceBytes=1000000GB"]
     store.start()
     push = StorePush(path, import_url(store.url), StoreSettings(), is_online=dict)
     wait_until(lambda: push.counts.error and store.imports() >= 3)
-    error = push.counts.error
     store.kill()
     store.options = []
     store.start()
     wait_until(lambda: push.counts.sent == 10 and not push.counts.error)
     assert push.stop()
 
-    assert "read-only" in error
-    assert error.endswith("look at its disk and its log")
-    assert [one.getMessage() for one in caplog.records if "samples wait in" in one.getMessage()] == [
-        f"samples wait in {path} and are sent again: {error}"
-    ]
-    assert store.values(CPU) == {1000 * t: 0.5 for t in range(100, 110)}
+    (said,) = [one.getMessage() for one in caplog.records if "samples wait in" in one.getMessage()]
+    assert str(path) in said
+    assert "read-only" in said
+    assert said.endswith("look at its disk and its log")
+    assert store.values(CPU) == {round(1000 * t): 0.5 for t in times}
 
 
 class ClosingStore(ThreadingHTTPServer):
@@ -363,7 +384,7 @@ def test_a_file_without_certificates_and_a_tenant_that_is_none_are_refused(tmp_p
         with pytest.raises(SettingsError, match=rf"ca_file .*{ca_file.name} in \[store\] cannot be used"):
             StorePush(tmp_path / "store.fmr", "https://host", StoreSettings(ca_file=ca_file), is_online=dict)
     for tenant in ("seven", "7/8", "7:"):
-        with pytest.raises(SettingsError, match="tenant"):
+        with pytest.raises(SettingsError, match="STORE_TENANT"):
             load_researcher(None, {**own_environment(tmp_path), "FEDMON_STORE_TENANT": tenant})
     with pytest.raises(InvalidInputError, match="remove one of the two"):
         import_url("https://host:8480/insert/0/prometheus", tenant="7")
