@@ -73,6 +73,7 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("repository", "token_file"): "token",
     ("store", "token_file"): "store-token",
     ("store", "ca_file"): "store-ca.crt",
+    ("store", "tenant"): "7",
 }
 """What a key without a default may look like."""
 _TABLE_EXAMPLES = {"policy": '"breast cancer" = ["researcher-anna"]', "plugins": 'key = "value"'}

@@ -363,6 +363,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Annotated[
         Path | None, Meta(description="Certificates that the store's own must come from; public ones when absent.")
     ] = None
+    tenant: Annotated[
+        Annotated[str, Meta(pattern=r"^[0-9]{1,10}(:[0-9]{1,10})?\Z")] | None,
+        Meta(description="Tenant of a VictoriaMetrics cluster, ACCOUNT or ACCOUNT:PROJECT; absent for a single store."),
+    ] = None
 
     def token(self) -> str | None:
         """Read the token from its file. Raises SettingsError when others could read it too."""
