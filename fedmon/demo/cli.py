@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -25,6 +25,7 @@ from fedmon.broker.engine import BrokerEngine, choose_engine
 from fedmon.broker.errors import BrokerStartError, PortInUseError
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
+from fedmon.common.options import JsonOption
 from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
 from fedmon.common.text import rich_table
 from fedmon.common.wire.messages import PlanDecision
@@ -68,15 +69,9 @@ Update = Callable[[Row, Sequence[Row]], None]
 _INDENT = 4
 _PLAIN_WIDTH = 120
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-
-@app.command("demo", epilog="Exit codes: 0 every step worked, 1 a step failed, 2 wrong use.")
 def demo(
-    keep: bool = typer.Option(
-        False, "--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect."
-    ),
-    json: bool = typer.Option(False, "--json", help="Print one JSON document instead of the story."),
+    keep: Annotated[bool, typer.Option("--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Start a broker and three hospitals on this machine, and walk through what a researcher does with them."""
     screen = DemoScreen(quiet=json)

@@ -22,6 +22,7 @@ import typer
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConnectionFailedError, FedmonError, SettingsError
 from fedmon.common.log import escape_control
+from fedmon.common.options import BrokerOption, JsonOption, SettingsOption, TimeoutOption
 from fedmon.common.settings import BrokerSettings, ResearcherSettings, broker_from_url, sources
 from fedmon.common.wire import topics
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
@@ -45,16 +46,12 @@ RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this par
 CLOCK_TOLERANCE_S = 5.0
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-
-@app.command(epilog="Exit codes: 0 nothing failed, 1 a check failed, 2 wrong use.")
 def doctor(
-    broker: Annotated[str | None, typer.Option("--broker", "-b", metavar="URL", help="Look at this broker.")] = None,
-    settings: Annotated[Path | None, typer.Option(help="Settings file (default: the usual one).")] = None,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
     directory: Annotated[Path | None, typer.Option("--dir", "-d", help="Look at the node of this folder.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for each answer.")] = 5.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    timeout: TimeoutOption = 5.0,
+    json: JsonOption = False,
 ) -> None:
     """Check settings, broker, rights, delivery, nodes, clocks and repository, and say what to do about each failure."""
     checks: list[Check] = []

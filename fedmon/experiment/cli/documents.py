@@ -14,19 +14,16 @@ from msgspec.structs import replace
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
+from fedmon.common.options import BrokerOption, IdOption, JsonOption, SettingsOption
 from fedmon.experiment.check import document as checking
 from fedmon.experiment.check.diagram import Diagram, content_of, picture_of
 from fedmon.experiment.check.status import as_reached
 from fedmon.experiment.journal import Follower
 from fedmon.report.diagram import KINDS
 from fedmon.report.extra import report_extra
-from fedmon.researcher.cli.shell import BrokerOption, IdOption, JsonOption, SettingsOption, emit
+from fedmon.researcher.cli.shell import emit
 from fedmon.researcher.federation import Federation
 
-EPILOG = (
-    "Exit codes: 0 all is well, 1 a critical failure, 2 wrong use or an impossible plan, 3 not found, "
-    "4 another process has the run, 5 no connection, 6 not over in time."
-)
 IMPOSSIBLE = 2
 _FORMATS = (*KINDS, "dot", "mmd")
 

@@ -19,6 +19,7 @@ import typer
 from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
+from fedmon.common.options import JsonOption
 from fedmon.common.text import joined, moment, plural, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.check.diagram import COLOURS, content_of, picture_of
@@ -33,7 +34,7 @@ from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table
 from fedmon.report.extra import report_extra
-from fedmon.researcher.cli.shell import JsonOption, emit
+from fedmon.researcher.cli.shell import emit
 
 MAX_CURVES, MAX_POINTS, MAX_FILES = 20, 500, 2000
 MAX_BARS = 200

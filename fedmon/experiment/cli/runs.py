@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
+from fedmon.common.options import BrokerOption, ForOption, IdOption, JsonOption, LinesOption, SettingsOption
 from fedmon.common.text import duration, joined, moment, table
 from fedmon.experiment.check.document import check
 from fedmon.experiment.check.graph import ImpossiblePlanError
@@ -33,15 +34,7 @@ from fedmon.experiment.journal import DOCUMENT, Follower
 from fedmon.experiment.natures import lasts, natures
 from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.cli.shell import (
-    NO_ANSWER,
-    BrokerOption,
-    IdOption,
-    JsonOption,
-    LinesOption,
-    SettingsOption,
-    emit,
-)
+from fedmon.researcher.cli.shell import NO_ANSWER, emit
 
 _LOOK_S = 0.25
 INTERRUPTED = 130
@@ -55,9 +48,6 @@ _RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
 
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until all is released (default: no limit).")
-]
-ForOption = Annotated[
-    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to follow it (default: until it is over).")
 ]
 KeepOption = Annotated[bool, typer.Option("--keep", help="When it is over, release nothing until Ctrl-C.")]
 
@@ -137,9 +127,9 @@ def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
         _print(followed(follower, time.time()), as_json=json)
 
 
-def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption = False) -> None:
+def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption = False) -> None:
     """Follow a run of another process until it is over."""
-    deadline = Deadline(10**9 if timeout is None else timeout)
+    deadline = Deadline(10**9 if seconds is None else seconds)
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
         changes = _Changes(as_json=json)
