@@ -75,7 +75,7 @@ TREE: Mapping[str, Mapping[str, Verb]] = {
                 "watch": Verb("Follow a run of another process.", "fedmon.experiment.cli.runs:watch"),
                 "reconnect": Verb("Resume a run whose process died.", "fedmon.experiment.cli.runs:reconnect"),
                 "graph": Verb("Draw an experiment.", "fedmon.experiment.cli.documents:graph"),
-                "report": Verb("Report on a run.", "fedmon.experiment.cli.reports:report"),
+                "report": Verb("Report on a run.", "fedmon.experiment.cli.documents:report"),
             },
         ),
     },

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json as json_text
+import shlex
 import signal
 import sys
 import tempfile
@@ -21,26 +22,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from fedmon.broker.engine import BrokerEngine, choose_engine
-from fedmon.broker.errors import BrokerStartError, PortInUseError
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.common.options import JsonOption
-from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
 from fedmon.common.text import rich_table
-from fedmon.common.wire.messages import PlanDecision
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.plan import parcels
-from fedmon.researcher.asking.outcome import Outcomes
-from fedmon.researcher.cli.readings import Latest, WatchState
-from fedmon.researcher.cli.screen import HOST
-from fedmon.researcher.federation import Federation
-from fedmon.researcher.roster import Node, NodeState
-from fedmon.researcher.runs.handle import RunHandle
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from rich.table import Table
+
+    from fedmon.broker.engine import BrokerEngine
+    from fedmon.common.wire.messages import PlanDecision
+    from fedmon.researcher.asking.outcome import Outcomes
+    from fedmon.researcher.federation import Federation
+    from fedmon.researcher.roster import Node, NodeState
+    from fedmon.researcher.runs.handle import RunHandle
 
 RESEARCHER = "demo-researcher"
 USUAL_PORT = 1883
@@ -74,6 +72,9 @@ def demo(
     json: JsonOption = False,
 ) -> None:
     """Start a broker and three hospitals on this machine, and walk through what a researcher does with them."""
+    from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
+    from fedmon.researcher.federation import Federation
+
     screen = DemoScreen(quiet=json)
     document: dict[str, Any] = {"ok": False, "timings_s": {}}
     started = time.monotonic()
@@ -110,6 +111,9 @@ def demo(
 
 def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:
     """Start a broker on a free port; one that stays on the usual port, where that is free, so that verbs find it."""
+    from fedmon.broker.engine import choose_engine
+    from fedmon.broker.errors import BrokerStartError, PortInUseError
+
     engine = choose_engine("auto")
     if keep:
         with contextlib.suppress(PortInUseError, BrokerStartError):
@@ -227,6 +231,8 @@ class Story:
     # --- the steps -------------------------------------------------------------------------------------------------
 
     def _online(self) -> None:
+        from fedmon.researcher.roster import NodeState
+
         self._screen.step(1, STEPS, "Who is online?")
         started = time.monotonic()
         self._wait(lambda: self._are(NodeState.ONLINE, *NODES), 15.0, "the three nodes did not come online")
@@ -307,15 +313,20 @@ class Story:
 
     def _decide(self, node_id: str, sha256: str) -> None:
         """Let an owner look, then decide: two processes of the owner's command line."""
-        self._screen.command(f"fedmon node plan show {sha256[:8]} --dir {node_id}")
-        shown = self._hospitals.owner(node_id, "plan", "show", sha256)
+        shown = self._typed(node_id, "plan", "show", sha256[:8])
         if "LogisticRegression" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
-        note = "sums only"
-        self._screen.command(f"fedmon node plan approve {sha256[:8]} --note '{note}' --dir {node_id}")
-        self._hospitals.owner(node_id, "plan", "approve", sha256, "--note", note)
+        self._typed(node_id, "plan", "approve", sha256[:8], "--yes", "--note", "sums only")
+
+    def _typed(self, node_id: str, *words: str) -> dict[str, Any]:
+        """Print a command of an owner as it runs, and run it."""
+        self._screen.command(shlex.join(["fedmon", "node", *words, "--dir", str(self._hospitals.dir_of(node_id))]))
+        return self._hospitals.owner(node_id, *words)
 
     def _watch(self) -> None:
+        from fedmon.researcher.cli.readings import Latest, WatchState
+        from fedmon.researcher.cli.screen import HOST
+
         self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")
         state = WatchState()
         deadline = Deadline(WATCH_S)
@@ -340,6 +351,8 @@ class Story:
         self.document["metrics"] = {"samples": counts, "lost": lost, "newest": newest_of}
 
     def _loss(self) -> None:
+        from fedmon.researcher.roster import NodeState
+
         self._screen.step(6, STEPS, f"The process of {VICTIM} is killed")
         started = time.monotonic()
         self._hospitals.kill(VICTIM)
@@ -354,6 +367,8 @@ class Story:
         self.document["offline"] = {"node_id": VICTIM, "reason": node.reason, "seen_after_s": round(took_s, 4)}
 
     def _return(self) -> None:
+        from fedmon.researcher.roster import NodeState
+
         self._screen.step(7, STEPS, f"{VICTIM} comes back")
         started = time.monotonic()
         self._hospitals.start(VICTIM)

@@ -1,11 +1,11 @@
-"""`fedmon experiment check` and `graph`: an experiment planned and drawn without running it."""
+"""`fedmon experiment check`, `graph` and `report`: an experiment before it runs, and after."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -15,17 +15,14 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, IdOption, JsonOption, SettingsOption
-from fedmon.experiment.check import document as checking
-from fedmon.experiment.check.diagram import Diagram, content_of, picture_of
-from fedmon.experiment.check.status import as_reached
-from fedmon.experiment.journal import Follower
-from fedmon.report.diagram import KINDS
-from fedmon.report.extra import report_extra
 from fedmon.researcher.cli.shell import emit
-from fedmon.researcher.federation import Federation
+
+if TYPE_CHECKING:
+    from fedmon.experiment.check.diagram import Diagram
+    from fedmon.researcher.federation import Federation
 
 IMPOSSIBLE = 2
-_FORMATS = (*KINDS, "dot", "mmd")
+_FORMATS = ("png", "svg", "dot", "mmd")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment as .toml or .xml.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, with its journal.")]
@@ -38,6 +35,8 @@ def connected(
     broker: str | None, settings: Path | None, researcher: str | None
 ) -> AbstractContextManager[Federation | None]:
     """Return the federation that options name; without options None, for one that is opened when it is needed."""
+    from fedmon.researcher.federation import Federation
+
     if broker is None and settings is None and researcher is None:
         return nullcontext()
     return Federation(broker, settings=settings, researcher_id=researcher)
@@ -56,6 +55,8 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Plan an experiment without running it: the order of steps, and each problem with its place."""
+    from fedmon.experiment.check import document as checking
+
     with connected(broker, settings, researcher) if ask else nullcontext() as federation:
         found = checking.check(file, wait_all_ready=not each, asks=ask, federation=federation)
     plan, names = found.plan, found.plan.names
@@ -98,6 +99,9 @@ def graph(
     json: JsonOption = False,
 ) -> None:
     """Draw an experiment: its resources in the colours of their states, its conditions as arrows."""
+    from fedmon.experiment.check.diagram import content_of
+    from fedmon.report.extra import report_extra
+
     kind = format or (output.suffix.lstrip(".").lower() if output is not None else "") or "png"
     if kind not in _FORMATS:
         raise InvalidInputError(
@@ -120,8 +124,25 @@ def graph(
     emit(document, text=escape_control(f"written: {path}"), as_json=json)
 
 
+def report(
+    run_dir: RunArgument,
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page, such as run.html.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Report on a run: states and times, failures, metrics, energy and traces."""
+    from fedmon.experiment.cli.reports import report_run
+
+    report_run(run_dir, output=output, as_json=json)
+
+
 def _pictured(what: Path) -> tuple[str, Diagram]:
     """Return the name of an experiment, and its diagram."""
+    from fedmon.experiment.check import document as checking
+    from fedmon.experiment.check.diagram import picture_of
+    from fedmon.experiment.check.status import as_reached
+    from fedmon.experiment.journal import Follower
+
     if what.is_dir():
         with Follower(what) as follower:
             follower.look()

@@ -11,7 +11,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -19,13 +19,12 @@ import typer
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption
-from fedmon.common.plan_source import PlanSource, load_source
-from fedmon.common.settings.values import RunsSettings
-from fedmon.common.wire.runs import JobState, RunLimits
-from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits, Logged, Reported
-from fedmon.node.runs.sandbox.interpreter import look_at
 from fedmon.plan import parcels
 from fedmon.plan.values import arguments_of, spelled
+
+if TYPE_CHECKING:
+    from fedmon.common.plan_source import PlanSource
+    from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits, Logged, Reported
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 _LOOK_S = 0.5
@@ -57,6 +56,12 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Run a plan here as a node would, and show its reports, logs and result; its output goes to stderr."""
+    from fedmon.common.plan_source import load_source
+    from fedmon.common.settings.values import RunsSettings
+    from fedmon.common.wire.runs import RunLimits
+    from fedmon.node.runs.folder import JobOrder, Limits
+    from fedmon.node.runs.sandbox.interpreter import look_at
+
     source = load_source(file)
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()
@@ -114,6 +119,8 @@ def _tried(
 
 def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | Logged]:
     """Yield reports and logs until the job is over, and print its output; ``news`` is set by pokes."""
+    from fedmon.node.runs.folder import Logged, Reported
+
     offset = 0
     printed = {folder.stdout: 0, folder.stderr: 0}
     is_over = False
@@ -141,6 +148,8 @@ def _line(text: str) -> None:
 
 
 def _as_line(event: Reported | Logged) -> str:
+    from fedmon.node.runs.folder import Logged
+
     if isinstance(event, Logged):
         return f"log      {event.level} {event.message}"
     step = "" if event.step is None else f"step {event.step}  "
@@ -171,6 +180,9 @@ def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> I
 def _document(
     source: PlanSource, order: JobOrder, why: str, events: list[Reported | Logged], ending: Ending, result: bytes
 ) -> dict[str, Any]:
+    from fedmon.common.wire.runs import JobState
+    from fedmon.node.runs.folder import Logged, Reported
+
     found = ending.result_format and {
         "format": ending.result_format,
         "size_bytes": ending.result_bytes,
@@ -200,6 +212,7 @@ def _document(
 def dataset_at(path: Path) -> GivenDataset:
     """Return a table, or another file or folder, as a plan gets its dataset. Raises InvalidInputError."""
     from fedmon.node.registers.dataset_source import measure
+    from fedmon.node.runs.folder import GivenDataset
 
     place = path.expanduser().resolve()
     data_type = "csv" if place.suffix.lower() in _TABLE_SUFFIXES and not place.is_dir() else "default"
