@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedmon.common.wire.messages import PlanDecision
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.federation import Federation
-    from fedmon.researcher.roster import Node, NodeState
+    from fedmon.researcher.roster import Node
     from fedmon.researcher.runs.handle import RunHandle
 
 RESEARCHER = "demo-researcher"
@@ -231,11 +231,9 @@ class Story:
     # --- the steps -------------------------------------------------------------------------------------------------
 
     def _online(self) -> None:
-        from fedmon.researcher.roster import NodeState
-
         self._screen.step(1, STEPS, "Who is online?")
         started = time.monotonic()
-        self._wait(lambda: self._are(NodeState.ONLINE, *NODES), 15.0, "the three nodes did not come online")
+        self._wait(lambda: self._are("online", *NODES), 15.0, "the three nodes did not come online")
         self._time("all_nodes_online", time.monotonic() - started)
         nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
         pings = self._answered(self._fed.ping(), "ping")
@@ -351,12 +349,10 @@ class Story:
         self.document["metrics"] = {"samples": counts, "lost": lost, "newest": newest_of}
 
     def _loss(self) -> None:
-        from fedmon.researcher.roster import NodeState
-
         self._screen.step(6, STEPS, f"The process of {VICTIM} is killed")
         started = time.monotonic()
         self._hospitals.kill(VICTIM)
-        self._wait(lambda: self._are(NodeState.OFFLINE, VICTIM), 10.0, f"{VICTIM} was not seen going offline")
+        self._wait(lambda: self._are("offline", VICTIM), 10.0, f"{VICTIM} was not seen going offline")
         node, took_s = self._fed.nodes()[VICTIM], time.monotonic() - started
         self._time("offline_seen", took_s)
         self._screen.table(
@@ -367,12 +363,10 @@ class Story:
         self.document["offline"] = {"node_id": VICTIM, "reason": node.reason, "seen_after_s": round(took_s, 4)}
 
     def _return(self) -> None:
-        from fedmon.researcher.roster import NodeState
-
         self._screen.step(7, STEPS, f"{VICTIM} comes back")
         started = time.monotonic()
         self._hospitals.start(VICTIM)
-        self._wait(lambda: self._are(NodeState.ONLINE, VICTIM), 15.0, f"{VICTIM} did not come back online")
+        self._wait(lambda: self._are("online", VICTIM), 15.0, f"{VICTIM} did not come back online")
         self._time("back_online", time.monotonic() - started)
         answered = self._answered(self._fed.ping(), "ping")
         self._screen.note(f"online again after {time.monotonic() - started:.1f} s; {len(answered)} of 3 answer a ping")
@@ -424,10 +418,10 @@ class Story:
             self._decisions[decision.node_id] = (decision, time.monotonic())
             self._changed.notify_all()
 
-    def _are(self, state: NodeState, *node_ids: str) -> bool:
+    def _are(self, state: str, *node_ids: str) -> bool:
         # Not from the callback, which hears nothing of what was known before it was registered.
         known = self._fed.nodes()
-        return all(node_id in known and known[node_id].state is state for node_id in node_ids)
+        return all(node_id in known and known[node_id].state.value == state for node_id in node_ids)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = Deadline(timeout_s)
