@@ -15,8 +15,9 @@ from fedmon.common.errors import NotFoundError
 from fedmon.common.ids import chosen, made_at
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
+from fedmon.plan.parcels import read_inputs
 from fedmon.plan.values import arguments_of
-from fedmon.researcher.cli.run_values import read_inputs, save, shown, sketched
+from fedmon.researcher.cli.run_values import save, shown, sketched
 from fedmon.researcher.cli.shell import (
     NO_ANSWER,
     emit,
