@@ -67,8 +67,14 @@ Update = Callable[[Row, Sequence[Row]], None]
 _INDENT = 4
 _PLAIN_WIDTH = 120
 
+
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect.")] = False,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect."
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Start a broker and three hospitals on this machine, and walk through what a researcher does with them."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption
 from fedmon.plan import parcels

@@ -56,4 +56,3 @@ def sketched(value: Any) -> str:
         few = value.size <= 8 and value.dtype.kind != "c"
         return f"array{list(value.shape)} of {value.dtype}" + (f" {value.tolist()}" if few else "")
     return json.dumps(value)
-

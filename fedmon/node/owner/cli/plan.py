@@ -70,7 +70,10 @@ def show(shell: Shell, plan: Which = None) -> None:
 
 @verb(app, "diff")
 def diff(shell: Shell, plan: Which = None) -> None:
-    """Compare a plan with the one of its name approved last; like diff(1), it ends with 1 if they differ."""
+    """Compare a plan with the one of its name approved last.
+
+    Like diff(1), it ends with 1 if they differ.
+    """
     result = shell.show("plan-diff", _difference, plan=_named(plan, shell))
     raise typer.Exit(0 if result["same"] else 1)
 
