@@ -9,6 +9,7 @@ Sources: APPNOTE.TXT 6.3.10 of PKWARE, sections 4.3 to 4.5; numpy.lib.format, ve
 
 from __future__ import annotations
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.plan.values import (
     MAX_ARRAYS,
     MAX_DEPTH,
@@ -22,11 +23,14 @@ from fedmon.plan.values import (
     spelled,
 )
 
-__all__ = ["InvalidValuesError", "Packed", "TooLargeError", "archive", "check", "contents", "pack", "unpack"]
+__all__ = [
+    "InvalidValuesError", "Packed", "TooLargeError", "archive", "check", "contents", "pack", "read_inputs", "unpack",
+]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from typing import Any, Literal
 
     import numpy.typing as npt
@@ -109,6 +113,31 @@ def check(
     if len(buffer) > max_bytes:
         raise InvalidValuesError(f"{len(buffer)} bytes, more than {max_bytes}")
     return contents(parcel_format, memoryview(buffer))
+
+
+def read_inputs(path: Path) -> dict[str, Any]:
+    """Return the values in a file: a JSON object, a file of ours, or any ``.npz`` of plain arrays.
+
+    Raises InvalidInputError naming the file.
+    """
+    import zipfile
+
+    try:
+        content = path.expanduser().read_bytes()
+        if content[:2] != b"PK":
+            return read_object(memoryview(content))
+        try:
+            check("npz", content, len(content))
+            return unpack("npz", content)
+        except InvalidValuesError:
+            import io
+
+            import numpy as np
+
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+    except (ImportError, OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InvalidInputError(f"{path} holds no inputs: {error}") from None
 
 
 def contents(parcel_format: str, view: memoryview) -> tuple[dict[str, Any], list[PlacedArray]]:

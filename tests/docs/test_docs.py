@@ -33,7 +33,8 @@ def test_the_architecture_page_names_the_files_that_matter() -> None:
 
 
 def test_the_page_of_commands_says_what_their_help_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.docs.commands import SCREEN, commands, sections
+    from fedmon.completion import commands
+    from tests.docs.commands import SCREEN, sections
 
     for name, value in SCREEN.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""The researcher's verbs in a shell; each is a separate instance, beside an open notebook of the same researcher."""
+"""The researcher's verbs that look at nodes, ask for approval and measure."""
 
 from __future__ import annotations
 
@@ -16,176 +16,145 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.log import escape_control
-from fedmon.common.metrics.table import format_value
-from fedmon.common.text import plural
-from fedmon.researcher.asking.outcome import Outcomes
-from fedmon.researcher.cli.readings import WatchState
-from fedmon.researcher.cli.screen import GROUPS, Group, compose, rich_screen
-from fedmon.researcher.cli.shell import (
-    EPILOG,
-    BrokerOption,
+from fedmon.common.options import (
     ForOption,
-    IdOption,
     IntervalOption,
     JsonOption,
     LinesOption,
     MetricsOption,
     NodesOption,
-    SettingsOption,
-    TimeoutOption,
+)
+from fedmon.common.text import plural, size
+from fedmon.researcher.cli.shell import (
     emit,
     emit_line,
     exit_code,
     federated,
     no_sample,
-    opened,
     outcomes_document,
 )
-from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.watch import LiveSample, Watch
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedmon.researcher.asking.outcome import Outcomes
+    from fedmon.researcher.cli.readings import WatchState
+    from fedmon.researcher.cli.screen import Group
+    from fedmon.researcher.federation import Federation
     from fedmon.researcher.samples.record import Record
     from fedmon.researcher.samples.store import StoreCounts
+    from fedmon.researcher.samples.watch import LiveSample, Watch
 
 SHOW_EVERY_S = 1.0
 REDRAW_S = 0.25
+METRICS_PORT = 9464
+"""Source: OpenTelemetry's default port of a Prometheus exporter."""
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
-nodes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, epilog=EPILOG)
-app.add_typer(nodes_app, name="nodes")
+PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A Python file with a training plan.")]
 
 
-@nodes_app.callback()
-def nodes(
-    context: typer.Context,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
-    timeout: TimeoutOption = 5.0,
-    json: JsonOption = False,
-) -> None:
+@federated()
+def nodes(federation: Federation, *, json: JsonOption = False) -> None:
     """Show which nodes are there, since when, when they were last seen, and why one is not."""
-    if context.invoked_subcommand is not None:
-        context.obj = (broker, settings, researcher, timeout)
-        return
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         found = federation.nodes()
-        emit(
-            {
-                "broker": federation.settings.broker.url,
-                "researcher_id": federation.researcher_id,
-                "nodes": [node for _, node in sorted(found.items())],
-                "explanation": found.explanation(),
-            },
-            text=found,
-            as_json=json,
-        )
+        document = {
+            "broker": federation.settings.broker.url,
+            "researcher_id": federation.researcher_id,
+            "nodes": [node for _, node in sorted(found.items())],
+            "explanation": found.explanation(),
+        }
+        emit(document, text=found, as_json=json)
 
 
-@nodes_app.command("forget", epilog=EPILOG)
+@federated()
 def forget(
-    context: typer.Context,
+    federation: Federation,
+    *,
     node_id: Annotated[str, typer.Argument(help="The id of a node that is gone for good.")],
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
     timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Clear what the broker retains of a node that is gone for good, or hide it here where we may not."""
-    before = context.obj
-    with opened(
-        broker or before[0], settings or before[1], researcher or before[2], timeout or before[3]
-    ) as federation:
+    del timeout  # the federation has it
+    with federation:
         federation.nodes()
         forgotten = federation.forget(node_id)
         emit({"forgotten": forgotten}, text=str(forgotten), as_json=json)
 
 
-@app.command(epilog=EPILOG)
 @federated()
-def ping(
-    federation: Federation,
-    *,
-    node: NodesOption = None,
-    json: JsonOption = False,
-) -> None:
+def ping(federation: Federation, *, node: NodesOption = None, json: JsonOption = False) -> None:
     """Ask nodes for a sign of life."""
     with federation:
         _finish(federation, federation.ping(nodes=node), named=node, as_json=json)
 
 
-@app.command("list", epilog=EPILOG)
 @federated()
-def list_datasets(
+def datasets(
     federation: Federation,
     *,
+    tags: Annotated[list[str] | None, typer.Argument(help="Only datasets that carry all of these tags.")] = None,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the datasets that nodes offer to you."""
+    """List the datasets that nodes offer to you, or find those with certain tags."""
     with federation:
-        _finish(federation, federation.datasets(nodes=node), named=node, as_json=json)
+        found: Outcomes[Any] = federation.search(tags, nodes=node) if tags else federation.datasets(nodes=node)
+        _finish(federation, found, named=node, as_json=json)
 
 
-@app.command(epilog=EPILOG)
+@federated(asks=False)
+def whoami(federation: Federation, *, json: JsonOption = False) -> None:
+    """Show your researcher id, which owners allow by name, and the broker and folder that you use.
+
+    A new id is made once, of your user name, this host and 4 random characters, and kept in the folder.
+    """
+    who, settings = federation.researcher_id, federation.settings
+    document = {"researcher_id": who, "broker": settings.broker.url, "folder": str(settings.folder)}
+    text = f"{who}\nbroker  {settings.broker.url}\nfolder  {settings.folder}"
+    emit(document, text=text, more=f"owners allow you with: fedmon node policy allow {who}", as_json=json)
+
+
 @federated()
-def search(
+def request(
     federation: Federation,
     *,
-    tags: Annotated[list[str], typer.Argument(help="Tags that a dataset must all carry.")],
-    node: NodesOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Find datasets by their tags; several tags must all be there."""
-    with federation:
-        _finish(federation, federation.search(tags, nodes=node), named=node, as_json=json)
-
-
-@app.command(epilog=EPILOG)
-@federated()
-def approve(
-    federation: Federation,
-    *,
-    plan: Annotated[Path, typer.Argument(help="A Python file with a training plan.")],
+    plan: PlanArgument,
     description: Annotated[str, typer.Option(help="What it is for, for the owners to read.")] = "",
     dataset: Annotated[
         list[str] | None,
         typer.Option("--dataset", help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),
     ] = None,
     purpose: Annotated[str, typer.Option(help="Why you ask, for the owners to read.")] = "",
-    status: Annotated[
-        bool, typer.Option("--status", help="Do not ask; tell how the plan stands, and your grants.")
-    ] = False,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask owners to approve a training plan, or with --status where it stands; they decide in their own time."""
+    """Ask owners to approve a training plan; they decide in their own time."""
     with federation:
-        outcomes: Outcomes[Any]
-        if status:
-            outcomes = federation.plan_status(plan, nodes=node)
-        else:
-            outcomes = federation.approve(plan, description=description, datasets=dataset, purpose=purpose, nodes=node)
+        outcomes = federation.approve(plan, description=description, datasets=dataset, purpose=purpose, nodes=node)
         _finish(federation, outcomes, named=node, as_json=json)
 
 
-@app.command(epilog=EPILOG)
+@federated()
+def status(federation: Federation, *, plan: PlanArgument, node: NodesOption = None, json: JsonOption = False) -> None:
+    """Show where a training plan stands at each node, and your grants."""
+    with federation:
+        _finish(federation, federation.plan_status(plan, nodes=node), named=node, as_json=json)
+
+
 @federated(asks=False)
 def logs(
     federation: Federation,
     *,
     node: NodesOption = None,
     level: Annotated[str, typer.Option(help="The lowest level to show.")] = "WARNING",
-    timeout: ForOption = None,
+    seconds: ForOption = None,
     json: LinesOption = False,
 ) -> None:
     """Follow what nodes log, as far as their owners let it leave."""
     records: queue.Queue[Any] = queue.Queue(10_000)
-    deadline = Deadline(timeout)
+    deadline = Deadline(seconds)
     with (
         federation,
         federation.logs(records.put_nowait, nodes=node, level=level.upper()),
@@ -202,7 +171,6 @@ def logs(
             return
 
 
-@app.command(epilog=EPILOG)
 @federated(asks=False)
 def record(
     federation: Federation,
@@ -216,9 +184,7 @@ def record(
     metric: MetricsOption = None,
     interval: IntervalOption = None,
     history: Annotated[float, typer.Option(min=0, help="Seconds of history to fetch from new nodes.")] = 3600.0,
-    seconds: Annotated[
-        float | None, typer.Option("--for", min=0.1, help="Seconds to run (default: until Ctrl-C).")
-    ] = None,
+    seconds: ForOption = None,
     json: LinesOption = False,
 ) -> None:
     """Keep every sample in a recording, in order and without gaps; missed samples are requested again."""
@@ -254,7 +220,6 @@ def record(
             raise no_sample(recording, federation)
 
 
-@app.command(epilog=EPILOG)
 @federated(asks=False)
 def watch(
     federation: Federation,
@@ -262,7 +227,7 @@ def watch(
     node: NodesOption = None,
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", "-g", help=f"Only these groups: {', '.join(GROUPS)}; may be given several times."),
+        typer.Option("--group", "-g", help="Only this group: host, jobs, energy, gpu or user; repeatable."),
     ] = None,
     interval: IntervalOption = None,
     metric: MetricsOption = None,
@@ -271,27 +236,48 @@ def watch(
         bool, typer.Option("--absent", help="At the end, list all that is not measured, and why.")
     ] = False,
     count: Annotated[int | None, typer.Option(min=1, help="End after this many samples.")] = None,
-    timeout: ForOption = None,
+    seconds: ForOption = None,
     json: LinesOption = False,
 ) -> None:
     """Watch live metrics: tables on a terminal, with --json one document a sample."""
+    from fedmon.researcher.cli.readings import WatchState
+
     groups = _chosen(group)
     with (
         federation,
         federation.monitor(nodes=node, interval_s=interval, metrics=metric) as watching,
     ):
         if json:
-            for _ in _take(watching, lambda sample: emit_line(sample, text="", as_json=True), timeout, count):
+            for _ in _take(watching, lambda sample: emit_line(sample, text="", as_json=True), seconds, count):
                 pass
         else:
             state = WatchState()
-            taken = _take(watching, state.take, timeout, count)
+            taken = _take(watching, state.take, seconds, count)
             _draw(taken, lambda console: _screen(console, watching, state, groups, worst_first=sort == "worst"))
             if absent:
                 for one in state.absent(_capabilities(watching)):
                     typer.echo(f"{one.metric} on {', '.join(one.nodes)}: {one.reason}")
         if not watching.delivered:
             raise no_sample(watching, federation)
+
+
+@federated(asks=False)
+def serve(
+    federation: Federation,
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = METRICS_PORT,
+    node: NodesOption = None,
+    metric: MetricsOption = None,
+    interval: IntervalOption = None,
+    seconds: ForOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Serve the newest values of all nodes as OpenMetrics; a node that falls silent disappears."""
+    from fedmon.researcher.cli.metrics import serve_newest
+
+    choice = {"nodes": node, "metrics": metric, "interval_s": interval}
+    serve_newest(federation, choice, host=host, port=port, seconds=seconds, as_json=json)
 
 
 def _finish(federation: Federation, outcomes: Outcomes[Any], *, named: Sequence[str] | None, as_json: bool) -> None:
@@ -312,9 +298,8 @@ def _record_document(recording: Record) -> dict[str, Any]:
 
 def _line(recording: Record) -> str:
     counts = recording.counts
-    size = format_value("host_memory_total_bytes", float(counts.size_bytes))
     stored = f"{counts.stored} samples, {plural(counts.nodes, 'node')}, {counts.late} late"
-    line = f"{stored}, {counts.lost} lost, {counts.pending} pending, {size}"
+    line = f"{stored}, {counts.lost} lost, {counts.pending} pending, {size(counts.size_bytes)}"
     return line if recording.store is None else f"{line}; {_store_line(recording.store.counts)}"
 
 
@@ -336,6 +321,8 @@ def _summary(recording: Record) -> str:
 
 
 def _chosen(names: list[str] | None) -> list[Group]:
+    from fedmon.researcher.cli.screen import GROUPS
+
     unknown = [name for name in names or () if name not in GROUPS]
     if unknown:
         raise InvalidInputError(f"--group {unknown[0]!r} is not one of {', '.join(GROUPS)}")
@@ -343,10 +330,10 @@ def _chosen(names: list[str] | None) -> list[Group]:
 
 
 def _take(
-    watching: Watch, take: Callable[[LiveSample], object], timeout: float | None, count: int | None
+    watching: Watch, take: Callable[[LiveSample], object], seconds: float | None, count: int | None
 ) -> Iterator[None]:
     """Take samples until there are enough, the time is over, or Ctrl-C; yields a few times a second at least."""
-    deadline, left = Deadline(timeout), count
+    deadline, left = Deadline(seconds), count
     try:
         while not deadline.passed() and left != 0:
             sample = watching.next(timeout_s=min(REDRAW_S, deadline.left_s()))
@@ -380,6 +367,8 @@ def _draw(taken: Iterator[None], screen: Callable[[Console], Any]) -> None:
 
 
 def _screen(console: Console, watching: Watch, state: WatchState, groups: list[Group], *, worst_first: bool) -> Any:
+    from fedmon.researcher.cli.screen import compose, rich_screen
+
     return rich_screen(
         compose(
             state,

@@ -16,7 +16,7 @@ from fedmon.common.ids import MIN_PREFIX, chosen
 from fedmon.common.text import one_line, plural, table
 from fedmon.common.wire.grants import ReleaseMode, rule_text
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, ago, fields, folded, group, seconds, verb, width
+from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, folded, group, seconds, verb, width
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(
@@ -24,7 +24,6 @@ requests = group(
     "List plans and refused researchers that wait for you, and decide.",
     no_args_is_help=False,
     invoke_without_command=True,
-    epilog=EXIT_CODES,
 )
 
 Which = Annotated[
@@ -72,9 +71,12 @@ def show(shell: Shell, plan: Which = None) -> None:
     )
 
 
-@verb(app, "diff", epilog=f"{EXIT_CODES} Like diff(1), it ends with 1 when the plans differ.")
+@verb(app, "diff")
 def diff(shell: Shell, plan: Which = None) -> None:
-    """Compare a plan with the one of its name approved last."""
+    """Compare a plan with the one of its name approved last.
+
+    Like diff(1), it ends with 1 if they differ.
+    """
     result = shell.show("plan-diff", _difference, plan=_named(plan, shell))
     raise typer.Exit(0 if result["same"] else 1)
 

@@ -12,14 +12,13 @@ import typer
 
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.text import one_line, shorten, size, table
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, ago, fields, group, verb, width
+from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, verb, width
 
 app = group(
     "results",
     "Look at results that wait for you, and release or withhold them.",
     no_args_is_help=False,
     invoke_without_command=True,
-    epilog=EXIT_CODES,
 )
 
 Job = Annotated[
