@@ -220,7 +220,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``sandbox`` is the level in force, null as long as it is not known. ``scalars`` is how many there were so far.
     ``exit_code`` is negative for a signal, null where no process of the plan ended by itself. ``group`` is the training
-    that the run is a round of.
+    that the run is a round of, ``label`` the name that its researcher gave it.
     """
 
     job_id: Id
@@ -228,6 +228,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     sha256: Sha256
     name: ShortText = ""
+    label: ShortText = ""
     group: ShortText = ""
     dataset_id: str | None = None
     sandbox: Level | None = None
@@ -248,6 +249,7 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
     """Run the approved plan with this digest on a dataset: the one with this id, or the only one with all ``tags``.
 
     With neither id nor tags the plan runs without data. Runs of one ``group`` are the rounds of one training.
+    ``label`` is the name of this run.
     """
 
     job_id: Id
@@ -258,6 +260,7 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
     inputs: Parcel | None = None
     limits: RunLimits = RunLimits()
     group: ShortText = ""
+    label: ShortText = ""
 
 
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import sys
@@ -20,7 +21,7 @@ from fedmon.common.metrics.table import format_value
 from fedmon.common.text import plural
 from fedmon.researcher.asking.outcome import Outcomes
 from fedmon.researcher.cli.readings import WatchState
-from fedmon.researcher.cli.screen import GROUPS, Group, compose, rich_screen
+from fedmon.researcher.cli.screen import GROUPS, Group, compose, text_screen
 from fedmon.researcher.cli.shell import (
     EPILOG,
     BrokerOption,
@@ -41,17 +42,18 @@ from fedmon.researcher.cli.shell import (
     opened,
     outcomes_document,
 )
+from fedmon.researcher.cli.terminal import Terminal
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample, Watch
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedmon.researcher.samples.record import Record
     from fedmon.researcher.samples.store import StoreCounts
 
 SHOW_EVERY_S = 1.0
-REDRAW_S = 0.25
+REDRAW_S, KEYS_S = 1.0, 0.1
+"""How often a screen is drawn, and keys are read."""
+KEYS = "q quit   s sort   a not measured"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 nodes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, epilog=EPILOG)
@@ -183,6 +185,8 @@ def logs(
         federation,
         federation.logs(records.put_nowait, nodes=node, level=level.upper()),
     ):
+        if not json:
+            sys.stderr.write(f"fedmon: waiting for log lines at {level.upper()} or above; Ctrl-C ends\n")
         try:
             while not deadline.passed():
                 try:
@@ -267,8 +271,10 @@ def watch(
     timeout: ForOption = None,
     json: LinesOption = False,
 ) -> None:
-    """Watch live metrics: tables on a terminal, with --json one document a sample."""
+    """Watch live metrics: tables on a terminal (keys q, s and a), with --json one document a sample."""
     groups = _chosen(group)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminal is given back as it was
+    has_quit = False
     with (
         federation,
         federation.monitor(nodes=node, interval_s=interval, metrics=metric) as watching,
@@ -279,12 +285,13 @@ def watch(
         else:
             state = WatchState()
             taken = _take(watching, state.take, timeout, count)
-            _draw(taken, lambda console: _screen(console, watching, state, groups, worst_first=sort == "worst"))
+            has_quit = _draw(taken, watching, state, groups, worst_first=sort == "worst")
             if absent:
                 for one in state.absent(_capabilities(watching)):
                     typer.echo(f"{one.metric} on {', '.join(one.nodes)}: {one.reason}")
-        if not watching.delivered:
-            raise no_sample(watching, federation)
+        if not watching.delivered and not has_quit:
+            paces = [reply.interval_s for reply in watching.capabilities.values()]
+            raise no_sample(watching, federation, pace_s=max(paces, default=None))
 
 
 def _finish(federation: Federation, outcomes: Outcomes[Any], *, named: Sequence[str] | None, as_json: bool) -> None:
@@ -342,7 +349,7 @@ def _take(
     deadline, left = Deadline(timeout if timeout is not None else 10**9), count
     try:
         while not deadline.passed() and left != 0:
-            sample = watching.next(timeout_s=min(REDRAW_S, deadline.left_s()))
+            sample = watching.next(timeout_s=min(KEYS_S, deadline.left_s()))
             if sample is not None:
                 take(sample)
                 left = None if left is None else left - 1
@@ -351,41 +358,39 @@ def _take(
         return
 
 
-def _draw(taken: Iterator[None], screen: Callable[[Console], Any]) -> None:
-    """Draw the screen as samples come on a terminal, and once at the end elsewhere."""
-    from rich.console import Console
-    from rich.live import Live
+def _draw(
+    taken: Iterator[None], watching: Watch, state: WatchState, groups: list[Group], *, worst_first: bool
+) -> bool:
+    """Draw the screen as samples come on a terminal, and once at the end elsewhere; return whether q ended it."""
+    absences, redraw, terminal = False, Deadline(0.0), Terminal()
 
-    console = Console()
-    if not console.is_terminal:
-        for _ in taken:
-            pass
-        console.print(screen(console))
-        return
-    redraw = Deadline(0.0)
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for _ in taken:
-            # Fifty nodes send far more often than people read.
-            if redraw.passed():
-                redraw = Deadline(REDRAW_S)
-                live.update(screen(console), refresh=True)
-        live.update(screen(console), refresh=True)
-
-
-def _screen(console: Console, watching: Watch, state: WatchState, groups: list[Group], *, worst_first: bool) -> Any:
-    return rich_screen(
-        compose(
+    def screen(keys: str) -> str:
+        composed = compose(
             state,
             groups,
             capabilities=_capabilities(watching),
             refusals={str(node): reason for node, reason in watching.refusals.items()},
-            width=console.width,
-            height=console.height if console.is_terminal else None,
+            width=terminal.width,
+            height=terminal.height,
             worst_first=worst_first,
+            absences=absences,
             lost=watching.lost,
             missing=watching.pending,
         )
-    )
+        return text_screen(composed, width=terminal.width, colours=terminal.colours, keys=keys)
+
+    with terminal, contextlib.suppress(KeyboardInterrupt):
+        for _ in taken:
+            keys = terminal.keys()
+            if "q" in keys:
+                return True
+            worst_first, absences = worst_first ^ ("s" in keys), absences ^ ("a" in keys)
+            # Fifty nodes send far more often than people read.
+            if terminal.is_live and (keys or redraw.passed()):
+                redraw = Deadline(REDRAW_S)
+                terminal.draw(screen(KEYS))
+    typer.echo(screen(""))
+    return False
 
 
 def _capabilities(watching: Watch) -> dict[str, Any]:
