@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import time
 
+_ENDLESS_S = 1e9
+"""30 years; some system calls refuse much longer timeouts."""
+
 
 def utc_now() -> datetime.datetime:
     """Return the present moment in UTC, with its zone."""
@@ -19,9 +22,10 @@ def seconds_from_now(seconds: float) -> datetime.datetime:
 class Deadline:
     """A point on the monotonic clock after which waiting ends; jumps of the wall clock do not move it."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float | None) -> None:
+        """End after ``seconds``; with None, never in practice."""
         self._start = time.monotonic()
-        self._end = self._start + seconds
+        self._end = self._start + (_ENDLESS_S if seconds is None else seconds)
 
     def left_s(self) -> float:
         """Return the seconds left, never negative."""

@@ -28,6 +28,7 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.common.settings import RepositorySettings
+from fedmon.common.text import one_line, shorten
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -218,7 +219,7 @@ def download_to(
     with _answer("GET", target, deadline) as response:
         if response.status != 200:
             raise RepositoryError(
-                f"{url} answered {response.status} {response.reason[:80]}; only 200 is taken, and no redirect",
+                f"{url} answered {response.status} {_shown(response.reason)}; only 200 is taken, and no redirect",
                 http_status=response.status,
             )
         for chunk in _body(response, max_bytes=max_bytes, what=url):
@@ -262,8 +263,8 @@ def upload_from(file: BinaryIO, repository: RepositorySettings, *, sha256: str, 
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         document = msgspec.json.decode(answer)
     if response.status not in (200, 201):
-        reason = f": {document['error']!s:.200}" if isinstance(document, dict) and "error" in document else ""
-        raise RepositoryError(f"{url} did not store the file: {response.status} {response.reason[:80]}{reason}")
+        reason = f": {_shown(document['error'])}" if isinstance(document, dict) and "error" in document else ""
+        raise RepositoryError(f"{url} did not store the file: {response.status} {_shown(response.reason)}{reason}")
     if not isinstance(document, dict):
         raise RepositoryError(f"{url} did not answer with JSON; is it a file repository?")
     if document.get("sha256", sha256) != sha256:
@@ -367,8 +368,12 @@ def _body(response: HTTPResponse, *, max_bytes: int, what: str) -> Iterator[byte
         raise ConnectionError(f"the body ended after {received} of {announced} bytes")
 
 
+def _shown(text: object) -> str:
+    return shorten(one_line(str(text)), 200)
+
+
 def _cause(error: Exception) -> str:
-    cause = " ".join(str(error).split())[:200] or type(error).__name__
+    cause = _shown(error) or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
         cause += "; for an authority of your own, name its certificate in the environment variable SSL_CERT_FILE"
     return cause

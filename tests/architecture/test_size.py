@@ -14,15 +14,15 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 BUDGETS = {
     ".": (251, 3, 139),
     "broker": (1997, 11, 1104),
-    "common": (8233, 48, 4680),
-    "compat": (3149, 18, 2031),
+    "common": (8252, 48, 4691),
+    "compat": (3143, 18, 2028),
     "demo": (775, 4, 526),
     "doctor": (440, 2, 301),
     "experiment": (11634, 47, 7686),
     "node": (26389, 121, 16793),
     "plan": (1449, 9, 977),
     "report": (11005, 53, 6792),
-    "researcher": (10333, 46, 6712),
+    "researcher": (10326, 46, 6707),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

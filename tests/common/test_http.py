@@ -321,6 +321,8 @@ def test_the_token_goes_to_no_public_server_without_tls() -> None:
     ("answer", "reason"),
     [
         (answering(b'{"error": "uploads need the token"}', status="401 Unauthorized"), r"401.*uploads need the token"),
+        (answering(b'{"error": "no \\u001b[31mroom"}', status="507 Full\x1b[0m"), r"507 Full\\x1b.*no \\x1b\[31mroom$"),
+        (answering(b'{"error": "' + b"x" * 999 + b'"}', status="500 Error"), r": x{199}…$"),
         (answering(b"<html>", status="200 OK"), "is it a file repository"),
         (answering(b"{}", status="201 Created"), "did not say where"),
         (answering(b'{"url": "u", "sha256": "0"}', status="201 Created"), "other bytes"),

@@ -27,7 +27,7 @@ from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_envir
 from tests.support.ports import free_port
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def test_a_second_sigterm_ends_a_node_at_once(mosquitto: Broker, tmp_path: Path)
         wait_until(raw.answered, what="the node to answer")
         assert mosquitto.pid is not None
         # A broker that takes no farewell keeps a node that stops in order for a second, which then ends with code 0.
-        os.kill(mosquitto.pid, signal.SIGSTOP)
+        pause(mosquitto.pid)
         try:
             node.signal(signal.SIGTERM)
             wait_until(lambda: _ended_by_another_sigterm(node), 20, what="the node to end")

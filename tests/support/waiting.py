@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+import psutil
 import pytest
 
 from fedmon.common.clock import Deadline
@@ -36,3 +39,10 @@ def stays(condition: Callable[[], object], duration_s: float) -> bool:
             return True
         tick.wait(_TICK_S)
     return False
+
+
+def pause(pid: int) -> None:
+    """Stop a process; its threads go on for a moment after SIGSTOP was sent."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = [psutil.Process(thread.id) for thread in psutil.Process(pid).threads()]
+    wait_until(lambda: all(thread.status() == psutil.STATUS_STOPPED for thread in threads), what="a stopped process")

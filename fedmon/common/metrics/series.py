@@ -7,9 +7,10 @@ escaped in values. Source: OpenMetrics 1.0, section "Text format", ABNF of ``lab
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"(?:,|$)')
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _ESCAPED = re.compile(r'\\([\\"n])')
 
 
@@ -32,7 +33,7 @@ def split_series(text: str) -> tuple[str, dict[str, str]]:
     Raises ValueError when the text is not a series.
     """
     name, brace, rest = text.partition("{")
-    if not _NAME.fullmatch(name) or (brace and not rest.endswith("}")):
+    if not NAME.fullmatch(name) or (brace and not rest.endswith("}")):
         raise ValueError(f"{text!r} is not the name of a series")
     labels: dict[str, str] = {}
     position, inside = 0, rest[:-1]
@@ -43,6 +44,15 @@ def split_series(text: str) -> tuple[str, dict[str, str]]:
         labels[match[1]] = _ESCAPED.sub(_unescape, match[2])
         position = match.end()
     return name, labels
+
+
+def with_origin(labels: Mapping[str, str], *, node: str, stream: str) -> dict[str, str]:
+    """Return labels with those of their origin, before their own ones.
+
+    A label of the same name becomes ``exported_node`` or ``exported_stream``, as Prometheus renames it.
+    """
+    own = {f"exported_{label}" if label in ("node", "stream") else label: labels[label] for label in labels}
+    return {"node": node, "stream": stream, **own}
 
 
 def _escape(value: str) -> str:

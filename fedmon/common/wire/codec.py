@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.wire.envelope import PROTOCOL, Message
+from fedmon.common.wire.envelope import PROTOCOL
 from fedmon.common.wire.messages import AnyReply, AnyRequest, AnyTelemetry, ErrorCode, LogRecord, Presence
 from fedmon.common.wire.samples import Columns, SampleBatch, SamplesReply
 
@@ -44,15 +44,15 @@ class _Head(msgspec.Struct):
 _heads = msgspec.json.Decoder(_Head)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: object, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
     """Return the JSON bytes of a message.
 
     Raises InvalidMessageError when they would not fit into one MQTT message on every broker.
     """
     payload = _encoder.encode(message)
-    if len(payload) > MAX_PAYLOAD_BYTES:
+    if len(payload) > max_bytes:
         raise InvalidMessageError(
-            f"a message of {len(payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}",
+            f"a message of {len(payload)} bytes is over the limit of {max_bytes}",
             code=ErrorCode.TOO_LARGE.value,
         )
     return payload

@@ -10,7 +10,7 @@ import msgspec
 
 from fedmon.common.errors import InvalidIdError, InvalidMessageError
 from fedmon.common.ids import checked_id
-from fedmon.common.wire.codec import decode_document
+from fedmon.common.wire import codec
 from fedmon.common.wire.fedbiomed4 import (
     PROTOCOL_VERSION,
     Log,
@@ -39,13 +39,7 @@ def encode(message: WireMessage | Mapping[str, Any]) -> bytes:
 
     Raises InvalidMessageError when they are too many for one.
     """
-    payload = msgspec.json.encode(message)
-    if len(payload) > MAX_MESSAGE_BYTES:
-        raise InvalidMessageError(
-            f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}",
-            code=ErrorCode.TOO_LARGE.value,
-        )
-    return payload
+    return codec.encode(message, max_bytes=MAX_MESSAGE_BYTES)
 
 
 def decode_request(payload: bytes) -> ServedRequest:
@@ -96,7 +90,7 @@ def decode_log(payload: bytes) -> tuple[Log, LogText]:
 def sender(payload: bytes) -> str | None:
     """Return who sent a request that cannot be served, as far as it says so."""
     try:
-        researcher_id = decode_document(payload).get("researcher_id")
+        researcher_id = codec.decode_document(payload).get("researcher_id")
     except InvalidMessageError:
         return None
     return researcher_id if isinstance(researcher_id, str) and 0 < len(researcher_id) <= _MAX_ID else None
@@ -105,7 +99,7 @@ def sender(payload: bytes) -> str | None:
 def answering_node(payload: bytes, *, researcher_id: str) -> str | None:
     """Return which node sent this researcher a reply that cannot be read, as far as it says so."""
     try:
-        document = decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
+        document = codec.decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
         if document.get("researcher_id") != researcher_id:
             return None
         return checked_party(str(document.get("node_id")), what="node id")
@@ -122,7 +116,7 @@ def checked_party(party_id: str, *, what: str) -> str:
 
 
 def _document(payload: bytes) -> dict[str, Any]:
-    document = decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
+    document = codec.decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
     version = document.get("protocol_version")
     if version not in _VERSIONS:
         raise InvalidMessageError(

@@ -139,7 +139,7 @@ def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
 
 def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption = False) -> None:
     """Follow a run of another process until it is over."""
-    deadline = Deadline(10**9 if timeout is None else timeout)
+    deadline = Deadline(timeout)
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
         changes = _Changes(as_json=json)
@@ -159,7 +159,7 @@ def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption 
 
 def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as_json: bool) -> None:
     """Show a run of this process until it is over, release it, and exit with the code of its outcome."""
-    deadline, is_over = Deadline(10**9 if timeout_s is None else timeout_s), False
+    deadline, is_over = Deadline(timeout_s), False
     with Follower(ec.run_dir) as follower, _heard_signals() as interrupted:
         changes = None if as_json else _Changes()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.metrics.series import NAME, with_origin
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.researcher.cli.readings import REMEMBERED_S, WatchState
 from fedmon.researcher.cli.shell import EPILOG, IntervalOption, MetricsOption, NodesOption, emit_line, federated
@@ -22,8 +22,6 @@ from fedmon.researcher.samples.watch import LiveSample
 
 PORT = 9464
 """Source: OpenTelemetry's default port of a Prometheus exporter."""
-OWN_LABELS = ("node", "stream")
-NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 FORGOTTEN_S = 3600.0
 """A stream without a sample for so long takes no more memory."""
 
@@ -62,18 +60,15 @@ class NewestValues(Collector):
                     family = families.setdefault(name, _family(name))
                     for labels, value in latest.each(name):
                         if value is not None:
-                            own = {f"exported_{key}" if key in OWN_LABELS else key: labels[key] for key in labels}
-                            family.add_sample(name, {"node": node, "stream": stream, **own}, value)
+                            family.add_sample(name, with_origin(labels, node=node, stream=stream), value)
         yield from families.values()
 
 
 def _family(name: str) -> Metric:
     """Return an empty family; a counter's name is that of its samples without ``_total``."""
-    from prometheus_client import Metric
-
     known = METRICS.get(name)
     text = known.help if known is not None else "Reported by a plan or a plug-in."
-    kind = "counter" if known is not None and is_counter(known) else "gauge"
+    kind = "counter" if is_counter(name) else "gauge"
     return Metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)
 
 
@@ -105,7 +100,7 @@ def serve(
         url = f"http://{f'[{host}]' if ':' in host else host}:{running.server_port}/metrics"
         emit_line({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=json)
         try:
-            deadline, tick = Deadline(seconds if seconds is not None else 10**9), threading.Event()
+            deadline, tick = Deadline(seconds), threading.Event()
             while not deadline.passed():
                 tick.wait(min(deadline.left_s(), 3600.0))
         except KeyboardInterrupt:

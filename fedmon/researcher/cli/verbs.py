@@ -180,7 +180,7 @@ def logs(
 ) -> None:
     """Follow what nodes log, as far as their owners let it leave."""
     records: queue.Queue[Any] = queue.Queue(10_000)
-    deadline = Deadline(timeout if timeout is not None else 10**9)
+    deadline = Deadline(timeout)
     with (
         federation,
         federation.logs(records.put_nowait, nodes=node, level=level.upper()),
@@ -225,7 +225,7 @@ def record(
     with federation:
         recording = federation.record(path, to=to, nodes=node, metrics=metric, interval_s=interval, history_s=history)
         try:
-            deadline, tick = Deadline(seconds if seconds is not None else 10**9), threading.Event()
+            deadline, tick = Deadline(seconds), threading.Event()
             while not deadline.passed():
                 tick.wait(min(SHOW_EVERY_S, deadline.left_s()))
                 if json:
@@ -346,7 +346,7 @@ def _take(
     watching: Watch, take: Callable[[LiveSample], object], timeout: float | None, count: int | None
 ) -> Iterator[None]:
     """Take samples until there are enough, the time is over, or Ctrl-C; yields a few times a second at least."""
-    deadline, left = Deadline(timeout if timeout is not None else 10**9), count
+    deadline, left = Deadline(timeout), count
     try:
         while not deadline.passed() and left != 0:
             sample = watching.next(timeout_s=min(KEYS_S, deadline.left_s()))

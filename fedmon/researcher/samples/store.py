@@ -18,9 +18,10 @@ from fedmon.common.backoff import Backoff
 from fedmon.common.errors import FedmonError, InvalidInputError, SettingsError, StorageError
 from fedmon.common.files import write_whole
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.metrics.series import split_series
+from fedmon.common.metrics.series import split_series, with_origin
 from fedmon.common.settings import StoreSettings
 from fedmon.common.store.recording import DROPPED_HERE, RecordedStream, Recording
+from fedmon.common.text import one_line, shorten
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -100,7 +101,7 @@ class StorePush:
         self._error = ""
         self._lost: Counter[tuple[str, str]] = Counter()
         self._dropped_of: Counter[tuple[str, str]] = Counter()
-        self._look_at = self._write_at = 0.0
+        self._look_at = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fedmon-store", daemon=True)
         self._thread.start()
@@ -155,7 +156,8 @@ class StorePush:
     def _push(self) -> None:
         """Send every sample that the store does not have yet, oldest first within a stream."""
         recording = self._opened()
-        if self._newest is None or self._stopping.is_set() or time.monotonic() >= self._look_at:
+        is_look_due = self._stopping.is_set() or time.monotonic() >= self._look_at
+        if is_look_due or self._newest is None:
             extents = recording.extents()
             self._note_dropped(extents)
             ends = {(one.node_id, one.stream, one.boot): one.last_seq for one in extents}
@@ -170,7 +172,8 @@ class StorePush:
             self._values += values
             self._waiting = max(0, self._waiting - samples)
         self._settle()
-        if extents and (time.monotonic() >= self._look_at or self._stopping.is_set()):
+        if is_look_due:
+            _write_positions(self._sent_path, self.url, self._settled)
             self._post(b"".join(self._state(recording, extents)))
             self._look_at = time.monotonic() + LOOK_EVERY_S
 
@@ -188,14 +191,11 @@ class StorePush:
             self._recording = None
 
     def _settle(self) -> None:
-        """Keep the positions that the store had time to write to its disk."""
+        """Note the positions that the store had time to write to its disk."""
         now = time.monotonic()
         while self._taken and self._taken[0][0] < now - SETTLED_S:
             for key, seq in self._taken.popleft()[1].items():
                 self._settled[key] = max(seq, self._settled.get(key, -1))
-        if now >= self._write_at or self._stopping.is_set():
-            self._write_at = now + LOOK_EVERY_S
-            _write_positions(self._sent_path, self.url, self._settled)
 
     def _note_dropped(self, extents: list[RecordedStream]) -> None:
         """Count what waits and what the recording dropped before it was sent; forget streams that it lacks now."""
@@ -270,9 +270,7 @@ class StorePush:
         key = (node_id, stream, series)
         if key not in self._heads:
             name, own = split_series(series)
-            # As Prometheus names a label of a target that the scraper sets itself.
-            labels = {f"exported_{label}" if label in ("node", "stream") else label: own[label] for label in own}
-            self._heads[key] = _encoded_head(name, node=node_id, stream=stream, **labels)
+            self._heads[key] = _encoded_head(name, **with_origin(own, node=node_id, stream=stream))
         return self._heads[key]
 
     def _state(self, recording: Recording, extents: list[RecordedStream]) -> Iterator[bytes]:
@@ -354,7 +352,7 @@ class StoreRefusedError(StorageError):
             403: "; name a file with its token in [store] token_file",
             404: "; give the URL of VictoriaMetrics, or of the cluster's vminsert with /insert/TENANT/prometheus",
         }.get(http_status, "; look at its disk and its log" if http_status >= 500 else "")
-        super().__init__(f"answered {http_status}: {' '.join(text.split())[:200] or 'no reason given'}{remedy}")
+        super().__init__(f"answered {http_status}: {shorten(one_line(text), 200) or 'no reason given'}{remedy}")
         self.http_status = http_status
 
 

@@ -18,7 +18,7 @@ from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.base import LinkedResource
 from tests.experiment.types.conftest import TwoNodes, wired
 from tests.support.node_process import NodeProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 START = ResourceAction.START
 STARTED, STOPPED, FAILED = ResourceState.STARTED, ResourceState.STOPPED, ResourceState.FAILED
@@ -160,7 +160,7 @@ def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(
         data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=node)
         ec.deploy([node, plan])
         assert ec.wait_started(plan, timeout=20)
-        node_b.signal(signal.SIGSTOP)
+        pause(node_b.pid)
         ec.deploy([job, data], wait_all_ready=False)
         wait_until(lambda: ec.get(job, "jobId") is not None)
         shutil.copytree(ec.run_dir, run_dir)

@@ -28,7 +28,7 @@ from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment
 from tests.support.requirements import require
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
 
@@ -176,7 +176,7 @@ def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) ->
 def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(folder: Path) -> None:
     with NodeProcess(folder) as running:
         wait_online(folder)
-        running.signal(signal.SIGSTOP)
+        pause(running.pid)
         message = refused(folder, "stop", "--timeout", "0.3", code=6)
         forced = refused(folder, "stop", "--timeout", "0.3", "--force", code=6)
         running.signal(signal.SIGCONT)
