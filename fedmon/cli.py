@@ -1,4 +1,4 @@
-"""The one `fedmon` command; the code of a verb is imported when that verb is used."""
+"""The one `fedmon` command: its tree of verbs; the code of a verb is imported when that verb is used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import io
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import msgspec
@@ -19,46 +19,113 @@ from fedmon.common.log import configure_cli_logging, escape_control, escape_json
 _USAGE_ERROR = 2
 _INTERNAL_ERROR = 1
 _INTERRUPTED = 130
+_HELP = ("-h", "--help")
+_WIDEST_NAMES = 20
+TAKES_WORDS = "run_words"
+"""Name of a function that reads the words of its verb without typer, and returns the exit code."""
 
 
-class Verb(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a verb is written, and its line in `fedmon --help`.
+class Verb(msgspec.Struct, frozen=True):
+    """A verb: its line in `--help`, its code, and the verbs in it if it is a group.
 
-    The module has a typer ``app``, or ``run_words(words)``, which returns the exit code, where loading typer would take
-    too long. The app of several verbs is told which of them was typed; others get only the rest.
+    ``place`` is ``module:name`` of a function, or of a typer app. A group without one shows its help.
     """
 
-    module: str
     summary: str
-    shares_app: bool = False
+    place: str = ""
+    verbs: Mapping[str, Verb] = {}
 
 
-VERBS: Mapping[str, Verb] = {
-    "demo": Verb(module="fedmon.demo.cli", summary="Watch a small federation work on this machine."),
-    "nodes": Verb(
-        module="fedmon.researcher.cli.verbs", summary="Show which nodes are there, and why not.", shares_app=True
-    ),
-    "ping": Verb(module="fedmon.researcher.cli.verbs", summary="Ask nodes for a sign of life.", shares_app=True),
-    "list": Verb(module="fedmon.researcher.cli.verbs", summary="List the datasets that nodes offer.", shares_app=True),
-    "search": Verb(module="fedmon.researcher.cli.verbs", summary="Find datasets by their tags.", shares_app=True),
-    "approve": Verb(module="fedmon.researcher.cli.verbs", summary="Ask owners to approve a plan.", shares_app=True),
-    "run": Verb(module="fedmon.researcher.cli.runs", summary="Run an approved plan on nodes.", shares_app=True),
-    "jobs": Verb(module="fedmon.researcher.cli.runs", summary="List your runs of plans, or show one.", shares_app=True),
-    "job-logs": Verb(module="fedmon.researcher.cli.runs", summary="Show what a plan printed.", shares_app=True),
-    "stop": Verb(module="fedmon.researcher.cli.runs", summary="End a run of a plan on its nodes.", shares_app=True),
-    "experiment": Verb(module="fedmon.experiment.cli", summary="Check, run and watch experiments."),
-    "watch": Verb(module="fedmon.researcher.cli.verbs", summary="Watch live metrics of nodes.", shares_app=True),
-    "record": Verb(module="fedmon.researcher.cli.verbs", summary="Keep every sample in a recording.", shares_app=True),
-    "metrics": Verb(module="fedmon.researcher.cli.metrics", summary="Offer the newest values to Prometheus."),
-    "logs": Verb(module="fedmon.researcher.cli.verbs", summary="Follow what nodes log.", shares_app=True),
-    "export": Verb(module="fedmon.report.cli.export", summary="Write recordings as tables in many formats."),
-    "report": Verb(module="fedmon.report.cli.report", summary="Say what happened in a job, or on nodes."),
-    "node": Verb(module="fedmon.node.owner.cli", summary="Run a node, and decide as its owner."),
-    "plan": Verb(module="fedmon.node.runs.cli_check", summary="Try a training plan on this machine."),
-    "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),
-    "job": Verb(module="fedmon.node.job.cli", summary="Measure a batch job, or a command."),
-    "plot": Verb(module="fedmon.report.cli.plot", summary="Draw what was measured, a file for each figure."),
-    "doctor": Verb(module="fedmon.doctor.cli", summary="Find out why something does not work."),
+TREE: Mapping[str, Mapping[str, Verb]] = {
+    "See": {
+        "nodes": Verb("List nodes: online, offline, and why.", "fedmon.researcher.cli.verbs:nodes_app"),
+        "ping": Verb("Ask nodes for a sign of life.", "fedmon.researcher.cli.verbs:ping"),
+        "watch": Verb("Watch live metrics of nodes.", "fedmon.researcher.cli.verbs:watch"),
+        "logs": Verb("Follow the logs of nodes.", "fedmon.researcher.cli.verbs:logs"),
+        "datasets": Verb("List the datasets of nodes, or find some by tag.", "fedmon.researcher.cli.verbs:datasets"),
+        "whoami": Verb("Show your researcher id, and where it is kept.", "fedmon.researcher.cli.verbs:whoami"),
+        "doctor": Verb("Find out why something does not work.", "fedmon.doctor.cli:doctor"),
+    },
+    "Run": {
+        "plan": Verb(
+            "Try a plan, and ask owners to approve it.",
+            verbs={
+                "check": Verb("Try a plan on this machine.", "fedmon.node.runs.cli_check:check"),
+                "request": Verb("Ask owners to approve a plan.", "fedmon.researcher.cli.verbs:request"),
+                "status": Verb("Show which nodes approved a plan.", "fedmon.researcher.cli.verbs:status"),
+            },
+        ),
+        "run": Verb("Run an approved plan on nodes.", "fedmon.researcher.cli.runs:run"),
+        "runs": Verb(
+            "List your runs; show, follow or stop one.",
+            "fedmon.researcher.cli.runs:list_",
+            verbs={
+                "list": Verb("List your runs, newest first.", "fedmon.researcher.cli.runs:list_"),
+                "show": Verb("Show a run and its results.", "fedmon.researcher.cli.runs:show"),
+                "logs": Verb("Show the output of a run.", "fedmon.researcher.cli.runs:logs"),
+                "stop": Verb("Stop a run on its nodes.", "fedmon.researcher.cli.runs:stop"),
+            },
+        ),
+        "experiment": Verb(
+            "Check, run, watch and report on experiments.",
+            verbs={
+                "check": Verb("Plan an experiment without running it.", "fedmon.experiment.cli.documents:check"),
+                "run": Verb("Run an experiment.", "fedmon.experiment.cli.runs:run"),
+                "show": Verb("Show the state of a run.", "fedmon.experiment.cli.runs:show"),
+                "watch": Verb("Follow a run of another process.", "fedmon.experiment.cli.runs:watch"),
+                "reconnect": Verb("Resume a run whose process died.", "fedmon.experiment.cli.runs:reconnect"),
+                "graph": Verb("Draw an experiment.", "fedmon.experiment.cli.documents:graph"),
+                "report": Verb("Report on a run.", "fedmon.experiment.cli.documents:report"),
+            },
+        ),
+    },
+    "Measure": {
+        "job": Verb("Measure a batch job, or a command.", f"fedmon.node.job.cli:{TAKES_WORDS}"),
+        "record": Verb("Keep every sample of nodes in a recording.", "fedmon.researcher.cli.verbs:record"),
+        "report": Verb("Summarise a job or a recording.", "fedmon.report.cli.report:report"),
+        "plot": Verb("Draw charts of a recording, a file each.", "fedmon.report.cli.plot:plot"),
+        "export": Verb("Write recordings as tables in many formats.", "fedmon.report.cli.export:export"),
+        "metrics": Verb(
+            "Offer the newest values to Prometheus.",
+            verbs={"serve": Verb("Serve the newest values of nodes.", "fedmon.researcher.cli.verbs:serve")},
+        ),
+    },
+    "Own a node": {
+        "node": Verb("Run a node; manage its data, plans and policy.", "fedmon.node.owner.cli:app"),
+    },
+    "Operate": {
+        "broker": Verb("Run a broker, and manage its users.", "fedmon.broker.cli:app"),
+        "demo": Verb("Watch a small federation work on this machine.", "fedmon.demo.cli:demo"),
+        "completion": Verb("Print a completion file for bash or zsh.", "fedmon.completion:completion"),
+    },
+}
+"""The verbs by heading."""
+VERBS: Mapping[str, Verb] = {name: verb for verbs in TREE.values() for name, verb in verbs.items()}
+
+OLD_VERBS: Mapping[str, str] = {
+    "list": "datasets", "search": "datasets", "approve": "plan request", "jobs": "runs list", "job-logs": "runs logs",
+    "stop": "runs stop",
+}  # fmt: skip
+"""Verbs that have another name now; `approve --status` is `plan status`, and `jobs JOB` is `runs show`."""
+OLD_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "watch": {"--timeout": "--for", "-t": "--for"},
+    "logs": {"--timeout": "--for", "-t": "--for"},
+    "experiment watch": {"--timeout": "--for", "-t": "--for"},
+    "run": {"--args": "--arg", "--tag": "--tags"},
+    "plan check": {"--args": "--arg"},
+    "": {"--nodes": "--node"},
+}
+"""Options that have another name now, by verb; "" stands for every verb."""
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "done; for checks: nothing failed",
+    1: "failed; also: aborted, a check failed, plans differ, the audit was changed",
+    2: "wrong use or settings, or an impossible experiment",
+    3: "not found, or nothing to show",
+    4: "refused, or in conflict with something that exists or runs",
+    5: "no connection to the broker",
+    6: "no answer, or not over, in time; an offline node counts only if it was named",
+    _INTERRUPTED: "interrupted by Ctrl-C",
 }
 
 
@@ -76,9 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets its code, and not an error.
             stream.reconfigure(errors="backslashreplace")
-    # Words after "--" belong to a command of the user's.
-    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
-    if as_json and "--help" not in words and sys.stdout.isatty():
+    own = _own(words)
+    as_json = "--json" in own
+    if as_json and not set(_HELP) & set(own) and sys.stdout.isatty():
         sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
     try:
         code = _run(words)
@@ -121,50 +188,156 @@ class _JsonTerminal(io.TextIOBase):
         return self._terminal.fileno()
 
 
+# --- help -------------------------------------------------------------------------------------------------------------
+
+
 def overview() -> str:
     """Return what `fedmon --help` prints."""
-    width = max(map(len, VERBS))
-    lines = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
+    shown = {heading: {_with_verbs(name, verb): verb for name, verb in verbs.items()} for heading, verbs in TREE.items()}
+    width = max(len(name) for verbs in shown.values() for name in verbs)
+    parts = "\n\n".join(f"{heading}:\n{_listed(verbs, width)}" for heading, verbs in shown.items())
     return (
         "Usage: fedmon [--debug] VERB [ARGUMENTS]\n\nSee, ask and steer machines you cannot log in to.\n\n"
-        f"Verbs:\n{lines}\n\n"
-        "`fedmon VERB --help` explains a verb; --version shows the version; --debug logs everything to stderr.\n"
-        "Exit codes: 0 done, 1 failed, 2 usage or settings, 3 not found, 4 refused, 5 no connection, 6 no answer.\n"
+        f"{parts}\n\n"
+        "`fedmon help VERB` explains a verb, `fedmon help exit-codes` the exit codes.\n"
+        "--version shows the version; --debug logs everything to stderr.\n"
     )
 
 
-def _run(words: Sequence[str]) -> int:
-    if not words or words[0] in ("--help", "-h", "help"):
+def exit_codes() -> str:
+    """Return what `fedmon help exit-codes` prints."""
+    rows = "\n".join(f"  {code:<3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    return f"Exit codes of every verb:\n{rows}\n\n`fedmon job -- COMMAND` ends with the exit code of COMMAND.\n"
+
+
+def _with_verbs(name: str, verb: Verb) -> str:
+    verbs = "|".join(verb.verbs)
+    return f"{name} {verbs if len(verbs) <= _WIDEST_NAMES else '...'}" if verbs else name
+
+
+def _listed(verbs: Mapping[str, Verb], width: int) -> str:
+    return "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in verbs.items())
+
+
+def _group_help(line: str, verb: Verb) -> str:
+    """Return the help of a group, in the form of typer's."""
+    default = next((name for name, inner in verb.verbs.items() if inner.place == verb.place), "")
+    alone = f"\n\n  Without a verb: `{line} {default}`." if default else ""
+    return (
+        f"Usage: {line} [OPTIONS] COMMAND [ARGS]...\n\n  {verb.summary}{alone}\n\n"
+        "Options:\n  -h, --help  Show this message and exit.\n\n"
+        f"Commands:\n{_listed(verb.verbs, max(map(len, verb.verbs)))}\n"
+    )
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that takes the fewest edits, of these one of the same length; empty if none is close."""
+    best = min(known, key=lambda name: (_edits(word, name), abs(len(word) - len(name))), default="")
+    return best if _edits(word, best) <= max(1, len(word) // 3) else ""
+
+
+def _edits(one: str, other: str) -> int:
+    """Count the letters to insert, remove or replace (Levenshtein's distance)."""
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one, 1):
+        above, row = row, [at]
+        for place, against in enumerate(other):
+            row.append(min(row[-1] + 1, above[place + 1] + 1, above[place] + (letter != against)))
+    return row[-1]
+
+
+# --- verbs ------------------------------------------------------------------------------------------------------------
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] == ["help"]:
+        if words[1:] == ["exit-codes"]:
+            sys.stdout.write(exit_codes())
+            return 0
+        words = [*words[1:], "--help"]
+    if not words or words[0] in _HELP:
         sys.stdout.write(overview())
         return 0 if words else _USAGE_ERROR
     if words[0] == "--version":
         sys.stdout.write(f"fedmon {__version__}\n")
         return 0
+    line, verb, rest = "fedmon", Verb("", verbs=VERBS), renewed(words)
+    while rest and rest[0] in verb.verbs:
+        line, verb, rest = f"{line} {rest[0]}", verb.verbs[rest[0]], rest[1:]
+    if verb.verbs:
+        if rest and rest[0][:1] != "-":
+            close = closest(rest[0], verb.verbs)
+            hint = f"did you mean {close!r}?" if close else f"`{line} --help` lists the verbs"
+            _complain(f"no verb {' '.join([*line.split()[1:], rest[0]])!r}; {hint}")
+            return _USAGE_ERROR
+        if rest[:1] == ["--help"] or rest[:1] == ["-h"] or not verb.place:
+            sys.stdout.write(_group_help(line, verb))
+            return 0 if rest else _USAGE_ERROR
+    found = command_at(verb.place)
+    return int(found(rest)) if verb.place.endswith(f":{TAKES_WORDS}") else _call(found, rest, line)
+
+
+def renewed(words: Sequence[str]) -> list[str]:
+    """Return a command line with the present names of old verbs and options; each is told on stderr."""
     name, *rest = words
-    verb = VERBS.get(name)
-    if verb is None:
-        import difflib
+    now = OLD_VERBS.get(name, name)
+    if name == "approve" and "--status" in rest:
+        rest.remove("--status")
+        now = "plan status"
+    elif name == "jobs" and _has_argument(rest):
+        now = "runs show"
+    if now != name:
+        _complain(f"`{name}` is now `{now}`")
+    line = [*now.split(), *rest]
+    own = _own(line)
+    names = OLD_OPTIONS[""] | OLD_OPTIONS.get(line[0], {}) | OLD_OPTIONS.get(" ".join(line[:2]), {})
+    for at, word in enumerate(own):
+        option, sign, value = word.partition("=") if word[:2] == "--" else (word[:2], "=" * (len(word) > 2), word[2:])
+        if option in names:
+            _complain(f"`{option}` is now `{names[option]}`")
+            own[at] = f"{names[option]}{sign}{value}"
+    return [*own, *line[len(own) :]]
 
-        close = difflib.get_close_matches(name, VERBS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "`fedmon --help` lists the verbs"
-        _complain(f"no verb {name!r}; {hint}")
-        return _USAGE_ERROR
-    module = importlib.import_module(verb.module)
-    if hasattr(module, "run_words"):
-        return int(module.run_words(rest))
-    if verb.shares_app:
-        return _call(module.app, words, "fedmon")
-    return _call(module.app, rest, f"fedmon {name}")
+
+def _own(words: Sequence[str]) -> list[str]:
+    """Return the words before "--"; those after it belong to a command of the user's."""
+    return list(words[: words.index("--")] if "--" in words else words)
 
 
-def _call(app: Any, words: Sequence[str], name: str) -> int:
-    """Run an app and return its exit code. Raises InvalidInputError for wrong use, such as an unknown option."""
+def _has_argument(words: Sequence[str]) -> bool:
+    """Tell whether the words of `jobs` name a run: all its options but --json take a value."""
+    before = ""
+    for word in words:
+        takes_next = before[:1] == "-" and before not in ("--json", *_HELP) and "=" not in before
+        if word[:1] != "-" and not (takes_next and (before[:2] == "--" or len(before) == 2)):
+            return True
+        before = "" if takes_next else word
+    return False
+
+
+def command_at(place: str) -> Any:
+    """Import a verb: return the click command of its function or app, or the function if it takes words."""
+    module, _, name = place.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    if name == TAKES_WORDS:
+        return found
+    import typer
+    from typer.main import get_command
+
+    app = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False, rich_markup_mode=None)
+    if app is not found:
+        app.command()(found)
+    return get_command(app)
+
+
+def _call(command: Any, words: Sequence[str], name: str) -> int:
+    """Run a command and return its exit code. Raises InvalidInputError for wrong use, such as an unknown option."""
     import typer
 
     # Some versions of Typer bundle click, others import it; this finds the one in use.
     wrong_use: type[Exception] = typer.BadParameter.__mro__[2]
     try:
-        code = app(args=list(words), prog_name=name, standalone_mode=False)
+        code = command.main(args=list(words), prog_name=name, standalone_mode=False, help_option_names=list(_HELP))
     except typer.Abort:
         _complain("aborted")
         return 1

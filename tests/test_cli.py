@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedmon import __version__
-from fedmon.cli import VERBS, overview
+from fedmon.cli import EXIT_CODES, TREE, VERBS, overview
+from fedmon.completion import commands
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.shell_here import fedmon_here
 
@@ -29,6 +29,8 @@ def test_the_overview_names_every_verb_and_imports_none() -> None:
     assert (done.returncode, done.stdout) == (0, overview())
     assert done.stderr == "[]\n"
     assert all(f"\n  {name} " in done.stdout and verb.summary in done.stdout for name, verb in VERBS.items())
+    assert all(f"\n{heading}:\n" in done.stdout for heading in TREE)
+    assert "\n  plan check|request|status  " in done.stdout
 
 
 def test_the_version_is_told() -> None:
@@ -44,24 +46,60 @@ def test_no_verb_at_all_shows_the_overview_as_a_usage_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("nod", "did you mean 'node'?"), ("zzzz", "`fedmon --help` lists"), ("\x1b[31m", "\\x1b[31m")]
+    ("word", "hint"), [("nod", "'nod'; did you mean 'node'?"), ("nodez", "did you mean 'nodes'?"), ("plan requst", "no verb 'plan requst'; did you mean 'request'?"), ("runs zzzz", "`fedmon runs --help` lists"), ("zzzz", "`fedmon --help` lists"), ("\x1b[31m", "\\x1b[31m")]
 )
 def test_an_unknown_verb_is_one_line_with_a_hint(word: str, hint: str) -> None:
-    done = fedmon(word)
+    done = fedmon(*word.split(" "))
 
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_each_verb_has_code_and_explains_itself(name: str) -> None:
-    done = fedmon_here(name, "--help")
+LINES = [line.removeprefix("fedmon ") for line in commands()]
 
-    assert done.returncode == 0, done.stderr
-    assert f"fedmon {name}" in done.stdout
-    module = importlib.import_module(VERBS[name].module)
-    assert hasattr(module, "app") or hasattr(module, "run_words")
+
+@pytest.mark.parametrize("line", LINES)
+def test_each_verb_explains_itself_in_three_ways(line: str) -> None:
+    ways = [(*line.split(), "--help"), (*line.split(), "-h"), ("help", *line.split())]
+    asked = [fedmon_here(*words) for words in ways]
+
+    assert [(done.returncode, done.stderr) for done in asked] == [(0, "")] * 3
+    assert len({done.stdout for done in asked}) == 1
+    assert f"Usage: fedmon {line} " in asked[0].stdout
+    assert "-h, --help" in asked[0].stdout
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_each_verb_takes_json(line: str) -> None:
+    said = fedmon_here(*line.split(), "--help").stdout
+
+    assert "  --json " in said or "COMMAND [ARGS]" in said
+
+
+def test_exit_codes_are_one_table_and_in_no_help() -> None:
+    done = fedmon("help", "exit-codes")
+    helps = [fedmon_here(*line.split(), "--help").stdout for line in LINES]
+
+    assert done.returncode == 0
+    assert [f"  {code:<3}  {meaning}" in done.stdout for code, meaning in EXIT_CODES.items()] == [True] * len(EXIT_CODES)
+    assert [text for text in helps if "Exit code" in text] == []
+
+
+def test_a_help_loads_nothing_that_only_its_verb_needs() -> None:
+    heavy = ["fedmon.researcher.federation", "paho", "requests", "psutil", "pandas", "matplotlib", "fedmon.experiment.engine"]
+    code = (
+        "import sys\nfrom fedmon.cli import main\ntry:\n main(sys.argv[1:])\nfinally:\n"
+        f" print(*set({heavy!r}) & set(sys.modules), file=sys.stderr)"
+    )
+    lines = [line for line in LINES if " " not in line]
+
+    loaded = {
+        line: subprocess.run([sys.executable, "-c", code, line, "--help"], capture_output=True, text=True, check=True).stderr
+        for line in lines
+    }
+
+    assert {line: names for line, names in loaded.items() if names != "\n"} == {}
 
 
 @pytest.mark.parametrize("name", [*VERBS])
@@ -99,10 +137,10 @@ BROKEN = """
 import sys, types
 from fedmon import cli
 module = types.ModuleType("broken")
-def app(**_): raise RuntimeError("two\\nlines")
-module.app = app
+def verb(): raise RuntimeError("two\\nlines")
+module.verb = verb
 sys.modules["broken"] = module
-cli.VERBS = {"broken": cli.Verb(module="broken", summary="Breaks.")}
+cli.VERBS = {"broken": cli.Verb("Breaks.", "broken:verb")}
 cli.main(sys.argv[1:])
 """
 

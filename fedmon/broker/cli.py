@@ -18,6 +18,7 @@ from fedmon.broker.folder import BrokerFolder, Reload, default_folder
 from fedmon.broker.ports import is_loopback
 from fedmon.broker.users import TOKENS_FILE, Role, Tokens, Users, checked_password, generated_password
 from fedmon.common.errors import NotFoundError, SettingsError
+from fedmon.common.options import JsonOption
 from fedmon.common.settings import read_secret
 
 
@@ -42,7 +43,6 @@ DataDir = Annotated[
     pathlib.Path | None,
     typer.Option(help="Folder of the broker's users, access lists, certificates and data; default: one in your home."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def _emit(document: dict[str, Any], *lines: str, as_json: bool) -> None:
@@ -80,13 +80,12 @@ def start(
     print_url: Annotated[
         bool, typer.Option("--print-url", help="Print the address for nodes and nothing else.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM; SIGHUP makes it read its users again.
 
     It has users when `fedmon broker user add` made some in its folder, and TLS when certificates/broker.crt and
-    broker.key lie there. Exit codes: 0 stopped as asked, 1 failed, 3 engine not installed, 4 port or folder in use, or
-    open to the network without users.
+    broker.key lie there.
     """
     folder = BrokerFolder(data_dir or default_folder())
     folder.make()
@@ -180,12 +179,11 @@ def add_user(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Give a user that is there a new password.")] = False,
     data_dir: DataDir = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Add a user. Without --password-file and --ask a password is generated and printed once.
 
-    A broker that runs from this folder knows the user at once. Exit codes: 0 added, 1 failed, 2 name or password not
-    usable, 4 name taken.
+    A broker that runs from this folder knows the user at once.
     """
     if (password_file is not None) + ask + (save is not None) > 1:
         raise SettingsError("--password-file, --ask and --save exclude each other; give one of them")
@@ -215,8 +213,8 @@ def add_user(
 
 
 @user_app.command("list")
-def list_users(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """List the users. Exit codes: 0 listed (also when there are none), 1 failed."""
+def list_users(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
+    """List the users."""
     folder = BrokerFolder(data_dir or default_folder())
     users = Users(folder).all()
     none = f"no users in {folder.path}; next: fedmon broker user add NAME --role node"
@@ -231,11 +229,9 @@ def list_users(data_dir: DataDir = None, as_json: Json = False) -> None:
 def remove_user(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
     data_dir: DataDir = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove a user; a broker that runs from this folder disconnects it.
-
-    Exit codes: 0 removed, 1 failed, 3 no such user.
     """
     folder = BrokerFolder(data_dir or default_folder())
     role = Users(folder).remove(name)
@@ -300,11 +296,9 @@ def show_config(
     ] = None,
     client_certificates: ClientCertificates = False,
     max_packet_kib: MaxPacket = 256,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the configuration of mosquitto, its access lists and the compose file as this version renders them.
-
-    Exit codes: 0 shown, 3 no such file.
     """
     files = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
     if name is not None:
@@ -320,11 +314,9 @@ def write_config(
     folder: Annotated[pathlib.Path, typer.Argument(metavar="FOLDER", help="Folder to write them to, such as broker/.")],
     client_certificates: ClientCertificates = False,
     max_packet_kib: MaxPacket = 256,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write these files into a folder, readable by you only; users and certificates that lie there stay.
-
-    Exit codes: 0 written, 1 failed.
     """
     rendered = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
     files = write_production(BrokerFolder(folder), rendered)
@@ -347,11 +339,11 @@ def add_token(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Give a party that has a token a new one.")] = False,
     data_dir: DataDir = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a token for a party; what it uploads counts against its own quota.
 
-    A running repository knows the token at once. Exit codes: 0 added, 1 failed, 2 name not usable, 4 has a token.
+    A running repository knows the token at once.
     """
     folder = BrokerFolder(data_dir or default_folder())
     _refuse_existing(save)
@@ -371,8 +363,8 @@ def add_token(
 
 
 @token_app.command("list")
-def list_tokens(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """List the parties that have a token. Exit codes: 0 listed (also when there are none), 1 failed."""
+def list_tokens(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
+    """List the parties that have a token."""
     folder = BrokerFolder(data_dir or default_folder())
     parties = Tokens(folder).parties()
     none = f"no tokens in {folder.path}; next: fedmon broker repository token add NAME"
@@ -383,11 +375,9 @@ def list_tokens(data_dir: DataDir = None, as_json: Json = False) -> None:
 def remove_token(
     party: Annotated[str, typer.Argument(metavar="NAME", help="Whose token.")],
     data_dir: DataDir = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove a party's token; its files stay until they expire.
-
-    Exit codes: 0 removed, 1 failed, 3 has no token.
     """
     folder = BrokerFolder(data_dir or default_folder())
     Tokens(folder).remove(party)
@@ -429,14 +419,11 @@ def start_repository(  # noqa: PLR0917 - each is an option, and none is given by
     max_party_mib: Annotated[int, typer.Option(min=1, help="All files of one party with a token, in MiB.")] = 256,
     max_total_mib: Annotated[int, typer.Option(min=1, help="All files together, in MiB.")] = 1024,
     keep_days: Annotated[float, typer.Option(min=0.001, help="Days that a file is kept after its last upload.")] = 7.0,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Serve the file repository until Ctrl-C or SIGTERM.
 
     Uploads need a token: that of a party (see `fedmon broker repository token`), or one that all share.
-
-    Exit codes: 0 stopped as asked, 1 failed, 2 wrong use, 3 not installed, 4 port in use, or open to the network
-    without a token or TLS.
     """
     if (certificate is None) != (key is None):
         raise SettingsError("--certificate and --key go together; give both or none")

@@ -96,6 +96,20 @@ def new_party_id(prefix: str) -> str:
     return f"{prefix}-{os.urandom(4).hex()}"
 
 
+def new_researcher_id() -> str:
+    """Make an id such as ``anna-laptop-3f9a`` from the names of user and host, and 4 random characters."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # KeyError until Python 3.12
+        user = "researcher"
+    host = socket.gethostname().partition(".")[0]
+    names = (re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:24] for name in (user, host))
+    return "-".join([*filter(None, names), os.urandom(2).hex()])
+
+
 def kept_researcher_id(folder: Path) -> str:
     """Return the id kept in ``folder``; folder and id are made if there are none. Safe among processes.
 
@@ -104,7 +118,7 @@ def kept_researcher_id(folder: Path) -> str:
     path = folder / RESEARCHER_FILE
     try:
         if not path.exists():
-            _keep(path, new_party_id("researcher"))
+            _keep(path, new_researcher_id())
         return checked_id(path.read_text().strip(), what=f"the id in {path}")
     except UnicodeDecodeError:
         raise StorageError(f"the id in {path} is not readable: remove that file to be given a new id") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json as json_text
+import shlex
 import signal
 import sys
 import tempfile
@@ -16,30 +17,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from fedmon.broker.engine import BrokerEngine, choose_engine
-from fedmon.broker.errors import BrokerStartError, PortInUseError
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
-from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
+from fedmon.common.options import JsonOption
 from fedmon.common.text import rich_table
-from fedmon.common.wire.messages import PlanDecision
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.plan import parcels
-from fedmon.researcher.asking.outcome import Outcomes
-from fedmon.researcher.cli.readings import Latest, WatchState
-from fedmon.researcher.cli.screen import HOST
-from fedmon.researcher.federation import Federation
-from fedmon.researcher.roster import Node, NodeState
-from fedmon.researcher.runs.handle import RunHandle
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from rich.table import Table
+
+    from fedmon.broker.engine import BrokerEngine
+    from fedmon.common.wire.messages import PlanDecision
+    from fedmon.researcher.asking.outcome import Outcomes
+    from fedmon.researcher.federation import Federation
+    from fedmon.researcher.roster import Node
+    from fedmon.researcher.runs.handle import RunHandle
 
 RESEARCHER = "demo-researcher"
 USUAL_PORT = 1883
@@ -68,17 +67,14 @@ Update = Callable[[Row, Sequence[Row]], None]
 _INDENT = 4
 _PLAIN_WIDTH = 120
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-
-@app.command("demo", epilog="Exit codes: 0 every step worked, 1 a step failed, 2 wrong use.")
 def demo(
-    keep: bool = typer.Option(
-        False, "--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect."
-    ),
-    json: bool = typer.Option(False, "--json", help="Print one JSON document instead of the story."),
+    keep: Annotated[bool, typer.Option("--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Start a broker and three hospitals on this machine, and walk through what a researcher does with them."""
+    from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
+    from fedmon.researcher.federation import Federation
+
     screen = DemoScreen(quiet=json)
     document: dict[str, Any] = {"ok": False, "timings_s": {}}
     started = time.monotonic()
@@ -115,6 +111,9 @@ def demo(
 
 def _broker(stack: contextlib.ExitStack, *, keep: bool) -> BrokerEngine:
     """Start a broker on a free port; one that stays on the usual port, where that is free, so that verbs find it."""
+    from fedmon.broker.engine import choose_engine
+    from fedmon.broker.errors import BrokerStartError, PortInUseError
+
     engine = choose_engine("auto")
     if keep:
         with contextlib.suppress(PortInUseError, BrokerStartError):
@@ -234,7 +233,7 @@ class Story:
     def _online(self) -> None:
         self._screen.step(1, STEPS, "Who is online?")
         started = time.monotonic()
-        self._wait(lambda: self._are(NodeState.ONLINE, *NODES), 15.0, "the three nodes did not come online")
+        self._wait(lambda: self._are("online", *NODES), 15.0, "the three nodes did not come online")
         self._time("all_nodes_online", time.monotonic() - started)
         nodes = [node for node in self._fed.nodes().values() if node.node_id in NODES]
         pings = self._answered(self._fed.ping(), "ping")
@@ -312,15 +311,20 @@ class Story:
 
     def _decide(self, node_id: str, sha256: str) -> None:
         """Let an owner look, then decide: two processes of the owner's command line."""
-        self._screen.command(f"fedmon node plan show {sha256[:8]} --dir {node_id}")
-        shown = self._hospitals.owner(node_id, "plan", "show", sha256)
+        shown = self._typed(node_id, "plan", "show", sha256[:8])
         if "LogisticRegression" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
-        note = "sums only"
-        self._screen.command(f"fedmon node plan approve {sha256[:8]} --note '{note}' --dir {node_id}")
-        self._hospitals.owner(node_id, "plan", "approve", sha256, "--note", note)
+        self._typed(node_id, "plan", "approve", sha256[:8], "--yes", "--note", "sums only")
+
+    def _typed(self, node_id: str, *words: str) -> dict[str, Any]:
+        """Print a command of an owner as it runs, and run it."""
+        self._screen.command(shlex.join(["fedmon", "node", *words, "--dir", str(self._hospitals.dir_of(node_id))]))
+        return self._hospitals.owner(node_id, *words)
 
     def _watch(self) -> None:
+        from fedmon.researcher.cli.readings import Latest, WatchState
+        from fedmon.researcher.cli.screen import HOST
+
         self._screen.step(5, STEPS, f"Live metrics of three nodes, a sample every {SAMPLE_EVERY_S:g} s")
         state = WatchState()
         deadline = Deadline(WATCH_S)
@@ -348,7 +352,7 @@ class Story:
         self._screen.step(6, STEPS, f"The process of {VICTIM} is killed")
         started = time.monotonic()
         self._hospitals.kill(VICTIM)
-        self._wait(lambda: self._are(NodeState.OFFLINE, VICTIM), 10.0, f"{VICTIM} was not seen going offline")
+        self._wait(lambda: self._are("offline", VICTIM), 10.0, f"{VICTIM} was not seen going offline")
         node, took_s = self._fed.nodes()[VICTIM], time.monotonic() - started
         self._time("offline_seen", took_s)
         self._screen.table(
@@ -362,7 +366,7 @@ class Story:
         self._screen.step(7, STEPS, f"{VICTIM} comes back")
         started = time.monotonic()
         self._hospitals.start(VICTIM)
-        self._wait(lambda: self._are(NodeState.ONLINE, VICTIM), 15.0, f"{VICTIM} did not come back online")
+        self._wait(lambda: self._are("online", VICTIM), 15.0, f"{VICTIM} did not come back online")
         self._time("back_online", time.monotonic() - started)
         answered = self._answered(self._fed.ping(), "ping")
         self._screen.note(f"online again after {time.monotonic() - started:.1f} s; {len(answered)} of 3 answer a ping")
@@ -414,10 +418,10 @@ class Story:
             self._decisions[decision.node_id] = (decision, time.monotonic())
             self._changed.notify_all()
 
-    def _are(self, state: NodeState, *node_ids: str) -> bool:
+    def _are(self, state: str, *node_ids: str) -> bool:
         # Not from the callback, which hears nothing of what was known before it was registered.
         known = self._fed.nodes()
-        return all(node_id in known and known[node_id].state is state for node_id in node_ids)
+        return all(node_id in known and known[node_id].state.value == state for node_id in node_ids)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = Deadline(timeout_s)

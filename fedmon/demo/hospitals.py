@@ -7,14 +7,12 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
 from fedmon.common.errors import FedmonError
-from fedmon.common.settings.keys import HISTORIC
 
 DATA = importlib.resources.files("fedmon.demo") / "data"
 STOP_S = 6.0
@@ -72,6 +70,8 @@ class Hospitals:
 
     def make(self) -> None:
         """Make the three nodes as their owners would, and start each. Raises DemoError."""
+    from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(len(HOSPITALS)) as pool:
             list(pool.map(self._make, HOSPITALS))
 
@@ -143,6 +143,8 @@ class Hospitals:
 
 def _environment() -> dict[str, str]:
     """Return our environment without the user's settings; plans run in the best sandbox of this machine, if any."""
+    from fedmon.common.settings.keys import HISTORIC
+
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("FEDMON_") and name not in HISTORIC
     }

@@ -8,13 +8,12 @@ import os
 import re
 import secrets
 import socket
-import statistics
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
 import typer
@@ -22,15 +21,13 @@ import typer
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConnectionFailedError, FedmonError, SettingsError
 from fedmon.common.log import escape_control
-from fedmon.common.settings import BrokerSettings, ResearcherSettings, broker_from_url, sources
-from fedmon.common.wire import topics
-from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
-from fedmon.common.wire.connection import BrokerConnection, Will
-from fedmon.common.wire.messages import Pong
-from fedmon.node.folder import NodeFolder
-from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
-from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
-from fedmon.researcher.federation import Federation
+from fedmon.common.options import BrokerOption, JsonOption, SettingsOption, TimeoutOption
+
+if TYPE_CHECKING:
+    from fedmon.common.settings import BrokerSettings, ResearcherSettings
+    from fedmon.common.wire.messages import Pong
+    from fedmon.researcher.asking.outcome import Outcomes
+    from fedmon.researcher.federation import Federation
 
 ROUND_TRIPS = 20
 SLOW_S = 0.04
@@ -45,16 +42,12 @@ RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this par
 CLOCK_TOLERANCE_S = 5.0
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-
-@app.command(epilog="Exit codes: 0 nothing failed, 1 a check failed, 2 wrong use.")
 def doctor(
-    broker: Annotated[str | None, typer.Option("--broker", "-b", metavar="URL", help="Look at this broker.")] = None,
-    settings: Annotated[Path | None, typer.Option(help="Settings file (default: the usual one).")] = None,
+    broker: BrokerOption = None,
+    settings: SettingsOption = None,
     directory: Annotated[Path | None, typer.Option("--dir", "-d", help="Look at the node of this folder.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for each answer.")] = 5.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    timeout: TimeoutOption = 5.0,
+    json: JsonOption = False,
 ) -> None:
     """Check settings, broker, rights, delivery, nodes, clocks and repository, and say what to do about each failure."""
     checks: list[Check] = []
@@ -105,6 +98,8 @@ class EchoClient:
     def __init__(
         self, broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float, will: bytes | None = None
     ) -> None:
+        from fedmon.common.wire.connection import BrokerConnection, Will
+
         self._topic, self._timeout_s = topic, timeout_s
         self._arrived = threading.Condition()
         self._messages: list[tuple[bytes, bool, float]] = []
@@ -249,6 +244,10 @@ def _identity(broker: BrokerSettings) -> str:
 
 
 def _deliveries(client: EchoClient, mark: str) -> Iterator[Check]:
+    import statistics
+
+    from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
+
     for qos in (0, 1):
         took_s = client.send(f"qos{qos}-{mark}".encode(), qos=qos)
         if took_s is None:
@@ -308,6 +307,10 @@ def _last_will(client: EchoClient, other: EchoClient, will: bytes) -> Check:
 
 def check_researcher(settings_file: Path | None, broker_url: str | None, *, timeout_s: float) -> Iterator[Check]:
     """Make every check of a researcher, in the order in which one needs the other."""
+    from fedmon.common.settings import broker_from_url, sources
+    from fedmon.common.wire import topics
+    from fedmon.researcher.federation import Federation
+
     try:
         settings = sources.load_researcher(settings_file, os.environ)
         broker = settings.broker if broker_url is None else broker_from_url(broker_url)
@@ -339,6 +342,8 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
 
 
 def _nodes(federation: Federation) -> Iterator[Check]:
+    from fedmon.researcher.asking.outcome import OutcomeStatus
+
     known = federation.nodes()
     if not known:
         yield warning(
@@ -406,6 +411,10 @@ def _repository(settings: ResearcherSettings, timeout_s: float) -> Check:
 
 def check_node(path: Path) -> Iterator[Check]:
     """Make every check of a node."""
+    from fedmon.common.settings import sources
+    from fedmon.node.folder import NodeFolder
+    from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
+
     try:
         folder = NodeFolder.open(path)
         settings = sources.load_node(folder.path, os.environ)

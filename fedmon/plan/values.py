@@ -8,7 +8,7 @@ from fedmon.common.errors import InvalidInputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, TypeGuard
 
     import numpy as np
@@ -204,6 +204,29 @@ def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, An
         raise InvalidValuesError(f"no JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise InvalidValuesError("JSON that is no object")
+    return found
+
+
+def arguments_of(words: Iterable[str]) -> dict[str, Any]:
+    """Return arguments from words of a shell: JSON objects, then ``rate=0.1``, whose value is JSON or else a text.
+
+    Raises InvalidInputError.
+    """
+    found: dict[str, Any] = {}
+    for word in sorted(words, key=lambda word: word.lstrip()[:1] != "{"):
+        name, equals, text = word.partition("=")
+        is_object = word.lstrip()[:1] == "{"
+        if not is_object and not (name and equals):
+            raise InvalidInputError(f"--arg {word!r} is not of the form name=value, and no JSON object")
+        try:
+            if is_object:
+                found |= read_object(memoryview(word.encode()))
+            else:
+                (found[name],) = read_object(memoryview(f'{{"":{text}}}'.encode())).values()
+        except ValueError as error:
+            if is_object:
+                raise InvalidInputError(f"--arg {word!r}: {error}") from None
+            found[name] = text
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.ids import checked_id
 from fedmon.common.settings.keys import HISTORIC, OTHER_VARIABLES, PARTIES, Key, Party, documented_file, keys_of
 from fedmon.common.settings.sources import load_node, load_researcher
 from tests.docs.settings_page import page
@@ -56,7 +57,7 @@ def test_the_documented_files_load_as_they_are(tmp_path: Path) -> None:
     researcher = load_researcher(tmp_path / "researcher.toml", {"FEDMON_RESEARCHER_FOLDER": str(tmp_path)})
 
     assert node.id == "hospital-north"
-    assert researcher.id.startswith("researcher-")
+    assert checked_id(researcher.id, what="id") == researcher.id
 
 
 @pytest.mark.parametrize("party", PARTIES)

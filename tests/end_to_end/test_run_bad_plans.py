@@ -270,7 +270,7 @@ def test_escapes_of_a_plan_reach_no_terminal_of_its_researcher(
     environ = plain_environment(
         FEDMON_BROKER_URL=north.broker.url, FEDMON_RESEARCHER_ID="alice-north", FEDMON_RESEARCHER_FOLDER=str(tmp_path)
     )
-    for words in (["jobs", ended.job_id], ["job-logs", ended.job_id]):
+    for words in (["runs", "show", ended.job_id], ["runs", "logs", ended.job_id]):
         done = fedmon_here(*words, environ=environ)
         assert done.returncode == 0, done.stderr
         shown += [done.stdout, done.stderr]

@@ -81,7 +81,7 @@ def test_a_researcher_sees_no_hidden_character(mosquitto: Broker, tmp_path: Path
         return echo | found | {"command": "list", "protocol_version": "fedmon/1", "node_id": "west", "success": True}
 
     with EchoNode(mosquitto.port, "west", answer=answer) as node:
-        verb = ("list", "--broker", mosquitto.url)
+        verb = ("datasets", "--broker", mosquitto.url)
         screen, document, piped = on_terminal(*verb), on_terminal(*verb, "--json"), in_pipe(*verb, "--json")
 
     assert (hidden_in(screen), hidden_in(document)) == (set(), set())

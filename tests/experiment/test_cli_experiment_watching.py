@@ -91,7 +91,7 @@ def test_a_run_of_another_process_is_watched_to_its_end(tmp_path: Path) -> None:
 
 def test_ctrl_c_releases_everything(tmp_path: Path) -> None:
     with running(tmp_path) as (process, run_dir):
-        assert fedmon_here("experiment", "watch", str(run_dir), "--timeout", "0.1").returncode == 6
+        assert fedmon_here("experiment", "watch", str(run_dir), "--for", "0.1").returncode == 6
 
         process.send_signal(signal.SIGINT)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import subprocess
@@ -44,7 +45,7 @@ def test_the_researcher_id_is_made_once_and_kept(mosquitto: Broker) -> None:
     first, second = Federation(mosquitto.url), Federation(mosquitto.url)
 
     assert first.researcher_id == second.researcher_id
-    assert first.researcher_id.startswith("researcher-")
+    assert first.researcher_id.startswith(f"{getpass.getuser()}-")
 
 
 def test_a_request_ends_as_soon_as_everybody_expected_has_answered(mosquitto: Broker, federate: Open) -> None:

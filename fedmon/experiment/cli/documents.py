@@ -1,11 +1,11 @@
-"""`fedmon experiment check` and `graph`: an experiment planned and drawn without running it."""
+"""`fedmon experiment check`, `graph` and `report`: an experiment before it runs, and after."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -14,21 +14,15 @@ from msgspec.structs import replace
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
-from fedmon.experiment.check import document as checking
-from fedmon.experiment.check.diagram import Diagram, content_of, picture_of
-from fedmon.experiment.check.status import as_reached
-from fedmon.experiment.journal import Follower
-from fedmon.report.diagram import KINDS
-from fedmon.report.extra import report_extra
-from fedmon.researcher.cli.shell import BrokerOption, IdOption, JsonOption, SettingsOption, emit
-from fedmon.researcher.federation import Federation
+from fedmon.common.options import BrokerOption, IdOption, JsonOption, SettingsOption
+from fedmon.researcher.cli.shell import emit
 
-EPILOG = (
-    "Exit codes: 0 all is well, 1 a critical failure, 2 wrong use or an impossible plan, 3 not found, "
-    "4 another process has the run, 5 no connection, 6 not over in time."
-)
+if TYPE_CHECKING:
+    from fedmon.experiment.check.diagram import Diagram
+    from fedmon.researcher.federation import Federation
+
 IMPOSSIBLE = 2
-_FORMATS = (*KINDS, "dot", "mmd")
+_FORMATS = ("png", "svg", "dot", "mmd")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment as .toml or .xml.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, with its journal.")]
@@ -41,6 +35,8 @@ def connected(
     broker: str | None, settings: Path | None, researcher: str | None
 ) -> AbstractContextManager[Federation | None]:
     """Return the federation that options name; without options None, for one that is opened when it is needed."""
+    from fedmon.researcher.federation import Federation
+
     if broker is None and settings is None and researcher is None:
         return nullcontext()
     return Federation(broker, settings=settings, researcher_id=researcher)
@@ -59,6 +55,8 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Plan an experiment without running it: the order of steps, and each problem with its place."""
+    from fedmon.experiment.check import document as checking
+
     with connected(broker, settings, researcher) if ask else nullcontext() as federation:
         found = checking.check(file, wait_all_ready=not each, asks=ask, federation=federation)
     plan, names = found.plan, found.plan.names
@@ -101,6 +99,9 @@ def graph(
     json: JsonOption = False,
 ) -> None:
     """Draw an experiment: its resources in the colours of their states, its conditions as arrows."""
+    from fedmon.experiment.check.diagram import content_of
+    from fedmon.report.extra import report_extra
+
     kind = format or (output.suffix.lstrip(".").lower() if output is not None else "") or "png"
     if kind not in _FORMATS:
         raise InvalidInputError(
@@ -123,8 +124,25 @@ def graph(
     emit(document, text=escape_control(f"written: {path}"), as_json=json)
 
 
+def report(
+    run_dir: RunArgument,
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page, such as run.html.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Report on a run: states and times, failures, metrics, energy and traces."""
+    from fedmon.experiment.cli.reports import report_run
+
+    report_run(run_dir, output=output, as_json=json)
+
+
 def _pictured(what: Path) -> tuple[str, Diagram]:
     """Return the name of an experiment, and its diagram."""
+    from fedmon.experiment.check import document as checking
+    from fedmon.experiment.check.diagram import picture_of
+    from fedmon.experiment.check.status import as_reached
+    from fedmon.experiment.journal import Follower
+
     if what.is_dir():
         with Follower(what) as follower:
             follower.look()

@@ -11,10 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import typer
 
 from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.files import replacing
@@ -23,7 +22,6 @@ from fedmon.common.text import joined, moment, plural, shorten, size, table
 from fedmon.experiment.attributes import MASK, Flags
 from fedmon.experiment.check.diagram import COLOURS, content_of, picture_of
 from fedmon.experiment.check.status import Overview, as_reached, followed, heading
-from fedmon.experiment.cli.documents import RunArgument
 from fedmon.experiment.cli.runs import facts_of, table_of
 from fedmon.experiment.errors import UnknownTypeError
 from fedmon.experiment.events import AnyEvent, Measured
@@ -33,7 +31,7 @@ from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
 from fedmon.report.document.model import Document, Facts, Findings, Paragraph, Part, Picture, Section, Table
 from fedmon.report.extra import report_extra
-from fedmon.researcher.cli.shell import JsonOption, emit
+from fedmon.researcher.cli.shell import emit
 
 MAX_CURVES, MAX_POINTS, MAX_FILES = 20, 500, 2000
 MAX_BARS = 200
@@ -105,13 +103,8 @@ _Numbers = Mapping[tuple[int, str, str], list[tuple[float, float]]]
 """By resource, node and name: Unix seconds and value of each number."""
 
 
-def report(
-    run_dir: RunArgument,
-    *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page, such as run.html.")] = None,
-    json: JsonOption = False,
-) -> None:
-    """Report on a run: states and times, failures, metrics, energy and traces."""
+def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
+    """Print a report on a run, or write its page."""
     numbers: dict[tuple[int, str, str], list[tuple[float, float]]] = defaultdict(list)
 
     def take(event: AnyEvent) -> None:
@@ -140,7 +133,7 @@ def report(
     for one in (*document["measured"], *document["reported"]):
         del one["points"]
     document = {"well": shown.is_well, **document.pop("overview"), **document, "written": written}
-    emit(document, text=text, as_json=json)
+    emit(document, text=text, as_json=as_json)
 
 
 def traces_in(folder: Path, guids: Iterable[int]) -> list[TraceFile]:

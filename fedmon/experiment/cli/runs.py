@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -22,26 +22,16 @@ from msgspec.structs import replace
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
+from fedmon.common.options import BrokerOption, ForOption, IdOption, JsonOption, LinesOption, SettingsOption
 from fedmon.common.text import duration, joined, moment, table
-from fedmon.experiment.check.document import check
-from fedmon.experiment.check.graph import ImpossiblePlanError
-from fedmon.experiment.check.status import RUNS, Overview, Standing, followed, heading
 from fedmon.experiment.cli.documents import EachOption, FileArgument, RunArgument, connected
-from fedmon.experiment.controller import ExperimentController
-from fedmon.experiment.document.files import write
-from fedmon.experiment.journal import DOCUMENT, Follower
-from fedmon.experiment.natures import lasts, natures
-from fedmon.experiment.situation import Resource, State
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.cli.shell import (
-    NO_ANSWER,
-    BrokerOption,
-    IdOption,
-    JsonOption,
-    LinesOption,
-    SettingsOption,
-    emit,
-)
+from fedmon.researcher.cli.shell import NO_ANSWER, emit
+
+if TYPE_CHECKING:
+    from fedmon.experiment.check.status import Overview, Standing
+    from fedmon.experiment.controller import ExperimentController
+    from fedmon.experiment.situation import Resource, State
 
 _LOOK_S = 0.25
 INTERRUPTED = 130
@@ -55,9 +45,6 @@ _RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
 
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds until all is released (default: no limit).")
-]
-ForOption = Annotated[
-    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to follow it (default: until it is over).")
 ]
 KeepOption = Annotated[bool, typer.Option("--keep", help="When it is over, release nothing until Ctrl-C.")]
 
@@ -77,6 +64,12 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run an experiment and show its states and blockers; at its end and at Ctrl-C everything is released."""
+    from fedmon.experiment.check.document import check
+    from fedmon.experiment.check.graph import ImpossiblePlanError
+    from fedmon.experiment.controller import ExperimentController
+    from fedmon.experiment.document.files import write
+    from fedmon.experiment.journal import DOCUMENT
+
     found = check(file, wait_all_ready=not each)
     if found.plan.errors:
         raise ImpossiblePlanError(found.plan.errors)
@@ -106,6 +99,10 @@ def reconnect(
     json: JsonOption = False,
 ) -> None:
     """Resume a run whose process died: nothing runs twice, and jobs that still run are adopted."""
+    from fedmon.experiment.check.status import followed
+    from fedmon.experiment.controller import ExperimentController
+    from fedmon.experiment.journal import DOCUMENT, Follower
+
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
     if shown.resources and shown.status in ("ended", "failed"):
@@ -133,13 +130,19 @@ def reconnect(
 
 def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
     """Show the state of a run, also of another process, from its journal; nothing is changed."""
+    from fedmon.experiment.check.status import followed
+    from fedmon.experiment.journal import Follower
+
     with Follower(run_dir) as follower:
         _print(followed(follower, time.time()), as_json=json)
 
 
-def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption = False) -> None:
+def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption = False) -> None:
     """Follow a run of another process until it is over."""
-    deadline = Deadline(timeout)
+    from fedmon.experiment.check.status import followed
+    from fedmon.experiment.journal import Follower
+
+    deadline = Deadline(seconds)
     with Follower(run_dir) as follower:
         shown = followed(follower, time.time())
         changes = _Changes(as_json=json)
@@ -159,6 +162,9 @@ def watch(run_dir: RunArgument, *, timeout: ForOption = None, json: LinesOption 
 
 def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as_json: bool) -> None:
     """Show a run of this process until it is over, release it, and exit with the code of its outcome."""
+    from fedmon.experiment.check.status import followed
+    from fedmon.experiment.journal import Follower
+
     deadline, is_over = Deadline(timeout_s), False
     with Follower(ec.run_dir) as follower, _heard_signals() as interrupted:
         changes = None if as_json else _Changes()
@@ -198,6 +204,8 @@ def _is_left_out(resource: Resource) -> bool:
 
 def _is_over(state: State) -> bool:
     """Tell whether all that was deployed ended, except resources that run until they are stopped."""
+    from fedmon.experiment.natures import lasts, natures
+
     nature = natures()
     return state.is_aborted or all(
         one.state >= ResourceState.STOPPED
@@ -264,6 +272,8 @@ class _Changes:
         self._seen.update({each.guid: each.times for each in changed})
 
     def _lines(self, shown: Overview, changed: list[Standing]) -> Iterator[str]:
+        from fedmon.experiment.check.status import heading
+
         if self._blocker is None:
             yield heading(shown)
         reached: dict[str, list[tuple[float, str]]] = {}
@@ -282,6 +292,8 @@ class _Changes:
 
 
 def _print(shown: Overview, *, as_json: bool) -> None:
+    from fedmon.experiment.check.status import heading
+
     if as_json:
         emit({"well": shown.is_well, **msgspec.structs.asdict(shown)}, text="", as_json=True)
         return
@@ -328,6 +340,8 @@ def table_of(shown: Overview, *, rows: int, has_types: bool = True) -> tuple[lis
 
 def _cells(each: Standing, shown: Overview) -> dict[str, str]:
     """Return a resource by column; ``for`` is how long it has been in its state, or how long it ran."""
+    from fedmon.experiment.check.status import RUNS
+
     is_over, started = ResourceState[each.state] >= ResourceState.STOPPED, each.times.get("STARTED")
     ends = (each.times[state] for state in ("STOPPED", "FAILED", "RELEASED") if state in each.times)
     began, ended = (started, next(ends, None)) if is_over else (each.since, _now(shown))

@@ -22,16 +22,14 @@ MAX_IN_MEMORY_S = 10.0
 LABELS = ("system", "partition", "env", "name")
 _MAX_TEXT = 200
 
-EXIT_CODES = (
-    "Exit codes: that of the command, if there is one; else 0 done, 1 failed, 2 wrong use or a folder that cannot be"
-    " written, 3 the job was not found."
-)
 _ABOUT = """Measure a batch job from inside its script, or run and measure a COMMAND: machine, job and devices.
 
 Results go into a folder; one line at the start and one at the end go to stderr. Measuring ends with the job's
 processes or the command, before the scheduler's time limit, with SIGTERM, SIGINT or SIGUSR1, or when FINISHED is
 written into .ipc-JOBID. Then all hosts' recordings are merged, and tables and report are written. Below a scheduler's
-daemon or a launcher it waits for more processes of the job, such as the next step."""
+daemon or a launcher it waits for more processes of the job, such as the next step.
+
+With a COMMAND, it ends with the exit code of that COMMAND."""
 _ABOUT_MERGE = "Merge the recordings of all hosts so far. It can be repeated, and merges dead hosts, too."
 
 
@@ -118,7 +116,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     _add_outputs(merge)
     merge.options.add_argument("--json", action="store_true", help="Print one JSON document.")
     for parser in (job, merge):
-        parser.options.add_argument("--help", action="help", help="Show this message and exit.")
+        parser.options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
     return {"job": job, "job merge": merge}
 
 
@@ -196,7 +194,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, line: str, usage: str, about: str) -> None:
         super().__init__(
-            prog=line, usage=f"%(prog)s {usage}", description=about, epilog=EXIT_CODES, add_help=False,
+            prog=line, usage=f"%(prog)s {usage}", description=about, add_help=False,
             allow_abbrev=False, formatter_class=_Help,
         )  # fmt: skip
         self.options = self.add_argument_group("Options")

@@ -49,7 +49,7 @@ class Policy:
         whom = "nobody" if self.obeys_nobody else "other researchers only"
         return (
             f"node {self.node_id} does not obey researcher {researcher_id} (it obeys {whom}); "
-            f"its owner would allow it with: fedmon node policy allow {researcher_id} --dir NODE_FOLDER"
+            f"its owner would allow it with: fedmon node policy allow {researcher_id}"
         )
 
     def may_see(self, researcher_id: str, dataset_id: str, name: str) -> bool:

@@ -9,61 +9,41 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
-from fedmon.common.plan_source import PlanSource, load_source
-from fedmon.common.settings.values import RunsSettings
-from fedmon.common.wire.runs import JobState, RunLimits
-from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits, Logged, Reported
-from fedmon.node.runs.sandbox.interpreter import look_at
+from fedmon.common.options import ArgOption, JsonOption
 from fedmon.plan import parcels
-from fedmon.plan.values import read_object, spelled
+from fedmon.plan.values import arguments_of, spelled
+
+if TYPE_CHECKING:
+    from fedmon.common.plan_source import PlanSource
+    from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits, Logged, Reported
 
 _TABLE_SUFFIXES = frozenset({".csv", ".tsv", ".tab", ".txt"})
 _LOOK_S = 0.5
 _PIECE_BYTES = 32_768
 _MAX_SHOWN = 60
 
-EXIT_CODES = "Exit codes: 0 the plan ran, 1 it did not, 2 wrong use."
 NOT_CHECKED = (
     "that owners approve it, and their limits, which may be smaller",
     "that the Python of each node has the packages that it imports",
     "that the data of each node is like the data that was given here",
 )
 
-app = typer.Typer(
-    name="plan",
-    help="Try training plans.",
-    epilog=EXIT_CODES,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-
-@app.callback()
-def plan() -> None:
-    """Try training plans."""
-
-
-@app.command(epilog=EXIT_CODES)
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The Python file of the plan.")],
     dataset: Annotated[
         Path | None, typer.Option("--dataset", "-D", metavar="PATH", help="A table or folder to run on; else no data.")
     ] = None,
-    args: Annotated[
-        list[str] | None,
-        typer.Option("--args", "--arg", "-a", metavar="NAME=VALUE|JSON", help="Arguments; may be repeated."),
-    ] = None,
+    arg: ArgOption = None,
     inputs: Annotated[
         Path | None, typer.Option("--inputs", "-i", metavar="FILE", help="Inputs: a JSON object, or arrays in a .npz.")
     ] = None,
@@ -73,9 +53,15 @@ def check(
     sandbox: Annotated[
         bool, typer.Option("--sandbox/--no-sandbox", help="Run in the sandbox of nodes where this machine has one.")
     ] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Run a plan here as a node would, and show its reports, logs and result; its output goes to stderr."""
+    from fedmon.common.plan_source import load_source
+    from fedmon.common.settings.values import RunsSettings
+    from fedmon.common.wire.runs import RunLimits
+    from fedmon.node.runs.folder import JobOrder, Limits
+    from fedmon.node.runs.sandbox.interpreter import look_at
+
     source = load_source(file)
     content, inputs_format = (b"", None) if inputs is None else inputs_at(inputs)
     usual = RunsSettings()
@@ -87,7 +73,7 @@ def check(
         level=None,
         minimum=None,
         dataset=None if dataset is None else dataset_at(dataset),
-        arguments=arguments_of(args or []),
+        arguments=arguments_of(arg or ()),
         inputs_format=inputs_format,
     )
     line = (lambda _: None) if json else _line
@@ -133,6 +119,8 @@ def _tried(
 
 def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | Logged]:
     """Yield reports and logs until the job is over, and print its output; ``news`` is set by pokes."""
+    from fedmon.node.runs.folder import Logged, Reported
+
     offset = 0
     printed = {folder.stdout: 0, folder.stderr: 0}
     is_over = False
@@ -160,6 +148,8 @@ def _line(text: str) -> None:
 
 
 def _as_line(event: Reported | Logged) -> str:
+    from fedmon.node.runs.folder import Logged
+
     if isinstance(event, Logged):
         return f"log      {event.level} {event.message}"
     step = "" if event.step is None else f"step {event.step}  "
@@ -190,6 +180,9 @@ def _summary(ending: Ending, result: dict[str, Any] | None, limits: Limits) -> I
 def _document(
     source: PlanSource, order: JobOrder, why: str, events: list[Reported | Logged], ending: Ending, result: bytes
 ) -> dict[str, Any]:
+    from fedmon.common.wire.runs import JobState
+    from fedmon.node.runs.folder import Logged, Reported
+
     found = ending.result_format and {
         "format": ending.result_format,
         "size_bytes": ending.result_bytes,
@@ -219,6 +212,7 @@ def _document(
 def dataset_at(path: Path) -> GivenDataset:
     """Return a table, or another file or folder, as a plan gets its dataset. Raises InvalidInputError."""
     from fedmon.node.registers.dataset_source import measure
+    from fedmon.node.runs.folder import GivenDataset
 
     place = path.expanduser().resolve()
     data_type = "csv" if place.suffix.lower() in _TABLE_SUFFIXES and not place.is_dir() else "default"
@@ -231,28 +225,6 @@ def dataset_at(path: Path) -> GivenDataset:
         shape=measured.shape,
         dtypes=measured.dtypes,
     )
-
-
-def arguments_of(words: Sequence[str]) -> dict[str, Any]:
-    """Return arguments from words such as ``rate=0.1``, whose values are JSON or else texts, and from JSON objects.
-
-    Raises InvalidInputError.
-    """
-    arguments: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        try:
-            if word.lstrip().startswith("{"):
-                arguments |= read_object(memoryview(word.encode()))
-            elif name and equals:
-                (arguments[name],) = read_object(memoryview(f'{{"":{text}}}'.encode())).values()
-            else:
-                raise InvalidInputError("neither name=value nor a JSON object")
-        except ValueError as error:
-            if not (name and equals) or word.lstrip().startswith("{"):
-                raise InvalidInputError(f"--args {word!r}: {error}") from None
-            arguments[name] = text
-    return arguments
 
 
 def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:

@@ -13,6 +13,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
+from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
 from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
 from fedmon.report.export import FORMATS, Written, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from fedmon.report.export import Table
     from fedmon.report.source import Source
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 STDOUT = Path("-")
 _FORMATS = ", ".join(FORMATS)
 
@@ -34,22 +34,17 @@ class View(enum.Enum):
     NEBULA = "nebula"
 
 
-@app.command(epilog="Exit codes: 0 done, 1 failed, 2 wrong use, 3 nothing to export, 4 the file has another table.")
 def export(
-    recording: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")],
+    recording: RecordingsArgument,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file, or - for stdout where the format is text.")],
     format: Annotated[  # noqa: A002
         str | None, typer.Option("--format", "-f", help=f"One of {_FORMATS} (default: by the file's suffix).")
     ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", "-m", help="Only these metrics, with * and ?; may be repeated.")
-    ] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Only this job's hosts, while it ran.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
+    metric: MetricsOption = None,
+    job: JobOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     tidy: Annotated[bool, typer.Option("--tidy", help="A row for each value instead of a column for each series.")] = (
         False
     ),
@@ -59,7 +54,7 @@ def export(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace another table that an HDF5 file has under the key.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Write what was recorded as a table: a row for each host and time, or for each value."""
     to_stdout = output == STDOUT

@@ -12,6 +12,7 @@ import typer
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.log import escape_control
+from fedmon.common.options import JobOption, JsonOption, MetricsOption, NodesOption, RecordingsArgument, SinceOption, UntilOption, each
 from fedmon.report.cli.inputs import progress_bar, recordings, times
 from fedmon.report.extra import report_extra
 from fedmon.report.selection import sound
@@ -19,7 +20,6 @@ from fedmon.report.selection import sound
 if TYPE_CHECKING:
     from fedmon.report.charts import Group
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _READING = 0.2
 
 
@@ -31,29 +31,24 @@ class FigureFormat(enum.Enum):
     PDF = "pdf"
 
 
-@app.command(epilog="Exit codes: 0 done, 1 failed, 2 wrong use, 3 nothing to plot.")
 def plot(
-    recording: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")],
+    recording: RecordingsArgument,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the files; made where it is not.")],
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="Only of this group, such as cpu; may be repeated.")
     ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", "-m", help="Only of these metrics, with * and ?; may be repeated.")
-    ] = None,
-    node: Annotated[list[str] | None, typer.Option("--node", help="Only this node; may be repeated.")] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Of this job, if there are several.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
+    metric: MetricsOption = None,
+    node: NodesOption = None,
+    job: JobOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     per_node: Annotated[bool, typer.Option("--per-node", help="Only plots with a line for each node.")] = False,
     combined: Annotated[bool, typer.Option("--combined", help="Only plots of all nodes together.")] = False,
     zeros: Annotated[bool, typer.Option("--zeros", help="Also of what never changed, such as errors.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Every chart, not only the 12 to look at first.")] = False,
     kind: Annotated[FigureFormat, typer.Option("--format", "-f", help="The kind of the files.")] = FigureFormat.PNG,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Draw what was measured: a file for each chart; the 12 to look at first, unless you choose."""
     since_t, until_t = times(since, until)
@@ -72,7 +67,7 @@ def plot(
             zeros=zeros,
         )
         with Source(recordings(recording)) as source, progress_bar("Drawing", wanted=not json) as progress:
-            subject = choose(source, job=job, nodes=tuple(node or ()), since_t=since_t, until_t=until_t)
+            subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
             bins = read_bins(subject, progress=lambda share: progress(share * _READING))
             found = charts_of(bins, source, job=subject.job, choice=choice)
             is_chosen = everything or zeros or groups or metric or per_node or combined

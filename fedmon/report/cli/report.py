@@ -12,29 +12,26 @@ import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.options import JobOption, JsonOption, NodesOption, RecordingsArgument, SinceOption, UntilOption, each
 from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
 from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _WIDEST = 100
 
 
-@app.command()
 def report(
-    recording: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")],
+    recording: RecordingsArgument,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The page to write, such as job.html.")] = None,
     pdf: Annotated[Path | None, typer.Option("--pdf", help="The PDF to write, such as job.pdf.")] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Report on this job, if there are several.")] = None,
-    node: Annotated[list[str] | None, typer.Option("--node", help="Only this node; may be repeated.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
+    job: JobOption = None,
+    node: NodesOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     text: Annotated[bool, typer.Option("--text", help="Write no file; the summary is all.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Say what happened in a job, or on nodes.
 
@@ -53,7 +50,7 @@ def report(
 
     paths = recordings(recording)
     with Source(paths) as source:
-        subject = choose(source, job=job, nodes=tuple(node or ()), since_t=since_t, until_t=until_t)
+        subject = choose(source, job=job, nodes=tuple(each(node) or ()), since_t=since_t, until_t=until_t)
         if output is None and pdf is None and not text and not json:
             output = Path(f"job-report-{subject.job}.html" if subject.job is not None else "fedmon-report.html")
         for path in (output, pdf):

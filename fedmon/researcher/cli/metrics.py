@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-import typer
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.registry import Collector
 
@@ -16,21 +15,14 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.series import NAME, with_origin
 from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.researcher.cli.readings import REMEMBERED_S, WatchState
-from fedmon.researcher.cli.shell import EPILOG, IntervalOption, MetricsOption, NodesOption, emit_line, federated
-from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.watch import LiveSample
+from fedmon.researcher.cli.shell import emit_line
 
-PORT = 9464
-"""Source: OpenTelemetry's default port of a Prometheus exporter."""
+if TYPE_CHECKING:
+    from fedmon.researcher.federation import Federation
+    from fedmon.researcher.samples.watch import LiveSample
+
 FORGOTTEN_S = 3600.0
 """A stream without a sample for so long takes no more memory."""
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
-
-
-@app.callback()
-def metrics() -> None:
-    """Offer the newest values of nodes to Prometheus."""
 
 
 class NewestValues(Collector):
@@ -72,33 +64,21 @@ def _family(name: str) -> Metric:
     return Metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)
 
 
-@app.command(epilog=EPILOG)
-@federated(asks=False)
-def serve(
-    federation: Federation,
-    *,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PORT,
-    node: NodesOption = None,
-    metric: MetricsOption = None,
-    interval: IntervalOption = None,
-    seconds: Annotated[
-        float | None, typer.Option("--for", min=0.1, help="Seconds to run (default: until Ctrl-C).")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+def serve_newest(
+    federation: Federation, choice: Mapping[str, Any], *, host: str, port: int, seconds: float | None, as_json: bool
 ) -> None:
-    """Serve the newest values of all nodes as OpenMetrics; a node that falls silent disappears."""
+    """Serve the newest values of what `Federation.monitor` is to choose; see `fedmon metrics serve`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     values = NewestValues()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(values)
-    with federation, federation.monitor(values.take, nodes=node, metrics=metric, interval_s=interval):
+    with federation, federation.monitor(values.take, **choice):
         try:
             running, thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
             raise InvalidInputError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         url = f"http://{f'[{host}]' if ':' in host else host}:{running.server_port}/metrics"
-        emit_line({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=json)
+        emit_line({"url": url}, text=f"{url} (Ctrl-C ends)", as_json=as_json)
         try:
             deadline, tick = Deadline(seconds), threading.Event()
             while not deadline.passed():

@@ -6,13 +6,16 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fedmon.common.metrics.sample import is_user_stream, rate
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.wire.samples import MonitorReply
-from fedmon.researcher.samples.watch import LiveSample
+
+if TYPE_CHECKING:
+    from fedmon.researcher.samples.watch import LiveSample
 
 REMEMBERED_S = 150.0
 """A series that was not heard of for so long is gone: the slowest lane of a node reads every 60 s."""

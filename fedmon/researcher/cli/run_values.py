@@ -1,10 +1,9 @@
-"""Arguments and inputs that `fedmon run` reads, and results that it writes."""
+"""Inputs that `fedmon run` reads, and results that it writes."""
 
 from __future__ import annotations
 
 import json
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +13,13 @@ SHOWN_ELEMENTS = 1_000
 """Larger arrays are told by type and shape alone; --output writes them."""
 
 
-def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
-    """Return the arguments of ``--args`` and ``--arg name=value``; a value that is no JSON is a text."""
-    found: dict[str, Any] = {}
-    if document is not None:
-        try:
-            found = json.loads(document)
-        except ValueError as error:
-            raise InvalidInputError(f"--args is no JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise InvalidInputError("--args is no JSON object: give something like '{\"rounds\": 3}'")
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not name or not equals:
-            raise InvalidInputError(f"--arg {word!r} is not of the form name=value")
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
-    return found
-
-
 def read_inputs(path: Path) -> dict[str, Any]:
     """Return the inputs in a .json file, a .npz file of numpy, or a file that `save` wrote.
 
     Raises InvalidInputError for any other content, and StorageError for a file that cannot be read.
     """
+    import zipfile
+
     try:
         if path.suffix == ".npz":
             return _arrays(path)
@@ -99,6 +79,8 @@ def sketched(value: Any) -> str:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
+    import zipfile
+
     import numpy as np
 
     from fedmon.plan import parcels

@@ -1,4 +1,4 @@
-"""`fedmon run`, `jobs`, `job-logs` and `stop`: approved plans on nodes, from a shell."""
+"""`fedmon run` and `fedmon runs`: approved plans on nodes, from a shell."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.ids import chosen, made_at
 from fedmon.common.log import escape_control
-from fedmon.researcher.asking.tables import rich_rows
-from fedmon.researcher.cli.run_values import arguments, read_inputs, save, shown, sketched
+from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
+from fedmon.plan.values import arguments_of
+from fedmon.researcher.cli.run_values import read_inputs, save, shown, sketched
 from fedmon.researcher.cli.shell import (
-    EPILOG,
     NO_ANSWER,
-    JsonOption,
-    LinesOption,
-    NodesOption,
-    TimeoutOption,
-    each,
     emit,
     emit_line,
     exit_code,
@@ -31,19 +26,19 @@ from fedmon.researcher.cli.shell import (
     logs_above,
     outcomes_document,
 )
-from fedmon.researcher.federation import Federation
-from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
-from fedmon.researcher.runs.handle import RunHandle
-from fedmon.researcher.runs.states import NodeRun, RunList, RunStates, by_reason, named, why_not
+
+if TYPE_CHECKING:
+    from fedmon.researcher.federation import Federation
+    from fedmon.researcher.runs.errors import RunFailedError
+    from fedmon.researcher.runs.handle import RunHandle
+    from fedmon.researcher.runs.states import NodeRun, RunStates
 
 INTERRUPTED = 130
 _DIGEST, _DATASET = "sha256:", "dataset_"
 FOLLOW_EVERY_S = 1.0
 
-Show = Callable[[RunStates], None]
+Show = Callable[["RunStates"], None]
 """Shows the states as they change."""
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="The name of a run, its id, or its beginning (at least 4 characters).")
@@ -59,7 +54,6 @@ LookOption = Annotated[
 ]
 
 
-@app.command(epilog=EPILOG)
 @federated()
 def run(
     federation: Federation,
@@ -72,14 +66,11 @@ def run(
     ],
     tags: Annotated[
         list[str] | None,
-        typer.Option("--tags", "--tag", help="On a dataset with this tag; of several, also as a,b, all must fit."),
+        typer.Option("--tags", help="On a dataset with this tag; of several, also as a,b, all must fit."),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="On the dataset with this id, or its beginning.")] = None,
     node: NodesOption = None,
-    arg: Annotated[
-        list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument; JSON, else a text.")
-    ] = None,
-    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Arguments, as one JSON object.")] = None,
+    arg: ArgOption = None,
     inputs: Annotated[
         Path | None, typer.Option("--inputs", help="Inputs: a .json file, or a .npz file of arrays.")
     ] = None,
@@ -94,13 +85,13 @@ def run(
     ] = None,
     wait: WaitOption = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait for the end; `fedmon jobs JOB` shows how it goes on.")
+        bool, typer.Option("--detach", help="Do not wait for the end; `fedmon runs show JOB` shows how it goes on.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
     """Run an approved plan on nodes and show what it returns; Ctrl-C stops the waiting, not the run."""
     given = read_inputs(inputs) if inputs is not None else None
-    words = arguments(arg or (), args)
+    words = arguments_of(arg or ())
     limits = {"wall_s": wall_s, "cpu_s": cpu_s, "memory_bytes": memory_bytes, "output_bytes": output_bytes}
     with federation:
         handle = federation.run(
@@ -120,30 +111,38 @@ def run(
         _finish(handle, wait=wait, output=output, as_json=json)
 
 
-@app.command(epilog=EPILOG)
 @federated()
-def jobs(
+def list_(
     federation: Federation,
     *,
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="[JOB]", help="One run, by its name, id or beginning: how it stands, and its results."),
-    ] = None,
     node: NodesOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to list, newest first.")] = 30,
     rounds: Annotated[bool, typer.Option("--rounds", help="List each round of a training on its own row.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """List your runs of plans that nodes know."""
+    from fedmon.researcher.runs.states import RunList
+
+    with federation:
+        outcomes = federation.jobs(nodes=node)
+        shown = RunList(outcomes, limit=limit, rounds=rounds)
+        emit(outcomes_document(federation, outcomes), text=shown, as_json=json)
+        raise typer.Exit(exit_code(outcomes, named=bool(node)))
+
+
+@federated()
+def show(
+    federation: Federation,
+    *,
+    job: JobArgument,
+    node: NodesOption = None,
     output: OutputOption = None,
     wait: LookOption = None,
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """List your runs of plans that nodes know, or show one with its results; --wait waits for its end."""
+    """Show a run and its results; --wait waits for its end."""
     with federation:
-        if job is None:
-            outcomes = federation.jobs(nodes=node)
-            shown = RunList(outcomes, limit=limit, rounds=rounds)
-            emit(outcomes_document(federation, outcomes), text=shown, as_json=json)
-            raise typer.Exit(exit_code(outcomes, named=bool(node)))
         handle = federation.job(_job_id(federation, job, node), nodes=node)
         if wait is not None:
             _finish(handle, wait=wait, output=output, as_json=json)
@@ -158,9 +157,8 @@ def jobs(
             raise typer.Exit(1)
 
 
-@app.command("job-logs", epilog=EPILOG)
 @federated()
-def job_logs(
+def logs(
     federation: Federation,
     *,
     job: JobArgument,
@@ -201,7 +199,6 @@ def job_logs(
             raise typer.Exit(4)
 
 
-@app.command(epilog=EPILOG)
 @federated()
 def stop(
     federation: Federation,
@@ -211,7 +208,9 @@ def stop(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
+    """Stop a run of a plan on its nodes; what `fedmon job` measures is not touched."""
+    from fedmon.researcher.runs.states import why_not
+
     with federation:
         handle = federation.job(_job_id(federation, job, node), nodes=node)
         going = [node_id for node_id, part in handle.states().items() if not part.is_over]
@@ -233,7 +232,7 @@ def _job_id(federation: Federation, job: str, nodes: list[str] | None) -> str:
     if made_at(job):
         return job
     known = federation.jobs(nodes=nodes)
-    return known.called(job) or _whole(job, known.runs(), what="run", see="fedmon jobs")
+    return known.called(job) or _whole(job, known.runs(), what="run", see="fedmon runs")
 
 
 def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:
@@ -241,7 +240,7 @@ def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:
     if not plan.startswith(_DIGEST) or len(plan) == len(_DIGEST) + 64:
         return plan
     ran = {job.sha256 for jobs in federation.jobs(nodes=nodes).runs().values() for job in jobs.values()}
-    return _DIGEST + _whole(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon jobs --json")
+    return _DIGEST + _whole(plan.removeprefix(_DIGEST), ran, what="plan", see="fedmon runs --json")
 
 
 def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | None) -> str | None:
@@ -249,7 +248,7 @@ def _dataset_id(federation: Federation, dataset: str | None, nodes: list[str] | 
     if dataset is None or len(dataset) == len(_DATASET) + 36:
         return dataset
     found = {each.dataset_id for reply in federation.datasets(nodes=nodes).ok.values() for each in reply.datasets}
-    return _whole(dataset, found, what="dataset", see="fedmon list")
+    return _whole(dataset, found, what="dataset", see="fedmon datasets")
 
 
 def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
@@ -263,6 +262,8 @@ def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:
     """Wait, show, and end with the exit code of the run."""
+    from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
+
     results: dict[str, dict[str, Any]]
     failed: dict[str, str] = {}
     code = 0
@@ -296,6 +297,8 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
 
 def _short(handle: RunHandle, error: RunFailedError) -> str:
     """Return the complaint without the reasons that the states, which are on the screen, have told already."""
+    from fedmon.researcher.runs.states import by_reason, named
+
     states = handle.states()
     told = {node_id: reason for node_id, reason in error.failed.items() if states[node_id].sentence() == reason}
     untold = by_reason({node_id: reason for node_id, reason in error.failed.items() if node_id not in told})
@@ -305,7 +308,7 @@ def _short(handle: RunHandle, error: RunFailedError) -> str:
 
 def _how_to_go_on(handle: RunHandle) -> str:
     job = handle.job_id
-    return f"job {job} goes on: `fedmon jobs {job}` shows it and its results, `fedmon stop {job}` ends it"
+    return f"job {job} goes on: `fedmon runs show {job}` shows it and its results, `fedmon runs stop {job}` ends it"
 
 
 def _results_text(results: dict[str, dict[str, Any]], written: Any) -> str:
@@ -363,6 +366,8 @@ class _Lines:
         self._before: dict[str, str] = {}
 
     def __call__(self, states: RunStates) -> None:
+        from fedmon.researcher.runs.states import by_reason
+
         if not self._before:
             sys.stderr.write(f"job {states.job_id}\n")
         said = {str(node_id): _line(part, states.latest(node_id)) for node_id, part in states.items()}
@@ -408,5 +413,7 @@ def _on_terminal() -> Iterator[Show]:
 
 
 def _screen(states: RunStates, waited_s: float) -> Any:
+    from fedmon.researcher.asking.tables import rich_rows
+
     summary = states.summary() if states.is_over else f"{states.summary()}, {waited_s:.0f} s"
     return rich_rows(states.text_rows(), notes=[*states.reasons(), summary])

@@ -1,56 +1,26 @@
-"""The options, output and exit codes that the researcher's verbs share."""
+"""What the researcher's verbs share: a federation for one verb, output, and exit codes."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
-import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
-import typer
 
-from fedmon.common.errors import FedmonError, InvalidInputError, NoAnswerError
+from fedmon.common.errors import FedmonError, NoAnswerError
 from fedmon.common.log import OUR_LOGGER
-from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
-from fedmon.researcher.federation import Federation
+from fedmon.common.options import BrokerOption, IdOption, SettingsOption, TimeoutOption, each
 
 if TYPE_CHECKING:
+    from fedmon.researcher.asking.outcome import Outcomes
+    from fedmon.researcher.federation import Federation
     from fedmon.researcher.samples.consumers import SampleConsumer
 
 REFUSED, NO_ANSWER = 4, 6
-
-EPILOG = (
-    "Exit codes: 0 done, 1 failed, 2 wrong use or settings, 3 not found, 4 refused, 5 no connection, 6 no answer in "
-    "time. A node that is known to be offline is an error only when it was named."
-)
-
-BrokerOption = Annotated[
-    str | None, typer.Option("--broker", "-b", metavar="URL", help="Broker URL (default: from settings).")
-]
-SettingsOption = Annotated[Path | None, typer.Option("--settings", help="Settings file (default: the usual one).")]
-IdOption = Annotated[str | None, typer.Option("--researcher", help="Researcher id (default: the one kept).")]
-TimeoutOption = Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-LinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")]
-NodesOption = Annotated[
-    list[str] | None,
-    typer.Option("--node", "--nodes", "-n", help="Only this node; may be given several times, or as a,b,c."),
-]
-MetricsOption = Annotated[
-    list[str] | None, typer.Option("--metric", "-m", help="Only these metrics, with * and ?; may be repeated.")
-]
-IntervalOption = Annotated[
-    float | None, typer.Option("--interval", help="Seconds between samples (default: each owner's).")
-]
-ForOption = Annotated[
-    float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to run (default: until Ctrl-C).")
-]
 
 
 def opened(
@@ -60,6 +30,10 @@ def opened(
     timeout: TimeoutOption = 5.0,
 ) -> Federation:
     """Return a federation for one verb: its own instance, beside an open notebook of the same researcher."""
+    import secrets
+
+    from fedmon.researcher.federation import Federation
+
     instance = f"shell-{secrets.token_hex(4)}"
     return Federation(broker, settings=settings, researcher_id=researcher, timeout_s=timeout, instance=instance)
 
@@ -67,22 +41,22 @@ def opened(
 def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of `opened` to a verb, before its ``timeout`` and ``json``; it gets the federation, not started.
 
-    A verb that ``asks`` has a ``--timeout`` for replies; one that follows may use that option for its own duration. Its
-    ``node`` becomes a list of ids, or None for all.
+    A verb that ``asks`` has a ``--timeout`` for replies. Its ``node`` becomes a list of ids, or None for all.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+        # The federation is imported when the verb runs: its help must not wait for that.
+        unknown = {"Federation": object}
+        _, *own = inspect.signature(verb, eval_str=True, locals=unknown).parameters.values()
         names = [parameter.name for parameter in own]
         added = [
             parameter
-            for name, parameter in inspect.signature(opened, eval_str=True).parameters.items()
+            for name, parameter in inspect.signature(opened, eval_str=True, locals=unknown).parameters.items()
             if name not in names and (asks or name != "timeout")
         ]
         at = names.index("timeout" if "timeout" in names else "json")
         merged = [*own[:at], *added, *own[at:]]
 
-        @functools.wraps(verb)
         def with_federation(**given: Any) -> None:
             chosen = {parameter.name: given.pop(parameter.name) for parameter in added}
             if asks and "timeout" in names:
@@ -93,20 +67,11 @@ def federated(*, asks: bool = True) -> Callable[[Callable[..., None]], Callable[
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         vars(with_federation)["__signature__"] = inspect.Signature([one.replace(kind=keyword) for one in merged])
+        with_federation.__name__, with_federation.__doc__ = verb.__name__, verb.__doc__
+        with_federation.__annotations__ = {}
         return with_federation
 
     return decorate
-
-
-def each(words: list[str] | None) -> list[str] | None:
-    """Return words given one by one or separated by commas; None if the option was not given.
-
-    Raises InvalidInputError for empty words, such as an unset variable of the shell.
-    """
-    found = [part for word in words or () for part in word.split(",") if part]
-    if words and not found:
-        raise InvalidInputError("an option for several words, such as --node or --tags, names none")
-    return found or None
 
 
 def emit(document: Any, *, text: object, more: str = "", as_json: bool) -> None:
@@ -153,6 +118,8 @@ def outcomes_document(federation: Federation, outcomes: Outcomes[Any]) -> dict[s
 
 def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
     """Return 0 if all expected nodes did it; a node known to be offline is expected only when named."""
+    from fedmon.researcher.asking.outcome import OutcomeStatus
+
     expected = [outcome for outcome in outcomes.values() if named or outcome.status is not OutcomeStatus.OFFLINE]
     if not expected:
         return NO_ANSWER

@@ -1,8 +1,7 @@
-"""The researcher's verbs in a shell; each is a separate instance, beside an open notebook of the same researcher."""
+"""The researcher's verbs that look at nodes, ask for approval and measure."""
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import signal
 import sys
@@ -17,13 +16,7 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.log import escape_control
-from fedmon.common.metrics.table import format_value
-from fedmon.common.text import plural
-from fedmon.researcher.asking.outcome import Outcomes
-from fedmon.researcher.cli.readings import WatchState
-from fedmon.researcher.cli.screen import GROUPS, Group, compose, text_screen
-from fedmon.researcher.cli.shell import (
-    EPILOG,
+from fedmon.common.options import (
     BrokerOption,
     ForOption,
     IdOption,
@@ -34,6 +27,9 @@ from fedmon.researcher.cli.shell import (
     NodesOption,
     SettingsOption,
     TimeoutOption,
+)
+from fedmon.common.text import moment, plural, size
+from fedmon.researcher.cli.shell import (
     emit,
     emit_line,
     exit_code,
@@ -42,22 +38,24 @@ from fedmon.researcher.cli.shell import (
     opened,
     outcomes_document,
 )
-from fedmon.researcher.cli.terminal import Terminal
-from fedmon.researcher.federation import Federation
-from fedmon.researcher.samples.watch import LiveSample, Watch
 
 if TYPE_CHECKING:
+    from fedmon.researcher.asking.outcome import Outcomes
+    from fedmon.researcher.cli.screen import Group
+    from fedmon.researcher.federation import Federation
     from fedmon.researcher.samples.record import Record
     from fedmon.researcher.samples.store import StoreCounts
+    from fedmon.researcher.samples.watch import LiveSample, Watch
 
 SHOW_EVERY_S = 1.0
-REDRAW_S, KEYS_S = 1.0, 0.1
-"""How often a screen is drawn, and keys are read."""
-KEYS = "q quit   s sort   a not measured"
+KEYS_S = 0.1
+"""How often the keys of a screen are read."""
+METRICS_PORT = 9464
+"""Source: OpenTelemetry's default port of a Prometheus exporter."""
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
-nodes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, epilog=EPILOG)
-app.add_typer(nodes_app, name="nodes")
+PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A Python file with a training plan.")]
+
+nodes_app = typer.Typer(add_completion=False, invoke_without_command=True, rich_markup_mode=None)
 
 
 @nodes_app.callback()
@@ -87,7 +85,7 @@ def nodes(
         )
 
 
-@nodes_app.command("forget", epilog=EPILOG)
+@nodes_app.command()
 def forget(
     context: typer.Context,
     node_id: Annotated[str, typer.Argument(help="The id of a node that is gone for good.")],
@@ -107,80 +105,74 @@ def forget(
         emit({"forgotten": forgotten}, text=str(forgotten), as_json=json)
 
 
-@app.command(epilog=EPILOG)
 @federated()
-def ping(
-    federation: Federation,
-    *,
-    node: NodesOption = None,
-    json: JsonOption = False,
-) -> None:
+def ping(federation: Federation, *, node: NodesOption = None, json: JsonOption = False) -> None:
     """Ask nodes for a sign of life."""
     with federation:
         _finish(federation, federation.ping(nodes=node), named=node, as_json=json)
 
 
-@app.command("list", epilog=EPILOG)
 @federated()
-def list_datasets(
+def datasets(
     federation: Federation,
     *,
+    tags: Annotated[list[str] | None, typer.Argument(help="Only datasets that carry all of these tags.")] = None,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the datasets that nodes offer to you."""
+    """List the datasets that nodes offer to you, or find those with certain tags."""
     with federation:
-        _finish(federation, federation.datasets(nodes=node), named=node, as_json=json)
+        found: Outcomes[Any] = federation.search(tags, nodes=node) if tags else federation.datasets(nodes=node)
+        _finish(federation, found, named=node, as_json=json)
 
 
-@app.command(epilog=EPILOG)
+@federated(asks=False)
+def whoami(federation: Federation, *, json: JsonOption = False) -> None:
+    """Show your researcher id, which owners allow by name, and the broker and folder that you use.
+
+    A new id is made once, of your user name, this host and 4 random characters, and kept in the folder.
+    """
+    who, settings = federation.researcher_id, federation.settings
+    document = {"researcher_id": who, "broker": settings.broker.url, "folder": str(settings.folder)}
+    text = f"{who}\nbroker  {settings.broker.url}\nfolder  {settings.folder}"
+    emit(document, text=text, more=f"owners allow you with: fedmon node policy allow {who}", as_json=json)
+
+
 @federated()
-def search(
+def request(
     federation: Federation,
     *,
-    tags: Annotated[list[str], typer.Argument(help="Tags that a dataset must all carry.")],
-    node: NodesOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Find datasets by their tags; several tags must all be there."""
-    with federation:
-        _finish(federation, federation.search(tags, nodes=node), named=node, as_json=json)
-
-
-@app.command(epilog=EPILOG)
-@federated()
-def approve(
-    federation: Federation,
-    *,
-    plan: Annotated[Path, typer.Argument(help="A Python file with a training plan.")],
+    plan: PlanArgument,
     description: Annotated[str, typer.Option(help="What it is for, for the owners to read.")] = "",
-    status: Annotated[bool, typer.Option("--status", help="Do not ask; only tell where the plan stands.")] = False,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask owners to approve a training plan, or with --status where it stands; they decide in their own time."""
+    """Ask owners to approve a training plan; they decide in their own time."""
     with federation:
-        outcomes: Outcomes[Any]
-        if status:
-            outcomes = federation.plan_status(plan, nodes=node)
-        else:
-            outcomes = federation.approve(plan, description=description, nodes=node)
-        _finish(federation, outcomes, named=node, as_json=json)
+        _finish(federation, federation.approve(plan, description=description, nodes=node), named=node, as_json=json)
 
 
-@app.command(epilog=EPILOG)
+@federated()
+def status(
+    federation: Federation, *, plan: PlanArgument, node: NodesOption = None, json: JsonOption = False
+) -> None:
+    """Show where a training plan stands at each node: pending, approved or rejected."""
+    with federation:
+        _finish(federation, federation.plan_status(plan, nodes=node), named=node, as_json=json)
+
+
 @federated(asks=False)
 def logs(
     federation: Federation,
     *,
     node: NodesOption = None,
     level: Annotated[str, typer.Option(help="The lowest level to show.")] = "WARNING",
-    timeout: ForOption = None,
+    seconds: ForOption = None,
     json: LinesOption = False,
 ) -> None:
     """Follow what nodes log, as far as their owners let it leave."""
     records: queue.Queue[Any] = queue.Queue(10_000)
-    deadline = Deadline(timeout)
+    deadline = Deadline(seconds)
     with (
         federation,
         federation.logs(records.put_nowait, nodes=node, level=level.upper()),
@@ -193,13 +185,12 @@ def logs(
                     entry = records.get(timeout=min(deadline.left_s(), 3600.0))
                 except queue.Empty:
                     continue
-                line = f"{entry.time:%Y-%m-%d %H:%M:%S} {entry.level} {entry.node_id} {entry.logger}: {entry.msg}"
+                line = f"{moment(entry.time)} {entry.level} {entry.node_id} {entry.logger}: {entry.msg}"
                 emit_line(entry, text=escape_control(line), as_json=json)
         except KeyboardInterrupt:
             return
 
 
-@app.command(epilog=EPILOG)
 @federated(asks=False)
 def record(
     federation: Federation,
@@ -213,9 +204,7 @@ def record(
     metric: MetricsOption = None,
     interval: IntervalOption = None,
     history: Annotated[float, typer.Option(min=0, help="Seconds of history to fetch from new nodes.")] = 3600.0,
-    seconds: Annotated[
-        float | None, typer.Option("--for", min=0.1, help="Seconds to run (default: until Ctrl-C).")
-    ] = None,
+    seconds: ForOption = None,
     json: LinesOption = False,
 ) -> None:
     """Keep every sample in a recording, in order and without gaps; missed samples are requested again."""
@@ -251,7 +240,6 @@ def record(
             raise no_sample(recording, federation)
 
 
-@app.command(epilog=EPILOG)
 @federated(asks=False)
 def watch(
     federation: Federation,
@@ -259,7 +247,7 @@ def watch(
     node: NodesOption = None,
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", "-g", help=f"Only these groups: {', '.join(GROUPS)}; may be given several times."),
+        typer.Option("--group", "-g", help="Only this group: host, jobs, energy, gpu or user; repeatable."),
     ] = None,
     interval: IntervalOption = None,
     metric: MetricsOption = None,
@@ -268,10 +256,13 @@ def watch(
         bool, typer.Option("--absent", help="At the end, list all that is not measured, and why.")
     ] = False,
     count: Annotated[int | None, typer.Option(min=1, help="End after this many samples.")] = None,
-    timeout: ForOption = None,
+    seconds: ForOption = None,
     json: LinesOption = False,
 ) -> None:
     """Watch live metrics: tables on a terminal (keys q, s and a), with --json one document a sample."""
+    from fedmon.researcher.cli.readings import WatchState
+    from fedmon.researcher.cli.terminal import capabilities_of, draw
+
     groups = _chosen(group)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminal is given back as it was
     has_quit = False
@@ -280,18 +271,37 @@ def watch(
         federation.monitor(nodes=node, interval_s=interval, metrics=metric) as watching,
     ):
         if json:
-            for _ in _take(watching, lambda sample: emit_line(sample, text="", as_json=True), timeout, count):
+            for _ in _take(watching, lambda sample: emit_line(sample, text="", as_json=True), seconds, count):
                 pass
         else:
             state = WatchState()
-            taken = _take(watching, state.take, timeout, count)
-            has_quit = _draw(taken, watching, state, groups, worst_first=sort == "worst")
+            taken = _take(watching, state.take, seconds, count)
+            has_quit = draw(taken, watching, state, groups, worst_first=sort == "worst")
             if absent:
-                for one in state.absent(_capabilities(watching)):
+                for one in state.absent(capabilities_of(watching)):
                     typer.echo(f"{one.metric} on {', '.join(one.nodes)}: {one.reason}")
         if not watching.delivered and not has_quit:
             paces = [reply.interval_s for reply in watching.capabilities.values()]
             raise no_sample(watching, federation, pace_s=max(paces, default=None))
+
+
+@federated(asks=False)
+def serve(
+    federation: Federation,
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = METRICS_PORT,
+    node: NodesOption = None,
+    metric: MetricsOption = None,
+    interval: IntervalOption = None,
+    seconds: ForOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Serve the newest values of all nodes as OpenMetrics; a node that falls silent disappears."""
+    from fedmon.researcher.cli.metrics import serve_newest
+
+    choice = {"nodes": node, "metrics": metric, "interval_s": interval}
+    serve_newest(federation, choice, host=host, port=port, seconds=seconds, as_json=json)
 
 
 def _finish(federation: Federation, outcomes: Outcomes[Any], *, named: Sequence[str] | None, as_json: bool) -> None:
@@ -312,9 +322,8 @@ def _record_document(recording: Record) -> dict[str, Any]:
 
 def _line(recording: Record) -> str:
     counts = recording.counts
-    size = format_value("host_memory_total_bytes", float(counts.size_bytes))
     stored = f"{counts.stored} samples, {plural(counts.nodes, 'node')}, {counts.late} late"
-    line = f"{stored}, {counts.lost} lost, {counts.pending} pending, {size}"
+    line = f"{stored}, {counts.lost} lost, {counts.pending} pending, {size(counts.size_bytes)}"
     return line if recording.store is None else f"{line}; {_store_line(recording.store.counts)}"
 
 
@@ -336,6 +345,8 @@ def _summary(recording: Record) -> str:
 
 
 def _chosen(names: list[str] | None) -> list[Group]:
+    from fedmon.researcher.cli.screen import GROUPS
+
     unknown = [name for name in names or () if name not in GROUPS]
     if unknown:
         raise InvalidInputError(f"--group {unknown[0]!r} is not one of {', '.join(GROUPS)}")
@@ -343,10 +354,10 @@ def _chosen(names: list[str] | None) -> list[Group]:
 
 
 def _take(
-    watching: Watch, take: Callable[[LiveSample], object], timeout: float | None, count: int | None
+    watching: Watch, take: Callable[[LiveSample], object], seconds: float | None, count: int | None
 ) -> Iterator[None]:
     """Take samples until there are enough, the time is over, or Ctrl-C; yields a few times a second at least."""
-    deadline, left = Deadline(timeout), count
+    deadline, left = Deadline(seconds), count
     try:
         while not deadline.passed() and left != 0:
             sample = watching.next(timeout_s=min(KEYS_S, deadline.left_s()))
@@ -356,42 +367,3 @@ def _take(
             yield
     except KeyboardInterrupt:
         return
-
-
-def _draw(
-    taken: Iterator[None], watching: Watch, state: WatchState, groups: list[Group], *, worst_first: bool
-) -> bool:
-    """Draw the screen as samples come on a terminal, and once at the end elsewhere; return whether q ended it."""
-    absences, redraw, terminal = False, Deadline(0.0), Terminal()
-
-    def screen(keys: str) -> str:
-        composed = compose(
-            state,
-            groups,
-            capabilities=_capabilities(watching),
-            refusals={str(node): reason for node, reason in watching.refusals.items()},
-            width=terminal.width,
-            height=terminal.height,
-            worst_first=worst_first,
-            absences=absences,
-            lost=watching.lost,
-            missing=watching.pending,
-        )
-        return text_screen(composed, width=terminal.width, colours=terminal.colours, keys=keys)
-
-    with terminal, contextlib.suppress(KeyboardInterrupt):
-        for _ in taken:
-            keys = terminal.keys()
-            if "q" in keys:
-                return True
-            worst_first, absences = worst_first ^ ("s" in keys), absences ^ ("a" in keys)
-            # Fifty nodes send far more often than people read.
-            if terminal.is_live and (keys or redraw.passed()):
-                redraw = Deadline(REDRAW_S)
-                terminal.draw(screen(KEYS))
-    typer.echo(screen(""))
-    return False
-
-
-def _capabilities(watching: Watch) -> dict[str, Any]:
-    return {str(node): reply for node, reply in watching.capabilities.items()}

@@ -350,7 +350,7 @@ def _page(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, offset: in
         kind = ConflictError if outcome.status in (OutcomeStatus.REFUSED, OutcomeStatus.FAILED) else NoAnswerError
         raise kind(f"{stream} of {node_id}: {outcome.reason}")
     if not outcome.reply.jobs or outcome.reply.jobs[0].job_id != job_id:
-        raise NotFoundError(f"node {node_id} does not know job {job_id}; `fedmon jobs` lists those that nodes know")
+        raise NotFoundError(f"node {node_id} does not know job {job_id}; `fedmon runs` lists those that nodes know")
     return outcome.reply
 
 

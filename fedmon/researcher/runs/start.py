@@ -153,7 +153,7 @@ def find_run(
     RunNotKnownError if there are none, naming the nodes that did not answer.
     """
     if not ID_PATTERN.fullmatch(job_id):
-        raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon jobs` lists those that nodes know")
+        raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon runs` lists those that nodes know")
     kept = job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
     request = asker.request(JobStatus, job_id=job_id, scalars_from=0)
     outcomes = asker.ask(request, JobsReply, job_rows, nodes=nodes, timeout_s=timeout_s)
@@ -183,7 +183,7 @@ def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
     said += why_not(silent)
     refused = bool(silent) and all(one.status is OutcomeStatus.REFUSED for one in silent.values())
     exit_code = 3 if unknowing or not silent else 4 if refused else 6
-    return RunNotKnownError(f"{'; '.join(said)}. `fedmon jobs` lists those that nodes know", exit_code=exit_code)
+    return RunNotKnownError(f"{'; '.join(said)}. `fedmon runs` lists those that nodes know", exit_code=exit_code)
 
 
 def all_jobs(asker: Asker, *, nodes: Sequence[NodeId] | None, timeout_s: float | None) -> RunList:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import re
+import socket
 import stat
 import threading
 from collections.abc import Mapping
@@ -202,7 +205,8 @@ def test_a_researcher_needs_no_file_and_keeps_the_id_made_for_it(tmp_path: Path)
     first, second = load_researcher(None, environ), load_researcher(None, environ)
 
     assert first == second
-    assert first.id.startswith("researcher-")
+    user, host = re.escape(getpass.getuser()), re.escape(socket.gethostname().partition(".")[0])
+    assert re.fullmatch(f"{user}-{host}-[0-9a-f]{{4}}", first.id)
     assert first.folder == tmp_path / "mine"
     assert first.timeout_s == 5.0
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700

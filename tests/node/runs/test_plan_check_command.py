@@ -18,6 +18,7 @@ from fedmon.node.collectors.job.family import Relative, descendants, relative
 from fedmon.node.runs import cli_check
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.plan.parcels import unpack
+from fedmon.plan.values import arguments_of
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -54,7 +55,7 @@ def test_in_the_sandbox_a_plan_shows_what_it_reports_logs_and_returns(plan: Path
     require(level == "bubblewrap" or landlock.abi(), "no level of confinement that hides files works on this machine")
 
     done = check(
-        str(plan), "--dataset", str(plan.with_name("patients.csv")), "--args", "unit=years",
+        str(plan), "--dataset", str(plan.with_name("patients.csv")), "--arg", "unit=years",
         "--inputs", str(plan.with_name("inputs.json")), "--json",
     )  # fmt: skip
 
@@ -132,13 +133,13 @@ def test_what_is_no_plan_file_is_told_before_anything_runs(tmp_path: Path) -> No
     ],
 )
 def test_arguments_are_json_or_else_texts(words: list[str], arguments: dict[str, Any]) -> None:
-    assert cli_check.arguments_of(words) == arguments
+    assert arguments_of(words) == arguments
 
 
 @pytest.mark.parametrize("word", ["novalue", "=1", "{1}", '{"a": NaN}'])
 def test_words_that_are_no_arguments_are_refused(word: str) -> None:
-    with pytest.raises(InvalidInputError, match="--args"):
-        cli_check.arguments_of([word])
+    with pytest.raises(InvalidInputError, match="--arg"):
+        arguments_of([word])
 
 
 def test_inputs_are_json_or_any_file_of_plain_arrays(tmp_path: Path) -> None:

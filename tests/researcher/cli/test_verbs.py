@@ -68,29 +68,29 @@ def test_a_node_that_is_named_and_unknown_ends_with_six(environ: dict[str, str])
     assert "never heard of" in json.loads(done.stdout)["outcomes"][0]["reason"]
 
 
-@pytest.mark.parametrize("verb", ["ping", "list", "stop"])
-def test_a_variable_that_is_not_set_names_no_node_and_never_all(verb: str, tmp_path: Path) -> None:
-    words = [verb, *(["0190"] if verb == "stop" else []), "--node", "", "--json"]
-
-    done = fedmon_here(*words, environ=plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r")))
+@pytest.mark.parametrize("words", ["ping", "datasets", "runs stop 0190"])
+def test_a_variable_that_is_not_set_names_no_node_and_never_all(words: str, tmp_path: Path) -> None:
+    done = fedmon_here(
+        *words.split(), "--node", "", "--json", environ=plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
+    )
 
     assert (done.returncode, "names none" in done.stdout + done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("words", [("list",), ("search", "mri")])
-def test_list_and_search_answer_with_zero_datasets(words: tuple[str, ...], environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("words", [("datasets",), ("datasets", "mri")])
+def test_datasets_answers_with_zero_datasets(words: tuple[str, ...], environ: dict[str, str]) -> None:
     done = fedmon_here(*words, "--node", "open", "--json", environ=environ)
 
     assert done.returncode == 0
     assert json.loads(done.stdout)["outcomes"][0]["reply"]["datasets"] == []
 
 
-def test_approve_asks_and_status_tells(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_plan_is_requested_and_its_status_told(environ: dict[str, str], tmp_path: Path) -> None:
     plan = tmp_path / "plan.py"
     plan.write_text("class P:\n    pass\n")
 
-    asked = fedmon_here("approve", str(plan), "--node", "open", "--json", environ=environ)
-    told = fedmon_here("approve", str(plan), "--status", "--node", "open", "--json", environ=environ)
+    asked = fedmon_here("plan", "request", str(plan), "--node", "open", "--json", environ=environ)
+    told = fedmon_here("plan", "status", str(plan), "--node", "open", "--json", environ=environ)
 
     replies = [json.loads(done.stdout)["outcomes"][0]["reply"] for done in (asked, told)]
     assert [reply["status"] for reply in replies] == ["pending", "pending"]
@@ -101,7 +101,7 @@ def test_a_plan_that_is_no_python_is_refused_before_anything_is_sent(environ: di
     plan = tmp_path / "plan.py"
     plan.write_text("class P(:\n")
 
-    done = fedmon_here("approve", str(plan), "--json", environ=environ)
+    done = fedmon_here("plan", "request", str(plan), "--json", environ=environ)
 
     assert done.returncode != 0
     assert "plan.py" in json.loads(done.stdout)["error"]["message"]
@@ -120,7 +120,7 @@ def test_watch_prints_one_document_a_sample(environ: dict[str, str]) -> None:
 
 
 def test_watch_of_nobody_ends_in_time_and_says_why(environ: dict[str, str]) -> None:
-    done = fedmon_here("watch", "--node", "shy", "--timeout", "1", "--json", environ=environ)
+    done = fedmon_here("watch", "--node", "shy", "--for", "1", "--json", environ=environ)
 
     # A sample in the node's own slow pace may fall into the second.
     assert (done.returncode == 6) == ("no sample came" in done.stdout)
@@ -128,7 +128,7 @@ def test_watch_of_nobody_ends_in_time_and_says_why(environ: dict[str, str]) -> N
 
 
 def test_logs_end_in_time(environ: dict[str, str]) -> None:
-    assert fedmon_here("logs", "--timeout", "0.5", "--json", environ=environ).returncode == 0
+    assert fedmon_here("logs", "--for", "0.5", "--json", environ=environ).returncode == 0
 
 
 def test_no_broker_is_said_in_one_line(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("run", "plan.py", "--args", "{"), "--args is no JSON: "),
-        (("run", "plan.py", "--args", "[1]"), "--args is no JSON object: give something like '{\"rounds\": 3}'"),
-        (("run", "plan.py", "--args", '{"rounds": 3}', "--arg", "=3"), "--arg '=3' is not of the form name=value"),
+        (("run", "plan.py", "--arg", "{"), "--arg '{': no JSON: "),
+        (("run", "plan.py", "--arg", "[1]"), "--arg '[1]' is not of the form name=value, and no JSON object"),
+        (("run", "plan.py", "--arg", '{"rounds": 3}', "--arg", "=3"), "--arg '=3' is not of the form name=value"),
         (("run", "plan.py", "--inputs", "list.json"), "list.json holds no JSON object: inputs are values by name"),
         (("run", "plan.py", "--inputs", "good.json", "--arg", "x"), "--arg 'x' is not of the form name=value"),
         (("run", "plan.py", "--inputs", "cut.json"), "cut.json holds no inputs: "),

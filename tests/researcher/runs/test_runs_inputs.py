@@ -169,5 +169,5 @@ def test_tags_and_ids_that_can_be_none_are_refused_before_anything_is_sent(mosqu
             with pytest.raises(InvalidInputError, match=message):
                 federation.run(f"sha256:{DIGEST}", tags=tags)
         for job_id in ("", "a/b", "x" * 65):
-            with pytest.raises(InvalidInputError, match="is no job id; `fedmon jobs` lists those that nodes know"):
+            with pytest.raises(InvalidInputError, match="is no job id; `fedmon runs` lists those that nodes know"):
                 federation.job(job_id)

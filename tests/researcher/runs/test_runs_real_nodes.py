@@ -81,8 +81,8 @@ def test_the_shell_runs_writes_lists_and_shows(real: RealNodes, tmp_path: Path) 
 
     code, ran = shell(real, "run", *words, "--output", str(tmp_path / "out"))
     code_again, shown = shell(real, "run", *words[:1], "--inputs", str(tmp_path / "out" / "a.npz"), "--node", "a")
-    _, listed = shell(real, "jobs", "--node", "a")
-    _, found = shell(real, "jobs", ran["job_id"])
+    _, listed = shell(real, "runs", "list", "--node", "a")
+    _, found = shell(real, "runs", "show", ran["job_id"])
 
     assert code == code_again == 0
     assert ran["results"]["a"]["w"]["array"] == {"dtype": "float64", "shape": [4], "elements": [2.0] * 4}
@@ -93,19 +93,19 @@ def test_the_shell_runs_writes_lists_and_shows(real: RealNodes, tmp_path: Path) 
 
 
 def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealNodes) -> None:
-    _, ran = shell(real, "run", str(real.plan), "--nodes", "b")
-    _, listed = shell(real, "list")
+    _, ran = shell(real, "run", str(real.plan), "--node", "b")
+    _, listed = shell(real, "datasets")
     job_id, dataset_id = ran["job_id"], listed["outcomes"][0]["reply"]["datasets"][0]["dataset_id"]
-    others = [job["job_id"] for one in shell(real, "jobs")[1]["outcomes"] for job in one["reply"]["jobs"]]
+    others = [job["job_id"] for one in shell(real, "runs")[1]["outcomes"] for job in one["reply"]["jobs"]]
     enough = next(
         job_id[:n] for n in range(4, 37) if {each for each in others if each.startswith(job_id[:n])} == {job_id}
     )
 
-    found = [shell(real, "jobs", enough), shell(real, "stop", enough)]
-    printed = fedmon_here("job-logs", enough, environ=real.environ())
-    again = shell(real, "run", f"sha256:{ran['sha256'][:4]}", "--dataset", dataset_id[8:14], "--nodes", "a,b")[1]
-    short = fedmon_here("stop", job_id[:3], environ=real.environ())
-    several = fedmon_here("jobs", job_id[:4], environ=real.environ())
+    found = [shell(real, "runs", "show", enough), shell(real, "runs", "stop", enough)]
+    printed = fedmon_here("runs", "logs", enough, environ=real.environ())
+    again = shell(real, "run", f"sha256:{ran['sha256'][:4]}", "--dataset", dataset_id[8:14], "--node", "a,b")[1]
+    short = fedmon_here("runs", "stop", job_id[:3], environ=real.environ())
+    several = fedmon_here("runs", "show", job_id[:4], environ=real.environ())
 
     assert [code for code, _ in found] == [0, 0]
     assert found[0][1]["job_id"] == job_id
@@ -121,12 +121,12 @@ def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, 
 
     refused = fedmon_here("run", str(other), "--json", environ=real.environ())
     wrong = fedmon_here("run", str(real.plan), "--arg", "rounds", environ=real.environ())
-    unknown = fedmon_here("jobs", "no-such-job", environ=real.environ())
+    unknown = fedmon_here("runs", "show", "no-such-job", environ=real.environ())
 
     assert (refused.returncode, wrong.returncode, unknown.returncode) == (4, 2, 3)
     assert "approval" in json.loads(refused.stdout)["failed"]["a"]
     assert "--arg 'rounds' is not of the form name=value" in wrong.stderr
-    assert "no node knows a job no-such-job of alice; asked: a, b. `fedmon jobs` lists" in unknown.stderr
+    assert "no node knows a job no-such-job of alice; asked: a, b. `fedmon runs` lists" in unknown.stderr
 
 
 def _hear_ctrl_c() -> None:
@@ -135,7 +135,7 @@ def _hear_ctrl_c() -> None:
 
 def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     waiting = subprocess.Popen(
-        [sys.executable, "-m", "fedmon", "run", str(real.plan), "--arg", "spin=true", "--nodes", "b"],
+        [sys.executable, "-m", "fedmon", "run", str(real.plan), "--arg", "spin=true", "--node", "b"],
         env=real.environ(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -147,11 +147,11 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     first = waiting.stderr.readline()
     os.kill(waiting.pid, signal.SIGINT)
     _, said = waiting.communicate(timeout=20)
-    job_id = said.rpartition("`fedmon stop ")[2].partition("`")[0]
-    logs = fedmon_here("job-logs", job_id, environ=real.environ())
-    going = fedmon_here("jobs", job_id, "--json", environ=real.environ())
-    stopped = fedmon_here("stop", job_id, "--json", environ=real.environ())
-    ended = fedmon_here("jobs", job_id, "--wait", "20", environ=real.environ())
+    job_id = said.rpartition("`fedmon runs stop ")[2].partition("`")[0]
+    logs = fedmon_here("runs", "logs", job_id, environ=real.environ())
+    going = fedmon_here("runs", "show", job_id, "--json", environ=real.environ())
+    stopped = fedmon_here("runs", "stop", job_id, "--json", environ=real.environ())
+    ended = fedmon_here("runs", "show", job_id, "--wait", "20", environ=real.environ())
 
     assert first.startswith("job ")
     assert waiting.returncode == 130

@@ -18,7 +18,7 @@ from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
 from fedmon.common.ids import checked_id, new_party_id
 from fedmon.common.text import plural, size
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, default_folder, fields, group, verb
+from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, verb
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _FEW = 3
 app = group(
     "node",
     "Run and own a node beside your data.",
-    epilog=EXIT_CODES,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -84,7 +83,8 @@ def init(
     }
     text = (
         f"Node {own_id} lives in {folder.path}; its settings are in node.toml there.\n\n"
-        "IT OBEYS NOBODY YET: every request is refused until you allow a researcher. Type next:\n\n"
+        "IT OBEYS NOBODY YET: every request is refused until you allow a researcher (`fedmon whoami` shows their id).\n"
+        "Type next:\n\n"
         f"  {following[0]}\n  {following[1]}\n\n"
         f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{where}"
     )

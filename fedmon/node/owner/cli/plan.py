@@ -13,7 +13,7 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
 from fedmon.common.text import plural, table
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, Yes, ago, fields, group, seconds, verb, width
+from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, seconds, verb, width
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(
@@ -21,7 +21,6 @@ requests = group(
     "List plans and refused researchers that wait for you, and decide.",
     no_args_is_help=False,
     invoke_without_command=True,
-    epilog=EXIT_CODES,
 )
 
 Which = Annotated[
@@ -69,9 +68,9 @@ def show(shell: Shell, plan: Which = None) -> None:
     )
 
 
-@verb(app, "diff", epilog=f"{EXIT_CODES} Like diff(1), it ends with 1 when the plans differ.")
+@verb(app, "diff")
 def diff(shell: Shell, plan: Which = None) -> None:
-    """Compare a plan with the one of its name approved last."""
+    """Compare a plan with the one of its name approved last; like diff(1), it ends with 1 if they differ."""
     result = shell.show("plan-diff", _difference, plan=_named(plan, shell))
     raise typer.Exit(0 if result["same"] else 1)
 

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from fedmon.common.text import one_line, shorten, table
-from fedmon.node.owner.cli.shell import EXIT_CODES, Shell, ago, fields, group, seconds, verb, width
+from fedmon.node.owner.cli.shell import Shell, ago, fields, group, seconds, verb, width
 
 app = group(
     "runs",
     "See and stop the approved plans that run here.",
     no_args_is_help=False,
     invoke_without_command=True,
-    epilog=EXIT_CODES,
 )
 
 JobId = Annotated[

@@ -18,21 +18,17 @@ import typer
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FolderInUseError, InvalidInputError, NoAnswerError
+from fedmon.common.options import JsonOption
 from fedmon.common.text import one_line
 from fedmon.node.folder import DAEMON, NodeFolder, user_name
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 failed, 2 wrong use or settings, 3 not found, 4 refused or in conflict, 5 no connection, "
-    '6 no answer in time. With --json exactly one JSON document is printed, an error as {"error": {...}}.'
-)
 Dir = Annotated[
     Path | None,
     typer.Option(
         "--dir", "-d", envvar="FEDMON_NODE_DIR", help="The node's folder (default: the one in your data folder)."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for a name or a prefix.")]
 
 REACH_WITHIN_S = 4.0
@@ -113,7 +109,7 @@ def group(name: str, purpose: str, **options: Any) -> typer.Typer:
 
 
 def verb(
-    app: typer.Typer, *names: str, epilog: str = EXIT_CODES, is_there: bool = True, **options: Any
+    app: typer.Typer, *names: str, is_there: bool = True, **options: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a verb of a group, under each of ``names``; without a name, the group's default.
 
@@ -131,7 +127,7 @@ def verb(
                 folder = (NodeFolder.open if is_there else NodeFolder)(directory or default_folder())
                 function(Shell(purpose, folder, as_json=as_json), **given)
 
-        keyword, added = inspect.Parameter.KEYWORD_ONLY, {"directory": (Dir, None), "as_json": (Json, False)}
+        keyword, added = inspect.Parameter.KEYWORD_ONLY, {"directory": (Dir, None), "as_json": (JsonOption, False)}
         parameters = [one.replace(kind=keyword) for one in own]
         parameters += [inspect.Parameter(n, keyword, annotation=a, default=d) for n, (a, d) in added.items()]
         if not names:
@@ -140,7 +136,7 @@ def verb(
         if not names:
             app.callback()(run)
         for name in names:
-            app.command(name, epilog=epilog, **options)(run)
+            app.command(name, **options)(run)
         return function
 
     return decorate

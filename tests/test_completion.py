@@ -1,0 +1,103 @@
+"""Completion files, read by the shells themselves."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedmon.completion import offered
+from tests.support.requirements import require
+from tests.support.shell_here import fedmon_here
+
+COMPLETE = """
+source {file}
+COMP_WORDS=({words})
+COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_fedmon
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+TYPED = {
+    "fedmon no": {"nodes", "node"},
+    "fedmon plan ''": {"check", "request", "status"},
+    "fedmon runs s": {"show", "stop"},
+    "fedmon node plan a": {"approve"},
+    "fedmon ping --no": {"--node"},
+    "fedmon node plan approve --sh": {"--sha256"},
+    "fedmon job --inter": {"--interval"},
+    "fedmon job m": {"merge"},
+    "fedmon experiment run --ti": {"--timeout"},
+    "fedmon --ver": {"--version"},
+}
+
+
+ZSH = """
+compdef() {{ }}
+compadd() {{ shift; print -l -- $@ }}
+_files() {{ print files }}
+source {file}
+words=({words})
+CURRENT=$#words
+PREFIX=$words[-1]
+_fedmon
+"""
+
+
+def script(shell: str, folder: Path) -> Path:
+    done = fedmon_here("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    (folder / "_fedmon").write_text(done.stdout)
+    return folder / "_fedmon"
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_bash_offers_the_verbs_and_options_that_can_follow(typed: str, tmp_path: Path) -> None:
+    code = COMPLETE.format(file=shlex.quote(str(script("bash", tmp_path))), words=typed)
+
+    done = subprocess.run(["bash", "--norc", "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == TYPED[typed]
+
+
+def test_bash_leaves_arguments_and_commands_of_users_to_files(tmp_path: Path) -> None:
+    file = shlex.quote(str(script("bash", tmp_path)))
+    for typed in ("fedmon run pl", "fedmon job -- pyt", "fedmon watch --node ''"):
+        code = COMPLETE.format(file=file, words=typed)
+
+        assert subprocess.run(["bash", "--norc", "-c", code], capture_output=True, text=True).stdout.strip() == ""
+
+
+@pytest.mark.parametrize("typed", [*TYPED, "fedmon run pl", "fedmon job -- pyt"])
+def test_zsh_gets_the_same_candidates_of_the_function(typed: str, tmp_path: Path) -> None:
+    require(shutil.which("zsh"), "zsh is not installed")
+    code = ZSH.format(file=shlex.quote(str(script("zsh", tmp_path))), words=typed)
+
+    done = subprocess.run(["zsh", "-fc", code], capture_output=True, text=True, check=True)
+
+    assert done.stderr == ""
+    begun = shlex.split(typed)[-1]
+    candidates = {word for word in done.stdout.split() if word.startswith(begun) or word == "files"}
+    assert candidates == TYPED.get(typed, {"files"})
+
+
+def test_every_verb_and_option_is_offered() -> None:
+    found = offered()
+
+    assert {"--node", "--timeout", "--json", "-h", "--help"} <= set(found["fedmon ping"])
+    assert {"init", "start", "plan", "dataset"} <= set(found["fedmon node"])
+    assert "--sampling_freq" not in found["fedmon job"]
+    for line, words in found.items():
+        verbs = [word for word in words if word[:1] != "-"]
+        assert words[: len(verbs)] == verbs
+        assert all(f"{line} {verb}" in found for verb in verbs)
+
+
+def test_a_completion_file_is_a_document_too() -> None:
+    done = fedmon_here("completion", "bash", "--json")
+
+    assert json.loads(done.stdout) == {"shell": "bash", "script": fedmon_here("completion", "bash").stdout}
