@@ -34,7 +34,7 @@ check: venv
 
 # bench.cluster and bench.store run by themselves: they need rabbitmq-server and the extra bench, and victoria-metrics.
 bench: venv
-	@for name in requests router ingest replies footprint recovery collect agent recording outage export report job runs experiment; do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in requests router ingest replies footprint watch recovery collect agent recording outage export report job runs experiment; do $(BIN)/python -m bench.$$name || exit 1; done
 
 format: venv
 	@$(BIN)/ruff format .

@@ -70,7 +70,7 @@ class Hospitals:
 
     def make(self) -> None:
         """Make the three nodes as their owners would, and start each. Raises DemoError."""
-    from concurrent.futures import ThreadPoolExecutor
+        from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(len(HOSPITALS)) as pool:
             list(pool.map(self._make, HOSPITALS))
