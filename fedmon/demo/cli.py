@@ -142,10 +142,11 @@ def _keep(
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"
     export = f"export FEDMON_BROKER_URL={broker.url}" if broker.port != USUAL_PORT else ""
     owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in NODES}
-    document["connect"] = {"export": export, "python": python, "mosquitto_sub": shell, "owners": owners}
+    lines = list(filter(None, [*_found(), export, *TRY_KEPT]))
+    document["connect"] = {"try": lines, "python": python, "mosquitto_sub": shell, "owners": owners}
     if json:
         print(json_text.dumps(document, indent=2), flush=True)
-    screen.commands("it goes on running until Ctrl-C; in another terminal, try", [*_found(), export, *TRY_KEPT])
+    screen.commands("it goes on running until Ctrl-C; in another terminal, try", lines)
     others = [f"{sys.executable} -c {shlex.quote(python)}", shell if shutil.which("mosquitto_sub") else ""]
     screen.commands("connect from elsewhere on this machine with", others)
     screen.commands("and decide as its owners with", list(owners.values()))
@@ -404,7 +405,7 @@ class Story:
     def _regression(self) -> None:
         self._screen.step(8, STEPS, "The approved plan runs: a logistic regression that sees no row, in rounds")
         if importlib.util.find_spec("numpy") is None:
-            reason = "numpy is not installed: pip install 'fedmon[runs]'"
+            reason = "numpy is not installed: pip install numpy"
             self._screen.note(f"left out, since {reason}")
             self.document["regression"] = {"rounds": [], "reason": reason}
             return
