@@ -231,8 +231,7 @@ def remove_user(
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a user; a broker that runs from this folder disconnects it.
-    """
+    """Remove a user; a broker that runs from this folder disconnects it."""
     folder = BrokerFolder(data_dir or default_folder())
     role = Users(folder).remove(name)
     reload = folder.reload_running()
@@ -298,8 +297,7 @@ def show_config(
     max_packet_kib: MaxPacket = 256,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the configuration of mosquitto, its access lists and the compose file as this version renders them.
-    """
+    """Print the configuration of mosquitto, its access lists and the compose file as this version renders them."""
     files = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
     if name is not None:
         if name not in files:
@@ -316,8 +314,7 @@ def write_config(
     max_packet_kib: MaxPacket = 256,
     as_json: JsonOption = False,
 ) -> None:
-    """Write these files into a folder, readable by you only; users and certificates that lie there stay.
-    """
+    """Write these files into a folder, readable by you only; users and certificates that lie there stay."""
     rendered = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
     files = write_production(BrokerFolder(folder), rendered)
     _emit(
@@ -377,8 +374,7 @@ def remove_token(
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a party's token; its files stay until they expire.
-    """
+    """Remove a party's token; its files stay until they expire."""
     folder = BrokerFolder(data_dir or default_folder())
     Tokens(folder).remove(party)
     _emit(

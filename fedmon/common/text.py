@@ -112,7 +112,9 @@ def ago(when: datetime.datetime) -> str:
 def short_ids(ids: Collection[str]) -> dict[str, str]:
     """Map ids to beginnings that differ; only UUIDs are shortened, after a prefix such as ``dataset_``."""
     bare = {each: each[-_ID_WIDTH:] for each in ids}
-    sizes = (size for size in range(_SHORT_ID, _ID_WIDTH + 1) if len({one[:size] for one in bare.values()}) == len(bare))
+    sizes = (
+        size for size in range(_SHORT_ID, _ID_WIDTH + 1) if len({one[:size] for one in bare.values()}) == len(bare)
+    )
     enough = next(sizes, _ID_WIDTH)
     return {each: one[:enough] if one.count("-") == 4 and len(one) == _ID_WIDTH else each for each, one in bare.items()}
 
@@ -125,7 +127,7 @@ def table(
     fold: bool = False,
     styles: Sequence[Sequence[str]] | None = None,
 ) -> str:
-    """Return rows below their headers as aligned text; ``width`` 0 stands for the terminal's, and cuts nothing in pipes.
+    """Return rows below their headers as aligned text; ``width`` 0 is that of the terminal; pipes cut nothing.
 
     Each cell becomes one line with hidden characters escaped, numbers stand to the right. The widest columns are
     shortened until lines fit. With ``fold`` the column with most room is folded instead; lines are longer where that
@@ -146,7 +148,9 @@ def table(
             widths[folded] = max(min(least[folded], widths[folded]), widths[folded] - (sum(widths) - room))
     while not fold and sum(widths) > room and max(widths) > _LEAST_SHORTENED:
         widths[widths.index(max(widths))] -= 1
-    signs = [">" if at and len(column) > 1 and all(map(_is_number, column[1:])) else "<" for at, column in enumerate(columns)]
+    signs = [
+        ">" if at and len(column) > 1 and all(map(_is_number, column[1:])) else "<" for at, column in enumerate(columns)
+    ]
     plain = [""] * len(headers)
     codes = [plain] * len(cells) if styles is None else [[_HEAD] * len(headers), *styles]
     lines = []
@@ -156,8 +160,7 @@ def table(
             else [shorten(cell, limit)]
             for cell, limit in zip(row, widths, strict=True)
         ]  # fmt: skip
-        for line in zip_longest(*parts, fillvalue=""):
-            lines.append(_aligned(line, widths, signs, row_codes))
+        lines += [_aligned(line, widths, signs, row_codes) for line in zip_longest(*parts, fillvalue="")]
         if not number:
             rule = [_RULE] * len(headers) if styles is not None else plain
             lines.append(_aligned(["─" * limit for limit in widths], widths, signs, rule))

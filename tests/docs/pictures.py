@@ -6,6 +6,7 @@ turns both into PNG files.
 
 from __future__ import annotations
 
+import io
 import shlex
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def tmux(*words: str, environ: dict[str, str] | None = None) -> str:
 
 def drawn(text: str) -> str:
     """Return a capture of a terminal as SVG."""
-    console = Console(width=COLUMNS, record=True, file=Path("/dev/null").open("w"), force_terminal=True)
+    console = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(text.rstrip()))
     return console.export_svg(title="fedmon watch")
 

@@ -72,9 +72,7 @@ def typed(lines: str, cwd: Path, environ: dict[str, str]) -> str:
     return said
 
 
-def test_the_readme_and_guides_work_as_printed(
-    clone: Path, environ: dict[str, str], subtests: pytest.Subtests
-) -> None:
+def test_the_readme_and_guides_work_as_printed(clone: Path, environ: dict[str, str], subtests: pytest.Subtests) -> None:
     for block in blocks("README.md"):
         with subtests.test(block.splitlines()[0]):
             if block.startswith("make "):

@@ -139,14 +139,14 @@ def test_watch_draws_in_place_hears_its_keys_and_gives_the_terminal_back(mosquit
     folder = write_node_folder(tmp_path / "n", node_id="west", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder), LiveVerb("watch", "--broker", mosquitto.url, "--interval", "0.5") as watch:
         before = termios.tcgetattr(watch.slave)[3] & termios.ECHO
-        wait_until(lambda: watch.shows("● west"), 20, what="the first screen")
+        wait_until(lambda: watch.shows(" west "), 20, what="the first screen")
         assert "\x1b[?1049h" in watch.shown
         assert "q quit   s sort   a not measured" in watch.shown
         assert "NOT MEASURED" not in watch.shown
         watch.press("a")
         wait_until(lambda: watch.shows("NOT MEASURED"), 5, what="what is not measured")
         watch.press("s")
-        wait_until(lambda: watch.shows("● west"), 5, what="the screen in the other order")
+        wait_until(lambda: watch.shows(" west "), 5, what="the screen in the other order")
         watch.press("q")
         wait_until(lambda: watch.shows("\x1b[?1049l"), 5, what="the end")
 

@@ -108,8 +108,8 @@ def fitted(tables: Sequence[Table], *, height: int) -> list[Table]:
     # Title, headers, the line that counts rows left out, and a blank one.
     free = height - sum(4 + count for count in rows)
     while free > 0 and any(count < len(table.rows) for count, table in zip(rows, tables, strict=True)):
-        for index, table in enumerate(tables):
-            if rows[index] < len(table.rows) and free > 0:
+        for index, one in enumerate(tables):
+            if rows[index] < len(one.rows) and free > 0:
                 rows[index] += 1
                 free -= 1
     return [table.cut(count) for count, table in zip(rows, tables, strict=True)]
@@ -460,7 +460,9 @@ def text_screen(screen: Screen, *, width: int, colours: bool = False, keys: str 
     lines = []
     for one in screen.tables:
         headers = [f"{' ' * GAP}{one.headers[0]}", *one.headers[1:]]
-        cells = [[f"{MARKS[row.grade]} {row.cells[0].text}", *(cell.text for cell in row.cells[1:])] for row in one.rows]
+        cells = [
+            [f"{MARKS[row.grade]} {row.cells[0].text}", *(cell.text for cell in row.cells[1:])] for row in one.rows
+        ]
         codes = [[CODES[cell.grade] for cell in row.cells] for row in one.rows]
         lines += [f"{bold}{one.title}{end}", table(headers, cells, width=width, styles=codes if colours else None)]
         lines.append(f"... {one.more} more" if one.more else "")

@@ -153,9 +153,7 @@ def request(
 
 
 @federated()
-def status(
-    federation: Federation, *, plan: PlanArgument, node: NodesOption = None, json: JsonOption = False
-) -> None:
+def status(federation: Federation, *, plan: PlanArgument, node: NodesOption = None, json: JsonOption = False) -> None:
     """Show where a training plan stands at each node: pending, approved or rejected."""
     with federation:
         _finish(federation, federation.plan_status(plan, nodes=node), named=node, as_json=json)

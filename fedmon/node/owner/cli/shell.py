@@ -19,7 +19,8 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, InvalidInputError, NoAnswerError
 from fedmon.common.options import JsonOption
-from fedmon.common.text import ago as since, one_line
+from fedmon.common.text import ago as since
+from fedmon.common.text import one_line
 from fedmon.node.folder import DAEMON, NodeFolder, user_name
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
@@ -191,9 +192,7 @@ def record(text: str) -> str:
 
 def width(pipe: int = _UNLIMITED) -> int:
     """Return the terminal's columns; ``pipe`` if there is none, where nothing is to be cut."""
-    if not sys.stdout.isatty():
-        return pipe
-    return max(40, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
+    return max(40, shutil.get_terminal_size((pipe, 24)).columns)
 
 
 def fields(shown: Mapping[str, object]) -> str:
@@ -203,7 +202,11 @@ def fields(shown: Mapping[str, object]) -> str:
     for name, value in shown.items():
         if value is None:
             continue
-        parts = [part for line in str(value).split("\n") for part in folded(one_line(line), width(DEFAULT_WIDTH) - indent) or [""]]
+        parts = [
+            part
+            for line in str(value).split("\n")
+            for part in folded(one_line(line), width(DEFAULT_WIDTH) - indent) or [""]
+        ]
         lines.append(f"{name:<{indent}}{parts[0]}".rstrip())
         lines += [f"{'':<{indent}}{part}".rstrip() for part in parts[1:]]
     return "\n".join(lines)
