@@ -3,6 +3,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do command 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fedmon-installed
+DEMO_STAMP := $(VENV)/.fedmon-demo-installed
+COMMA := ,
 PATH := $(PATH):/usr/sbin:/usr/local/sbin
 export PATH
 # What Python compiled is kept: to make it anew for each process would take a tenth of the time of the tests.
@@ -12,7 +14,7 @@ JOBS ?= 8
 
 .PHONY: demo test test-batch check bench soak venv format clean
 
-demo: venv
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	@$(BIN)/fedmon demo $(ARGS)
 
 test: venv
@@ -35,7 +37,7 @@ check: venv
 # bench.cluster and bench.store run by themselves: they need rabbitmq-server and the extra bench, and victoria-metrics.
 # So does bench.scale, which takes half an hour.
 bench: venv
-	@for name in requests router ingest replies footprint recovery collect agent recording outage export report job runs experiment flood; do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in requests router ingest replies footprint watch recovery collect agent recording outage export report job runs experiment flood; do $(BIN)/python -m bench.$$name || exit 1; done
 
 format: venv
 	@$(BIN)/ruff format .
@@ -43,12 +45,21 @@ format: venv
 
 venv: $(STAMP)
 
-$(STAMP): setup.py envs/constraints.txt
+# In compat mode the checkout is on the path by name, so that another folder called fedmon next to a script hides nothing.
+define install
 	@test -n "$(PYTHON)" || { echo "fedmon needs Python 3.11 or newer; install it, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing fedmon and its pinned packages into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[broker,report,runs,test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt --config-settings editable_mode=compat -e '.[$(1)]'
 	@touch $@
+endef
+
+$(STAMP): setup.py envs/constraints.txt
+	$(call install,broker$(COMMA)report$(COMMA)runs$(COMMA)test)
+
+# What the demo and the README need.
+$(DEMO_STAMP): setup.py envs/constraints.txt
+	$(call install,broker$(COMMA)report$(COMMA)runs)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -26,7 +26,6 @@ BASE = [
     "PyYAML>=6",
     "requests>=2.33",
     "rich>=13.8",
-    "tabulate>=0.9",
     "tomlkit>=0.13",
     "typer>=0.15,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
     "urllib3>=2.8",
@@ -70,7 +69,6 @@ TEST = [
     "types-psutil",
     "types-PyYAML",
     "types-requests",
-    "types-tabulate",
 ]
 
 setup(
@@ -79,6 +77,8 @@ setup(
     description="See, ask and steer machines you cannot log in to.",
     long_description=README.read_text() if README.exists() else "",
     long_description_content_type="text/markdown",
+    author="The fedmon maintainers",
+    keywords=["federated learning", "monitoring", "energy", "MQTT", "HPC", "SLURM", "Fed-BioMed"],
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
@@ -103,12 +103,16 @@ setup(
     entry_points={"console_scripts": ["fedmon=fedmon.cli:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
+        "Environment :: Console",
+        "Intended Audience :: Healthcare Industry",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering",
+        "Topic :: System :: Distributed Computing",
         "Topic :: System :: Monitoring",
+        "Typing :: Typed",
     ],
 )

@@ -431,7 +431,7 @@ def start_repository(  # noqa: PLR0917 - each is an option, and none is given by
     try:
         from fedmon.broker.repository import serve
     except ImportError as error:
-        raise EngineMissingError(f"{error}: pip install 'fedmon[broker]'") from None
+        raise EngineMissingError(f"{error}: install fedmon with its extra [broker], as its README says") from None
     folder = data_dir or default_folder() / "files"
     broker = BrokerFolder(folder.parent)
     token_path = token_file or broker.path / "secrets" / "repository-token"

@@ -301,7 +301,7 @@ class EmbeddedEngine(BrokerEngine):
                 "another --data-dir"
             )
         if not self.available():
-            raise EngineMissingError("the embedded broker needs the package iotcore: pip install 'fedmon[broker]'")
+            raise EngineMissingError("the embedded broker needs the package iotcore: pip install iotcore")
         script = pathlib.Path(__file__).resolve().with_name("embedded_server.py")
         # -P: the modules beside the script must not shadow others.
         return [sys.executable, "-P", str(script), ports.numeric_host(self.host), str(self.port)]
@@ -316,6 +316,6 @@ def choose_engine(name: EngineName = "auto") -> type[BrokerEngine]:
         if engine.name == name or (name == "auto" and engine.available()):
             return engine
     raise EngineMissingError(
-        "no broker is installed; pip install 'fedmon[broker]' brings the embedded one, or install mosquitto "
+        "no broker is installed; pip install iotcore brings the embedded one, or install mosquitto "
         "(Debian: apt install mosquitto)"
     )

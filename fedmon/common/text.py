@@ -1,23 +1,29 @@
-"""Words for people: quantities, durations, plurals, lists and the one table renderer."""
+"""Words for people: quantities, durations, moments, plurals, lists and the one table renderer."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Collection, Sequence
 
+from fedmon.common.clock import utc_now
 from fedmon.common.log import escape_control
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 MISSING = "-"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("", "k", "M", "G", "T")
+_AGES = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _GAP = 2
 _LEAST_SHORTENED, _LEAST_FOLDED = 6, 20
 _ID_WIDTH = 36
 """An id that is broken into two lines cannot be copied; longer words may be broken anywhere."""
+_SHORT_ID = 13
+"""Characters of a version 7 UUID that hold its millisecond."""
+_UNLIMITED = 10_000
+"""Columns of a pipe or file: nothing is cut there."""
+_NUMBER = re.compile(r"-|[-+]?\d[\d.]*(e[-+]?\d+)?( ?([^\W\d_]+|[%°]C?))?(/s)?")
+_HEAD, _RULE = "1", "2"
+"""Codes of bold and faint text on a terminal (ECMA-48, SGR)."""
 
 
 def plural(amount: int, one: str, many: str | None = None) -> str:
@@ -83,26 +89,55 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {int(seconds % 60)} s"
 
 
-def moment(unix_s: float) -> str:
-    """Return a Unix time as "2026-11-21 10:12:58 UTC"; a dash for a time that no calendar has."""
+def moment(when: float | datetime.datetime) -> str:
+    """Return a moment, or a Unix time, as "2026-11-21 10:12:58 UTC".
+
+    A number that no calendar has is a dash; a moment that UTC does not have stays as it came.
+    """
     try:
-        return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        known = when if isinstance(when, datetime.datetime) else datetime.datetime.fromtimestamp(when, datetime.UTC)
+        return known.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, OSError, ValueError):
-        return MISSING
+        return when.isoformat() if isinstance(when, datetime.datetime) else MISSING
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, width: int = 0, fold: bool = False) -> str:
-    """Return rows below their headers as aligned text; ``width`` 0 stands for the terminal's columns, or 120.
+def ago(when: datetime.datetime) -> str:
+    """Return how far a moment is from now, in its largest unit: "12 s ago", or "in 3 d"."""
+    past_s = int((utc_now() - when).total_seconds())
+    unit, size_s = next((age for age in _AGES if abs(past_s) >= age[1]), _AGES[-1])
+    text = f"{abs(past_s) // size_s} {unit}"
+    return f"in {text}" if past_s < 0 else f"{text} ago"
 
-    Each cell becomes one line with hidden characters escaped. The widest columns are shortened until lines fit. With
-    ``fold`` the column with most room is folded instead; lines are longer where that would break an id.
+
+def short_ids(ids: Collection[str]) -> dict[str, str]:
+    """Map ids to beginnings that differ; only UUIDs are shortened, after a prefix such as ``dataset_``."""
+    bare = {each: each[-_ID_WIDTH:] for each in ids}
+    sizes = (
+        size for size in range(_SHORT_ID, _ID_WIDTH + 1) if len({one[:size] for one in bare.values()}) == len(bare)
+    )
+    enough = next(sizes, _ID_WIDTH)
+    return {each: one[:enough] if one.count("-") == 4 and len(one) == _ID_WIDTH else each for each, one in bare.items()}
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    width: int = 0,
+    fold: bool = False,
+    styles: Sequence[Sequence[str]] | None = None,
+) -> str:
+    """Return rows below their headers as aligned text; ``width`` 0 is that of the terminal; pipes cut nothing.
+
+    Each cell becomes one line with hidden characters escaped, numbers stand to the right. The widest columns are
+    shortened until lines fit. With ``fold`` the column with most room is folded instead; lines are longer where that
+    would break an id. ``styles`` are SGR codes for each cell, empty for none: with them headers are bold.
     """
     import shutil
     import textwrap
+    from itertools import zip_longest
 
-    from tabulate import tabulate
-
-    room = (width or shutil.get_terminal_size((120, 24)).columns) - _GAP * (len(headers) - 1)
+    room = (width or shutil.get_terminal_size((_UNLIMITED, 24)).columns) - _GAP * (len(headers) - 1)
     cells = [list(headers), *([one_line(str(cell)) for cell in row] for row in rows)]
     columns = list(zip(*cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
@@ -113,33 +148,36 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, width: in
             widths[folded] = max(min(least[folded], widths[folded]), widths[folded] - (sum(widths) - room))
     while not fold and sum(widths) > room and max(widths) > _LEAST_SHORTENED:
         widths[widths.index(max(widths))] -= 1
-    fitted = [
-        [
-            textwrap.fill(cell, limit, break_on_hyphens=False) if fold and len(cell) > limit else shorten(cell, limit)
-            for cell, limit in zip(row, widths, strict=True)
-        ]
-        for row in [cells[0], ["-" * limit for limit in widths], *cells[1:]]
+    signs = [
+        ">" if at and len(column) > 1 and all(map(_is_number, column[1:])) else "<" for at, column in enumerate(columns)
     ]
-    lines = tabulate(fitted, tablefmt="plain", disable_numparse=True, preserve_whitespace=True).splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+    plain = [""] * len(headers)
+    codes = [plain] * len(cells) if styles is None else [[_HEAD] * len(headers), *styles]
+    lines = []
+    for number, (row, row_codes) in enumerate(zip(cells, codes, strict=True)):
+        parts = [
+            textwrap.fill(cell, limit, break_on_hyphens=False).split("\n") if fold and len(cell) > limit
+            else [shorten(cell, limit)]
+            for cell, limit in zip(row, widths, strict=True)
+        ]  # fmt: skip
+        lines += [_aligned(line, widths, signs, row_codes) for line in zip_longest(*parts, fillvalue="")]
+        if not number:
+            rule = [_RULE] * len(headers) if styles is not None else plain
+            lines.append(_aligned(["─" * limit for limit in widths], widths, signs, rule))
+    return "\n".join(lines)
 
 
-def rich_table(*, title: str | None = None, expand: bool = False) -> Table:
-    """Return an empty table in the style of every screen of ours; the caller adds columns and rows of ``Text``."""
-    from rich import box
-    from rich.table import Table
+def _is_number(cell: str) -> bool:
+    return not cell or _NUMBER.fullmatch(cell) is not None
 
-    return Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1),
-        collapse_padding=True,
-        expand=expand,
-        title=title,
-        title_justify="left",
-        title_style="bold",
-    )
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], signs: Sequence[str], codes: Sequence[str]) -> str:
+    """Return one line; codes take no room."""
+    shown = []
+    for cell, limit, sign, code in zip(cells, widths, signs, codes, strict=True):
+        text = f"\x1b[{code}m{cell}\x1b[0m" if code and cell else cell
+        shown.append(f"{text:{sign}{limit + len(text) - len(cell)}}")
+    return (" " * _GAP).join(shown).rstrip()
 
 
 def _least_folded(column: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json as json_text
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -25,13 +26,13 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.common.options import JsonOption
-from fedmon.common.text import rich_table
+from fedmon.common.text import ago, table
 from fedmon.demo.hospitals import DATA, HOSPITALS, DemoError, Hospitals
 from fedmon.plan import parcels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from rich.table import Table
+    from rich.text import Text
 
     from fedmon.broker.engine import BrokerEngine
     from fedmon.common.wire.messages import PlanDecision
@@ -53,7 +54,10 @@ NODES = [hospital.node_id for hospital in HOSPITALS]
 VICTIM = NODES[1]
 CAREFUL = NODES[0]
 """The hospital whose owner looks at a result."""
-PLAN = "logistic_regression_plan.py"
+PLAN, OTHER_PLANS = "logistic_regression_plan.py", ("mean_plan.py", "histogram_plan.py")
+"""The plan of the story, and those that owners of a demo that is kept have approved too."""
+TRY = ("fedmon demo --keep", "fedmon node probe", "fedmon job -- sleep 2")
+TRY_KEPT = ("fedmon nodes", "fedmon watch", "fedmon doctor")
 TAGS = ("breast-cancer",)
 _MEASURES = ("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave_points")
 COLUMNS = tuple(f"worst_{name}" for name in (*_MEASURES, "symmetry", "fractal_dimension"))
@@ -74,9 +78,7 @@ _PLAIN_WIDTH = 120
 def demo(
     keep: Annotated[
         bool,
-        typer.Option(
-            "--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect."
-        ),
+        typer.Option("--keep", help="Leave broker and nodes running, on port 1883 if it is free; say how to connect."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -104,11 +106,16 @@ def demo(
                     folder=Path(name, "researcher"),
                 )
                 with Federation(settings=settings) as federation:
-                    Story(federation, hospitals, screen, Path(name), document).run()
+                    story = Story(federation, hospitals, screen, Path(name), document)
+                    story.run()
+                    if keep:
+                        story.approve_other_plans()
                 document["timings_s"]["total"] = round(time.monotonic() - started, 2)
                 screen.note(f"everything worked, in {document['timings_s']['total']:.1f} s")
                 if keep:
                     _keep(broker, hospitals, screen, document, json=json)
+                else:
+                    screen.commands("try next", [*_found(), *TRY])
         except (FedmonError, OSError) as error:
             document |= {"ok": False, "error": str(error)}
             if not json:
@@ -136,21 +143,26 @@ def _keep(
     """Print how to connect, then wait for a signal."""
     python = f'import fedmon; fed = fedmon.Federation("{broker.url}").start(); print(fed.nodes())'
     shell = f"mosquitto_sub -h {broker.host} -p {broker.port} -t 'general/monitoring/#' -v"
+    export = f"export FEDMON_BROKER_URL={broker.url}" if broker.port != USUAL_PORT else ""
     owners = {node: f"fedmon node plan list --dir {hospitals.dir_of(node)}" for node in NODES}
-    document["connect"] = {"python": python, "mosquitto_sub": shell, "owners": owners}
+    lines = list(filter(None, [*_found(), export, *TRY_KEPT]))
+    document["connect"] = {"try": lines, "python": python, "mosquitto_sub": shell, "owners": owners}
     if json:
         print(json_text.dumps(document, indent=2), flush=True)
-    screen.note("it goes on running until Ctrl-C; connect with")
-    print_to = sys.stderr if json else sys.stdout
-    print(python, file=print_to)
-    print(shell, file=print_to)
-    screen.note("and decide as its owners with")
-    for line in owners.values():
-        print(line, file=print_to, flush=True)
+    screen.commands("it goes on running until Ctrl-C; in another terminal, try", lines)
+    others = [f"{sys.executable} -c {shlex.quote(python)}", shell if shutil.which("mosquitto_sub") else ""]
+    screen.commands("connect from elsewhere on this machine with", others)
+    screen.commands("and decide as its owners with", list(owners.values()))
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
         screen.note("stopping")
+
+
+def _found() -> list[str]:
+    """Return the line after which a shell finds `fedmon`; none if it does already."""
+    activate = Path(sys.executable).parent / "activate"
+    return [f"source {activate}"] if shutil.which("fedmon") is None and activate.exists() else []
 
 
 class DemoScreen:
@@ -177,11 +189,17 @@ class DemoScreen:
         """Print a command as it is typed."""
         self._console.print(f"{' ' * _INDENT}$ {line}", style="dim", soft_wrap=True)
 
+    def commands(self, title: str, lines: Sequence[str]) -> None:
+        """Print commands to be typed; empty ones are left out."""
+        self.note(title)
+        for line in filter(None, lines):
+            self._console.print(line, soft_wrap=True)
+
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Print a table."""
         from rich.padding import Padding
 
-        self._console.print(Padding(_table(columns, rows), (0, 0, 0, _INDENT), expand=False))
+        self._console.print(Padding(_table(columns, rows, self.width), (0, 0, 0, _INDENT), expand=False))
 
     @contextlib.contextmanager
     def live(self, title: str) -> Iterator[Update]:
@@ -191,7 +209,7 @@ class DemoScreen:
         from rich.padding import Padding
 
         def shown(columns: Row, rows: Sequence[Row]) -> RenderableType:
-            return Padding(Group(title, _table(columns, rows)), (0, 0, 0, _INDENT), expand=False)
+            return Padding(Group(title, _table(columns, rows, self.width)), (0, 0, 0, _INDENT), expand=False)
 
         with Live(shown((), ()), console=self._console, refresh_per_second=5) as live:
             yield lambda columns, rows: live.update(shown(columns, rows))
@@ -199,16 +217,10 @@ class DemoScreen:
             self._console.print()  # rich ends the last line on a terminal only
 
 
-def _table(columns: Row, rows: Sequence[Row]) -> Table:
+def _table(columns: Row, rows: Sequence[Row], width: int) -> Text:
     from rich.text import Text
 
-    table = rich_table()
-    for index, column in enumerate(columns):
-        is_numeric = index and rows and all(row[index][:1].isdigit() or row[index] in ("-", "") for row in rows)
-        table.add_column(column, justify="right" if is_numeric else "left")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+    return Text.from_ansi(table(columns, rows, width=width, fold=True, styles=[[""] * len(columns) for _ in rows]))
 
 
 class Story:
@@ -253,12 +265,12 @@ class Story:
         pings = self._answered(self._fed.ping(), "ping")
         self._time("ping", pings.elapsed_s)
         self._screen.table(
-            ("node", "state", "since (UTC)", "version", "ping"),
+            ("node", "state", "since", "version", "ping"),
             [
                 (
                     node.node_id,
                     node.state.value,
-                    f"{node.since:%H:%M:%S}" if node.since else "-",
+                    ago(node.since) if node.since else "-",
                     node.agent_version,
                     _ms(pings[node.node_id].elapsed_s),
                 )
@@ -332,6 +344,20 @@ class Story:
         note = "sums only"
         self._typed(node_id, "plan", "approve", sha256[:8], "--yes", "--for", "*", "--note", note)
 
+    def approve_other_plans(self) -> None:
+        """Have the owners approve the plans of the other examples, for those who join."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        for name in OTHER_PLANS:
+            plan = self._folder / name
+            plan.write_bytes((DATA / name).read_bytes())
+            asked = self._answered(self._fed.approve(plan, description="An example of the documentation"), "approval")
+            sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
+            words = ("plan", "approve", sha256, "--for", "*", "--note", "sums only")
+            with ThreadPoolExecutor(len(NODES)) as pool:
+                for done in [pool.submit(self._hospitals.owner, node_id, *words) for node_id in NODES]:
+                    done.result()
+
     def _typed(self, node_id: str, *words: str) -> dict[str, Any]:
         """Print a command of an owner as it runs, and run it."""
         self._screen.command(shlex.join(["fedmon", "node", *words, "--dir", str(self._hospitals.dir_of(node_id))]))
@@ -352,9 +378,8 @@ class Story:
                 sample = watch.next(timeout_s=min(0.2, deadline.left_s()))
                 if sample is not None:
                     state.take(sample)
-                table = HOST.table(state).narrowed(self._screen.width)
-                rows = [[cell.text for cell in row.cells] for row in table.rows]
-                update(table.headers, rows)
+                shown = HOST.table(state).narrowed(self._screen.width)
+                update(shown.headers, [[cell.text for cell in row.cells] for row in shown.rows])
             lost = watch.lost
         latest = {node: state.latest(node, "host") or Latest() for node in NODES}
         counts = {node: newest.samples for node, newest in latest.items()}
@@ -390,7 +415,7 @@ class Story:
     def _regression(self) -> None:
         self._screen.step(8, STEPS, "The approved plan runs: a logistic regression that sees no row, in rounds")
         if importlib.util.find_spec("numpy") is None:
-            reason = "numpy is not installed: pip install 'fedmon[runs]'"
+            reason = "numpy is not installed: pip install numpy"
             self._screen.note(f"left out, since {reason}")
             self.document["regression"] = {"rounds": [], "reason": reason}
             return

@@ -23,4 +23,6 @@ def report_extra(what: str) -> Iterator[None]:
         missing = (error.name or "").partition(".")[0]
         if missing not in _LIBRARIES:
             raise
-        raise MissingExtraError(f"{what} needs {missing}: pip install 'fedmon[report]'") from error
+        raise MissingExtraError(
+            f"{what} needs {missing}: install fedmon with its extra [report], as its README says"
+        ) from error

@@ -248,6 +248,7 @@ class Federation:
         timeout_s: float | None = None,
         job_id: str | None = None,
         group: str = "",
+        name: str = "",
     ) -> RunHandle:
         """Run an approved plan on nodes; returns as soon as every node accepted or refused, see `RunHandle`.
 
@@ -256,8 +257,9 @@ class Federation:
         plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the
         repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
         nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
-        is None. Runs of one ``group`` are the rounds of one training, which reports join to learning curves. Raises
-        InvalidInputError before anything is sent, and NobodyToRunError, a NoAnswerError, when there is no node to ask.
+        is None. Runs of one ``group`` are the rounds of one training, which reports join to learning curves; a
+        ``name`` finds this run again in a shell. Raises InvalidInputError before anything is sent, and
+        NobodyToRunError, a NoAnswerError, when there is no node to ask.
         """
         from fedmon.researcher.runs.inputs import digest_of
         from fedmon.researcher.runs.start import start_run
@@ -277,6 +279,7 @@ class Federation:
             timeout_s=timeout_s,
             job_id=job_id,
             group=group,
+            name=name,
         )
 
     def job(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedmon.demo.cli import OTHER_PLANS, PLAN
 from tests.docs.examples import EXAMPLES, ROOT, example
 
 counts = st.lists(st.integers(0, 30), min_size=1, max_size=12)
@@ -32,9 +34,8 @@ def test_nothing_is_withheld_where_every_bin_has_the_minimum(inside: list[int], 
     assert shown(enough, sum(enough), minimum) == enough
 
 
-def test_the_demo_runs_the_very_plan_of_the_example() -> None:
-    plan = "logistic_regression_plan.py"
-
+@pytest.mark.parametrize("plan", [PLAN, *OTHER_PLANS])
+def test_the_demo_has_the_very_plans_of_the_examples(plan: str) -> None:
     assert (ROOT / "fedmon/demo/data" / plan).read_bytes() == (EXAMPLES / "plans" / plan).read_bytes()
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
+import termios
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -95,6 +98,70 @@ def test_a_terminal_shows_states_in_colours_and_a_pipe_none(mosquitto: Broker) -
         piped = in_pipe("ping", "--broker", mosquitto.url)
 
     for screen, state in zip(screens, ("online", "ok"), strict=True):
-        assert f"\x1b[32m{state}" in screen
+        assert f"\x1b[32m● {state}" in screen
     assert "\x1b" not in piped
     assert piped.split()[:2] == ["node", "status"]
+
+
+class LiveVerb:
+    """A verb on a terminal of 80 columns and 24 lines that goes on; a context manager."""
+
+    def __init__(self, *words: str) -> None:
+        self.master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 80))
+        environ = plain_environment(TERM="xterm-256color")
+        command = [sys.executable, "-m", "fedmon", *words]
+        self.process = subprocess.Popen(command, env=environ, stdin=slave, stdout=slave, stderr=slave)
+        self.slave, self.shown = slave, ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.slave)
+        os.close(self.master)
+
+    def press(self, key: str) -> None:
+        """Press a key; what was shown before is forgotten."""
+        self.shown = ""
+        os.write(self.master, key.encode())
+
+    def shows(self, text: str) -> bool:
+        """Tell whether a text was shown since the last key."""
+        while select.select([self.master], [], [], 0.05)[0]:
+            self.shown += os.read(self.master, 65_536).decode(errors="replace")
+        return text in self.shown
+
+
+def test_watch_draws_in_place_hears_its_keys_and_gives_the_terminal_back(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="west", url=mosquitto.url, runs=NO_RUNS)
+    with NodeProcess(folder), LiveVerb("watch", "--broker", mosquitto.url, "--interval", "0.5") as watch:
+        before = termios.tcgetattr(watch.slave)[3] & termios.ECHO
+        wait_until(lambda: watch.shows(" west "), 20, what="the first screen")
+        assert "\x1b[?1049h" in watch.shown
+        assert "q quit   s sort   a not measured" in watch.shown
+        assert "NOT MEASURED" not in watch.shown
+        watch.press("a")
+        wait_until(lambda: watch.shows("NOT MEASURED"), 5, what="what is not measured")
+        watch.press("s")
+        wait_until(lambda: watch.shows(" west "), 5, what="the screen in the other order")
+        watch.press("q")
+        wait_until(lambda: watch.shows("\x1b[?1049l"), 5, what="the end")
+
+        assert watch.process.wait(10) == 0
+        assert termios.tcgetattr(watch.slave)[3] & termios.ECHO == before
+
+
+def test_watch_gives_the_terminal_back_when_it_is_terminated(mosquitto: Broker) -> None:
+    with LiveVerb("watch", "--broker", mosquitto.url) as watch:
+        wait_until(lambda: watch.shows("waiting for the first sample"), 20, what="the first screen")
+        watch.process.terminate()
+
+        wait_until(lambda: watch.shows("\x1b[?1049l"), 5, what="the usual screen")
+
+
+def test_logs_says_that_it_waits(mosquitto: Broker) -> None:
+    with LiveVerb("logs", "--broker", mosquitto.url) as logs:
+        wait_until(lambda: logs.shows("waiting for log lines at WARNING or above; Ctrl-C ends"), 20, what="the line")

@@ -109,4 +109,6 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(tmp_path: Path) -> No
     )
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "fedmon: an export needs pyarrow: pip install 'fedmon[report]'\n"
+    assert (
+        done.stderr == "fedmon: an export needs pyarrow: install fedmon with its extra [report], as its README says\n"
+    )

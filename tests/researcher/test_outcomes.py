@@ -131,9 +131,9 @@ def test_a_notebook_and_a_terminal_show_states_in_colours_and_a_notebook_nothing
     assert "<caption>1 of 2 nodes: ok.</caption>" in page
     assert HERE.broker not in page
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]  # the file just made
-    assert "\x1b[32mok" in shown
+    assert "\x1b[32m● ok" in shown
     assert "none was heard of" in shown
-    assert HERE.broker in str(found)
+    assert HERE.broker not in str(found)
 
 
 def test_results_become_data_frames() -> None:

@@ -72,6 +72,8 @@ class RunningNode(EchoNode):
             "state": self.began,
             "sha256": request["sha256"],
             "name": "plan",
+            "label": request.get("label", ""),
+            "group": request.get("group", ""),
             "dataset_id": request.get("dataset_id"),
             "sandbox": "bubblewrap",
             "created": now_utc(),

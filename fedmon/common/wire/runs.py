@@ -229,7 +229,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``sandbox`` is the level in force, null as long as it is not known. ``scalars`` is how many there were so far.
     ``exit_code`` is negative for a signal, null where no process of the plan ended by itself. ``group`` is the training
-    that the run is a round of.
+    that the run is a round of, ``label`` the name that its researcher gave it.
     """
 
     job_id: Id
@@ -237,6 +237,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     sha256: Sha256
     name: ShortText = ""
+    label: ShortText = ""
     group: ShortText = ""
     dataset_id: str | None = None
     sandbox: Level | None = None
@@ -257,6 +258,7 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
     """Run the approved plan with this digest on a dataset: the one with this id, or the only one with all ``tags``.
 
     With neither id nor tags the plan runs without data. Runs of one ``group`` are the rounds of one training.
+    ``label`` is the name of this run.
     """
 
     job_id: Id
@@ -267,6 +269,7 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
     inputs: Parcel | None = None
     limits: RunLimits = RunLimits()
     group: ShortText = ""
+    label: ShortText = ""
 
 
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):

@@ -674,6 +674,7 @@ def taken_in(request: Run, admitted: Admitted, level: Level | None) -> JobReport
         reason=admitted.lowered,
         sha256=request.sha256,
         name=admitted.plan.name,
+        label=request.label,
         group=request.group,
         dataset_id=None if admitted.dataset is None else admitted.dataset.dataset_id,
         sandbox=level,
@@ -685,8 +686,9 @@ def taken_in(request: Run, admitted: Admitted, level: Level | None) -> JobReport
 def content_of(request: Run) -> str:
     """Return a digest of a request without its envelope, which differs each time it is asked."""
     asked = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
-    if not request.group:  # nodes without groups took it in with this digest
-        del asked["group"]
+    for name in ("group", "label"):
+        if not asked[name]:  # nodes that do not know it took the request in with this digest
+            del asked[name]
     if request.inputs is not None:
         # The same bytes from another place make the same job.
         asked["inputs"] = [request.inputs.format, request.inputs.sha256]

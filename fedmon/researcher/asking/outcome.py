@@ -11,10 +11,11 @@ import msgspec
 
 from fedmon.common.ids import JOB_PREFIX, NodeId
 from fedmon.common.log import escape_control
+from fedmon.common.text import moment, short_ids
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import OTHER_WIRE, DatasetsReply, Error, ErrorCode
 from fedmon.researcher.asking.match import Answers
-from fedmon.researcher.asking.tables import Row, frame, html_table, local_time, rich_rows, text_table
+from fedmon.researcher.asking.tables import Row, frame, html_table, rich_rows, text_table
 from fedmon.researcher.roster import Moment, Node, NodeState, Roster, only_tells
 
 R = TypeVar("R", bound=Reply)
@@ -77,6 +78,11 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         link = "connected" if self.connected else "NOT connected"
         error = f"; last error: {self.last_error}" if self.last_error else ""
         return f"{link} to the broker at {self.broker} as {self.researcher_id} ({self.instance}); {roster}{error}"
+
+    def beside(self, summary: str) -> str:
+        """Return a summary, and the circumstances if they are unusual."""
+        is_usual = self.connected and self.settled and not self.last_error
+        return summary if is_usual else f"{summary} {self.sentence()}"
 
 
 class ByNode(Mapping[NodeId, V], Generic[V]):
@@ -179,9 +185,17 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
         """Return the summary, and the state of connection and roster."""
         return f"{self.summary()} {self.circumstances.sentence()}" if self else self.summary()
 
+    def text_rows(self) -> list[Row]:
+        """Return the rows for a terminal: short ids, and of datasets no times."""
+        short = short_ids([row["dataset_id"] for row in self.rows() if "dataset_id" in row])
+        return [
+            row | {"dataset_id": short[row["dataset_id"]], "ms": None} if "dataset_id" in row else row
+            for row in self.rows()
+        ]
+
     def notes(self) -> list[str]:
         """Return the lines below the table."""
-        return [self.explanation()]
+        return [self.circumstances.beside(self.summary()) if self else self.summary()]
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node_id}: {outcome.status.value}" for node_id, outcome in self.items())
@@ -223,12 +237,13 @@ class Nodes(ByNode[Node]):
         return f"{self.summary()} {self.circumstances.sentence()}" if self else self.summary()
 
     def text_rows(self) -> list[Row]:
-        """Return the rows that are shown."""
-        return self.rows() if len(self) <= SHORT_ABOVE else _node_rows(self._others[:SHOWN])
+        """Return the rows that are shown, without what only programs ask for."""
+        rows = self.rows() if len(self) <= SHORT_ABOVE else _node_rows(self._others[:SHOWN])
+        return [{name: value for name, value in row.items() if name not in ("boot", "streams")} for row in rows]
 
     def notes(self) -> list[str]:
         """Return the lines below the table."""
-        return [*self._left_out(), self.explanation()]
+        return [*self._left_out(), self.circumstances.beside(self.summary()) if self else self.summary()]
 
     def __repr__(self) -> str:
         if len(self) > SHORT_ABOVE:
@@ -304,7 +319,7 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Answers) -> Outcome[R
         status = OutcomeStatus.ID_IN_USE
         reason = "two processes run under this id; its owner must stop one"
     elif node.state is NodeState.OFFLINE:
-        since = f" since {local_time(node.since)}" if node.since else ""
+        since = f" since {moment(node.since)}" if node.since else ""
         status, reason = OutcomeStatus.OFFLINE, f"offline{since}" + (f": {node.reason}" if node.reason else "")
     elif node.state is NodeState.STALE:
         status, reason = OutcomeStatus.STALE, node.reason

@@ -11,13 +11,12 @@ from typing import Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
-from fedmon.common.text import plural, rich_table, table
+from fedmon.common.text import ago, moment, plural, table
 from fedmon.common.wire.grants import GrantReport, rule_text
 from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
 
 Row = dict[str, Any]
 SHOWN_DIGEST = 12
-ID_WIDTH = 36
 STATE_COLUMNS = ("status", "state", "nodes")
 STATE_COLOURS = {
     "ok": "green", "online": "green", "succeeded": "green",
@@ -25,6 +24,8 @@ STATE_COLOURS = {
     "stale": "#af8700", "busy": "#af8700", "unanswered": "#af8700", "timed-out": "#af8700", "stopped": "#af8700",
 }  # fmt: skip
 BAD_COLOUR = "red"
+MARKS = {"green": ("●", "32"), "#0087af": ("◐", "38;5;31"), "#af8700": ("○", "38;5;136"), BAD_COLOUR: ("✕", "31")}
+"""The sign of a state that holds without its colour, and the colour as a code of terminals."""
 
 
 class NoDataframeError(FedmonError):
@@ -43,13 +44,22 @@ def frame(rows: Sequence[Any], *, instead: str) -> Any:
     return pandas.DataFrame(rows)
 
 
-def text_table(rows: Sequence[Row]) -> str:
-    """Return rows as aligned text that fits the terminal, or 120 columns; columns without a value are left out.
+def text_table(rows: Sequence[Row], *, colours: bool = False) -> str:
+    """Return rows as aligned text that fits the terminal; columns without a value are left out, times are relative.
 
-    The widest column is folded. Lines are longer where that would break an id.
+    The widest column is folded. Lines are longer where that would break an id. With ``colours`` states have colours and
+    a sign before them.
     """
-    columns, cells = _cells(rows)
-    return table(columns, cells, fold=True) if columns else ""
+    columns, cells = _cells(rows, relative=True)
+    if not columns or not colours:
+        return table(columns, cells, fold=True) if columns else ""
+    marks = [[MARKS.get(state_colour(*cell), ("", "")) for cell in zip(columns, row, strict=True)] for row in cells]
+    styles = [[code for _, code in row] for row in marks]
+    shown = [
+        [f"{sign} {text}".lstrip() for (sign, _), text in zip(signs, row, strict=True)]
+        for signs, row in zip(marks, cells, strict=True)
+    ]
+    return table(columns, shown, fold=True, styles=styles)
 
 
 def html_table(rows: Sequence[Row], *, caption: str) -> str:
@@ -63,19 +73,10 @@ def html_table(rows: Sequence[Row], *, caption: str) -> str:
 
 def rich_rows(rows: Sequence[Row], *, notes: Sequence[str] = ()) -> Any:
     """Return rows, and lines below them, for a terminal; states have colours."""
-    from rich.console import Group
     from rich.text import Text
 
-    columns, cells = _cells(rows)
-    shown = rich_table()
-    for column, texts in zip(columns, zip(*cells, strict=True), strict=False):
-        words = [len(word) for text in texts for word in text.split() if len(word) <= ID_WIDTH]
-        shown.add_column(column, overflow="fold", min_width=max(words, default=1))
-    for row in cells:
-        shown.add_row(
-            *(Text(text, style=state_colour(column, text)) for column, text in zip(columns, row, strict=True))
-        )
-    return Group(*([shown] if columns else []), *(Text(escape_control(note)) for note in notes))
+    shown = text_table(rows, colours=True)
+    return Text.from_ansi("\n".join([*([shown] if shown else []), *map(escape_control, notes)]))
 
 
 def state_colour(column: str, text: str) -> str:
@@ -87,19 +88,11 @@ def state_colour(column: str, text: str) -> str:
     return next((colour for colour in (BAD_COLOUR, *reversed(STATE_COLOURS.values())) if colour in colours), "")
 
 
-def local_time(moment: datetime) -> str:
-    """Return a moment in the reader's zone; a node may name one that no zone knows, and that is shown as it came."""
-    try:
-        return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError, OSError):
-        return moment.isoformat()
-
-
-def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def _cells(rows: Sequence[Row], *, relative: bool = False) -> tuple[list[str], list[list[str]]]:
     """Return the columns that have a value, and the text of each row's cells."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
-    return columns, [[_cell(row.get(column)) for column in columns] for row in rows]
+    return columns, [[_cell(row.get(column), relative=relative) for column in columns] for row in rows]
 
 
 def _html_cell(column: str, text: str) -> str:
@@ -108,13 +101,13 @@ def _html_cell(column: str, text: str) -> str:
     return f"<td{style}>{html.escape(text)}</td>"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, *, relative: bool = False) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return local_time(value)
+        return ago(value) if relative else moment(value)
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(_cell(part) for part in value)
     return escape_control(str(value))

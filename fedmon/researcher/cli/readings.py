@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ REMEMBERED_S = 150.0
 """A series that was not heard of for so long is gone: the slowest lane of a node reads every 60 s."""
 SILENT_AFTER_S = 15.0
 """A node that sent nothing for three of its default intervals is shown as silent."""
+SPARK_S = 60.0
+SPARKLINES = frozenset({"host_cpu_busy_ratio", "job_cpus_busy", "gpu_utilization_ratio", "user_value"})
+"""The metrics whose values of the last minute are remembered."""
 
 Labels = Mapping[str, str]
 
@@ -43,6 +47,7 @@ class Latest:
         self._before: dict[str, tuple[float, float | None]] = {}
         self._reasons: dict[str, str] = {}
         self._of_name: dict[str, dict[str, Labels]] = {}
+        self._minute: dict[str, deque[tuple[float, float]]] = {}
 
     def take(self, sample: LiveSample) -> None:
         """Take a sample; a late one only counts."""
@@ -51,16 +56,24 @@ class Latest:
         if newest is not None and (sample.boot, sample.seq) <= (newest.boot, newest.seq):
             return
         if newest is not None and newest.boot != sample.boot:
-            self._points, self._before, self._reasons, self._of_name = {}, {}, {}, {}
+            self._points, self._before, self._reasons, self._of_name, self._minute = {}, {}, {}, {}, {}
         self.newest = sample
         for series, value in sample.values.items():
             known = self._points.get(series)
             if known is None:
                 name, labels = _split(series)
                 self._of_name.setdefault(name, {})[series] = labels
+                if name in SPARKLINES:
+                    self._minute[series] = deque()
             else:
                 self._before[series] = known
             self._points[series] = (sample.mono, value)
+        for series, minute in self._minute.items():
+            value = sample.values.get(series)
+            if value is not None:
+                minute.append((sample.mono, value))
+            while minute and minute[0][0] <= sample.mono - SPARK_S:
+                minute.popleft()
         if self._reasons:
             self._reasons = {series: why for series, why in self._reasons.items() if series not in sample.values}
         self._reasons.update(sample.reasons)
@@ -93,6 +106,21 @@ class Latest:
     def growths(self, name: str) -> list[tuple[Labels, float | None]]:
         """Return labels and growth of each series of a counter."""
         return [(labels, self.growth(series)) for series, labels in self._series(name)]
+
+    def minute(self, name: str, labels: Labels, parts: int) -> list[float | None]:
+        """Return the means of a series in equal parts of the last minute, oldest first; None without a value in it."""
+        found: list[list[float]] = [[] for _ in range(parts)]
+        wanted = [series for series, its in self._series(name) if labels.items() <= its.items()]
+        if len(wanted) != 1 or self.newest is None:
+            return []
+        part_s = SPARK_S / parts
+        # Parts begin at multiples of their length, so that a value does not wander from one to the next.
+        last = int(self.newest.mono // part_s)
+        for mono, value in self._minute.get(wanted[0], ()):
+            at = parts - 1 - last + int(mono // part_s)
+            if at >= 0:
+                found[at].append(value)
+        return [sum(values) / len(values) if values else None for values in found]
 
     def _series(self, name: str) -> list[tuple[str, Labels]]:
         return [(series, labels) for series, labels in self._of_name.get(name, {}).items() if self.has(series)]

@@ -42,7 +42,7 @@ Show = Callable[["RunStates"], None]
 """Shows the states as they change."""
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="The id of a run, or its beginning (at least 4 characters).")
+    str, typer.Argument(metavar="JOB", help="The name of a run, its id, or its beginning (at least 4 characters).")
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the results, a file for each node: .json or .npz.")
@@ -76,6 +76,7 @@ def run(
         Path | None, typer.Option("--inputs", help="Inputs: a .json file, or a .npz file of arrays.")
     ] = None,
     group: Annotated[str, typer.Option("--group", help="The training that this run is a round of.")] = "",
+    name: Annotated[str, typer.Option("--name", help="A name to find this run by, in place of its id.")] = "",
     output: OutputOption = None,
     wall_s: Annotated[float | None, typer.Option("--wall-s", min=0.001, help="Seconds it may last.")] = None,
     cpu_s: Annotated[float | None, typer.Option("--cpu-s", min=0.001, help="Seconds of CPU time it may take.")] = None,
@@ -103,6 +104,7 @@ def run(
             inputs=given,
             limits={name: value for name, value in limits.items() if value is not None},
             group=group,
+            name=name,
         )
         if detach:
             emit(_document(handle, {}, {}), text=handle, more=_how_to_go_on(handle), as_json=json)
@@ -116,6 +118,7 @@ def list_(
     *,
     node: NodesOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to list, newest first.")] = 30,
+    rounds: Annotated[bool, typer.Option("--rounds", help="List each round of a training on its own row.")] = False,
     json: JsonOption = False,
 ) -> None:
     """List your runs of plans that nodes know."""
@@ -123,7 +126,8 @@ def list_(
 
     with federation:
         outcomes = federation.jobs(nodes=node)
-        emit(outcomes_document(federation, outcomes), text=RunList(outcomes, limit=limit), as_json=json)
+        shown = RunList(outcomes, limit=limit, rounds=rounds)
+        emit(outcomes_document(federation, outcomes), text=shown, as_json=json)
         raise typer.Exit(exit_code(outcomes, named=bool(node)))
 
 
@@ -225,8 +229,11 @@ def stop(
 
 
 def _job_id(federation: Federation, job: str, nodes: list[str] | None) -> str:
-    """Return the id of the only run of this researcher that begins so."""
-    return job if made_at(job) else _whole(job, federation.jobs(nodes=nodes).runs(), what="run", see="fedmon runs")
+    """Return the id of the newest run of this researcher with a name, or of the only one whose id begins so."""
+    if made_at(job):
+        return job
+    known = federation.jobs(nodes=nodes)
+    return known.called(job) or _whole(job, known.runs(), what="run", see="fedmon runs")
 
 
 def _plan(federation: Federation, plan: str, nodes: list[str] | None) -> str:

@@ -1,23 +1,24 @@
-"""The screen of `fedmon watch`: tables that fit, the worst rows first, missing metrics with reasons, and totals."""
+"""The screen of `fedmon watch`: tables that fit, bars and sparklines, missing metrics with reasons, and totals."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fedmon.common.log import escape_control
 from fedmon.common.metrics.table import MISSING, format_rate, format_value
-from fedmon.common.text import joined, plural, rich_table, shorten
+from fedmon.common.text import joined, plural, short_ids, shorten, table
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.cli.readings import Absent, Labels, Latest, WatchState
 
-if TYPE_CHECKING:
-    import rich.console
-
 GAP = 2
+BAR = 6
+"""Characters of a bar."""
+SPARK = 10
+"""Parts of a sparkline, of six seconds each: a node measures every five seconds by default."""
+SPARKS = "▁▂▃▄▅▆▇█"
 MAX_ABSENT = 6
 """How many reasons are shown; the rest is counted."""
 
@@ -28,6 +29,10 @@ class Grade(enum.IntEnum):
     FINE = 0
     HIGH = 1
     BAD = 2
+
+
+MARKS, CODES = "●◐✕", ("", "33", "1;31")
+"""The sign before a row and the SGR code of a cell, by grade; signs hold without colours."""
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -54,7 +59,12 @@ class ScreenRow(msgspec.Struct, frozen=True, kw_only=True):
 
         In steps of a tenth, so that rows do not change places with every sample.
         """
-        return max(cell.grade for cell in self.cells), round(max(cell.weight for cell in self.cells), 1)
+        return self.grade, round(max(cell.weight for cell in self.cells), 1)
+
+    @property
+    def grade(self) -> Grade:
+        """The worst grade of a cell."""
+        return max(cell.grade for cell in self.cells)
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +108,8 @@ def fitted(tables: Sequence[Table], *, height: int) -> list[Table]:
     # Title, headers, the line that counts rows left out, and a blank one.
     free = height - sum(4 + count for count in rows)
     while free > 0 and any(count < len(table.rows) for count, table in zip(rows, tables, strict=True)):
-        for index, table in enumerate(tables):
-            if rows[index] < len(table.rows) and free > 0:
+        for index, one in enumerate(tables):
+            if rows[index] < len(one.rows) and free > 0:
                 rows[index] += 1
                 free -= 1
     return [table.cut(count) for count, table in zip(rows, tables, strict=True)]
@@ -121,12 +131,12 @@ class Column(msgspec.Struct, frozen=True):
     order: int = 5
 
 
-def value(metric: str, *, worst: Limits | None = None) -> Show:
+def value(metric: str, *, worst: Limits | None = None, bar: bool = False) -> Show:
     """Show the series of a metric with the row's labels."""
 
     def cell(latest: Latest, labels: Labels) -> Cell:
         matching = _matching(latest.each(metric), labels)
-        return shown(metric, matching[0] if len(matching) == 1 else None, worst=worst)
+        return shown(metric, matching[0] if len(matching) == 1 else None, worst=worst, bar=bar)
 
     return cell
 
@@ -141,16 +151,38 @@ def growth(metric: str) -> Show:
     return cell
 
 
-def shown(metric: str, number: float | None, *, worst: Limits | None = None, ratio: float | None = None) -> Cell:
-    """Return the cell of a number; its grade is that of ``ratio`` if there is one."""
+def sparkline(metric: str, *, top: float = 0.0) -> Show:
+    """Show the last minute of a series, blank without values; without ``top`` its highest value is the top."""
+
+    def cell(latest: Latest, labels: Labels) -> Cell:
+        means = latest.minute(metric, labels, SPARK)
+        known = [mean for mean in means if mean is not None]
+        if not known:
+            return NOTHING
+        low = min(0.0, *known)
+        scale = len(SPARKS) / ((top or max(0.0, *known)) - low or 1.0)
+        heights = (None if mean is None else min(len(SPARKS) - 1, int((mean - low) * scale)) for mean in means)
+        return Cell("".join(" " if height is None else SPARKS[height] for height in heights))
+
+    return cell
+
+
+def shown(
+    metric: str, number: float | None, *, worst: Limits | None = None, ratio: float | None = None, bar: bool = False
+) -> Cell:
+    """Return the cell of a number; its grade is that of ``ratio`` if there is one. A ratio may have a ``bar``."""
     if number is None:
         return NOTHING
     graded = number if ratio is None else ratio
+    text = format_value(metric, number)
+    if bar:
+        full = min(BAR, max(0, round(number * BAR)))
+        text = f"{'█' * full}{'░' * (BAR - full)} {text:>5}"
     if worst is None:
-        return Cell(format_value(metric, number))
+        return Cell(text)
     high, bad = worst
     grade = Grade.BAD if graded >= bad else Grade.HIGH if graded >= high else Grade.FINE
-    return Cell(format_value(metric, number), grade, min(1.0, max(0.0, graded / bad)))
+    return Cell(text, grade, min(1.0, max(0.0, graded / bad)))
 
 
 def _matching(found: Iterable[tuple[Labels, float | None]], labels: Labels) -> list[float | None]:
@@ -178,8 +210,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     def table(self, state: WatchState) -> Table:
         """Return the group as a table; without rows if no node measures it."""
         rows = []
-        for key, latest, labels in self.subjects(state):
-            cells = (*(Cell(part) for part in key), *(column.cell(latest, labels) for column in self.columns))
+        subjects = list(self.subjects(state))
+        short = short_ids({part for key, _, _ in subjects for part in key[1:]})
+        for key, latest, labels in subjects:
+            about = (Cell(short.get(part, part)) for part in key)
+            cells = (*about, *(column.cell(latest, labels) for column in self.columns))
             silent_s = state.silent_s(key[0])
             if silent_s is not None:
                 silent = f"{key[0]} (silent {format_value('host_uptime_seconds', silent_s)})"
@@ -214,7 +249,7 @@ def _memory_used(latest: Latest, _labels: Labels) -> Cell:
 
 def _memory_ratio(latest: Latest, _labels: Labels) -> Cell:
     memory = _memory(latest)
-    return NOTHING if memory is None else shown("host_cpu_busy_ratio", memory[1], worst=BUSY)
+    return NOTHING if memory is None else shown("host_cpu_busy_ratio", memory[1], worst=BUSY, bar=True)
 
 
 def _load(latest: Latest, _labels: Labels) -> Cell:
@@ -247,11 +282,12 @@ HOST = Group(
     about=("node",),
     subjects=_hosts,
     columns=(
-        Column("CPU", value("host_cpu_busy_ratio", worst=BUSY), 1),
+        Column("CPU", value("host_cpu_busy_ratio", worst=BUSY, bar=True), 1),
+        Column("last minute", sparkline("host_cpu_busy_ratio", top=1.0), 3),
         Column("mem", _memory_ratio, 1),
         Column("mem used", _memory_used, 5),
         Column("load", _load, 2),
-        Column("disk full", _fullest_disk, 4),
+        Column("disk used", _fullest_disk, 4),
         Column("read", growth("host_disk_read_bytes_total"), 4),
         Column("written", growth("host_disk_written_bytes_total"), 4),
         Column("net in", growth("host_network_receive_bytes_total"), 3),
@@ -277,6 +313,7 @@ JOBS = Group(
     subjects=_jobs,
     columns=(
         Column("CPUs busy", value("job_cpus_busy"), 1),
+        Column("last minute", sparkline("job_cpus_busy"), 3),
         Column("memory", value("job_memory_rss_bytes"), 1),
         Column("peak", value("job_memory_peak_bytes"), 4),
         Column("processes", value("job_processes"), 5),
@@ -349,7 +386,8 @@ GPU = Group(
     about=("node", "gpu"),
     subjects=_gpus,
     columns=(
-        Column("busy", value("gpu_utilization_ratio"), 1),
+        Column("busy", value("gpu_utilization_ratio", bar=True), 1),
+        Column("last minute", sparkline("gpu_utilization_ratio", top=1.0), 3),
         Column("memory", _gpu_memory, 1),
         Column("power", value("gpu_power_watts"), 2),
         Column("temp", value("gpu_temperature_celsius", worst=(80.0, 90.0)), 3),
@@ -370,7 +408,11 @@ USER = Group(
     title="REPORTED VALUES",
     about=("node", "name"),
     subjects=_values,
-    columns=(Column("value", value("user_value"), 1), Column("step", value("user_step"), 2)),
+    columns=(
+        Column("value", value("user_value"), 1),
+        Column("step", value("user_step"), 2),
+        Column("last minute", sparkline("user_value"), 3),
+    ),
 )
 GROUPS = {group.name: group for group in (HOST, JOBS, GPU, ENERGY, USER)}
 """Every group by its name, in the order of the screen."""
@@ -395,42 +437,43 @@ def compose(
     width: int,
     height: int | None,
     worst_first: bool = True,
+    absences: bool = True,
     lost: int = 0,
     missing: int = 0,
 ) -> Screen:
-    """Return a screen of this size; ``height`` None shows every row."""
+    """Return a screen of this size; ``height`` None shows every row. Refusals are shown without ``absences`` too."""
     tables = [group.table(state) for group in groups]
     tables = [table.worst_first() if worst_first else table for table in tables if table.rows]
-    absent = _absent_lines(state.absent(capabilities), refusals, nodes=len(state.nodes), width=width)
+    missed = state.absent(capabilities) if absences else []
+    absent = _absent_lines(missed, refusals, nodes=len(state.nodes), width=width)
     if height is not None:
         # A low screen shows numbers before reasons.
         absent = absent[: max(1, min(len(absent), height // 5))] if absent else absent
         tables = fitted(tables, height=height - len(absent) - (2 if absent else 0) - 2)
-    tables = [table.narrowed(width) for table in tables]
+    tables = [table.narrowed(width - GAP) for table in tables]
     return Screen(tables=tuple(tables), absent=tuple(absent), totals=_totals(state, lost, missing))
 
 
-def rich_screen(screen: Screen) -> rich.console.Group:
-    """Return a screen for a terminal, with numbers to the right and bad values in colour."""
-    from rich import console
-    from rich.text import Text
-
-    styles = ("", "yellow", "bold red")
-    parts: list[Any] = []
+def text_screen(screen: Screen, *, width: int, colours: bool = False, keys: str = "") -> str:
+    """Return a screen as lines; ``keys`` explains the keys of a terminal."""
+    bold, faint, end = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colours else ("", "", "")
+    lines = []
     for one in screen.tables:
-        table = rich_table(title=one.title)
-        for index, column in enumerate(one.headers):
-            table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True, overflow="ellipsis")
-        for row in one.rows:
-            table.add_row(*(Text(escape_control(cell.text), style=styles[cell.grade]) for cell in row.cells))
-        parts += [table, Text(f"... {one.more} more, none of them worse" if one.more else "")]
+        headers = [f"{' ' * GAP}{one.headers[0]}", *one.headers[1:]]
+        cells = [
+            [f"{MARKS[row.grade]} {row.cells[0].text}", *(cell.text for cell in row.cells[1:])] for row in one.rows
+        ]
+        codes = [[CODES[cell.grade] for cell in row.cells] for row in one.rows]
+        lines += [f"{bold}{one.title}{end}", table(headers, cells, width=width, styles=codes if colours else None)]
+        lines.append(f"... {one.more} more" if one.more else "")
     if screen.absent:
-        lines = (Text(line, no_wrap=True, overflow="ellipsis") for line in screen.absent)
-        parts += [Text("NOT MEASURED", style="bold"), *lines, Text("")]
-    return console.Group(*parts, Text(screen.totals, style="dim"))
+        lines += [f"{bold}NOT MEASURED{end}", *screen.absent, ""]
+    return "\n".join([*lines, f"{faint}{shorten(f'{screen.totals}   {keys}'.rstrip(), width)}{end}"])
 
 
 def _totals(state: WatchState, lost: int, missing: int) -> str:
+    if not state.samples:
+        return "waiting for the first sample"
     counts = f"{plural(len(state.nodes), 'node')}, {plural(state.samples, 'sample')}, {lost} lost"
     more = [(state.late, "late"), (missing, "missing")]
     return ", ".join([counts, *(f"{number} {word}" for number, word in more if number)])

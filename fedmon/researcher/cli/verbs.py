@@ -24,7 +24,7 @@ from fedmon.common.options import (
     MetricsOption,
     NodesOption,
 )
-from fedmon.common.text import plural, size
+from fedmon.common.text import moment, plural, size
 from fedmon.researcher.cli.shell import (
     emit,
     emit_line,
@@ -35,10 +35,7 @@ from fedmon.researcher.cli.shell import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedmon.researcher.asking.outcome import Outcomes
-    from fedmon.researcher.cli.readings import WatchState
     from fedmon.researcher.cli.screen import Group
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.samples.record import Record
@@ -46,7 +43,8 @@ if TYPE_CHECKING:
     from fedmon.researcher.samples.watch import LiveSample, Watch
 
 SHOW_EVERY_S = 1.0
-REDRAW_S = 0.25
+KEYS_S = 0.1
+"""How often the keys of a screen are read."""
 METRICS_PORT = 9464
 """Source: OpenTelemetry's default port of a Prometheus exporter."""
 
@@ -159,13 +157,15 @@ def logs(
         federation,
         federation.logs(records.put_nowait, nodes=node, level=level.upper()),
     ):
+        if not json:
+            sys.stderr.write(f"fedmon: waiting for log lines at {level.upper()} or above; Ctrl-C ends\n")
         try:
             while not deadline.passed():
                 try:
                     entry = records.get(timeout=min(deadline.left_s(), 3600.0))
                 except queue.Empty:
                     continue
-                line = f"{entry.time:%Y-%m-%d %H:%M:%S} {entry.level} {entry.node_id} {entry.logger}: {entry.msg}"
+                line = f"{moment(entry.time)} {entry.level} {entry.node_id} {entry.logger}: {entry.msg}"
                 emit_line(entry, text=escape_control(line), as_json=json)
         except KeyboardInterrupt:
             return
@@ -239,10 +239,13 @@ def watch(
     seconds: ForOption = None,
     json: LinesOption = False,
 ) -> None:
-    """Watch live metrics: tables on a terminal, with --json one document a sample."""
+    """Watch live metrics: tables on a terminal (keys q, s and a), with --json one document a sample."""
     from fedmon.researcher.cli.readings import WatchState
+    from fedmon.researcher.cli.terminal import capabilities_of, draw
 
     groups = _chosen(group)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminal is given back as it was
+    has_quit = False
     with (
         federation,
         federation.monitor(nodes=node, interval_s=interval, metrics=metric) as watching,
@@ -253,12 +256,13 @@ def watch(
         else:
             state = WatchState()
             taken = _take(watching, state.take, seconds, count)
-            _draw(taken, lambda console: _screen(console, watching, state, groups, worst_first=sort == "worst"))
+            has_quit = draw(taken, watching, state, groups, worst_first=sort == "worst")
             if absent:
-                for one in state.absent(_capabilities(watching)):
+                for one in state.absent(capabilities_of(watching)):
                     typer.echo(f"{one.metric} on {', '.join(one.nodes)}: {one.reason}")
-        if not watching.delivered:
-            raise no_sample(watching, federation)
+        if not watching.delivered and not has_quit:
+            paces = [reply.interval_s for reply in watching.capabilities.values()]
+            raise no_sample(watching, federation, pace_s=max(paces, default=None))
 
 
 @federated(asks=False)
@@ -336,53 +340,10 @@ def _take(
     deadline, left = Deadline(seconds), count
     try:
         while not deadline.passed() and left != 0:
-            sample = watching.next(timeout_s=min(REDRAW_S, deadline.left_s()))
+            sample = watching.next(timeout_s=min(KEYS_S, deadline.left_s()))
             if sample is not None:
                 take(sample)
                 left = None if left is None else left - 1
             yield
     except KeyboardInterrupt:
         return
-
-
-def _draw(taken: Iterator[None], screen: Callable[[Console], Any]) -> None:
-    """Draw the screen as samples come on a terminal, and once at the end elsewhere."""
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console()
-    if not console.is_terminal:
-        for _ in taken:
-            pass
-        console.print(screen(console))
-        return
-    redraw = Deadline(0.0)
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for _ in taken:
-            # Fifty nodes send far more often than people read.
-            if redraw.passed():
-                redraw = Deadline(REDRAW_S)
-                live.update(screen(console), refresh=True)
-        live.update(screen(console), refresh=True)
-
-
-def _screen(console: Console, watching: Watch, state: WatchState, groups: list[Group], *, worst_first: bool) -> Any:
-    from fedmon.researcher.cli.screen import compose, rich_screen
-
-    return rich_screen(
-        compose(
-            state,
-            groups,
-            capabilities=_capabilities(watching),
-            refusals={str(node): reason for node, reason in watching.refusals.items()},
-            width=console.width,
-            height=console.height if console.is_terminal else None,
-            worst_first=worst_first,
-            lost=watching.lost,
-            missing=watching.pending,
-        )
-    )
-
-
-def _capabilities(watching: Watch) -> dict[str, Any]:
-    return {str(node): reply for node, reply in watching.capabilities.items()}

@@ -423,7 +423,7 @@ def opened(
 
     parcels.check(parcel.format, content, max_bytes)
     if parcel.format == "npz" and importlib.util.find_spec("numpy") is None:
-        raise MissingNumpyError("the result holds arrays, which need numpy: pip install 'fedmon[runs]'")
+        raise MissingNumpyError("the result holds arrays, which need numpy: pip install numpy")
     return parcels.unpack(parcel.format, content)
 
 

@@ -25,7 +25,7 @@ from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, packed
 from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
 
-LONGEST_GROUP = 100
+LONGEST_NAME = 100
 _SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
 
 
@@ -44,6 +44,7 @@ def start_run(
     timeout_s: float | None,
     job_id: str | None = None,
     group: str = "",
+    name: str = "",
 ) -> RunHandle:
     """Ask nodes to run a plan; return once each accepted or refused, or the time is over.
 
@@ -52,8 +53,9 @@ def start_run(
     if not asker.dialect.announced:
         raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
     job_id = new_id() if job_id is None else checked_id(job_id, what="job_id")
-    if len(group) > LONGEST_GROUP:
-        raise InvalidInputError(f"the group {group[:40]!r}... is longer than {LONGEST_GROUP} characters")
+    for what, text in (("group", group), ("name", name)):
+        if len(text) > LONGEST_NAME:
+            raise InvalidInputError(f"the {what} {text[:40]!r}... is longer than {LONGEST_NAME} characters")
     deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
     plain, bounds = checked_arguments(arguments), checked_limits(limits)
     wanted_tags = checked_tags(tags) if tags else []
@@ -71,6 +73,7 @@ def start_run(
         inputs=parcel,
         limits=bounds,
         group=group,
+        label=name,
     )
     ledger = book.open(job_id, sha256=sha256)
     ledger.take_part(asked)

@@ -11,9 +11,10 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.log import escape_control
+from fedmon.common.text import moment, plural, short_ids
 from fedmon.common.wire.runs import JobReport, JobsReply, JobState, RunReply, Scalar, StopReply, Usage
 from fedmon.researcher.asking.outcome import ByNode, Outcome, Outcomes, OutcomeStatus
-from fedmon.researcher.asking.tables import Row, frame, local_time
+from fedmon.researcher.asking.tables import Row, frame
 
 REFUSED, OUTSIDE_GRANT, UNANSWERED = "refused", "outside-grant", "unanswered"
 _SHOWN = (
@@ -140,7 +141,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
         """
         said: list[str] = []
         if self.unheard:
-            since = f" since {local_time(self.unheard_since)}" if self.unheard_since else ""
+            since = f" since {moment(self.unheard_since)}" if self.unheard_since else ""
             said.append(f"the node is unheard{since}")
         if self.job is not None:
             said += _why(self.job)
@@ -271,9 +272,12 @@ def _why(job: JobReport) -> list[str]:
 
 
 class RunList(Outcomes[JobsReply]):
-    """The answer of each node, by node id; shown as the runs that they know, newest first."""
+    """The answer of each node, by node id; shown as the runs that they know, newest first.
 
-    def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None) -> None:
+    The rounds of one training are one row of the text, unless ``rounds`` asks for each.
+    """
+
+    def __init__(self, outcomes: Outcomes[JobsReply], *, limit: int | None = None, rounds: bool = False) -> None:
         super().__init__(
             outcomes.command,
             dict(outcomes.items()),
@@ -281,7 +285,7 @@ class RunList(Outcomes[JobsReply]):
             rows_of=job_rows,
             elapsed_s=outcomes.elapsed_s,
         )
-        self._limit = limit
+        self._limit, self._rounds = limit, rounds
 
     def runs(self) -> dict[str, dict[str, JobReport]]:
         """Return the jobs by their id and the node, newest first."""
@@ -291,17 +295,22 @@ class RunList(Outcomes[JobsReply]):
                 found.setdefault(job.job_id, {})[str(node_id)] = job
         return dict(sorted(found.items(), key=lambda one: min(job.created for job in one[1].values()), reverse=True))
 
+    def called(self, name: str) -> str | None:
+        """Return the id of the newest run with a name; None if there is none."""
+        return next((job_id for job_id, jobs in self.runs().items() if name and name == _label(jobs)), None)
+
     def rows(self) -> list[Row]:
-        """Return a row for each run: its id, its plan, when it was asked for, and its state on the nodes."""
-        return [
-            {
-                "job": job_id,
-                "plan": next(iter(jobs.values())).name,
-                "began": min(job.created for job in jobs.values()),
-                "nodes": _standing(jobs),
-            }
-            for job_id, jobs in self.runs().items()
-        ]
+        """Return a row for each run: its id, name and plan, when it was asked for, and its state on the nodes."""
+        return [self._row(job_id, jobs) for job_id, jobs in self.runs().items()]
+
+    def _row(self, job_id: str, jobs: Mapping[str, JobReport]) -> Row:
+        return {
+            "job": job_id,
+            "name": _label(jobs),
+            "plan": next(iter(jobs.values())).name,
+            "began": min(job.created for job in jobs.values()),
+            "nodes": _standing(jobs),
+        }
 
     def summary(self) -> str:
         """Return how many runs there are, and which nodes did not answer."""
@@ -314,17 +323,39 @@ class RunList(Outcomes[JobsReply]):
 
     def text(self, limit: int | None = None) -> str:
         """Return the newest runs as a table, and how many more there are."""
-        return str(RunList(self, limit=limit))
+        return str(RunList(self, limit=limit, rounds=self._rounds))
 
     def text_rows(self) -> list[Row]:
-        """Return the rows for a terminal."""
-        # An id is not to be folded: the moment takes no more than it must.
-        return [row | {"began": local_time(row["began"])[5:16]} for row in self.rows()[: self._limit]]
+        """Return the rows for a terminal: short ids, and each training as its newest round with their number."""
+        runs, short, rows = self.runs(), short_ids(self.runs()), []
+        for group, ids in self._trainings()[: self._limit]:
+            jobs: dict[str, JobReport] = {}
+            for node, job in (each for job_id in ids for each in runs[job_id].items()):
+                # Of each node the newest round, or the newest that did not succeed.
+                if node not in jobs or (jobs[node].state is JobState.SUCCEEDED and job.state is not JobState.SUCCEEDED):
+                    jobs[node] = job
+            row = self._row(ids[0], runs[ids[0]])
+            name, rounds = row["name"] or group, plural(len(ids), "round") if group and not self._rounds else None
+            rows.append(row | {"job": short[ids[0]], "name": name, "nodes": _standing(jobs), "rounds": rounds})
+        return rows
 
     def notes(self) -> list[str]:
         """Return the lines below the table."""
-        older = len(self.rows()[self._limit :]) if self._limit is not None else 0
+        older = len(self._trainings()[self._limit :]) if self._limit is not None else 0
         return [*([f"... and {older} older ones"] if older else []), self.summary()]
+
+    def _trainings(self) -> list[tuple[str, list[str]]]:
+        """Return groups with the ids of their runs, newest first; a run without a group stands alone."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for job_id, jobs in self.runs().items():
+            group = next(iter(jobs.values())).group
+            found.setdefault((group, "" if group and not self._rounds else job_id), []).append(job_id)
+        return [(group, ids) for (group, _), ids in found.items()]
+
+
+def _label(jobs: Mapping[str, JobReport]) -> str:
+    """Return the name that its researcher gave to a run."""
+    return next((job.label for job in jobs.values() if job.label), "")
 
 
 def _standing(jobs: Mapping[str, JobReport]) -> str:

@@ -145,7 +145,7 @@ def test_only_what_is_drawn_needs_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert done.stdout == "True True\n"
-    assert "pip install 'fedmon[report]'" in done.stderr.splitlines()[-1]
+    assert "install fedmon with its extra [report]" in done.stderr.splitlines()[-1]
 
 
 # --- the layout -------------------------------------------------------------------------------------------------------

@@ -172,6 +172,6 @@ assert postprocess(folder, exports=["csv", "hdf5"], report=True) == []
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("ERROR") == 1
-    assert "pip install 'fedmon[report]'" in done.stderr
+    assert "install fedmon with its extra [report]" in done.stderr
     assert str(folder.merged) in done.stderr
     assert folder.merged.stat().st_size == before

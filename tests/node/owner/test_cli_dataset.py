@@ -105,14 +105,15 @@ def test_a_dataset_that_a_rule_hides_is_not_renamed_into_the_open(folder: Path) 
 
 def test_every_screen_fits_eighty_columns(folder: Path) -> None:
     name, tags = "A name of many words " * 6, ",".join(f"tag-of-some-length-{n}" for n in range(12))
-    ran = [node(folder, *_add(folder, "a.csv", name, tags), "--description", "word " * 60)]
+    verbs = [(*_add(folder, "a.csv", name, tags), "--description", "word " * 60), ("dataset", "list")]
 
-    ran += [node(folder, "dataset", "list"), node(folder, "dataset", "show", name.strip())]
+    ran = [node(folder, *words, environ={"COLUMNS": "80"}) for words in (*verbs, ("dataset", "show", name.strip()))]
 
     for screen in ran:
         assert screen.returncode == 0, screen.stderr
         assert [line for line in screen.stdout.splitlines() if len(line) > 80 and str(folder.parent) not in line] == []
     assert "…" in ran[1].stdout
+    assert name.strip() in node(folder, "dataset", "list").stdout
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(tmp_path:
         other = told(folder, "job", "watch", pbs_id, environ={"PATH": "/nowhere"})["job"]
         missing = refused(folder, "job", "watch", f"{slurm_id}9", "--scheduler", "slurm", code=3, environ=environ)
         hostile = refused(folder, "job", "watch", "../../etc", code=2)
-        screen = node(folder, "job", "list").stdout
+        screen = node(folder, "job", "list", environ={"COLUMNS": "80"}).stdout
 
     assert f"batch job    {slurm_id} of slurm" in shown
     assert f"stream       job-{slurm_id}" in shown
@@ -76,7 +76,7 @@ def test_a_running_node_watches_a_job_until_it_ends(tmp_path: Path) -> None:
         program.end()
         wait_until(lambda: events(folder)[-1:] == ["job-ended"], what="the end in the audit")
         listed = told(folder, "job", "list")["jobs"]
-        screen = node(folder, "job", "list").stdout
+        screen = node(folder, "job", "list", environ={"COLUMNS": "80"}).stdout
         stopped = process.stop()
 
     assert "stream       job-fit" in shown

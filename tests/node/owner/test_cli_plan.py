@@ -196,9 +196,8 @@ def test_plan_screens_fit_eighty_columns(folder: Path) -> None:
     told(folder, "plan", "reject", DIGEST, "--note", "no " * 100)
 
     screens = [
-        node(folder, "plan", "list"),
-        node(folder, "plan", "show", DIGEST),
-        node(folder, "plan", "reset", DIGEST),
+        node(folder, "plan", *words, environ={"COLUMNS": "80"})
+        for words in (("list",), ("show", DIGEST), ("reset", DIGEST))
     ]
 
     for screen in screens:

@@ -36,7 +36,7 @@ def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(tmp
 
     assert [(each["researcher_id"], each["times"]) for each in before] == [("researcher-2", 1), ("researcher-1", 2)]
     assert all(each["first"] <= each["last"] for each in before)
-    assert "researcher-1  2 x" in screen
+    assert "researcher-1      2 x" in screen
     assert "fedmon node requests allow RESEARCHER" in screen
     assert "* researcher researcher-2 was refused 1 time, last " in status
     assert "researcher-1, researcher-2" in ambiguous

@@ -3,10 +3,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rich.console import Console
 
 from fedmon.researcher.cli.readings import WatchState
-from fedmon.researcher.cli.screen import GROUPS, Screen, compose, rich_screen
+from fedmon.researcher.cli.screen import GROUPS, Screen, compose, text_screen
 from tests.researcher.cli.watch_samples import labelled, live, said
 
 GIB = float(2**30)
@@ -51,10 +50,7 @@ def composed(state: WatchState, *, width: int = 80, height: int | None = 24, **m
 
 
 def drawn(screen: Screen, width: int) -> list[str]:
-    console = Console(width=width, height=200, record=True, file=None, force_terminal=False, quiet=False)
-    with console.capture() as capture:
-        console.print(rich_screen(screen))
-    return [line.rstrip() for line in capture.get().splitlines()]
+    return text_screen(screen, width=width).splitlines()
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
@@ -181,7 +177,9 @@ def test_every_gpu_has_a_row_and_says_what_holds_it_back() -> None:
     (table,) = [table for table in composed(state, width=120).tables if table.title == "GPUS"]
 
     assert [row.key for row in table.rows] == [("north", "1"), ("north", "0")]
-    assert [cell.text for cell in table.rows[0].cells] == ["north", "1", "50 %", "70.0 GiB", "312 W", "sw_power_cap"]
+    assert [cell.text for cell in table.rows[0].cells] == [
+        "north", "1", "███░░░  50 %", " " * 9 + "▅", "70.0 GiB", "312 W", "sw_power_cap",
+    ]  # fmt: skip
 
 
 def test_jobs_and_energy_have_groups_of_their_own() -> None:
@@ -202,7 +200,9 @@ def test_jobs_and_energy_have_groups_of_their_own() -> None:
 
     tables = {table.title: table for table in composed(state, width=120).tables}
 
-    assert [cell.text for cell in tables["JOBS"].rows[0].cells] == ["north", "42", "3.25", "2.0 GiB", "100 W"]
+    assert [cell.text for cell in tables["JOBS"].rows[0].cells] == [
+        "north", "42", "3.25", " " * 9 + "█", "2.0 GiB", "100 W",
+    ]  # fmt: skip
     assert tables["ENERGY"].headers == ("node", "power", "since start", "CO2e", "measured by")
     assert [cell.text for cell in tables["ENERGY"].rows[0].cells] == [
         "north",
@@ -221,7 +221,7 @@ def test_values_that_programs_report_are_shown_by_name() -> None:
 
     (table,) = composed(state).tables
 
-    assert [cell.text for cell in table.rows[0].cells] == ["north", "loss", "0.25", "7"]
+    assert [cell.text for cell in table.rows[0].cells] == ["north", "loss", "0.25", "7", " " * 9 + "█"]
 
 
 def test_a_job_that_ended_is_not_shown_for_ever() -> None:
@@ -233,3 +233,42 @@ def test_a_job_that_ended_is_not_shown_for_ever() -> None:
 
     assert during == ["job-7"]
     assert state.streams("job-") == []
+
+
+def test_a_sparkline_shows_the_last_minute_and_is_blank_where_nothing_was_measured() -> None:
+    state = WatchState(Clock())
+    for seq in (*range(12, 30), *range(36, 72)):
+        state.take(live("north", seq, host_cpu_busy_ratio=0.05 if seq < 60 else 1.0))
+    table = GROUPS["host"].table(state)
+
+    (row,) = table.rows
+
+    assert row.cells[table.headers.index("last minute")].text == "▁▁▁ ▁▁▁▁██"
+
+
+def test_rows_have_a_sign_that_needs_no_colour_and_ids_of_runs_are_short() -> None:
+    state = watched(2, busy=lambda number: 0.99 if number else 0.1)
+    job = "0190b5f0-7a3c-7cc0-8000-0123456789ab"
+    state.take(live(state.nodes[0], 0, stream=f"job-{job}", job_cpus_busy=1.0))
+    screen = composed(state)
+
+    plain, coloured = text_screen(screen, width=80), text_screen(screen, width=80, colours=True, keys="q quit")
+
+    lines = plain.splitlines()
+    assert [line[:2] for line in lines if "hospital-" in line] == ["✕ ", "● ", "● "]
+    assert "0190b5f0-7a3c " in plain
+    assert job not in plain
+    assert "\x1b" not in plain
+    assert "\x1b[1;31m✕ hospital" not in coloured  # the cell that is bad has the colour
+    assert "\x1b[1;31m██████  99 %\x1b[0m" in coloured
+    assert coloured.splitlines()[-1].endswith("q quit\x1b[0m")
+
+
+def test_refusals_are_shown_where_absences_are_not() -> None:
+    state = watched(1)
+    (name,) = state.nodes
+    capabilities = {name: said(name, gpu_power_watts="not found: libnvidia-ml.so.1")}
+
+    screen = composed(state, capabilities=capabilities, refusals={"east": "does not obey r"}, absences=False)
+
+    assert screen.absent == ("east: does not obey r",)

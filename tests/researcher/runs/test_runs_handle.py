@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotFoundError
+from fedmon.common.text import short_ids
 from fedmon.common.wire.runs import JobOutcome
 from fedmon.plan import parcels
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
+from fedmon.researcher.runs.states import RunList
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.running_node import PLAN, RunningNode, json_parcel, npz_parcel
@@ -384,13 +386,38 @@ def test_all_runs_are_listed_one_a_row(two: tuple[RunningNode, RunningNode], fed
     }
     assert list(runs.runs()[first.job_id]) == ["a", "b"]
     assert str(runs).endswith("runs of alice that 2 nodes know: 2")
-    assert first.job_id in str(runs)
-    assert first.job_id not in runs.text(limit=1)
+    shown = short_ids(runs.runs())[first.job_id]
+    assert shown in str(runs)
+    assert shown not in runs.text(limit=1)
     assert "... and 1 older ones" in runs.text(limit=1)
     assert first.job_id in runs._repr_html_()
     assert '<td style="color: red">1 failed (b), 1 succeeded</td>' in runs._repr_html_()
     assert list(runs.to_frame()["job"]) == [second.job_id, first.job_id]
     assert list(federation.job(second.job_id).to_frame()["state"]) == ["running"]
+
+
+def test_the_rounds_of_a_training_are_one_row_with_their_number_unless_each_is_asked_for(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, b = two
+    federation = federate()
+    first, last = (started(federation, group="fit") for _ in range(2))
+    alone = started(federation, nodes=["a"], name="trial")
+    for handle in (first, last):
+        a.end(handle.job_id)
+    b.end(first.job_id, "failed", reason="no column radius")
+    b.end(last.job_id)
+
+    runs = federation.jobs()
+    each = RunList(runs, rounds=True)
+
+    assert [(row["name"], row["rounds"], row["nodes"]) for row in runs.text_rows()] == [
+        ("trial", None, "1 running"),
+        ("fit", "2 rounds", "1 failed (b), 1 succeeded"),
+    ]
+    assert [row["name"] for row in each.text_rows()] == ["trial", "fit", "fit"]
+    assert "... and 1 older ones" in runs.text(limit=1)
+    assert (runs.called("trial"), runs.called("fit"), runs.called("")) == (alone.job_id, None, None)
 
 
 def test_outcomes_are_told_to_who_listens_each_once(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
@@ -432,7 +459,7 @@ def test_jobs_lists_what_nodes_know_page_by_page(two: tuple[RunningNode, Running
 
     assert [job.job_id for job in outcomes["a"].reply.jobs] == [handle.job_id for handle in handles]  # type: ignore[union-attr] # it answered
     assert outcomes["b"].ok
-    assert handles[0].job_id in str(outcomes)
+    assert short_ids(outcomes.runs())[handles[0].job_id] in str(outcomes)
 
 
 def test_stopping_asks_only_where_it_goes_on(two: tuple[RunningNode, RunningNode], federate: Open) -> None:

@@ -147,7 +147,7 @@ def _table(datasets: list[dict[str, Any]]) -> str:
     rows = [
         [each["name"], each["data_type"], _shape(each), ", ".join(each["tags"]), _listed_to(each)] for each in datasets
     ]
-    return table(["NAME", "TYPE", "SHAPE", "TAGS", "LISTED TO"], rows, width=width()) if rows else ""
+    return table(["name", "type", "shape", "tags", "listed to"], rows, width=width()) if rows else ""
 
 
 def _screen(result: dict[str, Any]) -> str:

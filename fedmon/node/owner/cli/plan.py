@@ -34,7 +34,7 @@ Which = Annotated[
     ),
 ]
 Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
-_HEADERS = ("ID", "NAME", "STATUS", "TYPE", "FROM", "ASKED")
+_HEADERS = ("id", "name", "status", "type", "from", "asked")
 _ID_PREFIX = "training_plan_"
 _SHORT_ID = 8
 
@@ -311,7 +311,7 @@ def _identity(result: Mapping[str, Any]) -> dict[str, object]:
 
 def _waiting(result: Mapping[str, Any]) -> str:
     plans, refused = result["plans"], result["researchers"]
-    heads = ("RESEARCHER", "REFUSED", "LAST", "FIRST")
+    heads = ("researcher", "refused", "last", "first")
     rows = [
         [each["researcher_id"], f"{each['times']} x", f"{ago(each['last'])} ago", f"{ago(each['first'])} ago"]
         for each in refused

@@ -138,7 +138,7 @@ def show_config(shell: Shell) -> None:
     rows = [[each["key"], _text(each["value"]), each["origin"]] for each in found]
     shell.emit(
         {"path": str(folder.settings_file), "settings": found},
-        lambda: f"Settings of {folder.settings_file}\n\n{table(['KEY', 'VALUE', 'FROM'], rows, width=width())}",
+        lambda: f"Settings of {folder.settings_file}\n\n{table(['key', 'value', 'from'], rows, width=width())}",
     )
 
 

@@ -72,7 +72,7 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
     ]
     # An id that is cut finds nothing, and a reason, which is a sentence, would take the room of everything else.
     head, rule, *cells = table(heads, rows, width=width() - enough - 2).splitlines()
-    lines = [f"{'job':<{enough}}  {head}", f"{'-' * enough}  {rule}"]
+    lines = [f"{'job':<{enough}}  {head}", f"{'─' * enough}  {rule}"]
     for line, run in zip(cells, runs, strict=True):
         lines.append(f"{run['job_id']:<{enough}.{enough}}  {line}")
         if run["reason"]:

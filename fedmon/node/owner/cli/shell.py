@@ -16,9 +16,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.clock import Deadline, utc_now
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, InvalidInputError, NoAnswerError
 from fedmon.common.options import JsonOption
+from fedmon.common.text import ago as since
 from fedmon.common.text import one_line
 from fedmon.node.folder import DAEMON, NodeFolder, user_name
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
@@ -33,9 +34,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for
 
 REACH_WITHIN_S = 4.0
 _LOCK_ATTEMPT_S = 0.25
-DEFAULT_WIDTH = 80
+DEFAULT_WIDTH, _UNLIMITED = 80, 10_000
 _GAP = 2
-_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 class Shell:
@@ -190,11 +190,9 @@ def record(text: str) -> str:
     return "\n    ".join(folded(line, width() - 4)) if sys.stdout.isatty() else line
 
 
-def width() -> int:
-    """Return the terminal's columns; 80 if there is none."""
-    if not sys.stdout.isatty():
-        return DEFAULT_WIDTH
-    return max(40, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
+def width(pipe: int = _UNLIMITED) -> int:
+    """Return the terminal's columns; ``pipe`` if there is none, where nothing is to be cut."""
+    return max(40, shutil.get_terminal_size((pipe, 24)).columns)
 
 
 def fields(shown: Mapping[str, object]) -> str:
@@ -204,7 +202,11 @@ def fields(shown: Mapping[str, object]) -> str:
     for name, value in shown.items():
         if value is None:
             continue
-        parts = [part for line in str(value).split("\n") for part in folded(one_line(line), width() - indent) or [""]]
+        parts = [
+            part
+            for line in str(value).split("\n")
+            for part in folded(one_line(line), width(DEFAULT_WIDTH) - indent) or [""]
+        ]
         lines.append(f"{name:<{indent}}{parts[0]}".rstrip())
         lines += [f"{'':<{indent}}{part}".rstrip() for part in parts[1:]]
     return "\n".join(lines)
@@ -214,16 +216,14 @@ def folded(text: str, columns: int = 0) -> list[str]:
     """Return a text in lines of at most so many columns (default: the screen's); longer words stay whole."""
     import textwrap
 
-    return textwrap.wrap(text, max(24, columns or width()), break_on_hyphens=False, break_long_words=False)
+    return textwrap.wrap(text, max(24, columns or width(DEFAULT_WIDTH)), break_on_hyphens=False, break_long_words=False)
 
 
 def ago(time: str) -> str:
     """Return how long an RFC 3339 time is past, in its largest unit, such as "3 min"."""
-    past = max(0, int((utc_now() - datetime.datetime.fromisoformat(time)).total_seconds()))
-    unit, size = next((unit for unit in _UNITS if past >= unit[1]), _UNITS[-1])
-    return f"{past // size} {unit}"
+    return since(datetime.datetime.fromisoformat(time)).removesuffix(" ago")
 
 
 def seconds(time: str | None) -> str:
     """Return an RFC 3339 time without its fraction; a dash for None."""
-    return f"{time[:19]}Z" if time else "-"
+    return f"{time[:10]} {time[11:19]} UTC" if time else "-"

@@ -1,0 +1,77 @@
+"""Makes the pictures of the README; run `python -m tests.docs.pictures`, it takes two minutes.
+
+`fedmon watch` runs on a terminal of tmux beside a demo that is kept, and the report is that of the gallery. Chromium
+turns both into PNG files.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tests.docs.gallery import load
+from tests.support.kept_demo import kept_demo, researcher_environment
+
+DOCS = Path(__file__).parents[2] / "docs"
+COLUMNS, LINES, MINUTE_S = 110, 16, 64
+SESSION = "fedmon-pictures"
+
+
+def main() -> None:
+    """Make both pictures."""
+    folder = DOCS / "pictures"
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        drawing = Path(name, "watch.svg")
+        drawing.write_text(drawn(screen(Path(name))))
+        picture(drawing, folder / "watch.png", width=1380, height=480)
+        picture(DOCS / "gallery/report.html", folder / "report.png", width=1380, height=900)
+
+
+def screen(folder: Path) -> str:
+    """Return what `fedmon watch` shows after a minute, with its colours."""
+    with kept_demo() as demo, load(folder / "written"):
+        environ = researcher_environment(demo.url, folder)
+        words = shlex.join([sys.executable, "-m", "fedmon", "watch", "--interval", "1"])
+        size = ["-x", str(COLUMNS), "-y", str(LINES)]
+        tmux("new-session", "-d", "-s", SESSION, *size, words, environ=environ)
+        try:
+            time.sleep(MINUTE_S)
+            return tmux("capture-pane", "-e", "-p", "-t", SESSION)
+        finally:
+            tmux("kill-session", "-t", SESSION)
+
+
+def tmux(*words: str, environ: dict[str, str] | None = None) -> str:
+    """Run a command of tmux on a server of its own."""
+    command = ["tmux", "-L", SESSION, "-f", "/dev/null", *words]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+
+
+def drawn(text: str) -> str:
+    """Return a capture of a terminal as SVG."""
+    console = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(text.rstrip()))
+    return console.export_svg(title="fedmon watch")
+
+
+def picture(page: Path, to: Path, *, width: int, height: int) -> None:
+    """Write what a browser shows."""
+    subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}",
+         f"--screenshot={to}", page.as_uri()],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    print(f"{to.name}: {to.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
