@@ -121,7 +121,7 @@ def _announce(broker: BrokerEngine, folder: BrokerFolder, *, print_url: bool, as
         return
     warnings = []
     if not broker.has_users:
-        warnings.append("no users: every process of this machine may connect and say it is anybody")
+        warnings.append("no users: every process of this machine may connect under any name")
     elif not broker.has_tls and not is_loopback(broker.host):
         warnings.append(
             "no TLS: passwords and messages can be read on their way; put broker.crt and broker.key into certificates"
@@ -169,7 +169,7 @@ def add_user(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="User name; it is the party's id: node id or researcher id.")
     ],
-    role: Annotated[Role, typer.Option(help="What the user is, and so what it may write and hear.")],
+    role: Annotated[Role, typer.Option(help="The user's role, which sets its rights to write and read.")],
     password_file: Annotated[
         pathlib.Path | None,
         typer.Option(help="File that holds the password on one line (mode 0600); '-' reads it from standard input."),
@@ -178,7 +178,7 @@ def add_user(
     save: Annotated[
         pathlib.Path | None, typer.Option(help="Write the generated password to this new file instead of printing it.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Give a user that is there a new password.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Give an existing user a new password.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -341,7 +341,7 @@ def write_config(
 
 @token_app.command("add")
 def add_token(
-    party: Annotated[str, typer.Argument(metavar="NAME", help="Who uploads: a researcher id or a node id.")],
+    party: Annotated[str, typer.Argument(metavar="NAME", help="The uploader: a researcher id or a node id.")],
     save: Annotated[
         pathlib.Path | None, typer.Option(help="Write the token to this new file instead of printing it.")
     ] = None,
@@ -349,7 +349,7 @@ def add_token(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token for a party; what it uploads counts against its own quota.
+    """Make a token for a party; its uploads count against its quota.
 
     A running repository knows the token at once. Exit codes: 0 added, 1 failed, 2 name not usable, 4 has a token.
     """
@@ -381,7 +381,7 @@ def list_tokens(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 @token_app.command("remove")
 def remove_token(
-    party: Annotated[str, typer.Argument(metavar="NAME", help="Whose token.")],
+    party: Annotated[str, typer.Argument(metavar="NAME", help="The token's party: a researcher id or a node id.")],
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

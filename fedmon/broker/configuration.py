@@ -64,7 +64,7 @@ def render_mosquitto(
 ) -> str:
     """Return the text of mosquitto.conf; every path is relative to the broker's folder.
 
-    ``listeners`` holds port and host by role, the role None for a listener that is open to whoever reaches it; an empty
+    ``listeners`` holds port and host by role, the role None for a listener that is open to all clients; an empty
     host is every address. ``process_user`` is the user that a mosquitto started by root becomes.
     """
     is_open = None in listeners

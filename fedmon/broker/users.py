@@ -25,7 +25,7 @@ _HASH_BYTES = 64
 
 
 class Role(enum.Enum):
-    """What a user of the broker is; the order is the order of the listeners' ports.
+    """The role of a user of the broker; the order is the order of the listeners' ports.
 
     Each role has a listener, a password file and an access list.
     """

@@ -50,7 +50,8 @@ class PlanSource(msgspec.Struct, frozen=True, kw_only=True):
 def load_source(plan: Plan) -> PlanSource:
     """Return the exact bytes of a plan given as a path, or written by the ``save_code`` of a class or an instance.
 
-    Raises InvalidPlanError for what is missing, unreadable, a folder, empty, over 1 MiB, not UTF-8 or not Python.
+    Raises InvalidPlanError for a file that is missing, unreadable, a folder, empty, over 1 MiB, not UTF-8 or not
+    Python.
     """
     if isinstance(plan, str | Path):
         path = Path(plan).expanduser()

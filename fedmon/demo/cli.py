@@ -74,11 +74,11 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 @app.command("demo", epilog="Exit codes: 0 every step worked, 1 a step failed, 2 wrong use.")
 def demo(
     keep: bool = typer.Option(
-        False, "--keep", help="Leave broker and nodes running, on port 1883 where it is free, and say how to connect."
+        False, "--keep", help="Leave broker and nodes running, on port 1883 if it is free, and print how to connect."
     ),
     json: bool = typer.Option(False, "--json", help="Print one JSON document instead of the story."),
 ) -> None:
-    """Start a broker and three hospitals on this machine, and walk through what a researcher does with them."""
+    """Start a broker and three hospitals on this machine, and show a researcher's work with them."""
     screen = DemoScreen(quiet=json)
     document: dict[str, Any] = {"ok": False, "timings_s": {}}
     started = time.monotonic()
@@ -204,7 +204,7 @@ def _table(columns: Row, rows: Sequence[Row]) -> Table:
 
 
 class Story:
-    """One walk through a federation; ``document`` gathers what `--json` prints."""
+    """One walk through a federation; ``document`` gathers the output of `--json`."""
 
     def __init__(
         self, federation: Federation, hospitals: Hospitals, screen: DemoScreen, folder: Path, document: dict[str, Any]
@@ -216,7 +216,7 @@ class Story:
         self.document = document
 
     def run(self) -> None:
-        """Tell the whole story. Raises DemoError, or what a part of fedmon raised."""
+        """Tell the whole story. Raises DemoError, or the error of a part of fedmon."""
         with self._fed.on("presence", self._on_presence), self._fed.on("decision", self._on_decision):
             self._online()
             self._datasets()
@@ -401,7 +401,7 @@ class Story:
         }
         timings = self.document["timings_s"]
         rows = [(text, _ms(timings[name])) for name, text in names.items() if name in timings]
-        self._screen.table(("what", "time"), rows)
+        self._screen.table(("step", "time"), rows)
 
     # --- helpers of the steps ----------------------------------------------------------------------------------------
 
@@ -446,9 +446,9 @@ def _ms(seconds: float | None) -> str:
 
 
 class RoundCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round took of one node.
+    """The cost of one round on one node.
 
-    ``seconds`` is how long the plan ran there; bytes are those of the model on its way there, and of what came back;
+    ``seconds`` is how long the plan ran there; bytes are those of the model sent, and of the result;
     ``joules`` of the job is None where the node does not measure it.
     """
 
@@ -460,9 +460,9 @@ class RoundCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
-    """One round: how good the model was that it began with, how far it was moved, and what that took.
+    """One round: the quality of its first model, the distance moved, and the cost.
 
-    ``seconds`` is what the round took at the researcher, from the request to the last answer.
+    ``seconds`` is the duration at the researcher, from the request to the last answer.
     """
 
     number: int
@@ -474,19 +474,19 @@ class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing changes any more."""
+        """Whether the model no longer changes."""
         return self.step < ENOUGH
 
 
 class Regression:
-    """Trains a model that no hospital and no researcher could train alone. ``model`` is what there is so far."""
+    """Trains a model that no hospital and no researcher could train alone. ``model`` is the current one."""
 
     def __init__(self, federation: Federation, plan: Path) -> None:
         self._federation, self._plan = federation, plan
         self.model: dict[str, npt.NDArray[Any]] = {}
 
     def rounds(self) -> Iterator[TrainingRound]:
-        """Run round after round until nothing changes any more. Raises RunFailedError, or what asking raises."""
+        """Run rounds until nothing changes. Raises RunFailedError, or the error of asking."""
         import numpy as np
 
         described = self._run({"task": "describe"}, {}).result(timeout_s=ROUND_S)
@@ -527,7 +527,7 @@ class Regression:
 
 
 def _average(parts: Parts, name: str) -> Any:
-    """Average what hospitals return under a name, each weighted by its rows."""
+    """Average the hospitals' results under a name, each weighted by its rows."""
     rows = sum(part["rows"] for part in parts.values())
     return sum(part["rows"] * part[name] for part in parts.values()) / rows
 

@@ -56,7 +56,7 @@ def doctor(
     timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for each answer.")] = 5.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check settings, broker, rights, delivery, nodes, clocks and repository, and say what to do about each failure."""
+    """Check settings, broker, rights, delivery, nodes, clocks and repository, and print a remedy for each failure."""
     checks: list[Check] = []
     for check in check_node(directory) if directory else check_researcher(settings, broker, timeout_s=timeout):
         checks.append(check)
@@ -224,7 +224,7 @@ def _greeting(host: str, port: int, opening: bytes, timeout_s: float) -> bytes:
 
 
 def talk(broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float) -> Iterator[Check]:
-    """Connect as this party, and try on its own topic what the wire needs."""
+    """Connect as this party, and try the wire's needs on its own topic."""
     mark = secrets.token_hex(16)
 
     def connection(kind: str, will: bytes | None = None) -> EchoClient:
@@ -417,14 +417,14 @@ def check_node(path: Path) -> Iterator[Check]:
     yield from reach(settings.broker)
     yield from products(settings.broker)
     if not settings.policy.researchers:
-        yield warning("policy", "the node obeys nobody", "allow one with: fedmon node policy allow RESEARCHER")
+        yield warning("policy", "the node accepts no researcher", "allow one with: fedmon node policy allow RESEARCHER")
     else:
         yield ok("policy", f"obeys {', '.join(settings.policy.researchers)}")
     try:
         with ControlClient(folder.path) as client:
             live = client.call("status").get("live") or {}
     except DaemonNotRunningError:
-        yield skipped("connection", "the node does not run, so nobody was let in: start it with `fedmon node start`")
+        yield skipped("connection", "the node does not run and accepted no researcher: start it with `fedmon node start`")
         return
     except FedmonError as error:
         yield failed("connection", str(error), "look into the node's log")

@@ -207,7 +207,7 @@ class ExperimentController:
         federation: Federation | None = None,
         attributes: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Self:
-        """Go on with the run in a folder, after its process died: what runs elsewhere is adopted, nothing runs twice.
+        """Continue the run in a folder after its process died: running work is adopted, nothing runs twice.
 
         ``attributes`` are credentials by guid, which no file holds. ``fm`` is the failure manager if it was made in
         Python; it does not judge old failures again. Raises StorageError without a journal, and FolderInUseError while
@@ -668,7 +668,7 @@ class ExperimentController:
         return found
 
     def _end_at_once(self, guids: tuple[int, ...], reason: str) -> None:
-        """End what resources run, without grace, and set them RELEASED."""
+        """Kill the work of resources, without grace, and set them RELEASED."""
         self.registry.end_at_once(guids)
         self.engine.note(Became(t=self.engine.now(), guids=guids, state=ResourceState.RELEASED, reason=reason))
 

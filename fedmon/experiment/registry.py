@@ -283,11 +283,11 @@ class Registry:
         return None if resource is None else resource.abandon()
 
     def waits_for(self, guid: int) -> str:
-        """Return what a resource waits for, in its own words."""
+        """Return the cause of a resource's wait, in its own words."""
         return str(getattr(self._resources.get(guid), "waits_for", ""))
 
     def end_at_once(self, guids: Iterable[int]) -> None:
-        """End what resources run, without grace."""
+        """Kill the work of resources, without grace."""
         for guid in guids:
             try:
                 self.get(guid).end_at_once()

@@ -479,10 +479,10 @@ class ResourceManager:
         return True
 
     def do_connect(self, guid: int) -> None:
-        """Do what a new connection takes; for types. If it raises, the two are disconnected."""
+        """Set up a new connection; for types. If it raises, the two are disconnected."""
 
     def do_disconnect(self, guid: int) -> None:
-        """Undo what a connection took; for types."""
+        """Undo a connection; for types."""
 
     def neighbour_releases(self, other: ResourceManager) -> None:
         """Read traces of a connected resource before its release; for types."""
@@ -668,7 +668,7 @@ class ResourceManager:
         raise error
 
     def end_at_once(self) -> None:
-        """End what runs, after its release timed out; for types, which must not block here."""
+        """Kill running work, after its release timed out; for types, which must not block here."""
 
     # --- hooks: types override them -----------------------------------------------------------------------------------
 

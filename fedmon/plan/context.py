@@ -93,7 +93,7 @@ class PlanContext:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return a text of at most so many characters, a longer one without its middle; it can always be encoded."""
+    """Return a text of limited length, a longer one without its middle; it can always be encoded."""
     if len(text) > longest:
         note = " [...] "
         head = (longest - len(note)) // 2

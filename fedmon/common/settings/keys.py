@@ -1,4 +1,4 @@
-"""Which keys and environment variables exist, what each may hold, and the files that explain them."""
+"""Settings keys and environment variables: their values, and the files that explain them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ HISTORIC: Mapping[str, tuple[str, str]] = {
     "NODE_ID": ("node", "id"),
     "RESEARCHER_ID": ("researcher", "id"),
 }
-"""Variables of Fed-BioMed and what they set; ``host`` and ``port`` change the broker's URL."""
+"""Variables of Fed-BioMed and their settings; ``host`` and ``port`` change the broker's URL."""
 
 OTHER_VARIABLES: Mapping[str, str] = {
-    "FEDMON_NODE_DIR": "Folder of the node that `fedmon node` works on, where `--dir` is not given.",
+    "FEDMON_NODE_DIR": "Folder of the node that `fedmon node` works on, unless `--dir` is given.",
     "FEDMON_RESEARCHER_FILE": "Settings file of the researcher, in place of the one in the user's folder.",
-    "FEDMON_JOB_ID": "Id of the job that a process belongs to, where no scheduler gives one.",
+    "FEDMON_JOB_ID": "Id of the job that a process belongs to, if no scheduler sets one.",
     "FEDMON_JOB_CGROUPS": "Where a batch system keeps cgroups of jobs, such as `site/jobs/{id}`; several with a colon.",
     "FEDMON_UID": "User that the containers of broker/compose.yaml run as, by number.",
     "FEDMON_GID": "Group that the containers of broker/compose.yaml run as, by number.",
-    "FEDMON_REQUIRE_ALL": "Set to 1, the test suite fails where it would skip a part that is not installed.",
+    "FEDMON_REQUIRE_ALL": "Set to 1, the test suite fails instead of skipping a part that is not installed.",
 }
 """Variables that are no key of a settings file."""
 
@@ -74,17 +74,17 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("store", "token_file"): "store-token",
     ("store", "ca_file"): "store-ca.crt",
 }
-"""What a key without a default may look like."""
+"""Examples for keys without a default."""
 _TABLE_EXAMPLES = {"policy": '"breast cancer" = ["researcher-anna"]', "plugins": 'key = "value"'}
 SECTIONS = {
-    "node": "Who this node is.",
-    "researcher": "Who this researcher is.",
-    "broker": "Where the broker is, and how we prove who we are.",
-    "policy": "Whom the node obeys, what it lists to whom, and what leaves it.",
-    "metrics": "What the node measures.",
-    "recording": "What the node keeps of its samples.",
-    "runs": "What approved plans may use when they run.",
-    "energy": "How energy is measured, and what a kilowatt-hour emits.",
+    "node": "Identity of this node.",
+    "researcher": "Identity of this researcher.",
+    "broker": "Address of the broker, and our credentials.",
+    "policy": "Accepted researchers, listed datasets, and data that leaves the node.",
+    "metrics": "Metrics and sampling of the node.",
+    "recording": "Samples that the node keeps.",
+    "runs": "Limits of running plans.",
+    "energy": "Measuring energy, and emissions of a kilowatt-hour.",
     "perf": "Events of processor and kernel, counted by the program perf (see docs/howtos/perf.md).",
     "plugins": "Settings of the collector plug-ins that [metrics] plugins names, a table for each.",
     "repository": "Files too large for a message.",

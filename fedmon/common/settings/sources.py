@@ -1,4 +1,4 @@
-"""Read a settings file, let the environment override it, and refuse what is not a setting."""
+"""Read a settings file, let the environment override it, and refuse unknown settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Sections = dict[str, dict[str, Any]]
 def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
     """Read the settings of the node that lives in ``folder``.
 
-    Raises SettingsError naming the file or variable, the key, and what is allowed.
+    Raises SettingsError naming the file or variable, the key, and the allowed values.
     """
     path = folder / NODE_FILE
     found = _sections("node", path, environ)
@@ -74,7 +74,7 @@ def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Put the file's name before what the values themselves object to."""
+    """Prefix errors about values with the file's name."""
     try:
         yield
     except SettingsError as error:

@@ -36,7 +36,7 @@ class ErrorNumbers(enum.StrEnum):
 
 
 class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command"):
-    """What every message carries; ``command`` is the tag of the class."""
+    """Fields of every message; ``command`` is the tag of the class."""
 
     protocol_version: str = PROTOCOL_VERSION
 
@@ -45,7 +45,7 @@ class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class WireRequest(WireMessage, frozen=True, kw_only=True):
-    """What every request carries."""
+    """Fields of every request."""
 
     researcher_id: str
 
@@ -129,7 +129,7 @@ AnyRequest = ServedRequest | TrainRequest | SecaggRequest | SecaggDeleteRequest
 
 
 class WireReply(WireMessage, frozen=True, kw_only=True):
-    """What everything carries that a node sends."""
+    """Fields of every message of a node."""
 
     researcher_id: str
     node_id: str
@@ -143,7 +143,7 @@ class PingReply(WireReply, frozen=True, kw_only=True, tag="pong"):
 
 
 class WireDatasetsReply(WireReply, frozen=True, kw_only=True):
-    """Datasets as a node keeps them, without what it hides; ``count`` is how many."""
+    """Datasets as a node keeps them, without hidden fields; ``count`` is their number."""
 
     success: bool
     databases: list[dict[str, Any]]
@@ -178,7 +178,7 @@ class StatusReply(WireReply, frozen=True, kw_only=True, tag="training-plan-statu
 
 
 class TrainReply(WireReply, frozen=True, kw_only=True, tag="train"):
-    """What came of a round."""
+    """The result of a round."""
 
     job_id: str
     success: bool
@@ -239,7 +239,7 @@ class Log(WireReply, frozen=True, kw_only=True, tag="log"):
 
 
 class LogText(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ``msg`` of a log record holds; ``asctime`` is the node's local time and names no zone."""
+    """The ``msg`` of a log record; ``asctime`` is the node's local time and names no zone."""
 
     asctime: str
     node_id: str

@@ -49,7 +49,7 @@ def encode(message: WireMessage | Mapping[str, Any]) -> bytes:
 
 
 def decode_request(payload: bytes) -> ServedRequest:
-    """Decode what a researcher sends. Raises InvalidMessageError, with the code of what is wrong."""
+    """Decode a researcher's message. Raises InvalidMessageError, with the code of the error."""
     document = _document(payload)
     command = document.get("command")
     if command in NOT_RUN_HERE:
@@ -61,7 +61,7 @@ def decode_request(payload: bytes) -> ServedRequest:
 
 
 def decode_reply(payload: bytes, *, researcher_id: str) -> UnderstoodReply | None:
-    """Decode what a node answers to this researcher; None when it is meant for another.
+    """Decode a node's answer to this researcher; None when it is meant for another.
 
     Raises InvalidMessageError.
     """

@@ -41,7 +41,7 @@ _STATUS_WORDS = {
 class FedBioMedDialect(NodeDialect):
     """The wire of Fed-BioMed 4.4, as a node speaks it.
 
-    It pushes no decisions, and knows no pages: what does not fit into one message is refused as too large.
+    It pushes no decisions, and knows no pages: a list that exceeds one message is refused as too large.
     """
 
     commands: AbstractSet[str] = codec.REQUEST_COMMANDS
@@ -149,7 +149,7 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
 
 
 def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fedbiomed4.UnderstoodReply:
-    """Return the message for a request that was not served: a reply of its own kind where the plan is the reason."""
+    """Return the message for a request that was not served: its own kind of reply if the plan is the reason."""
     if error.code is ErrorCode.FAILED and isinstance(request, PlanApprovalByUrl):
         status = error.http_status if isinstance(error, PlanError) else HTTP_OK
         return fedbiomed4.WireApprovalReply(sequence=request.sequence, status=status, success=False, **head)

@@ -1,8 +1,8 @@
 """How a researcher speaks with nodes of Fed-BioMed 4.4.
 
 Most of their replies say to which request they belong: by sequence, or by the job id, which is ours to choose. Those to
-list and search do not; but a node answers in order, so each of these is followed by a ping, the barrier: what a node
-said before the barrier's pong is its answer, and when it said nothing to a search it has no match.
+list and search do not; but a node answers in order, so a ping, the barrier, follows each of these. The messages of a
+node before the barrier's pong are its answer; a search without a message has no match.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_TEXT = 16_384
 MAX_NAME = 256
 MAX_HELD_BYTES = 32 * 1024 * 1024
 HELD_S = 60.0
-NOT_TOLD = "it is with the node; this wire does not tell what its owner decided: ask for the plan's status"
+NOT_TOLD = "the plan reached the node; this wire does not push the owner's decision: ask for the plan's status"
 
 _PLAN_STATUS = {
     "Approved": PlanStatus.APPROVED,
@@ -153,7 +153,7 @@ class FedBioMedDialect(Dialect):
     # --- saying ------------------------------------------------------------------------------------------------------
 
     def subscriptions(self) -> list[tuple[str, int]]:
-        """Return the filters and QoS that are always heard: the replies to everybody, and our own marker."""
+        """Return the filters and QoS that are always heard: the shared topic of replies, and our own marker."""
         marker = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         return [(fedbiomed4.REPLIES, 0), (marker, 0)]
 

@@ -1,4 +1,4 @@
-"""Explanations of single resources: what each waits for, since when, and how much longer at most."""
+"""Explanations of single resources: the cause of a wait, its start, and its longest remaining time."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class Dependencies:
         return Step(NEW_GROUP, "group") if self._wait_all_ready else None
 
     def _condition(self, condition: AnyCondition) -> Step:
-        """Return the step of a condition, and count what a quorum misses."""
+        """Return the step of a condition, and count the missing members of a quorum."""
         step = Step(id(condition), "condition")
         if step.guid in self._conditions:
             return step
@@ -233,7 +233,7 @@ class Dependencies:
         return ResourceState.READY if is_early else ResourceState.STARTED
 
     def _is_there(self, condition: AnyCondition, guid: int) -> bool:
-        """Tell whether a member of a group needs no step any more."""
+        """Tell whether a member of a group needs no further step."""
         other = self._resources.get(guid)
         if other is None or not self._is_coming(other):
             return other is not None

@@ -257,7 +257,7 @@ class _Checks:
             yield from self._endings(condition)
 
     def _losses(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
-        """Return why a condition can never hold any more."""
+        """Return why a condition can no longer hold."""
         if condition.at_least is None and isinstance(condition, StateCondition):
             # Members that are still to come are waited for first, but the wait fails with this one all the same.
             for guid in condition.group if condition.state is not ResourceState.FAILED else ():

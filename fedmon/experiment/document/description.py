@@ -104,7 +104,7 @@ class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What ends the experiment: a critical failure, no failure, or a lost quorum."""
+    """The failure that ends the experiment: a critical one, none, or a lost quorum."""
 
     policy: Literal["critical", "optional", "quorum"]
     quorums: tuple[QuorumDescription, ...] = ()

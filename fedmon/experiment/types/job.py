@@ -85,8 +85,8 @@ class Job(LinkedResource):
     _required_connections = (("fedmon::TrainingPlan",),)
 
     own_attributes = (
-        CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
-        CheckedAttribute("inputs", "What the plan finds in context.inputs.", inputs,
+        CheckedAttribute("args", "Content of context.arguments in the plan.", json_object, _OBJECT),
+        CheckedAttribute("inputs", "Content of context.inputs in the plan.", inputs,
                          f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays"),
         Attribute("inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer),
         CheckedAttribute("limits", "The most it may use; nodes lower that to their own limits.", _limits,
