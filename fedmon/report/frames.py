@@ -30,9 +30,9 @@ class WideTable:
 
     The first columns are ``host``, ``time`` (UTC) and the labels of the run that have a value; then come the series in
     the order of the table of metrics, then those that it does not know. ``metrics`` are names or globs; ``job`` is a
-    job's id: of its hosts, what was measured while it ran. Times are Unix seconds and both included. A value that is
+    job's id: the metrics of its hosts while it ran. Times are Unix seconds and both included. A value that is
     not there is null. Nothing but names is read before ``batches``, and that can be called again; a long table is then
-    read by ``processes`` of its own, as many as pay unless it is said. With ``origin`` rows tell boot, number and
+    read by separate ``processes``, by default as many as pay off. With ``origin`` rows tell boot, number and
     monotonic time of their samples (``boot``, ``seq``, ``mono``), and columns without any value are left out.
 
     Raises NotFoundError for a job that is not there, and StorageError.
@@ -90,7 +90,7 @@ class WideTable:
 
 
 def job_tables(source: Source) -> list[WideTable]:
-    """Return everything that was measured with a job as a table, and what is about the tool itself as another."""
+    """Return all metrics of a job as a table, and those of the tool itself as another."""
     keys = {(one.node_id, one.stream, one.boot) for one in source.streams}
     names = {metric_name(name) for key in keys for rows in source.rows_with(key) for name in rows.series(key)}
     own = sorted(name for name in names if name.startswith("agent_"))
@@ -150,9 +150,9 @@ def save(
     replace: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Path:
-    """Write what was recorded to a file and return its path; the ending of the file says the format.
+    """Write recordings to a file and return its path; the suffix selects the format.
 
-    See `WideTable` for what is selected, and `fedmon.report.export.write` for how it is written. In an HDF5 file the
+    See `WideTable` for the selection, and `fedmon.report.export.write` for the format. In an HDF5 file the
     table lies under ``wide_<key>`` or ``tidy_<key>``; the key is the job's where there is one. Raises NotFoundError,
     InvalidInputError, ConflictError, StorageError and MissingExtraError.
     """
@@ -184,7 +184,7 @@ def plot(
     kind: str = "png",
     progress: Callable[[float], object] | None = None,
 ) -> list[Path]:
-    """Draw what was measured into a folder, a file for each figure; returns the files, in the order of reading.
+    """Draw metrics into a folder, a file for each figure; returns the files, in the order of reading.
 
     ``job``, ``nodes`` (ids or names), ``metrics`` (names or globs) and Unix times choose a part. ``per_node`` and
     ``combined`` say which of both kinds of plots are made, ``kind`` is png, svg or pdf. Raises NotFoundError for a job
@@ -244,7 +244,7 @@ class LearningCurves:
 
 
 def learning_curves(source: Source) -> LearningCurves:
-    """Return what programs and runs of plans reported by round or step. Raises StorageError."""
+    """Return the values that programs and runs of plans reported, by round or step. Raises StorageError."""
     found = Trainings()
     for stream in sorted({one.stream for one in source.streams if is_user_stream(one.stream)}):
         for block in source.blocks(stream=stream, series=is_reported):

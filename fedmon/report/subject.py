@@ -1,4 +1,4 @@
-"""What a report is about: chooses the job and its nodes, and adds up everything in one pass."""
+"""The subject of a report: chooses the job and its nodes, and computes all totals in one pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Consumer(Protocol):
 
 
 class Subject:
-    """What of a source a report is about: a job or None, its hosts, and the time; made by `choose`."""
+    """The part of a source in a report: a job or None, its hosts, and the time; made by `choose`."""
 
     def __init__(
         self, source: Source, job: str | None, hosts: Sequence[Host], since_t: float | None, until_t: float | None
@@ -176,7 +176,7 @@ def choose(
     since_t: float | None = None,
     until_t: float | None = None,
 ) -> Subject:
-    """Choose what a report is about.
+    """Choose the subject of a report.
 
     ``job`` is a job's id, as the scheduler or as the recording writes it. Without it, it is the job of which every
     node tells; where there is none, or several, it is the nodes. ``nodes`` are ids or names; all without it. A job is

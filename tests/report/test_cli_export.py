@@ -80,7 +80,7 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
         ((path, "-o", "-", "-f", "csv", "--json"), 2, "choose one"),
         ((path, "-o", out, "--view", "perfmon", "--tidy"), 2, "--view has its own columns"),
         ((odd, "-o", out, "--view", "nebula"), 3, "nothing was measured that nebula has a name for"),
-        ((empty, "-o", out), 3, "there is not one sample in what was named"),
+        ((empty, "-o", out), 3, "the recordings hold no sample"),
         ((tmp_path / "none", "-o", out), 3, "no recording"),
         ((tmp_path, "-o", out, "--metric", "gpu_*"), 3, "fits what was selected; hosts: n1"),
         ((path, "-o", out, "--job", "9"), 3, "no job '9'"),

@@ -19,7 +19,7 @@ _LARGEST = 1e30
 
 
 class Quantity(enum.Enum):
-    """What the numbers of an axis are, which decides its unit and how it is scaled."""
+    """The quantity of an axis, which decides its unit and scale."""
 
     BYTES = "bytes"
     BYTE_RATE = "bytes per second"
@@ -82,7 +82,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quantity_of(metric: Metric | None) -> Quantity:
-    """Return what the values of a metric are on an axis; of a counter, its growth per second."""
+    """Return the quantity of a metric on an axis; of a counter, its growth per second."""
     if metric is None:
         return Quantity.NUMBER
     table = _COUNTERS if metric.kind is Kind.COUNTER else _GAUGES
@@ -108,7 +108,7 @@ def scale_of(quantity: Quantity, largest: float) -> Scale:
 
 
 class Group(enum.Enum):
-    """What charts are about, in the order in which they are read; the value is the word of the command line."""
+    """Groups of charts, in the order of reading; the value is the word of the command line."""
 
     JOB = "job"
     USER = "user"
@@ -138,9 +138,9 @@ class Join(enum.Enum):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chart shows, whichever nodes and devices there are.
+    """The content of a chart, for any nodes and devices.
 
-    ``lines`` maps metrics to what they are called; ``limits`` are metrics drawn as a limit of them. ``each`` is a label
+    ``lines`` maps metrics to their labels; ``limits`` are metrics drawn as a limit of them. ``each`` is a label
     of whose values each gets its own chart. ``is_stack`` says that the lines are parts of one whole. Values of events
     come when they come, so that nothing is missing between two.
     """
@@ -161,7 +161,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 DEVICES = frozenset({"device", "interface", "mountpoint", "cpu", "gpu", "node", "port", "chip", "sensor", "mig", "link",
                      "uuid", "collector", "stream", "job"})  # fmt: skip
-"""Labels that tell devices apart; the values of all others, such as a CPU mode, are lines of their own."""
+"""Labels that tell devices apart; the values of all others, such as a CPU mode, are separate lines."""
 SCENARIO_FINISHED = "user_scenario_finished"
 
 NOT_SHOWN: Mapping[str, str] = MappingProxyType(
@@ -176,9 +176,9 @@ NOT_SHOWN: Mapping[str, str] = MappingProxyType(
         "job_cpus_busy": "the CPU time of the job is shown, by mode",
         "job_cpu_busy_ratio": "the CPU time of the job is shown, by mode",
         "job_memory_peak_bytes": "the highest point of the job's memory",
-        "perf_counted_seconds_total": "grows by a second a second: the clock of what perf counts",
+        "perf_counted_seconds_total": "grows by a second a second: the clock of perf's counts",
         SCENARIO_FINISHED: "a moment: shown as a mark in every chart",
-        STEP: "the axis of what programs report",
+        STEP: "the axis of values that programs report",
         ROWS: "the weight of a node in the mean of a training",
         **dict.fromkeys(COSTS, "shown by round, below the learning curves"),
     }
@@ -236,7 +236,7 @@ _FAMILIES: Mapping[str, _Named] = {
     "gpu_energy_watts": ("gpu_energy", "GPU power, from its energy counter"),
     "infiniband_byte_rate": ("infiniband_traffic", "InfiniBand traffic"),
 }
-"""Name and title of families, where what follows from the table is not what people say."""
+"""Name and title of families whose derived title is not idiomatic."""
 
 
 def _exception(name: str, group: Group, title: str, lines: str, limits: str = "", **more: object) -> Figure:

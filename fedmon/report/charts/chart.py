@@ -1,4 +1,4 @@
-"""Charts as data: lines on one grid of time for all of them, whoever draws them."""
+"""Charts as data: lines on one grid of time, for every way of drawing."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ FEW_SHOWN = 6
 _ALIKE = 1e-3
 """Values that differ by less of their size are one: a line of them says nothing."""
 _EDGE = 0.025
-"""The part of a sum at its begin and end in which not all nodes have told yet, or any more."""
+"""The part of a sum at its begin and end in which some nodes have no samples."""
 _SELDOM = 3.0
-"""Series that are read so many times less often than others tell how often."""
+"""Ratio from which series that are read less often than others show their interval."""
 _SPOKEN = {"gpu": "GPU", "cpu": "CPU", "node": "node", "mig": "instance", "link": "link", "port": "port"}
 
 
@@ -68,7 +68,7 @@ class Line(NamedTuple):
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """One chart. ``x`` are the moments in Unix time, or steps as the program counts where ``is_over_steps``.
 
-    ``name`` is the begin of a file name, that of no other chart; ``figure`` the name of what it shows. ``is_combined``
+    ``name`` is the unique beginning of a file name; ``figure`` the name of its figure. ``is_combined``
     where each line is of all nodes together.
     """
 
@@ -117,9 +117,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charts(msgspec.Struct, frozen=True, kw_only=True):
-    """The charts of a subject: those to look at first, and the others; ``constant`` are titles of what never changed.
+    """The charts of a subject: the main ones, and the others; ``constant`` are titles of charts that never changed.
 
-    ``span`` is the time that all charts over time show, ``marks`` are what happened and ``gaps`` what is missing, in
+    ``span`` is the time that all charts over time show, ``marks`` are events and ``gaps`` times without samples, in
     Unix time and words.
     """
 
@@ -149,7 +149,7 @@ def charts(
     gaps: Iterable[tuple[float, float, str]] = (),
     choice: Choice | None = None,
 ) -> Charts:
-    """Return the charts of what was measured; ``nodes`` maps ids to names. None of constant values, unless asked for.
+    """Return the charts of all metrics; ``nodes`` maps ids to names. None of constant values, unless asked for.
 
     Of several nodes each figure has a chart of all of them together, and one for each of its lines with a line a node.
     """
@@ -394,7 +394,7 @@ def _steps(curves: Sequence[LearningCurve], most: int) -> Floats:
 def _curves(
     curves: Sequence[LearningCurve], x: Floats, nodes: Mapping[str, str], weights: Mapping[str, float] | None
 ) -> list[Line]:
-    """Return a line a node at some steps and the mean of what they reported; without ``weights`` the reports alone.
+    """Return a line for each node at some steps and the mean of their reports; without ``weights`` the reports alone.
 
     Between two reports of a node its line goes on, but no mean knows of it, and no cost.
     """
@@ -430,7 +430,7 @@ def _told(curve: LearningCurve, x: Floats) -> Floats:
 
 
 def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:
-    """Return a series on a grid of time: the nearest value, or what lies between two neighbours, never across a gap."""
+    """Return a series on a grid of time: the nearest value, or one between two neighbours, never across a gap."""
     none = np.full(len(x), np.nan)
     if not len(binned.t):
         return Line(label, none)
@@ -502,7 +502,7 @@ def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
 
 
 def _kind(zone: str) -> str:
-    """Return what a RAPL zone measures: ``package-1-core`` is a core."""
+    """Return the kind of a RAPL zone: ``package-1-core`` is a core."""
     words = [word for word in zone.split("-") if not word.isdigit()]
     return words[-1] if words else zone
 

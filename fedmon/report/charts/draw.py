@@ -175,7 +175,7 @@ def _time_axis(axes: Any, charts: Charts) -> None:
 
 
 def _happened(axes: Any, charts: Charts) -> None:
-    """Hatch what is missing, and draw a thin line for each event."""
+    """Hatch gaps, and draw a thin line for each event."""
     begin = charts.span[0]
     for since, until, _ in charts.gaps:
         axes.axvspan(since - begin, until - begin, facecolor="none", edgecolor="#bbbbbb", hatch="////", linewidth=0)

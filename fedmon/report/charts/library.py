@@ -46,9 +46,9 @@ def plain_settings(**more: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_process(near: Path) -> Iterator[None]:
-    """For a process that is ours alone: matplotlib finds a folder to write to, and leaves none of its own behind.
+    """For a process that is ours alone: matplotlib finds a folder to write to, and leaves none behind.
 
-    Where its user's folders cannot be used that is one in ``near``, or in what is there of the folders above it, which
+    If its user's folders cannot be used that is one in ``near``, or in the nearest existing folder above it, which
     is gone afterwards. Raises StorageError.
     """
     # Otherwise somebody has chosen already, and may go on with it.
@@ -77,7 +77,7 @@ def own_process(near: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what matplotlib says of its user's settings, which do not matter here, from our own words."""
+    """Hide matplotlib's messages about its user's settings, which do not matter here."""
     logger = logging.getLogger("matplotlib")
     before = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""What the verbs that read recordings are given and show: files and folders, times, and how much is done."""
+"""Inputs of the verbs that read recordings: files and folders, times; and their progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLACES = (f"*{SUFFIX}", f"recordings/*{SUFFIX}", f"**/*{SUFFIX}")
 
 
 def recordings(paths: Iterable[Path]) -> list[Path]:
-    """Return the files that are meant: those named, and of a folder what lies in it, merged ones first.
+    """Return the input files: those named, and the recordings of a folder, merged ones first.
 
     Raises NotFoundError for a path that is not there, and for a folder without a recording.
     """
@@ -35,7 +35,7 @@ def recordings(paths: Iterable[Path]) -> list[Path]:
 
 
 def refuse_recording(path: Path, paths: Sequence[Path]) -> None:
-    """Raise InvalidInputError for a file that would take the place of what is read."""
+    """Raise InvalidInputError for a file that would replace an input."""
     if any(path.exists() and path.samefile(one) for one in paths):
         raise InvalidInputError(f"{path} is the recording itself: name another file to write")
 

@@ -1,4 +1,4 @@
-"""`fedmon plot`: pictures of what was measured, a file each."""
+"""`fedmon plot`: charts of metrics, a file each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READING = 0.2
 
 
 class FigureFormat(enum.Enum):
-    """What files can be."""
+    """Formats of the files."""
 
     PNG = "png"
     SVG = "svg"
@@ -35,7 +35,7 @@ class FigureFormat(enum.Enum):
 def plot(
     recording: Annotated[list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the files; made where it is not.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the files; made if missing.")],
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="Only of this group, such as cpu; may be repeated.")
     ] = None,
@@ -50,12 +50,12 @@ def plot(
     until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
     per_node: Annotated[bool, typer.Option("--per-node", help="Only plots with a line for each node.")] = False,
     combined: Annotated[bool, typer.Option("--combined", help="Only plots of all nodes together.")] = False,
-    zeros: Annotated[bool, typer.Option("--zeros", help="Also of what never changed, such as errors.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Every chart, not only the 12 to look at first.")] = False,
+    zeros: Annotated[bool, typer.Option("--zeros", help="Also plot constant series, such as errors.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every chart, not only the 12 main ones.")] = False,
     kind: Annotated[FigureFormat, typer.Option("--format", "-f", help="The kind of the files.")] = FigureFormat.PNG,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Draw what was measured: a file for each chart; the 12 to look at first, unless you choose."""
+    """Draw charts of a recording, a file each: the 12 main ones, unless you choose."""
     since_t, until_t = times(since, until)
     with report_extra("a plot"):
         from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
@@ -79,7 +79,7 @@ def plot(
             chosen = (*found.first, *found.rest) if is_chosen else found.first
             if not chosen:
                 several = "; charts of all nodes together need several nodes" if combined else ""
-                raise NotFoundError(f"nothing to plot: no value was recorded of what was chosen{several}")
+                raise NotFoundError(f"nothing to plot: the selection has no recorded value{several}")
             with own_process(output):
                 written = write_charts(
                     found, chosen, output, kind=kind.value,

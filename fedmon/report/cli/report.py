@@ -1,4 +1,4 @@
-"""`fedmon report`: what happened, in words on the terminal, and as a page with every chart or a PDF."""
+"""`fedmon report`: a summary on the terminal, a page with every chart, or a PDF."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def report(
         str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="Write no file; the summary is all.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print the summary; write no file.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say what happened in a job, or on nodes.
+    """Summarise a job or a recording.
 
-    Without --output and --pdf the page is written to the current folder, named after the job.
+    The page is written to the current folder, named after the job, unless --output or --pdf is given.
     """
     if text and (output is not None or pdf is not None):
         raise InvalidInputError("--text writes no file: leave it out, or leave out --output and --pdf")
@@ -99,7 +99,7 @@ def _document(case: Case, findings: list[Finding], written: list[Path]) -> dict[
 
 
 def _refuse(path: Path | None, paths: list[Path]) -> None:
-    """Raise InvalidInputError for a file that would replace what is read, or that is a folder."""
+    """Raise InvalidInputError for a file that would replace an input, or that is a folder."""
     if path is None:
         return
     if path.is_dir():

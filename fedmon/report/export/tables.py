@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _GROUP_VALUES = 4 * 2**20
-"""So many values lie together in a file, 32 MB before they are compressed."""
+"""Values of one group in a file, 32 MB before compression."""
 _LEVEL = 1
 
 OnRows = Callable[[int], None]

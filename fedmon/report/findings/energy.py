@@ -1,4 +1,4 @@
-"""How much energy was used, and what that emitted."""
+"""Energy used, and its emissions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _share(case: Case, jobs: Mapping[str, float], machines: Mapping[str, float])
     if not drawn:
         return ""
     whose = "its machines" if len(both) == len(jobs) else joined(sorted(both))
-    return f" That is {percent(sum(jobs[name] for name in both) / drawn)} of what {whose} drew ({amount_of(drawn)})."
+    return f" It is {percent(sum(jobs[name] for name in both) / drawn)} of the energy of {whose} ({amount_of(drawn)})."
 
 
 def _lacking(nodes: list[Node]) -> str:
@@ -92,7 +92,7 @@ def _lacking(nodes: list[Node]) -> str:
 
 
 def emissions(case: Case) -> list[Finding]:
-    """Say what that energy emitted, and by which factor."""
+    """Report the emissions of that energy, and the factor."""
     metric = JOB_GRAMS if case.job is not None else NODE_GRAMS
     totals = [(node, total) for node in case.nodes if (total := node.one(metric)) is not None]
     grams = {

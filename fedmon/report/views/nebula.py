@@ -127,7 +127,7 @@ def _highest(*sensors: Floats) -> Floats:
 
 
 def _used(size: Floats, free: Floats, available: Floats) -> Floats:
-    """Return how full a file system is, of what its users can fill; as df does."""
+    """Return how full the usable part of a file system is, as df does."""
     return 100 * (size - free) / (size - free + available)
 
 
