@@ -36,7 +36,7 @@ class Verb(msgspec.Struct, frozen=True, kw_only=True):
 VERBS: Mapping[str, Verb] = {
     "demo": Verb(module="fedmon.demo.cli", summary="Watch a small federation work on this machine."),
     "nodes": Verb(
-        module="fedmon.researcher.cli.verbs", summary="Show which nodes are there, and why not.", shares_app=True
+        module="fedmon.researcher.cli.verbs", summary="List nodes: online, offline, and why.", shares_app=True
     ),
     "ping": Verb(module="fedmon.researcher.cli.verbs", summary="Ask nodes for a sign of life.", shares_app=True),
     "list": Verb(module="fedmon.researcher.cli.verbs", summary="List the datasets that nodes offer.", shares_app=True),
@@ -44,20 +44,20 @@ VERBS: Mapping[str, Verb] = {
     "approve": Verb(module="fedmon.researcher.cli.verbs", summary="Ask owners to approve a plan.", shares_app=True),
     "run": Verb(module="fedmon.researcher.cli.runs", summary="Run an approved plan on nodes.", shares_app=True),
     "jobs": Verb(module="fedmon.researcher.cli.runs", summary="List your runs of plans, or show one.", shares_app=True),
-    "job-logs": Verb(module="fedmon.researcher.cli.runs", summary="Show what a plan printed.", shares_app=True),
-    "stop": Verb(module="fedmon.researcher.cli.runs", summary="End a run of a plan on its nodes.", shares_app=True),
+    "job-logs": Verb(module="fedmon.researcher.cli.runs", summary="Show a plan's output.", shares_app=True),
+    "stop": Verb(module="fedmon.researcher.cli.runs", summary="Stop a run of a plan on its nodes.", shares_app=True),
     "experiment": Verb(module="fedmon.experiment.cli", summary="Check, run and watch experiments."),
     "watch": Verb(module="fedmon.researcher.cli.verbs", summary="Watch live metrics of nodes.", shares_app=True),
     "record": Verb(module="fedmon.researcher.cli.verbs", summary="Keep every sample in a recording.", shares_app=True),
     "metrics": Verb(module="fedmon.researcher.cli.metrics", summary="Offer the newest values to Prometheus."),
-    "logs": Verb(module="fedmon.researcher.cli.verbs", summary="Follow what nodes log.", shares_app=True),
+    "logs": Verb(module="fedmon.researcher.cli.verbs", summary="Follow the logs of nodes.", shares_app=True),
     "export": Verb(module="fedmon.report.cli.export", summary="Write recordings as tables in many formats."),
-    "report": Verb(module="fedmon.report.cli.report", summary="Say what happened in a job, or on nodes."),
-    "node": Verb(module="fedmon.node.owner.cli", summary="Run a node, and decide as its owner."),
+    "report": Verb(module="fedmon.report.cli.report", summary="Summarise a job or a recording."),
+    "node": Verb(module="fedmon.node.owner.cli", summary="Run a node; manage its data, plans and policy."),
     "plan": Verb(module="fedmon.node.runs.cli_check", summary="Try a training plan on this machine."),
-    "broker": Verb(module="fedmon.broker.cli", summary="Run a broker, and keep its users."),
+    "broker": Verb(module="fedmon.broker.cli", summary="Run a broker and manage its users."),
     "job": Verb(module="fedmon.node.job.cli", summary="Measure a batch job, or a command."),
-    "plot": Verb(module="fedmon.report.cli.plot", summary="Draw what was measured, a file for each figure."),
+    "plot": Verb(module="fedmon.report.cli.plot", summary="Draw charts of a recording, a file each."),
     "doctor": Verb(module="fedmon.doctor.cli", summary="Find out why something does not work."),
 }
 
@@ -109,7 +109,7 @@ class _JsonTerminal(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Show what was written."""
+        """Show the written output."""
         self._terminal.flush()
 
     def isatty(self) -> bool:
@@ -122,7 +122,7 @@ class _JsonTerminal(io.TextIOBase):
 
 
 def overview() -> str:
-    """Return what `fedmon --help` prints."""
+    """Return the text of `fedmon --help`."""
     width = max(map(len, VERBS))
     lines = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
     return (

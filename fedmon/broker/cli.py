@@ -309,7 +309,7 @@ def show_config(
     files = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
     if name is not None:
         if name not in files:
-            raise NotFoundError(f"there is no file {name!r}; there are {', '.join(sorted(files))}")
+            raise NotFoundError(f"file {name!r} not found; the files are {', '.join(sorted(files))}")
         files = {name: files[name]}
     text = files[name] if name else "\n".join(f"=== {path} ===\n{content}" for path, content in files.items())
     _emit({"files": files}, text.rstrip("\n"), as_json=as_json)

@@ -108,7 +108,7 @@ class Users:
                 if entries.pop(name, None) is not None:
                     return role
         raise UnknownUserError(
-            f"there is no user {name!r} in {self._folder.path}; `fedmon broker user list` shows who there is"
+            f"user {name!r} not found in {self._folder.path}; `fedmon broker user list` lists all users"
         )
 
     def _refuse_taken(self, name: str, role: Role, *, replace: bool) -> None:
@@ -155,7 +155,7 @@ class Tokens:
             if entries.pop(party, None) is not None:
                 return
         raise UnknownUserError(
-            f"{party!r} has no token in {self._folder.path}; `fedmon broker repository token list` shows who has one"
+            f"{party!r} has no token in {self._folder.path}; `fedmon broker repository token list` lists all tokens"
         )
 
     def party_of(self, token: str) -> str | None:

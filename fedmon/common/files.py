@@ -37,11 +37,11 @@ def target_of(path: Path) -> Path:
     except (OSError, RuntimeError) as error:
         raise InvalidInputError(f"cannot write {path}: {error}") from error
     if not target.parent.is_dir():
-        raise InvalidInputError(f"cannot write {path}: there is no folder {target.parent}; make it first")
+        raise InvalidInputError(f"cannot write {path}: folder {target.parent} not found; make it first")
     if found is not None and stat.S_ISDIR(found.st_mode):
         raise InvalidInputError(f"cannot write {path}: it is a folder; name a file in it")
     if found is not None and not stat.S_ISREG(found.st_mode):
-        raise InvalidInputError(f"cannot write {path}: it is no regular file; name another, or - for stdout")
+        raise InvalidInputError(f"cannot write {path}: not a regular file; name another, or - for stdout")
     return target
 
 

@@ -130,7 +130,7 @@ def _read(path: Path) -> bytes:
         if stat.S_ISDIR(mode):
             raise InvalidPlanError(f"training plan {path} is a folder; name the Python file in it")
         if not stat.S_ISREG(mode):
-            raise InvalidPlanError(f"training plan {path} is no regular file")
+            raise InvalidPlanError(f"training plan {path} is not a regular file")
         with path.open("rb") as file:
             return file.read(MAX_PLAN_BYTES + 1)
     except (OSError, ValueError) as error:

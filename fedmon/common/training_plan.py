@@ -86,7 +86,7 @@ def _check_import(line: object) -> None:
             statements = []
         if statements and all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in statements):
             return
-    raise InvalidPlanError(f"dependency {line!r} is no import line such as 'import numpy as np'")
+    raise InvalidPlanError(f"dependency {line!r} is not an import line such as 'import numpy as np'")
 
 
 def class_source(kind: type) -> str:

@@ -57,7 +57,7 @@ class Function(ResourceManager):
             self.set_stopped()
             return
         if self.function is None:
-            raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it anew")
+            raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it again")
         super().do_start()
         self.raised = None
         try:
@@ -105,5 +105,5 @@ def prepared(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[R
 def result_of(resource: ResourceManager) -> Any:
     """Return the result of a resource that `ExperimentController.call` made. Raises InvalidTaskError for another."""
     if not isinstance(resource, Function):
-        raise InvalidTaskError(f"{resource.name} is no function: ec.result is for those that ec.call made")
+        raise InvalidTaskError(f"{resource.name} is not a function: ec.result is for resources of ec.call")
     return resource.result()

@@ -52,7 +52,7 @@ class Federation:
 
     With nothing but a URL it connects as a researcher whose id is made once and kept. A request asks every node, or
     those that ``nodes`` names, and returns as soon as every node expected has answered; no later than
-    ``timeout_s``. The result says for each node what it answered, or why it did not.
+    ``timeout_s``. The result holds each node's answer, or the reason for its absence.
 
     Only one process of a researcher is the instance ``main``, whose late replies and decisions outlive it; others get
     a random name.

@@ -142,7 +142,7 @@ class Requests(metaclass=OnePerProcess):
         self.messaging.at_start(self._begin)
 
     def close(self) -> None:
-        """End what this began; the connection too, unless it was handed in. May be called twice."""
+        """Stop all work of this object; the connection too, unless it was handed in. May be called twice."""
         type(self).forget(self)
         self.messaging.not_at_start(self._begin)
         self.remove_monitor_callback()

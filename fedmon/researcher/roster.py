@@ -293,7 +293,7 @@ class Roster:
     def heard(self, node_id: NodeId, *, now: Moment, revives: bool) -> RosterChange | None:
         """Take a live message as a sign of life; ``revives`` when it was certainly sent after the last presence.
 
-        Returns what changed: a node unknown so far, or one that was taken for offline or stale.
+        Returns the change: a node unknown so far, or one that was taken for offline or stale.
         """
         with self._lock:
             entry = self._entries.get(node_id)

@@ -175,7 +175,7 @@ def test_a_number_that_no_job_has_ends_the_run_and_says_what_to_do(slurm: Slurm)
     ended = slurm.run("fedmon", "job", "-i", "1", environ={"SLURM_JOB_ID": "999999"})
 
     assert (ended.returncode, ended.stdout) == (3, "")
-    assert "there is no slurm job 999999 (squeue: Invalid job id specified)" in ended.stderr
+    assert "slurm job 999999 not found (squeue: Invalid job id specified)" in ended.stderr
     assert "'fedmon job -- COMMAND'" in ended.stderr
 
 

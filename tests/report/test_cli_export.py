@@ -88,8 +88,8 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
         ((path, "-o", "-", "-f", "orc"), 2, "no text"),
         ((path, "-o", tmp_path), 2, "say --format"),
         ((path, "-o", out, "-f", "xml"), 2, "no format 'xml'"),
-        ((path, "-o", out, "--since", "soon"), 2, "is no time"),
-        ((path, "-o", out, "--since", "nan"), 2, "is no time"),
+        ((path, "-o", out, "--since", "soon"), 2, "is not a time"),
+        ((path, "-o", out, "--since", "nan"), 2, "is not a time"),
         ((path, "-o", out, "--since", str(T0 + 2), "--until", str(T0 + 1)), 2, "is before"),
         ((path, "-o", path, "-f", "csv"), 2, "is the recording itself"),
     ):

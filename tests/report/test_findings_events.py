@@ -39,7 +39,7 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
 
 
 def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None:
-    reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no cgroup of its own"}
+    reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no separate cgroup"}
     finding = only(cpus.cpu_quota(case(node(job=cpu(1), capabilities=reason))))
 
     assert finding.severity is U

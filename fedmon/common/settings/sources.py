@@ -135,7 +135,7 @@ def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Map
             continue
         key = known.get(variable)
         if key is None:
-            raise SettingsError(f"environment variable {variable} is no setting{_instead(variable, known)}")
+            raise SettingsError(f"environment variable {variable} is not a setting{_instead(variable, known)}")
         if (key.section, key.name) in keys:
             found[key.section][key.name] = _value(key, environ[variable], variable, base=None)
 

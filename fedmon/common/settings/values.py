@@ -118,7 +118,7 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
             for name in names:
                 if name != EVERYBODY and not ID_PATTERN.fullmatch(name):
                     raise SettingsError(
-                        f"policy: {key} names {name!r}, which is no researcher id: use 1 to 64 letters, digits, "
+                        f"policy: {key} names {name!r}, not a researcher id: use 1 to 64 letters, digits, "
                         '"_" or "-", or "*" for every researcher'
                     )
 

@@ -192,7 +192,7 @@ class RecordingFile:
             if self.path.stat().st_size:
                 self._refuse_others()
         if is_damaged(self.path):
-            raise DamagedFileError(f"recording {self.path} is no sound SQLite database")
+            raise DamagedFileError(f"recording {self.path} is not a sound SQLite database")
         self._inode = self._found()
         connection = self._connected()
         try:
@@ -236,7 +236,7 @@ class RecordingFile:
     def _refuse_others(self) -> None:
         """Raise StorageError for a file that is no recording, or one of a newer fedmon; the file stays as it is."""
         if not self.path.exists():
-            raise StorageError(f"there is no recording {self.path}")
+            raise StorageError(f"recording {self.path} not found")
         with self.errors("read"):
             try:
                 application, version, objects = self._marks("ro")
@@ -250,7 +250,7 @@ class RecordingFile:
                 f"recording {self.path} has version {version} and this fedmon knows up to {VERSION}: upgrade fedmon"
             )
         if self.read_only and not (application or objects):
-            raise DamagedFileError(f"{self.path} is empty: there is no recording in it")
+            raise DamagedFileError(f"{self.path} is empty: it holds no recording")
         if application != APPLICATION_ID and (objects or self.read_only):
             raise StorageError(f"{self.path} is a database but no recording of fedmon: name another file")
 

@@ -30,7 +30,7 @@ _LEFT_BEHIND_S = 3600.0
 _COPIES = 4
 """How often a file that is written meanwhile is copied until a copy is of one moment."""
 _MOST_MISSING = 1000
-"""A head that claims a file so many times as long is damaged itself."""
+"""Ratio to the real length of a file above which its head is damaged itself."""
 _LOG = "-wal"
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
@@ -280,7 +280,7 @@ class _Steps:
             yield export.write(table, path, format=name, key=self._folder.key, replace=True)
 
     def plots(self, source: Source) -> Iterable[Path]:
-        """Draw what people look at first."""
+        """Draw the main charts."""
         from fedmon.report import charts
 
         place = self._folder.plots / self._folder.key if self._is_shared else self._folder.plots

@@ -387,7 +387,7 @@ class JobStream:
             self._link.come_up_again()
 
     def stop(self) -> None:
-        """Wait until researchers with a lease have pulled what they missed, and say farewell.
+        """Wait until researchers with a lease have pulled missed samples, and say farewell.
 
         Without a connection or a lease it does not wait.
         """

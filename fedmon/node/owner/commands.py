@@ -54,7 +54,7 @@ _SET_ASIDE = "*.sqlite.damaged-*Z"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunningNode:
-    """What only a running node can do for its owner.
+    """The parts that only a running node can serve.
 
     ``push(researchers)`` sends them the outbox, ``check_plan(sha256)`` has a new plan read by a worker,
     ``follow(settings)`` makes the node obey changed settings, and ``live()`` returns the part of the status that is in
@@ -154,7 +154,7 @@ class OwnerCommands:
         }
 
     def requests(self) -> Document:
-        """List what waits for the owner: plans to decide about, and researchers that were refused, the latest first."""
+        """List waiting plans and refused researchers, the latest first."""
         refusal = Policy(self.settings.policy, self.settings.id).refusal
         return {
             "plans": [_plan(plan) for plan in self.registers.plans.all(status=PlanStatus.PENDING)],
@@ -200,7 +200,7 @@ class OwnerCommands:
                 *notes,
                 *(f"there is no dataset {name!r} here yet; the rule waits for it" for name in names if not names[name]),
                 *(
-                    f"the environment variable {each} overrides what was written: unset it where the node is started"
+                    f"the environment variable {each} overrides the file: unset it where the node is started"
                     for each in overridden
                 ),
             ],
@@ -233,7 +233,7 @@ class OwnerCommands:
             rules = self.settings.policy.datasets
             if name not in (None, old.name) and old.name in rules and not {name, old.dataset_id} & rules.keys():
                 raise ConflictError(
-                    f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'nobody'} by that name: "
+                    f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'none'} by that name: "
                     f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
                 )
             record = self.registers.datasets.edit(old.dataset_id, changes, measured=measured)
@@ -399,7 +399,7 @@ class OwnerCommands:
         job_id = chosen(reference, ids, what="job", see="fedmon node runs")
         found = register.find(job_id) if self._running is None else self._running.runs.record(job_id)
         if found is None:
-            raise NotFoundError(f"no job {job_id} here any more; see: fedmon node runs")
+            raise NotFoundError(f"job {job_id} is no longer kept here; see: fedmon node runs")
         return found
 
     # --- jobs that the node watches, and values of programs ----------------------------------------------------------
@@ -446,7 +446,7 @@ class OwnerCommands:
         t: float | None = None,
         job: str | None = None,
     ) -> Document:
-        """Put a value of a program on the time axis of what the node measures.
+        """Put a value of a program on the time axis of the node's samples.
 
         The value may be a text, since JSON cannot write one that is not finite. Raises ConflictError if the node
         measures nothing, or if values come too fast.

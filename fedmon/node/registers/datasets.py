@@ -71,7 +71,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the owner says of a dataset; None is not said."""
+    """The owner's description of a dataset; None is not given."""
 
     path: str | None = None
     name: str | None = None
@@ -129,7 +129,7 @@ class DatasetRegister:
     def edit(self, reference: str, changes: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
         """Change the given fields and check them all again; a changed path or type is read anew.
 
-        Raises NotFoundError, and what `add` raises; nothing is changed then.
+        Raises NotFoundError, and as `add`; nothing is changed then.
         """
         given = changes.given()
         if "parameters" in given:

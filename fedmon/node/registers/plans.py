@@ -271,7 +271,7 @@ class PlanRegister:
         InvalidInputError when there is no such folder.
         """
         if not folder.is_dir():
-            raise InvalidInputError(f"there is no folder {folder} of default plans: make it, or change the setting")
+            raise InvalidInputError(f"folder {folder} of default plans not found: make it, or change the setting")
         new = []
         with self._database.transaction():
             removed = {row["sha256"] for row in self._database.rows("SELECT sha256 FROM removed_defaults")}

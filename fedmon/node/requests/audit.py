@@ -41,7 +41,7 @@ class Audit:
     """The audit of one node folder; every method is safe from any thread.
 
     A line is one write to the file, so that readers see whole lines and a killed process leaves whole lines. Only one
-    process may write at a time, which the lock of the node folder guards. What can be proved later, and what not, is
+    process may write at a time, which the lock of the node folder guards. The limits of later proof are
     told by `verify`.
     """
 
@@ -237,7 +237,7 @@ def _opened(path: Path) -> int:
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the chain needs of a line; ``intact`` tells whether its bytes are those of its ``hash``."""
+    """The chain's view of a line; ``intact`` tells whether its bytes are those of its ``hash``."""
 
     n: int
     event: str
@@ -266,7 +266,7 @@ class BadLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What reading a whole audit found: how much of it is good, and the first bad line if there is one."""
+    """The result of reading a whole audit: its good part, and the first bad line if there is one."""
 
     files: int
     lines: int
@@ -335,7 +335,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 def find_end(folder: Path) -> tuple[ChainHead, dict[str, object] | None]:
     """Learn from the last lines of an audit, and from the note of its last sync, where the chain goes on.
 
-    If it is not the chain that was synced to the disk, the facts of that come too, and what was synced is the end, so
+    If it is not the chain that was synced to the disk, the facts of that come too, and the synced line is the end, so
     that every later `verify` finds the break.
     """
     head = read_head(folder) or ChainHead(n=0, hash=FIRST_PREVIOUS)
@@ -388,7 +388,7 @@ def verify(folder: Path) -> VerifyResult:
     Found out: a line altered, taken out, put in, repeated or moved; a file taken out; lines cut off the end that had
     been synced; lines from any place on written anew while ``audit.head`` was not. Not found out: unsynced lines cut
     off the end, and an audit that was written anew as a whole together with its head, because no secret is in the
-    chain. Keep the number and hash of a line elsewhere to be sure against whoever can write to the folder.
+    chain. Keep the number and hash of a line elsewhere to guard against anyone who can write to the folder.
 
     May run while another process writes. Raises StorageError when the folder cannot be read.
     """
@@ -399,7 +399,7 @@ def verify(folder: Path) -> VerifyResult:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
-    """Yield the files of an audit, oldest first, each with its name; what is rotated meanwhile comes once."""
+    """Yield the files of an audit, oldest first, each with its name; a file rotated meanwhile comes once."""
     with contextlib.ExitStack() as stack:
         log, number = None, 0
         with contextlib.suppress(FileNotFoundError):  # for a moment while it is rotated
@@ -434,7 +434,7 @@ def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None) -> 
         number += 1
         why = f"missing: {_span(last.n + 1, head.n)} had been synced to the disk"
     if not count and head is None:
-        notes.append(f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away")
+        notes.append(f"{LOG_NAME} not found: nothing was written yet, or all files were removed")
     if head is None and last.n:
         notes.append(f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told")
     bad = BadLine(file=name, line=number, n=last.n + 1, why=why) if why else None
@@ -447,7 +447,7 @@ def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> 
     if line is None:
         return "not a line of an audit: altered, or cut off"
     if not line.intact:
-        return "altered: it does not hold what its hash stands for"
+        return "altered: its content does not match its hash"
     if line.n > expected:
         return f"missing or moved: {_span(expected, line.n - 1)}; number {line.n} follows instead"
     if line.n < expected:

@@ -47,7 +47,7 @@ class Outbox:
         )
 
     def unacked(self, researcher_id: str, *, limit: int = 1000) -> list[Result]:
-        """Return what this researcher has not acknowledged, oldest first, at most ``limit`` results."""
+        """Return the messages that this researcher has not acknowledged, oldest first, at most ``limit`` results."""
         found = self._database.rows(
             "SELECT message FROM outbox WHERE researcher_id = ? AND expires >= ? ORDER BY position LIMIT ?",
             (researcher_id, timestamp(utc_now()), limit),

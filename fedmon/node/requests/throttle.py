@@ -1,4 +1,4 @@
-"""What keeps junk cheap: token buckets, and one entry for each researcher that is refused."""
+"""Throttling of junk: token buckets, and one entry for each refused researcher."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             packed = parcels.pack({name: file[name] for name in file.files})
     except (ImportError, ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
-        raise InvalidInputError(f"the inputs {path} are no JSON object and no .npz of arrays: {error}") from error
+        raise InvalidInputError(f"the inputs {path} are neither a JSON object nor a .npz of arrays: {error}") from error
     stream = io.BytesIO()
     packed.write(stream)
     return stream.getvalue(), packed.format

@@ -30,7 +30,7 @@ def recordings(paths: Iterable[Path]) -> list[Path]:
         elif path.exists():
             found[path] = None
         else:
-            raise NotFoundError(f"there is no recording {path}")
+            raise NotFoundError(f"recording {path} not found")
     return list(found)
 
 
@@ -64,7 +64,7 @@ def unix_time(text: str | None) -> float | None:
         when = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidInputError(
-            f"{text!r} is no time: write 2026-11-21T10:00:00, with +01:00 behind it if it is not UTC, or Unix seconds"
+            f"{text!r} is not a time: write 2026-11-21T10:00:00, with +01:00 after it if it is not UTC, or Unix seconds"
         ) from None
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
 

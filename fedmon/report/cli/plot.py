@@ -105,5 +105,5 @@ def _groups(names: list[str] | None) -> list[Group] | None:
     known = {one.value: one for one in Group}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise NotFoundError(f"there is no group {unknown[0]!r} of plots; there are: {', '.join(known)}")
+        raise NotFoundError(f"unknown group {unknown[0]!r} of plots; the groups are: {', '.join(known)}")
     return [known[name] for name in names]

@@ -155,7 +155,7 @@ def write_text(table: Table, stream: BinaryIO, *, format: str) -> int:  # noqa: 
     chosen = _format(format)
     if not chosen.is_text:
         texts = ", ".join(name for name, one in FORMATS.items() if one.is_text)
-        raise InvalidInputError(f"{format} is no text: name a file with --output, or choose one of {texts}")
+        raise InvalidInputError(f"{format} is not a text format: name a file with --output, or choose one of {texts}")
     with storage_errors(Path("stdout")):
         counted = _Counted(table, None)
         chosen.load()(table, stream, on_rows=counted.add)

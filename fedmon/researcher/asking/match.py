@@ -277,7 +277,7 @@ class Pending:
         return answers
 
     def forget(self, waiting: PendingRequest) -> None:
-        """End a wait whose replies are of no interest any more, not even late ones."""
+        """End a wait whose replies are no longer of interest, not even late ones."""
         waiting.end()
         with self._lock:
             self._open.pop(waiting.id, None)

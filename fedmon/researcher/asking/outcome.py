@@ -21,7 +21,7 @@ R = TypeVar("R", bound=Reply)
 V = TypeVar("V")
 
 SHORT_ABOVE, SHOWN = 50, 20
-"""With more nodes than the first, only so many of those that are not online are shown."""
+"""Above the first number of nodes, at most the second number of absent ones is shown."""
 
 
 class OutcomeStatus(enum.Enum):
@@ -66,7 +66,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """Return them as one sentence."""
         roster = (
-            "everybody who is there had been heard of" if self.settled else "the roster was not settled yet: ask again"
+            "the roster was settled" if self.settled else "the roster was not settled yet: ask again"
         )
         link = "connected" if self.connected else "NOT connected"
         error = f"; last error: {self.last_error}" if self.last_error else ""

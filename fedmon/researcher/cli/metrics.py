@@ -25,7 +25,7 @@ PORT = 9464
 OWN_LABELS = ("node", "stream")
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 FORGOTTEN_S = 3600.0
-"""A stream without a sample for so long takes no more memory."""
+"""Seconds without a sample after which a stream is dropped."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 

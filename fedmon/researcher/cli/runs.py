@@ -72,7 +72,7 @@ def run(
     ],
     tags: Annotated[
         list[str] | None,
-        typer.Option("--tags", "--tag", help="On a dataset with this tag; of several, also as a,b, all must fit."),
+        typer.Option("--tags", "--tag", help="On a dataset with this tag; with several, also as a,b, all must match."),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="On the dataset with this id, or its beginning.")] = None,
     node: NodesOption = None,
@@ -83,21 +83,21 @@ def run(
     inputs: Annotated[
         Path | None, typer.Option("--inputs", help="Inputs: a .json file, or a .npz file of arrays.")
     ] = None,
-    group: Annotated[str, typer.Option("--group", help="The training that this run is a round of.")] = "",
+    group: Annotated[str, typer.Option("--group", help="Name of the training that this run belongs to.")] = "",
     output: OutputOption = None,
-    wall_s: Annotated[float | None, typer.Option("--wall-s", min=0.001, help="Seconds it may last.")] = None,
-    cpu_s: Annotated[float | None, typer.Option("--cpu-s", min=0.001, help="Seconds of CPU time it may take.")] = None,
-    memory_bytes: Annotated[int | None, typer.Option("--memory-bytes", min=1, help="Memory it may take.")] = None,
+    wall_s: Annotated[float | None, typer.Option("--wall-s", min=0.001, help="Wall time, in seconds.")] = None,
+    cpu_s: Annotated[float | None, typer.Option("--cpu-s", min=0.001, help="CPU time, in seconds.")] = None,
+    memory_bytes: Annotated[int | None, typer.Option("--memory-bytes", min=1, help="Memory, in bytes.")] = None,
     output_bytes: Annotated[
-        int | None, typer.Option("--output-bytes", min=1, help="Size of what it may return on each node.")
+        int | None, typer.Option("--output-bytes", min=1, help="Largest result on each node.")
     ] = None,
     wait: WaitOption = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait for the end; `fedmon jobs JOB` shows how it goes on.")
+        bool, typer.Option("--detach", help="Do not wait for the end; `fedmon jobs JOB` shows the progress.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Run an approved plan on nodes and show what it returns; Ctrl-C stops the waiting, not the run."""
+    """Run an approved plan on nodes and show its results; Ctrl-C stops the waiting, not the run."""
     given = read_inputs(inputs) if inputs is not None else None
     words = arguments(arg or (), args)
     limits = {"wall_s": wall_s, "cpu_s": cpu_s, "memory_bytes": memory_bytes, "output_bytes": output_bytes}
@@ -125,7 +125,7 @@ def jobs(
     *,
     job: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", help="One run, by its id or its beginning: how it stands, and its results."),
+        typer.Argument(metavar="[JOB]", help="One run, by its id or its beginning: its state and results."),
     ] = None,
     node: NodesOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to list, newest first.")] = 30,
@@ -162,10 +162,10 @@ def job_logs(
     job: JobArgument,
     node: NodesOption = None,
     stderr: Annotated[bool, typer.Option("--stderr", help="Show stderr instead of stdout.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over, or Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run is over, or Ctrl-C.")] = False,
     json: LinesOption = False,
 ) -> None:
-    """Show what a plan printed in a run, as far as the owners let it leave."""
+    """Show a plan's output in a run, if the owners allow it."""
     with federation:
         handle = federation.job(_job_id(federation, job, node), nodes=node)
         offsets = dict.fromkeys(node or handle.nodes, 0)
@@ -207,7 +207,7 @@ def stop(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """End a run of a plan on its nodes; what `fedmon job` measures is not touched."""
+    """Stop a run of a plan on its nodes; measurements of `fedmon job` continue."""
     with federation:
         handle = federation.job(_job_id(federation, job, node), nodes=node)
         going = [node_id for node_id, part in handle.states().items() if not part.is_over]

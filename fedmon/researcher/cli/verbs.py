@@ -67,7 +67,7 @@ def nodes(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Show which nodes are there, since when, when they were last seen, and why one is not."""
+    """List nodes: online or offline, since when, last seen, and why."""
     if context.invoked_subcommand is not None:
         context.obj = (broker, settings, researcher, timeout)
         return
@@ -95,7 +95,7 @@ def forget(
     timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Clear what the broker retains of a node that is gone for good, or hide it here where we may not."""
+    """Clear the broker's retained messages of a node that is gone for good, or hide it here without that right."""
     before = context.obj
     with opened(
         broker or before[0], settings or before[1], researcher or before[2], timeout or before[3]
@@ -136,11 +136,11 @@ def list_datasets(
 def search(
     federation: Federation,
     *,
-    tags: Annotated[list[str], typer.Argument(help="Tags that a dataset must all carry.")],
+    tags: Annotated[list[str], typer.Argument(help="Tags that a dataset must carry.")],
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Find datasets by their tags; several tags must all be there."""
+    """Find datasets that carry all of the tags."""
     with federation:
         _finish(federation, federation.search(tags, nodes=node), named=node, as_json=json)
 
@@ -151,12 +151,12 @@ def approve(
     federation: Federation,
     *,
     plan: Annotated[Path, typer.Argument(help="A Python file with a training plan.")],
-    description: Annotated[str, typer.Option(help="What it is for, for the owners to read.")] = "",
-    status: Annotated[bool, typer.Option("--status", help="Do not ask; only tell where the plan stands.")] = False,
+    description: Annotated[str, typer.Option(help="Its purpose, for the owners to read.")] = "",
+    status: Annotated[bool, typer.Option("--status", help="Only show the plan's status; do not ask.")] = False,
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask owners to approve a training plan, or with --status where it stands; they decide in their own time."""
+    """Ask owners to approve a training plan, or show its --status; they decide in their own time."""
     with federation:
         outcomes: Outcomes[Any]
         if status:
@@ -176,7 +176,7 @@ def logs(
     timeout: ForOption = None,
     json: LinesOption = False,
 ) -> None:
-    """Follow what nodes log, as far as their owners let it leave."""
+    """Follow the logs of nodes, if their owners allow it."""
     records: queue.Queue[Any] = queue.Queue(10_000)
     deadline = Deadline(timeout if timeout is not None else 10**9)
     with (
@@ -261,9 +261,9 @@ def watch(
     metric: MetricsOption = None,
     sort: Annotated[Literal["worst", "name"], typer.Option(help="Which rows come first.")] = "worst",
     absent: Annotated[
-        bool, typer.Option("--absent", help="At the end, list all that is not measured, and why.")
+        bool, typer.Option("--absent", help="At the end, list all missing metrics with reasons.")
     ] = False,
-    count: Annotated[int | None, typer.Option(min=1, help="End after this many samples.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after this number of samples.")] = None,
     timeout: ForOption = None,
     json: LinesOption = False,
 ) -> None:

@@ -209,7 +209,7 @@ class Part:
         if self.job is None:
             self.asked, self.reason = OutcomeStatus.FAILED, reason or "the node does not know the job: it did not begin"
         elif not self.job.state.is_over:
-            said = reason or "the node does not know the job any more"
+            said = reason or "the node no longer knows the job"
             self.job, self._forgotten = msgspec.structs.replace(self.job, state=JobState.LOST, reason=said), True
         self._result_gone = self.result is None
         self._expected = self._next_scalar
@@ -464,7 +464,7 @@ class RunLedger:
         return listener
 
     def close(self, why: str) -> None:
-        """End every wait: nothing comes any more."""
+        """End every wait: nothing more comes."""
         with self.changed:
             self.closed = self.closed or why
             self._touch()

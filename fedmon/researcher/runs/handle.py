@@ -96,7 +96,7 @@ class RunHandle:
 
     @property
     def is_over(self) -> bool:
-        """Whether it runs nowhere any more, and all reports came."""
+        """Whether it no longer runs on any node, and all reports came."""
         return not self._ledger.unsettled
 
     @property
@@ -404,7 +404,7 @@ def opened(
 ) -> dict[str, Any]:
     """Return the values in a parcel. Raises BadResultError, RepositoryError, InvalidInputError or MissingNumpyError."""
     if parcel is None:
-        raise BadResultError("the node keeps it no more, or does not answer")
+        raise BadResultError("the node no longer keeps it, or does not answer")
     if parcel.size_bytes > max_bytes:
         raise BadResultError(
             f"it has {parcel.size_bytes} bytes, and {max_bytes} are taken; `limits` with output_bytes allow more"
@@ -433,7 +433,7 @@ def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | 
         try:
             return memoryview(bytearray(base64.b64decode(parcel.base64, validate=True)))
         except (binascii.Error, ValueError):
-            raise BadResultError("it is no base64") from None
+            raise BadResultError("not valid base64") from None
     from fedmon.common.http import download_to
 
     file = io.BytesIO()

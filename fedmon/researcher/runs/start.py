@@ -59,7 +59,7 @@ def start_run(
     wanted_tags = checked_tags(tags) if tags else []
     asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
-        raise NobodyToRunError("no node was named")
+        raise NobodyToRunError("nodes is empty: name at least one node")
     parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
     request = asker.request(
         Run,
@@ -121,7 +121,7 @@ def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadli
 
 
 def _nobody(what: str, outcomes: Outcomes[Any] | None, asker: Asker) -> NobodyToRunError:
-    """Return the error that says what is missing, which nodes were asked for it, and which did not answer."""
+    """Return the error that names the missing part, the nodes asked for it, and those that did not answer."""
     if not outcomes:
         return NobodyToRunError(f"no {what}. {asker.circumstances().sentence()}")
     asked = f" by {named(list(outcomes.ok))}" if outcomes.ok else ""
@@ -150,7 +150,7 @@ def find_run(
     RunNotKnownError if there are none, naming the nodes that did not answer.
     """
     if not ID_PATTERN.fullmatch(job_id):
-        raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon jobs` lists those that nodes know")
+        raise InvalidInputError(f"{job_id[:100]!r} is not a job id; `fedmon jobs` lists those that nodes know")
     kept = job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
     request = asker.request(JobStatus, job_id=job_id, scalars_from=0)
     outcomes = asker.ask(request, JobsReply, job_rows, nodes=nodes, timeout_s=timeout_s)

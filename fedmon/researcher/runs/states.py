@@ -35,7 +35,7 @@ def by_reason(reasons: Mapping[str, str]) -> list[str]:
 
 
 def named(node_ids: Sequence[str]) -> str:
-    """Return the names of nodes, of many the first ones and how many more."""
+    """Return the names of nodes, of many the first ones and the number of others."""
     more = len(node_ids) - _MAX_NODES_NAMED
     return ", ".join(node_ids[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -171,7 +171,7 @@ class RunStates(ByNode[NodeRun]):
 
     @property
     def is_over(self) -> bool:
-        """Whether it runs nowhere any more."""
+        """Whether it no longer runs on any node."""
         return all(part.is_over for part in self.values())
 
     def latest(self, node_id: str) -> str:
@@ -308,7 +308,7 @@ class RunList(Outcomes[JobsReply]):
     explanation = summary
 
     def text(self, limit: int | None = None) -> str:
-        """Return the newest runs as a table, and how many more there are."""
+        """Return the newest runs as a table, and the number of others."""
         return str(RunList(self, limit=limit))
 
     def text_rows(self) -> list[Row]:

@@ -117,7 +117,7 @@ class Record(SampleConsumer):
         )
 
     def newest(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return boot and last number of what is stored, by node and stream."""
+        """Return boot and last number of the stored samples, by node and stream."""
         return {key: (boot, seq) for key, (boot, seq, _) in list(self._writer.positions.items())}
 
     @property
@@ -365,7 +365,7 @@ class RecordWriter:
 
     def _failed(self, error: StorageError) -> None:
         if not self.error:
-            logger.error("what was recorded waits in memory and is tried again: %s", error)
+            logger.error("recorded samples wait in memory and are retried: %s", error)
         self.error = self.last_error = str(error)
 
     @property

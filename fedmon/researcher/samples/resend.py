@@ -39,7 +39,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 MAX_TRIES = 6
 FEW_PASSED = 1_000
-"""A page without a sample passes over more than so many, or is the last one."""
+"""A page without a sample skips more than this number, or is the last one."""
 NO_RECORDING = "this node keeps no recording"
 NO_ROOM = "there is no room for them yet"
 NOT_KEPT = "the node does not have them, or lets nothing of them leave"

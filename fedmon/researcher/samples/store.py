@@ -42,7 +42,7 @@ LAST_T = 253_402_300_800.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 ANSWER_S = 60.0
 SETTLED_S = 30.0
-"""A store that is killed loses what it took in the last seconds (VictoriaMetrics: five), so that is sent again."""
+"""A killed store loses the samples of the last seconds (VictoriaMetrics: five), so they are sent again."""
 STOP_WITHIN_S = 10.0
 
 StreamKey = tuple[str, str, int]
@@ -66,12 +66,12 @@ class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorePush:
-    """Sends what a recording holds, and what is added to it, to a store until `stop`. Safe from any thread.
+    """Sends the samples of a recording, and later ones, to a store until `stop`. Safe from any thread.
 
     After a lost connection or a restart it sends the samples of the last 30 s before again, since a store that is
     killed forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
     positions. ``url`` is that of `import_url`. ``is_online`` maps each known node to whether it is online. ``newest``
-    returns boot and last number by node and stream of what was just stored; without it, each turn looks at the whole
+    returns boot and last number by node and stream of the samples just stored; without it, each turn looks at the whole
     recording. Raises SettingsError for a token that cannot be read or sent.
     """
 
@@ -198,7 +198,7 @@ class StorePush:
             _write_positions(self._sent_path, self.url, self._settled)
 
     def _note_dropped(self, extents: list[RecordedStream]) -> None:
-        """Count what waits and what the recording dropped before it was sent; forget streams that it lacks now."""
+        """Count waiting samples and those dropped before they were sent; forget streams that the recording lacks."""
         self._waiting = 0
         present = {(one.node_id, one.stream, one.boot) for one in extents}
         for positions in (self._sent, self._settled):

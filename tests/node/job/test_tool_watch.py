@@ -125,9 +125,9 @@ def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_pat
 
     found = the(tmp_path)
     assert (tool.returncode, said) == (3, b"")
-    assert "there is no process 4194304 on this host" in found.job["reason"]
-    assert b"there is no process 4194304 on this host" in complained
-    assert "there is no process 4194304" in logs(tmp_path)
+    assert "process 4194304 not found on this host" in found.job["reason"]
+    assert b"process 4194304 not found on this host" in complained
+    assert "process 4194304 not found" in logs(tmp_path)
     assert found.samples["host"] >= 2
 
 
@@ -203,7 +203,7 @@ def killed_at(folder: Path, pid: int, delays_s: list[float]) -> None:
             try:
                 left(path)
             except DamagedFileError as error:
-                if "there is no recording in it" not in str(error):  # killed before its first commit, it holds nothing
+                if "it holds no recording" not in str(error):  # killed before its first commit, it holds nothing
                     raise
     assert the(folders[-1]).samples["host"] >= 2
 

@@ -267,12 +267,12 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) 
     (tmp_path / "folder.csv").mkdir()
     for path, why in (
         (tmp_path / "folder.csv", "it is a folder"),
-        (tmp_path / "none" / "x.csv", "there is no folder"),
-        (Path("/dev/null/x.csv"), "there is no folder"),
+        (tmp_path / "none" / "x.csv", "folder .* not found"),
+        (Path("/dev/null/x.csv"), "folder .* not found"),
     ):
         with pytest.raises(InvalidInputError, match=why):
             write(table_of("a"), path)
-    with pytest.raises(InvalidInputError, match="no regular file"):
+    with pytest.raises(InvalidInputError, match="not a regular file"):
         write(table_of("a"), Path("/dev/null"), format="csv")
     with pytest.raises(InvalidInputError, match="say --format"):
         format_of(Path("x.txt"))

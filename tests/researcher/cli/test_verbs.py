@@ -177,7 +177,7 @@ def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> N
         forgotten = fedmon_here("nodes", "forget", *options, environ=environ)
         again = fedmon_here("nodes", "--broker", mosquitto.url, "forget", "ghost", environ=environ)
 
-    assert (forgotten.returncode, forgotten.stdout) == (0, "ghost: cleared at the broker, for everybody\n")
+    assert (forgotten.returncode, forgotten.stdout) == (0, "ghost: cleared at the broker, for all parties\n")
     assert again.returncode == 3
 
 

@@ -277,7 +277,7 @@ class EnergyMeter:
         missing = frozenset(self._gpus.keys() - joules.keys())
         new = sorted(missing - self._missing_gpus)
         self._missing_gpus = missing
-        return problems + [f"{Why.NOT_FOUND.value}: GPU {gpu} gives no energy any more" for gpu in new]
+        return problems + [f"{Why.NOT_FOUND.value}: GPU {gpu} no longer gives energy" for gpu in new]
 
     def _settle(self, now: Instant) -> str:
         """Divide the energy since the last time that all was known; return the reason if that is not now."""

@@ -18,9 +18,9 @@ from fedmon.node.collectors.job.process import Birth, Process, descended, find_b
 _ENVIRONMENT_BYTES = 262_144
 LIST_EVERY_S = 10.0
 MAX_PROBES = 64
-"""Up to so many new numbers are tried one by one; for more, a list of all processes is cheaper."""
+"""Most new numbers that are tried one by one; for more, a list of all processes is cheaper."""
 _YOUNGEST = 16
-"""So many of the newest numbers may belong to processes that cannot be seen yet."""
+"""Number of the newest ids that may belong to processes that cannot be seen yet."""
 _MAX_KEPT = 20_000
 
 

@@ -18,7 +18,7 @@ class MethodFailedError(Exception):
 
 
 class Hit(NamedTuple):
-    """What a method found, in words, as processes, and as the path of the job's cgroup if it has one."""
+    """The result of a method: a description, processes, and the path of the job's cgroup if it has one."""
 
     detail: str
     pids: frozenset[int] = frozenset()
@@ -58,7 +58,7 @@ class Finder:
         if self.identity.scheduler == "none":
             raise MethodFailedError("no scheduler started this job")
         if self.identity.raw_id is None:
-            raise MethodFailedError(f"{self.identity.job_id!r} is no job id of {self.identity.scheduler}")
+            raise MethodFailedError(f"{self.identity.job_id!r} is not a job id of {self.identity.scheduler}")
         return self.identity.raw_id
 
     def level(self, raw_id: str) -> re.Pattern[str]:

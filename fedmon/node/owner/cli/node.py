@@ -57,8 +57,8 @@ def init(
 ) -> None:
     """Make a node in a folder that only you can read.
 
-    Its settings lie there in node.toml, each with an explanation. Nobody is obeyed until you allow it, and nothing
-    that exists is overwritten.
+    Its settings are in node.toml there, each with an explanation. The node refuses every researcher until you allow
+    one, and no existing file is overwritten.
     """
     from fedmon.common.settings import broker_from_url
 
@@ -84,7 +84,9 @@ def init(
     }
     text = (
         f"Node {own_id} lives in {folder.path}; its settings are in node.toml there.\n\n"
-        "IT OBEYS NOBODY YET: every request is refused until you allow a researcher. Type next:\n\n"
+        "IT OBEYS NO RESEARCHER YET: every request is refused until you allow one. Type next:
+
+"
         f"  {following[0]}\n  {following[1]}\n\n"
         f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{where}"
     )
@@ -148,7 +150,7 @@ def start(
 def status(shell: Shell) -> None:
     """Show what needs you, and the state of the node.
 
-    Whether it runs and is connected, whom it obeys, what waits for you, and what it did since its start.
+    Its connection, accepted researchers, waiting requests, and counters since its start.
     """
     document = shell.call("status")
     live = document["live"]
@@ -272,7 +274,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
         watching = [
             f"{each['researcher_id']}/{each['instance']} every {each['interval_s']:g} s" for each in live["leases"]
         ]
-        yield "watched by", ", ".join(watching) or "nobody"
+        yield "watched by", ", ".join(watching) or "no researcher"
         counters = live["counters"]
         refused = sum(number for name, number in counters.items() if name.startswith("refused "))
         yield "requests", f"{counters.get('served', 0)} served, {refused} refused since the start"
@@ -282,7 +284,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
 def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
     """Return whether approved plans run here, how they are confined, and the weakest level that the owner accepts."""
     if not runs["enabled"]:
-        return "off: no plan runs here (enabled in [runs], or a wire that has no words for it)"
+        return "off: no plan runs here (enabled in [runs], or a wire without runs)"
     level = None if live is None else live["sandbox"]
     found = f"approved plans run in sandbox {level}" if level else "approved plans run confined"
     going = "" if live is None else f"; {live['jobs']} of {runs['max_jobs']} jobs run"
@@ -292,14 +294,14 @@ def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
 @verb(app, "probe", is_there=False)
 def probe(
     shell: Shell,
-    proc: Annotated[Path | None, typer.Option(help="A folder that stands in for /proc.")] = None,
-    sys: Annotated[Path | None, typer.Option(help="A folder that stands in for /sys.")] = None,
-    cgroup: Annotated[Path | None, typer.Option(help="A folder that stands in for /sys/fs/cgroup.")] = None,
+    proc: Annotated[Path | None, typer.Option(help="A folder to read instead of /proc.")] = None,
+    sys: Annotated[Path | None, typer.Option(help="A folder to read instead of /sys.")] = None,
+    cgroup: Annotated[Path | None, typer.Option(help="A folder to read instead of /sys/fs/cgroup.")] = None,
 ) -> None:
     """List this machine's metrics with source and period, why others are absent, and its hardware.
 
-    Needs no running node, and no node at all: without a folder the default settings hold. With folders that stand in
-    for those of the kernel, the results are marked as simulated.
+    Needs no node: without a folder the default settings apply. With other folders than the kernel's, the results
+    are marked as simulated.
     """
     from fedmon.node.measure.survey import survey
 

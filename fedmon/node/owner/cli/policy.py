@@ -40,7 +40,7 @@ JobOutput = Annotated[
 
 @verb(policy, "show")
 def show(shell: Shell) -> None:
-    """Show the rules that hold.
+    """Show the rules in force.
 
     They are those of the running node, else those that its start would read.
     """
@@ -80,7 +80,7 @@ def _rule(name: str, purpose: str) -> None:
 
 _rule(
     "allow",
-    """Obey researchers, or let more leave the node.
+    """Accept researchers, or let more data leave the node.
 
     With --dataset, that dataset is listed to them, and from then on only to those named for it. --metric, --log-level
     and --job-output let metrics, log records and the words of jobs leave. Takes effect at once, also in a running node.
@@ -88,9 +88,9 @@ _rule(
 )
 _rule(
     "deny",
-    """Stop obeying researchers, or let less leave the node.
+    """Refuse researchers, or let less data leave the node.
 
-    With --dataset, only that dataset is hidden from them. --metric takes back what was allowed by the same glob. Takes
+    With --dataset, only that dataset is hidden from them. --metric takes back the same glob. Takes
     effect at once, also in a running node.
     """,
 )

@@ -92,7 +92,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         "dataset": run["dataset_id"] or "none",
         "sandbox": run["sandbox"] or "not known",
         "limits": ", ".join(_quantity(name, value) for name, value in run["limits"].items() if value is not None),
-        "took": usage or ("not known" if run["ended"] else "not over yet: fedmon node job list shows what it uses"),
+        "took": usage or ("not known" if run["ended"] else "not over yet: fedmon node job list shows its usage"),
         "created": seconds(run["created"]),
         "started": seconds(run["started"]),
         "ended": seconds(run["ended"]),
