@@ -1,10 +1,9 @@
-"""Every shell command with its help; `python -m tests.docs.commands > docs/commands.md` writes the page."""
+"""Every shell command with its options; `python -m tests.docs.commands > docs/commands.md` writes the page."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +15,9 @@ from fedmon.cli import VERBS
 HEAD = """# Commands
 
 Every verb works without a terminal, takes `--json`, and ends with one of these exit codes: 0 done, 1 failed, 2 wrong
-use or settings, 3 not found, 4 refused or in conflict, 5 no connection, 6 no answer in time. Made from `--help` by
-`python -m tests.docs.commands > docs/commands.md`.
+use or settings, 3 not found, 4 refused or in conflict, 5 no connection, 6 no answer in time. `--help` of a verb shows
+the same as its section here. Made by `python -m tests.docs.commands > docs/commands.md`.
 """
-SCREEN = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
 
 
 def commands() -> dict[str, Any]:
@@ -45,24 +43,46 @@ def _walk(line: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from _walk(f"{line} {name}", child)
 
 
-def sections() -> dict[str, str]:
-    """Return the section of each command, with its help; terminals must be 100 columns wide."""
-    found = {}
-    for line, command in commands().items():
-        if isinstance(command, argparse.ArgumentParser):
-            said = command.format_help()
+def page() -> str:
+    """Return the page: one line for each verb, and one for each of its arguments and options."""
+    return HEAD + "".join(
+        f"\n## `{line}`\n\n{_about(command)}\n\n{''.join(_rows(command))}" for line, command in commands().items()
+    )
+
+
+def _about(command: Any) -> str:
+    text = command.description if isinstance(command, argparse.ArgumentParser) else command.help
+    return " ".join((text or "").split())
+
+
+def _rows(command: Any) -> Iterator[str]:
+    if isinstance(command, argparse.ArgumentParser):
+        for action in command._actions:
+            if action.help != argparse.SUPPRESS and "--help" not in action.option_strings:
+                names = action.option_strings or [str(action.metavar or action.dest)]
+                value = f" {action.metavar or ''}" if action.option_strings and action.nargs != 0 else ""
+                yield _row(names, value, action.help or "", None)
+        return
+    for param in command.params:
+        if getattr(param, "hidden", False):
+            continue
+        if param.param_type_name == "argument":
+            yield _row([param.metavar or param.name.upper()], "", param.help or "", None)
         else:
-            said = command.get_help(command.make_context(line, [], resilient_parsing=True))
-        text = "\n".join(row.rstrip() for row in said.strip().splitlines())
-        found[line] = f"\n## `{line}`\n\n```text\n{text}\n```\n"
-    return found
+            value = "" if param.is_flag else f" {param.metavar or _kind(param.type)}"
+            yield _row([*param.opts, *param.secondary_opts], value, param.help or "", param.default)
 
 
-def main() -> None:
-    """Print the page."""
-    os.environ.update(SCREEN)
-    sys.stdout.write(HEAD + "".join(sections().values()))
+def _row(names: list[str], value: str, text: str, default: object) -> str:
+    words = " ".join(text.replace("%%", "%").split())
+    if isinstance(default, int | float | str) and not isinstance(default, bool) and default != "":
+        words += f" [default: {default}]"
+    return f"- `{', '.join(names)}{value.rstrip()}`: {words}\n"
+
+
+def _kind(kind: Any) -> str:
+    return "|".join(str(getattr(choice, "value", choice)) for choice in getattr(kind, "choices", ())) or kind.name.upper()
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(page())

@@ -101,7 +101,7 @@ def explanations(state: State, now: float) -> dict[int, Explanation]:
 
 
 def blocker(state: State, names: Mapping[int, str], now: float, explained: Mapping[int, Explanation]) -> str:
-    """Return the resource that holds up most others, and the cause of its own wait; "" if none waits for another."""
+    """Return the resource that holds up most others, and the cause of its wait; "" if none waits for another."""
     chains = [each.chain for each in explained.values() if each.state < ResourceState.STARTED and len(each.chain) > 1]
     if not chains or state.is_aborted:
         return ""

@@ -198,7 +198,7 @@ class OwnerCommands:
             "overridden_by": overridden,
             "notes": [
                 *notes,
-                *(f"there is no dataset {name!r} here yet; the rule waits for it" for name in names if not names[name]),
+                *(f"dataset {name!r} not found yet; the rule waits for it" for name in names if not names[name]),
                 *(
                     f"the environment variable {each} overrides the file: unset it where the node is started"
                     for each in overridden

@@ -126,7 +126,8 @@ class PlanRegister:
     line cannot happen, while a crash between the two leaves a line about a decision that did not take hold. Methods
     may run inside ``database.transaction()``, to commit together with effects and outbox.
 
-    The file of a plan's bytes is on the disk before its record, and goes after it; a start removes what a crash left.
+    The file of a plan's bytes is on the disk before its record, and goes after it; a start removes leftovers of a
+    crash.
     """
 
     def __init__(
@@ -294,7 +295,8 @@ class PlanRegister:
     ) -> Decision:
         """Approve or reject a plan, or make it pending; put the returned decision's messages into the outbox.
 
-        Do both in one transaction. ``sha256`` is what the owner was shown: when given, only those bytes are decided
+        Do both in one transaction. ``sha256`` is the digest shown to the owner: when given, only those bytes are
+        decided
         about. Deciding the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when
         the digest is another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be
         written.

@@ -425,7 +425,7 @@ def _candidates(job_id: str, scheduler: str | None, environ: Mapping[str, str], 
             continue
     if not found:
         raise InvalidInputError(
-            f"{job_id[:64]!r} is not the id of a batch job, such as 4711, 4711_3 or 4711.server; of another job name its"
+            f"{job_id[:64]!r} is not the id of a batch job, such as 4711, 4711_3 or 4711.server; else name its"
             " processes with --pid, or its --cgroup"
         )
     # Compute nodes often lack the commands of their scheduler, and a job can be found without.

@@ -148,7 +148,7 @@ def start(
 
 @verb(app, "status")
 def status(shell: Shell) -> None:
-    """Show what needs you, and the state of the node.
+    """Show open tasks and the state of the node.
 
     Its connection, accepted researchers, waiting requests, and counters since its start.
     """

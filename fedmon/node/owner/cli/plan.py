@@ -31,7 +31,7 @@ Which = Annotated[
         help="A plan's id or SHA-256, the beginning of one (4 characters at least), or its name.",
     ),
 ]
-Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
+Note = Annotated[str, typer.Option(help="The reason, for the researcher.")]
 _HEADERS = ("ID", "NAME", "STATUS", "TYPE", "FROM", "ASKED")
 _ID_PREFIX = "training_plan_"
 _SHORT_ID = 8
@@ -52,7 +52,7 @@ def list_(
     They were asked for by researchers, registered by you, or come from the folder of default plans.
     """
     wanted = {"status": status, "type": type_, "name": name, "search": search}
-    nothing = "No training plan matches." if any(wanted.values()) else "No training plans yet: nobody has asked."
+    nothing = "No training plan matches." if any(wanted.values()) else "No training plans yet."
     shell.show(
         "plan-list", lambda result: _table(result["plans"]) or nothing, **wanted, sort=sort, descending=descending
     )
@@ -62,7 +62,7 @@ def list_(
 def show(shell: Shell, plan: Which = None) -> None:
     """Show the record of a plan, and its source.
 
-    Characters that a reader would not see, or that reorder what he sees, are written out as in ⟦U+202E⟧.
+    Invisible characters, and those that reorder text, are written out as in ⟦U+202E⟧.
     """
     shell.show(
         "plan-show", lambda found: f"{_screen(found)}\n\n--- source ---\n{found['source']}", plan=_named(plan, shell)
@@ -123,9 +123,9 @@ def register(
     shell: Shell,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A Python file.")] = None,
     name: Annotated[str | None, typer.Option(help="Its name (default: the file's).")] = None,
-    description: Annotated[str, typer.Option(help="What it does.")] = "",
+    description: Annotated[str, typer.Option(help="Its purpose.")] = "",
 ) -> None:
-    """Register and approve a plan of yours."""
+    """Register and approve your own plan."""
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
