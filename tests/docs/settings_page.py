@@ -32,7 +32,7 @@ Linux `~/.config/fedmon`) or the file that `FEDMON_RESEARCHER_FILE` names, and n
 - A path is relative to the folder of the file that names it (in a variable: to the working folder); `~` is the user's
   home.
 - A secret is never a setting: the settings name a *file* that holds it on one line and that only its owner can read
-  (mode 0600; other modes are refused). A password in a broker URL is refused.
+  (mode 0600; wider modes are refused). A password in a broker URL is refused.
 - `fedmon node config show` prints the settings in force, and their origin.
 """
 
