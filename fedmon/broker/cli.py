@@ -322,7 +322,7 @@ def write_config(
     max_packet_kib: MaxPacket = 256,
     as_json: Json = False,
 ) -> None:
-    """Write these files into a folder, readable by you only; users and certificates that lie there stay.
+    """Write these files into a folder, readable by you only; users and certificates in it stay.
 
     Exit codes: 0 written, 1 failed.
     """

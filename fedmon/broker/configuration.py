@@ -135,7 +135,7 @@ def production_files(*, client_certificates: bool = False, max_packet_bytes: int
 
 
 def write_production(folder: BrokerFolder, files: Mapping[str, str]) -> list[str]:
-    """Write production files into a folder, and return their paths in it; users and certificates that lie there stay.
+    """Write production files into a folder, and return their paths in it; users and certificates in it stay.
 
     Raises StorageError.
     """

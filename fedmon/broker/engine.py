@@ -264,7 +264,7 @@ class MosquittoEngine(BrokerEngine):
         return [program, "-c", _CONFIGURATION_FILE]
 
     def _make_user_files(self, access: Access) -> None:
-        """Make the files that a configuration with users names; access lists that are there stay as they are."""
+        """Make the files that a configuration with users names; existing access lists stay unchanged."""
         for name in ("acl", "passwords"):
             (self.folder / name).mkdir(mode=0o700, exist_ok=True)
         for role in Role:

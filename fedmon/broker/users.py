@@ -43,7 +43,7 @@ class Role(enum.Enum):
 
     @property
     def port_offset(self) -> int:
-        """How far the port of this role's listener lies above the first."""
+        """Distance of the port of this role's listener from the first."""
         return list(Role).index(self)
 
 

@@ -25,7 +25,7 @@ class SettingsError(FedmonError):
 
 
 class NoAnswerError(FedmonError):
-    """A party is there but did not answer within the stated time."""
+    """A party is online but did not answer in time."""
 
     exit_code = 6
 

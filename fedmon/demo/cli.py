@@ -449,7 +449,7 @@ class RoundCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of one round on one node.
 
     ``seconds`` is how long the plan ran there; bytes are those of the model sent, and of the result;
-    ``joules`` of the job is None where the node does not measure it.
+    ``joules`` of the job is None if the node does not measure it.
     """
 
     seconds: float | None

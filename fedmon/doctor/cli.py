@@ -214,7 +214,7 @@ def products(broker: BrokerSettings) -> Iterator[Check]:
 
 
 def _greeting(host: str, port: int, opening: bytes, timeout_s: float) -> bytes:
-    """Return the first bytes that a port sends, empty where nothing answers."""
+    """Return the first bytes that a port sends, empty if nothing answers."""
     try:
         with socket.create_connection((host, port), timeout=min(PRODUCT_WITHIN_S, timeout_s)) as client:
             client.sendall(opening)

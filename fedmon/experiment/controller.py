@@ -137,7 +137,7 @@ class ExperimentController:
         left: SavedRun | None = None,
         **netgraph: Any,
     ) -> None:
-        """Begin a run, or go on with one that another process ``left``; see `reconnect`.
+        """Begin a run, or continue with one that another process ``left``; see `reconnect`.
 
         ``nthreads`` is NEPI's name for ``max_running``. Further keywords are those of `NetGraph`; the callbacks are
         called for each of its nodes and edges.

@@ -1,4 +1,4 @@
-"""Failure managers: whether an experiment goes on after the failure of a resource."""
+"""Failure managers: whether an experiment continues after the failure of a resource."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FailureManager:
 
 
 class OptionalFailures(FailureManager):
-    """Lets the experiment go on after any failure."""
+    """Lets the experiment continue after any failure."""
 
     def eval_failure(self, guid: int) -> None:
         """Log the failure."""
@@ -97,7 +97,7 @@ class OptionalFailures(FailureManager):
 
 
 class QuorumFailures(FailureManager):
-    """Lets the experiment go on while k of n resources have not failed.
+    """Lets the experiment continue while k of n resources have not failed.
 
     A failure outside of all quorums ends it if the resource is critical. Quorums may be added while it runs.
     """

@@ -375,7 +375,7 @@ def saved_run(run_dir: str | Path) -> SavedRun:
 
 
 class Follower:
-    """A reader of the journal of a run that goes on; for one thread. Raises NotFoundError for a folder without one.
+    """A reader of the journal of a run that continues; for one thread. Raises NotFoundError for a folder without one.
 
     ``began`` is the moment of the first event, 0 before that was read. ``on_event`` is called with each event once,
     unless the journal was read again from its start.
@@ -409,7 +409,7 @@ class Follower:
         return self._run.process
 
     def names(self) -> dict[int, str]:
-        """Return the names of resources that have one, as far as the journal was read."""
+        """Return the names of resources that have one, in the part of the journal read so far."""
         return self._run.names
 
     @property

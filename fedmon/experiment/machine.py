@@ -65,7 +65,7 @@ def due_at(state: State, timer: Timer) -> float | None:
 
 
 def alarms(state: State) -> Iterator[Alarm]:
-    """Return the alarms with which another process goes on; timeouts of verbs begin with their hooks."""
+    """Return the alarms with which another process continues; timeouts of verbs begin with their hooks."""
     for want in state.wants.values():
         if want.due is not None:
             yield Alarm(timer=Timer(guid=want.guid, purpose="delay", want=want.name), at=want.due)

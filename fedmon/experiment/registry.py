@@ -146,7 +146,7 @@ class Registry:
         self.names[guid], self._guids[name] = name, guid
 
     def remove(self, guid: int) -> None:
-        """Remove a resource, if it is there."""
+        """Remove a resource, if it exists."""
         self._resources.pop(guid, None)
         self._guids.pop(self.names.pop(guid, ""), None)
 

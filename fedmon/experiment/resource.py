@@ -680,7 +680,7 @@ class ResourceManager:
         """Configure it."""
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Call the interrupted verb again; types whose work goes on elsewhere ask there for its state."""
+        """Call the interrupted verb again; types whose work continues elsewhere ask there for its state."""
         if verb is not None:
             getattr(self, verb)()
 
@@ -757,13 +757,13 @@ class ResourceManager:
         self._enabled |= {name for name in traces if name in self._traces}
 
     def take_stored(self, attributes: Mapping[str, Any]) -> None:
-        """Take values that a resource had before, whatever their flags, without a set hook. Raises as `set` does."""
+        """Restore earlier values of a resource, with any flags, without a set hook. Raises as `set` does."""
         for name, value in attributes.items():
             attribute = self._attribute(name)
             self._own[name] = attribute.with_value(attribute.stored(value, resource=self.name))
 
     def give(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes whatever their flags, such as credentials after a reconnect. Raises as `set` does."""
+        """Set attributes with any flags, such as credentials after a reconnect. Raises as `set` does."""
         for name, value in attributes.items():
             self._set_own(name, value)
 
@@ -788,7 +788,7 @@ class ResourceManager:
         return None
 
     def _set_own(self, name: str, value: Any) -> Any:
-        """Set an attribute whatever its flags, for the code of types outside of hooks."""
+        """Set an attribute with any flags, for the code of types outside of hooks."""
         attribute = self._attribute(name)
         value = attribute.accepted(value, resource=self.name)
         self._note(attribute, value)  # before it takes effect, since the journal may refuse it

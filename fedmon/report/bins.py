@@ -153,7 +153,7 @@ class Bins:
         ]
 
     def of(self, key: SeriesKey) -> Binned:
-        """Return one series over time; empty where there is none."""
+        """Return one series over time; empty if there is none."""
         stream = self._streams.get((key.node_id, key.stream))
         row = stream.rows.get(key.series) if stream is not None else None
         if stream is None or row is None:

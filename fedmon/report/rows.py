@@ -207,7 +207,7 @@ _EARLIEST_S, _LATEST_S = -62_135_596_800.0, 253_402_300_799.0
 
 
 def schema(layout: Layout, *, is_tidy: bool) -> pa.Schema:
-    """Return the columns of a table; values are floating point numbers, whatever was recorded."""
+    """Return the columns of a table; values are floating point numbers, for any recorded type."""
     fields = [("host", pa.string()), ("time", TIME), *((label, pa.string()) for label in layout.labels)]
     if is_tidy:
         fields += [(name, pa.string()) for name in ("stream", "metric", "labels", "unit", "kind")]
@@ -277,7 +277,7 @@ def _heads(layout: Layout, span: Span, t: Floats) -> list[pa.Array]:
 
 
 def _outside(times: Sequence[tuple[float, float]], t: Floats) -> NDArray[np.intp]:
-    """Return 0 for each time that lies in one of these, and 1 for all others."""
+    """Return 0 for each time within one of these, and 1 for all others."""
     found = np.ones(len(t), dtype=np.intp)
     for low, high in times:
         found[(t >= low) & (t <= high)] = 0
@@ -494,7 +494,7 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Serve on stdin and stdout; whatever else is printed goes to stderr."""
+    """Serve on stdin and stdout; all other prints go to stderr."""
     # Ctrl-C reaches all processes of a terminal; the one that asked decides what becomes of this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     target = os.fdopen(os.dup(1), "wb", buffering=0)

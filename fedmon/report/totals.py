@@ -71,7 +71,7 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[tuple[float, float], ...] = ()
 
     def quantile(self, share: float) -> float | None:
-        """Return the value below which it lay for so much of the time; None where that is not known."""
+        """Return the value below which it was for this share of the time; None if unknown."""
         before = 0.0
         for value, held in self.levels:
             before += held

@@ -307,7 +307,7 @@ class Requests(metaclass=OnePerProcess):
             before.remove()
 
     def _begin(self) -> None:
-        """Listen anew: the connection was started."""
+        """Listen again: the connection was started."""
         self._logs = self._federation.logs(level="DEBUG")
         if self._callback is not None:
             self.add_monitor_callback(self._callback)

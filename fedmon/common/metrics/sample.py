@@ -30,7 +30,7 @@ class Sample(Instant, frozen=True, kw_only=True):
 
 
 def rate(earlier: float | None, later: float | None, elapsed_s: float) -> float | None:
-    """Return the growth a second between two readings of a counter that lie ``elapsed_s`` monotonic seconds apart.
+    """Return the growth a second between two readings of a counter, ``elapsed_s`` monotonic seconds apart.
 
     None when a reading is missing, when no time passed, and when the counter went back, which means that it was
     restarted and that its count in between is unknown.

@@ -144,7 +144,7 @@ class Recording:
 
     @property
     def aside(self) -> Path | None:
-        """Where the damaged file lies that was found in place of this one; None when there was none."""
+        """Path of the damaged file that this one replaced; None without one."""
         return self._file.aside
 
     # --- writing -----------------------------------------------------------------------------------------------------

@@ -266,7 +266,7 @@ class RecordingFile:
 
 @dataclasses.dataclass(kw_only=True)
 class Stream:
-    """One stream of one boot of one node, as it lies in the file.
+    """One stream of one boot of one node, as stored in the file.
 
     Samples below ``floor_seq`` were dropped and do not come back. ``oldest_mono`` and ``newest_mono`` are the
     monotonic times of the last sample of the oldest and of the newest row; ``kept`` is the age clock when the newest
@@ -436,7 +436,7 @@ def _is_sound(batch: Batch) -> bool:
 
 
 class AgeClock:
-    """Seconds in the life of a recording: they pass as the monotonic clock does, whatever the wall clock is set to.
+    """Seconds in the life of a recording: they pass as the monotonic clock does, at any setting of the wall clock.
 
     Between two processes only the wall clock can tell the time that passed; when it went back, nothing did.
     """

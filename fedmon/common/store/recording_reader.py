@@ -1,4 +1,4 @@
-"""Reading a recording, a few rows at a time: as batches, or as the rows that lie in the file."""
+"""Reading a recording, a few rows at a time: as batches, or as the rows of the file."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class RecordingRows:
         return [Reach._make(row) for row in found if _is_time(row[2]) and _is_time(row[3])]
 
     def series(self, key: Key) -> dict[str, None]:
-        """Return the series that there are, in the order in which they came; a damaged row has none."""
+        """Return the series, in the order in which they came; a damaged row has none."""
         found: dict[str, None] = {}
         position, source = -1, self._source(key)
         seen: set[tuple[str, ...]] = set()

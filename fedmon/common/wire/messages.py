@@ -191,7 +191,7 @@ class TrainingPlanStatusReply(Reply, frozen=True, kw_only=True, tag="training-pl
 
 
 class Error(Reply, frozen=True, kw_only=True, tag="error"):
-    """The node did not do it, and why; id, session and sequence are empty or 0 where they could not be read."""
+    """The node did not do it, and why; id, session and sequence are empty or 0 if they could not be read."""
 
     id: str = ""
     session: str = ""

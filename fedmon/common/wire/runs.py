@@ -29,7 +29,7 @@ Level = Literal["bubblewrap", "landlock", "limits"]
 
 
 class JobState(enum.Enum):
-    """Where a job stands: the first two are of one that goes on, every other is how it ended."""
+    """State of a job: the first two are of a running job, the others are its end."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -56,7 +56,7 @@ class JobState(enum.Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether it goes on no more."""
+        """Whether it is over."""
         return self not in (JobState.STARTING, JobState.RUNNING)
 
 
@@ -119,7 +119,7 @@ class Scalar(msgspec.Struct, frozen=True, kw_only=True):
 class JobScalar(Scalar, frozen=True, kw_only=True):
     """One ``context.report`` of a job, as it is sent while the job runs.
 
-    ``seq`` is its number in the stream of its researcher, null where the node records nothing; ``mono`` is monotonic
+    ``seq`` is its number in the stream of its researcher, null if the node records nothing; ``mono`` is monotonic
     time in seconds. ``dropped`` counts the values that came too fast until then. ``group`` is the training of the run.
     """
 
@@ -219,7 +219,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's description of one job.
 
     ``sandbox`` is the level in force, null as long as it is not known. ``scalars`` is how many there were so far.
-    ``exit_code`` is negative for a signal, null where no process of the plan ended by itself. ``group`` is the training
+    ``exit_code`` is negative for a signal, null if no process of the plan ended by itself. ``group`` is the training
     that the run is a round of.
     """
 
@@ -332,7 +332,7 @@ class JobsReply(Reply, frozen=True, kw_only=True, tag="job-status"):
 
 
 class JobOutcome(Message, frozen=True, kw_only=True, tag="job-outcome"):
-    """A job is over; stays in the outbox until acknowledged. ``result`` is there when it succeeded."""
+    """A job is over; stays in the outbox until acknowledged. ``result`` is present if it succeeded."""
 
     node_id: Id
     researcher_id: Id

@@ -14,7 +14,7 @@ class SampleBatch(Message, frozen=True, kw_only=True, tag="sample"):
     """Samples ``seq`` to ``seq + len(t) - 1`` of one stream, as columns.
 
     ``t`` is Unix time and ``mono`` monotonic time, both in seconds; ``m`` maps a series such as
-    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample, null where a reading was missed.
+    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample, null if a reading was missed.
     ``reasons`` says why a null is one; a null of a series that has no reason was not due, because the series is read
     less often than others, or was not there.
     """
@@ -89,7 +89,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplesReply(Reply, frozen=True, kw_only=True, tag="samples"):
-    """One page of samples that were asked for again, in order, as far as the owner lets them leave.
+    """One page of samples that were asked for again, in order, if the owner lets them leave.
 
     ``next_seq`` is the start of the next page, null when this one is the last. Requested samples below it that are not
     here is gone for good. ``oldest_seq`` and ``last_seq`` bound the samples kept now, null when nothing of this boot.

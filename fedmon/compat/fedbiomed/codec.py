@@ -24,7 +24,7 @@ from fedmon.common.wire.fedbiomed4 import (
 from fedmon.common.wire.messages import ErrorCode
 
 MAX_MESSAGE_BYTES = 990_000
-"""This wire has no pages: a list comes whole, however long."""
+"""This wire has no pages: a list of any length comes whole."""
 
 REQUEST_COMMANDS = frozenset(kind.__struct_config__.tag for kind in typing.get_args(ServedRequest))
 NOT_RUN_HERE = ("train", "secagg", "secagg-delete")
@@ -87,14 +87,14 @@ def decode_log(payload: bytes) -> tuple[Log, LogText]:
         text = msgspec.json.decode(log.msg, type=LogText)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
         raise InvalidMessageError(
-            f"the text of a log record is not as agreed: {' '.join(str(error).split())[:300]}"
+            f"the text of a log record is malformed: {' '.join(str(error).split())[:300]}"
         ) from None
     checked_party(log.node_id, what="node id")
     return log, text
 
 
 def sender(payload: bytes) -> str | None:
-    """Return who sent a request that cannot be served, as far as it says so."""
+    """Return the sender of a request that cannot be served, if it names one."""
     try:
         researcher_id = decode_document(payload).get("researcher_id")
     except InvalidMessageError:
@@ -103,7 +103,7 @@ def sender(payload: bytes) -> str | None:
 
 
 def answering_node(payload: bytes, *, researcher_id: str) -> str | None:
-    """Return which node sent this researcher a reply that cannot be read, as far as it says so."""
+    """Return the node that sent this researcher an unreadable reply, if it names one."""
     try:
         document = decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
         if document.get("researcher_id") != researcher_id:

@@ -79,7 +79,7 @@ class Tick(NamedTuple):
 
 
 class Ticks:
-    """The node's sampler for an event loop that it never waits for; made anew for each start, on that loop.
+    """The node's sampler for an event loop that it never waits for; made for each start, on that loop.
 
     ``publish(stream, sample)`` gets every sample, on the sampler's thread. `prime` comes first, because shares of CPU
     time need two readings. `sampler.start` and awaiting `next` follow; ``sampler.stop`` and `end` come last.

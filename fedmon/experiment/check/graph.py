@@ -197,7 +197,7 @@ class Dependencies:
         return conditions, own
 
     def _coming(self, guid: int, wanted: ResourceState) -> Step | None:
-        """Return the step that brings a resource to a state; None if it is there, or nothing known brings it there."""
+        """Return the step that leads to a resource's state; None if it has reached it, or no known step does."""
         other = self._resources.get(guid)
         if other is None or other.state >= wanted or wanted > ResourceState.STOPPED or not self._is_coming(other):
             return None

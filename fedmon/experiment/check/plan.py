@@ -146,7 +146,7 @@ def _has(action: ResourceAction, resource: Resource) -> bool:
 
 
 class _Found(NamedTuple):
-    """A problem, apart from the resource that has it; ``text`` goes on after that resource."""
+    """A problem, apart from the resource that has it; ``text`` continues after that resource."""
 
     kind: ProblemKind
     text: str
@@ -172,7 +172,7 @@ class _Checks:
         yield from self._of_waits(resources, self._of_condition)
 
     def hopeless(self, resources: Iterable[Resource]) -> Iterator[Problem]:
-        """Return the problems with which the deployment of resources must fail, as far as that is cheap to tell."""
+        """Return the problems with which the deployment of resources must fail, if that is cheap to tell."""
         for resource in resources:
             found = self._missing_parts(resource)
             yield from self._of(resource, (each for each in found if each.severity == "error"))

@@ -1,4 +1,4 @@
-"""`fedmon experiment run`, `show`, `watch` and `reconnect`: a run while it goes on, and as it was left."""
+"""`fedmon experiment run`, `show`, `watch` and `reconnect`: live runs and finished ones."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A whole experiment; None where the document is silent."""
+    """A whole experiment; None if the document is silent."""
 
     exp_id: str = msgspec.field(name="id")
     run_id: str | None = None

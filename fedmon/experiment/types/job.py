@@ -250,7 +250,7 @@ class Job(LinkedResource):
         self._subscriptions.append(handle.on_over(lambda: self.later(work), without=sorted(self._lost)))
 
     def look(self) -> None:
-        """Wait no longer for nodes that failed; the job goes on where there are others."""
+        """Wait no longer for nodes that failed; the job continues where there are others."""
         failed = {node.get("nodeId") for node in self._nodes_around() if node.state is ResourceState.FAILED}
         lost = self._lost | failed.intersection(self.ran_on)
         if self.handle is not None and lost != self._lost:

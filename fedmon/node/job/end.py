@@ -230,7 +230,7 @@ class StopFile:
             return
 
     def check(self) -> str | None:
-        """Return why to stop, None to go on."""
+        """Return why to stop, None to continue."""
         if not self._is_made:
             return None
         try:

@@ -49,7 +49,7 @@ _SHOWN_BYTES = 16_384
 _SHOWN_LINES = 20
 _POLICY_VARIABLE = "FEDMON_POLICY_"
 _SET_ASIDE = "*.sqlite.damaged-*Z"
-"""Registers and recordings that were found damaged; they lie there until the owner has looked at them."""
+"""Registers and recordings that were found damaged; they stay until the owner has inspected them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -158,14 +158,14 @@ class PerfSession:
         self.idle = False
         """Whether there is nothing to count until ``attach_again``."""
         self.planned = threading.Event()
-        """Set when the plan is there."""
+        """Set when the plan is ready."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def attach_again(self) -> None:
-        """Look at the target again: end perf and start it anew."""
+        """Look at the target again: end perf and start it again."""
         if not self._stopping:
             self.attaching = True
             os.eventfd_write(self._wake, 1)

@@ -107,7 +107,7 @@ def _read(path: Path, file: TextIO, delimiter: str) -> DatasetShape:
 
 
 def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[list[str]]]:
-    """Yield rows in lists of about as many cells whatever the width; blank lines do not count."""
+    """Yield rows in lists of about the same number of cells; blank lines do not count."""
     size = max(1, _CHUNK_CELLS // width)
     chunk: list[list[str]] = []
     for row in reader:

@@ -127,7 +127,7 @@ class DatasetRegister:
         return self._keep(record, measured, is_moved=True)
 
     def edit(self, reference: str, changes: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
-        """Change the given fields and check them all again; a changed path or type is read anew.
+        """Change the given fields and check them all again; a changed path or type is read again.
 
         Raises NotFoundError, and as `add`; nothing is changed then.
         """

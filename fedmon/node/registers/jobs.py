@@ -27,7 +27,7 @@ ENDED_KEPT = 64
 """Most jobs that are still listed after their watch ended."""
 
 MARKER = "FEDMON_JOB_ID"
-"""A process with this variable set to the job's id is known as the job's, whatever its parent is."""
+"""A process with this variable set to the job's id counts for the job, under any parent."""
 
 ALL_ENDED = "all of its processes have ended"
 FORGOTTEN = "its owner had it forgotten"

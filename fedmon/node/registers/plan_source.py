@@ -48,7 +48,7 @@ class PlanStore:
         return sha256
 
     def read(self, sha256: str) -> bytes:
-        """Return the bytes with this digest, computed anew. Raises StorageError when they are missing or altered."""
+        """Return the bytes with this digest, computed again. Raises StorageError when they are missing or altered."""
         path = self.folder / sha256
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:

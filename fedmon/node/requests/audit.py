@@ -160,7 +160,7 @@ class Audit:
         return number
 
     def _rotate(self) -> None:
-        """Give the full file a name that sorts by its first line, and go on in a new one."""
+        """Give the full file a name that sorts by its first line, and continue in a new one."""
         os.fsync(self._file)
         if self.path.exists():  # it is not when an earlier attempt came only this far
             with self.path.open("rb") as file:
@@ -333,7 +333,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 def find_end(folder: Path) -> tuple[ChainHead, dict[str, object] | None]:
-    """Learn from the last lines of an audit, and from the note of its last sync, where the chain goes on.
+    """Learn from the last lines of an audit, and from the note of its last sync, where the chain continues.
 
     If it is not the chain that was synced to the disk, the facts of that come too, and the synced line is the end, so
     that every later `verify` finds the break.
@@ -442,7 +442,7 @@ def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None) -> 
 
 
 def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:
-    """Return the flaw of a line; empty when it goes on where the one before ended."""
+    """Return the flaw of a line; empty when it continues where the one before ended."""
     expected = before.n + 1
     if line is None:
         return "not a line of an audit: altered, or cut off"

@@ -37,7 +37,7 @@ class Outbox:
         self._database = database
 
     def add(self, result: Result, *, lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> None:
-        """Keep a result until it is acknowledged or ``lifetime`` has passed; one that is there already stays.
+        """Keep a result until it is acknowledged or ``lifetime`` has passed; an existing one stays.
 
         Inside the transaction of its cause.
         """

@@ -144,9 +144,9 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
 
 
 def deny(policy: PolicySettings, wish: PolicyWish) -> PolicySettings:
-    """Take away from the rules.
+    """Remove from the rules.
 
-    Raises ConflictError when a rule for all stands in the way, because taking one from all cannot be written down.
+    Raises ConflictError if a rule for all exists, because all but one cannot be written down.
     """
     if wish.log_level == NO_LOGS:
         raise InvalidInputError("NONE is not a level of records: deny one of " + ", ".join(LEVELS[:-1]))
@@ -211,7 +211,7 @@ def _with(present: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
 
 
 def _without(present: Sequence[str], removed: Sequence[str], all_are: str) -> tuple[str, ...]:
-    """Take out names. Raises ConflictError if a rule for all is there, and stays."""
+    """Remove names. Raises ConflictError if a rule for all exists, and stays."""
     if removed and EVERYBODY in present and EVERYBODY not in removed:
         raise ConflictError(f"{all_are} ('*'), so none can be left out: first deny '*', then allow the others by name")
     return tuple(name for name in present if name not in removed)

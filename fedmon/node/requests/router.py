@@ -139,7 +139,7 @@ class Router:
         return refusal
 
     def _fetch_bytes(self, request: Request, elsewhere: BytesElsewhereError) -> None:
-        """Have the bytes of a plan fetched; its request is answered once they are there."""
+        """Have the bytes of a plan fetched; its request is answered once they have arrived."""
         key = (request.researcher_id, request.id)
         if key in self._fetching:
             return

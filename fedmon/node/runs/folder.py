@@ -166,7 +166,7 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job ended; ``problem`` is whole, whatever of it may leave. ``result_format`` is None without a result."""
+    """The end of a job; ``problem`` is complete even if parts must stay. ``result_format`` is None without a result."""
 
     state: JobState
     reason: str
@@ -196,7 +196,7 @@ class Known(NamedTuple):
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """Events from one byte of the file on; ``next_offset`` is the byte to go on from."""
+    """Events from one byte of the file on; ``next_offset`` is the byte to continue from."""
 
     events: list[Event]
     next_offset: int

@@ -80,7 +80,7 @@ class Launcher:
                 raise LauncherError(f"cannot hand job {order.job_id} to the launcher: it ended twice")
 
     def stop(self) -> None:
-        """End the launcher for good; the keepers that it started go on."""
+        """End the launcher for good; the keepers that it started continue."""
         with self._lock:
             is_first, self._is_stopped = not self._is_stopped, True
             self._end_process()

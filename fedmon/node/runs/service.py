@@ -281,7 +281,7 @@ class Runs:
         self._status.purge(self._settings.runs.keep_s)
 
     def close(self) -> None:
-        """End the threads beside the worker; jobs go on, and the next daemon finds them. From any thread."""
+        """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""
         self.confinement.stop(1.0)
         self.launcher.stop()
         self._transfers.stop()

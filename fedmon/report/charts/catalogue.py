@@ -1,4 +1,4 @@
-"""Which charts there are, one for each family of the metric table and the exceptions, and in which units."""
+"""The catalogue of charts, one for each family of the metric table and the exceptions, with units."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _FIXED = {
     Quantity.RATE: ("per second", 1.0),
 }
 _TIMES = (("d", 172_800.0, 86_400.0), ("h", 7200.0, 3600.0), ("min", 120.0, 60.0), ("s", 1.0, 1.0))
-"""Units of time, from how many seconds on they are used, and how many they have."""
+"""Units of time, with the smallest seconds for their use, and their size."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,9 +140,9 @@ class Join(enum.Enum):
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a chart, for any nodes and devices.
 
-    ``lines`` maps metrics to their labels; ``limits`` are metrics drawn as a limit of them. ``each`` is a label
-    of whose values each gets its own chart. ``is_stack`` says that the lines are parts of one whole. Values of events
-    come when they come, so that nothing is missing between two.
+    ``lines`` maps metrics to their labels; ``limits`` are metrics drawn as a limit of them. ``each`` is a label; each
+    of its values gets a separate chart. ``is_stack`` says that the lines are parts of one whole. Values of events come
+    at any time, so that nothing is missing between two.
     """
 
     name: str
@@ -193,7 +193,7 @@ _WORDS = {
     "nvlink": "NVLink", "mig": "instances", "bar1": "BAR1", "sm": "multiprocessors", "rss": "resident", "l2": "level 2",
     "l3": "level 3", "flops": "floating point operations", "context": "context", "major": "with reading a disk",
 }  # fmt: skip
-"""Words of metrics as people say them."""
+"""Common words for parts of metric names."""
 _AVERAGED = (Quantity.SHARE, Quantity.HERTZ, Quantity.SECONDS, Quantity.NUMBER)
 _GROUPS = {
     Scope.JOB: Group.JOB, Scope.USER: Group.USER, Scope.GPU: Group.GPU, Scope.RAPL: Group.ENERGY,
@@ -315,17 +315,17 @@ FIRST_OF_NODES = ("cpu_time", "cpu_load", "memory", "disk_traffic", "network_tra
                   "context_switches", "disk_busy")  # fmt: skip
 """Figures that are shown first, in this order."""
 ONE_LINE_A_NODE = frozenset({"cpu_load", "gpu_load", "job_memory"})
-"""Of these not all nodes together are shown first, but each."""
+"""Figures that are first shown per node, not combined."""
 
 
 def is_shown(series: str) -> bool:
-    """Tell whether charts need a series: every one that is not deliberately left out."""
+    """Tell whether charts need a series: each that is not deliberately left out."""
     name = metric_name(series)
     return name not in NOT_SHOWN or name in (SCENARIO_FINISHED, STEP, ROWS, *COSTS)
 
 
 def figures(metrics: Iterable[str]) -> list[Figure]:
-    """Return the figures of metrics, those that others' collectors wrote included, in the order of reading."""
+    """Return the figures of metrics, including those of plug-ins, in the order of reading."""
     chosen = set(metrics) - set(NOT_SHOWN)
     found = [figure for figure in (*EXCEPTIONS, *_families()) if chosen & figure.lines.keys()]
     for name in sorted(chosen - METRICS.keys()):

@@ -151,7 +151,7 @@ def _value_axis(axes: Any, chart: Chart, factor: float) -> None:
 
 
 def _time_axis(axes: Any, charts: Charts) -> None:
-    """Show seconds since the begin, or the time of day in UTC where it took longer."""
+    """Show seconds since the begin, or the time of day in UTC if it took longer."""
     import matplotlib.dates
     from matplotlib.ticker import FuncFormatter
 

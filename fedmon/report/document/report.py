@@ -121,7 +121,7 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
 
 
 def missing(case: Case) -> list[tuple[float, float, str]]:
-    """Return when samples of each node are missing, in Unix time, with the reason as far as it is known."""
+    """Return when samples of each node are missing, in Unix time, with the reason if known."""
     found = []
     for node in case.nodes:
         stream = main_stream(case, node)

@@ -315,7 +315,7 @@ def summary(case: Case, findings: Sequence[Finding], *, width: int = 80) -> str:
 
 
 def bars(findings: Sequence[Finding]) -> Bars:
-    """Return a bar for each share of something that the job had, as far as it is known: used of asked for."""
+    """Return a bar for each known share of the job's resources: used of requested."""
     rows = [
         (_BARS[one.name], ratio, f"{ratio * 100:.1f} %{_used(one)}")
         for one in findings
@@ -325,7 +325,7 @@ def bars(findings: Sequence[Finding]) -> Bars:
 
 
 def _used(finding: Finding) -> str:
-    """Return how much of how much, where both are known."""
+    """Return a part and its whole as text, if both are known."""
     for used, asked, say in (
         ("cpus_busy", "cpus", number),
         ("peak_bytes", "limit_bytes", size),

@@ -133,7 +133,7 @@ class ColumnSpool(Generic[K]):
             self._write()
 
     def read(self, key: K, dtype: type[T]) -> Iterator[NDArray[T]]:
-        """Return the numbers of one column, piece by piece; none for a key that there is not."""
+        """Return the numbers of one column, piece by piece; none for an unknown key."""
         self._write()
         for offset, size in self._places.get(key, ()):
             self._file.seek(offset)

@@ -223,7 +223,7 @@ def _append(to: h5py.Dataset, values: Values) -> None:
 
 
 class _Floats:
-    """Numbers, NaN where there is none."""
+    """Numbers, NaN if there is none."""
 
     def __init__(self, group: h5py.Group, name: str) -> None:
         self._group, self._set = group, _numbers(group, _usable(name), "<f8")

@@ -28,7 +28,7 @@ _TIDY = frozenset({"metric", "labels", "value"})
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
 _PER_SECOND = "_per_second"
 _VIEW = b"fedmon.view"
-"""The key of a schema's metadata where columns have names in words, whatever these look like."""
+"""The key of a schema's metadata with the names of columns as words, in any form."""
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,13 +22,13 @@ _METHODS = {
 
 
 def job_joules(node: Node) -> float | None:
-    """Return a job's share of the energy of a node; None where it is not known."""
+    """Return a job's share of the energy of a node; None if it is not known."""
     total = node.one(JOB_JOULES)
     return None if total is None or not total.last else _of_job(node, total)
 
 
 def _of_job(node: Node, total: SeriesTotal) -> float | None:
-    """Return how much of a counter belongs to the job; None where one reading within the job does not tell."""
+    """Return the growth of a counter during the job; None if one reading within the job is too few."""
     if not node.has_begin:
         return total.increase
     # The counter begins with the job, so what it shows at its first reading is the job's too.

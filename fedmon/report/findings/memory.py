@@ -26,7 +26,7 @@ class MemoryUse(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The share of the limit at the peak; 0 where there is no limit."""
+        """The share of the limit at the peak; 0 if there is no limit."""
         return self.peak / self.limit if self.limit else 0.0
 
 

@@ -24,7 +24,7 @@ def network_bytes(node: Node) -> tuple[float, float] | None:
 
 
 def fabric_bytes(node: Node) -> tuple[float, float] | None:
-    """Return the bytes that the InfiniBand ports of a machine received and sent; None where it has none."""
+    """Return the bytes that the InfiniBand ports of a machine received and sent; None if it has none."""
     received, sent = (summed(total for _, total in node.all(metric)) for metric in FABRIC)
     return None if received is None or sent is None else (received, sent)
 

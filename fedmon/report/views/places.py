@@ -60,7 +60,7 @@ def _whole(parts: list[Block]) -> Block:
 
 
 def _spread(block: Block | None, mono: Floats) -> dict[str, Floats]:
-    """Return the columns of a block at some moments, NaN where it has none."""
+    """Return the columns of a block at some moments, NaN if it has none."""
     found: dict[str, Floats] = {}
     if block is not None:
         at = np.searchsorted(mono, block.mono)

@@ -32,7 +32,7 @@ class Quantity(Protocol):
     """A number that another tool reports."""
 
     def uses(self, place: Place) -> Uses | None:
-        """Return which series it needs of those that a place has; None where it cannot be told."""
+        """Return which series it needs of those that a place has; None if it cannot be told."""
         ...
 
     def reader(self, place: Place) -> Reader:

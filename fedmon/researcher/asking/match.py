@@ -20,7 +20,7 @@ from fedmon.common.wire.messages import Error, ErrorCode
 
 REMEMBERED_REQUESTS = 1_000
 SCRIPTS_NUMBERS = 2**32
-"""How many numbers scripts may draw; those of `Federation` lie above them."""
+"""Numbers that scripts may draw; those of `Federation` are above them."""
 CLOSED = "the federation was closed while this call waited"
 RESTART_S = 2.0
 """A node that went offline is still waited for this long: it may be restarting."""
@@ -215,7 +215,7 @@ class PendingRequest:
             return answers
 
     def to_ask_at_once(self) -> tuple[set[NodeId], bool]:
-        """Return, and forget, the nodes that came up meanwhile, and whether all are to be asked anew."""
+        """Return, and forget, the nodes that came up meanwhile, and whether all are to be asked again."""
         with self.changed:
             urged, again = self._urged - self._answered, self._all_again
             self._urged, self._all_again = set(), False

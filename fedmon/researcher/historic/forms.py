@@ -177,7 +177,7 @@ def _asctime(moment: datetime) -> str:
 
 
 def parent_of(topic: str) -> str:
-    """Return the historic topic that a topic is, or lies below. Raises InvalidMessageError for any other."""
+    """Return the historic topic that a topic equals or is below. Raises InvalidMessageError for any other."""
     parent = "/".join(topic.split("/")[:2])
     if parent not in PARENTS:
         raise InvalidMessageError(f"topic {topic[:200]!r} is neither one of {', '.join(PARENTS)} nor below one")

@@ -150,7 +150,7 @@ class RunHandle:
         return self._wait_for(lambda: self.is_over, timeout_s)
 
     def wait_for_end(self, *, nodes: Sequence[str], timeout_s: float) -> bool:
-        """Wait until it is over on these nodes, whatever of it is still to come; return whether it is."""
+        """Wait until it is over on these nodes, even if reports are still to come; return whether it is."""
 
         def ended() -> bool:
             views = self._ledger.views()

@@ -91,7 +91,7 @@ def start_run(
 
 
 def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:
-    """Return the nodes that are there, or those of them that have the wanted dataset."""
+    """Return the online nodes, or those of them that have the wanted dataset."""
     asker.wait_settled()
     left_s = max(0.5, deadline.left_s())
     outcomes: Outcomes[Any] | None = None

@@ -582,7 +582,7 @@ class Resend:
         self.due_at: float | None = None
 
     def link(self, *, up: bool) -> None:
-        """Note that the connection came up or was lost: open requests are repeated once it is there."""
+        """Note that the connection came up or was lost: open requests are repeated once it is up."""
         self._linked = up
         self._pauses.clear()
         for node_id in list(self._open):
@@ -596,7 +596,7 @@ class Resend:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def look(self, followers: Sequence[StreamFollower], now: float) -> None:
-        """Ask for missing samples, as far as the bounds allow."""
+        """Ask for missing samples, within the bounds."""
         self._followers = followers
         if not followers:
             for node_id in list(self._open):

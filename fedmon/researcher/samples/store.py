@@ -1,4 +1,4 @@
-"""A metrics store such as VictoriaMetrics, fed from a recording, which is the buffer while the store is away."""
+"""Feed of a metrics store such as VictoriaMetrics from a recording, which buffers while the store is away."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVERY_S = 1.0
 BODY_BYTES = 4 * 1024 * 1024
 """One request carries about this much; a store takes it in some 50 ms."""
 LOOK_EVERY_S = 15.0
-"""How often the whole recording is looked at, and presence, losses and positions are told: a query looks back 5 min."""
+"""Seconds between looks at the whole recording and reports of presence and losses: a query looks back 5 min."""
 MOST_HEADS = 100_000
 MOST_ANSWER_BYTES = 65_536
 LAST_T = 253_402_300_800.0
@@ -53,8 +53,8 @@ class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since the push began.
 
     ``sent`` and ``values`` are samples and values that the store took, repeated ones too. ``waiting`` samples are not
-    taken yet, ``dropped`` ones fell to the recording's size bound before. ``left_out`` values have a name or time that
-    no store takes. ``error`` is the present one.
+    taken yet; the recording's size bound dropped ``dropped`` ones before. ``left_out`` values have a name or time that
+    no store takes. ``error`` is the current one.
     """
 
     sent: int
@@ -68,9 +68,9 @@ class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
 class StorePush:
     """Sends the samples of a recording, and later ones, to a store until `stop`. Safe from any thread.
 
-    After a lost connection or a restart it sends the samples of the last 30 s before again, since a store that is
-    killed forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
-    positions. ``url`` is that of `import_url`. ``is_online`` maps each known node to whether it is online. ``newest``
+    After a lost connection or a restart it sends the samples of the last 30 s before again, since a killed store
+    forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
+    positions. ``url`` is from `import_url`. ``is_online`` maps each known node to whether it is online. ``newest``
     returns boot and last number by node and stream of the samples just stored; without it, each turn looks at the whole
     recording. Raises SettingsError for a token that cannot be read or sent.
     """
@@ -118,7 +118,7 @@ class StorePush:
         )
 
     def stop(self) -> bool:
-        """Send the rest of the recording, and end; tells whether the store took everything within 10 s."""
+        """Send the rest of the recording, and stop; returns whether the store took everything within 10 s."""
         self._stopping.set()
         self._thread.join(STOP_WITHIN_S)
         return not self._thread.is_alive() and not self._waiting and not self._error
@@ -175,7 +175,7 @@ class StorePush:
             self._look_at = time.monotonic() + LOOK_EVERY_S
 
     def _opened(self) -> Recording:
-        """Return the recording, opened anew if another file lies there now."""
+        """Return the recording, opened again if another file replaced it."""
         inode = self._path.stat().st_ino
         if self._recording is None or inode != self._inode:
             self._close()
@@ -389,7 +389,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Positions(msgspec.Struct, frozen=True, kw_only=True):
-    """The file beside a recording; another URL begins anew."""
+    """The file of positions beside a recording; another URL begins again."""
 
     url: str
     sent: list[tuple[str, str, int, int]]

@@ -138,5 +138,5 @@ class Dialect:
         return ()
 
     def samples_of(self, _scalar: AddScalar) -> SampleBatch | None:
-        """Return scalars as samples for watchers of metrics; None where they are not shown among those."""
+        """Return scalars as samples for watchers of metrics; None if they are not shown among those."""
         return None

@@ -332,7 +332,7 @@ class Session:
                 self._heard(NodeId(message.node_id), revives=True)
 
     def _link(self, *, up: bool) -> None:
-        """Find out anew which nodes are there, or note that none can be asked."""
+        """Discover the online nodes again, or note that none can be asked."""
         if up:
             self.roster.settling.begin(time.monotonic())
             self.roster.reconnected(Moment.now())

@@ -32,7 +32,7 @@ ROWS: list[Metric] = [
     *metrics(
         "nvmlDeviceGetMemoryInfo",
         {
-            "gpu_memory_total_bytes": "Device memory that the GPU has; absent where it shares that of the machine.",
+            "gpu_memory_total_bytes": "Device memory that the GPU has; absent if it shares that of the machine.",
             "gpu_memory_used_bytes": "Device memory that programs use; before driver 510 including the driver's share.",
             "gpu_memory_free_bytes": "Device memory that nothing uses.",
             "gpu_memory_reserved_bytes": "Device memory that driver and firmware keep for themselves.",
@@ -125,8 +125,8 @@ ROWS: list[Metric] = [
     *metrics(
         "nvmlDeviceGetRemappedRows",
         {
-            "gpu_row_remap_pending": "1 where a row is to be replaced at the next reset, else 0.",
-            "gpu_row_remap_failed": "1 where a row could not be replaced, else 0.",
+            "gpu_row_remap_pending": "1 if a row is to be replaced at the next reset, else 0.",
+            "gpu_row_remap_failed": "1 if a row could not be replaced, else 0.",
         },
         labels=_GPU,
         unit=Unit.NONE,

@@ -203,7 +203,7 @@ ROWS: list[Metric] = [
     *metrics(
         _PROGRAM,
         {
-            "user_value": "A value that a program reports of itself, such as an accuracy or a loss; null where it was"
+            "user_value": "A value that a program reports of itself, such as an accuracy or a loss; null if it was"
             " not finite. `job` is there when the program named one, `group` in runs of a training.",
             "user_step": "The program's own count, such as the epoch or iteration, at which the value of this name was"
             " reported; absent when it gave none.",

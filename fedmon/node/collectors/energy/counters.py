@@ -15,9 +15,9 @@ from fedmon.node.collectors.files import read_number
 SHORTEST_WRAP_S = 60.0
 """No counter wraps faster than this. Source: Intel SDM volume 3B, "RAPL Interfaces": around 60 s at high power."""
 IMPOSSIBLE_WATTS = 10_000.0
-"""A zone of one processor that seems to draw more did not count: its counter was set anew."""
+"""A zone of one processor that seems to draw more did not count: its counter was reset."""
 LONGEST_GAP_S = 600.0
-"""The energy between two readings of a power that lie further apart is unknown."""
+"""The energy between two readings of a power further apart is unknown."""
 LOOK_AGAIN_S = 60.0
 """The interval between searches for zones and sensors, in seconds; at once after one vanished."""
 
