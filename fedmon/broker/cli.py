@@ -263,7 +263,7 @@ def _given_password(password_file: pathlib.Path | None, *, ask: bool) -> str | N
 
 def _refuse_existing(save: pathlib.Path | None) -> None:
     if save is not None and save.exists():
-        raise SettingsError(f"{save} is there already; choose a new file for --save")
+        raise SettingsError(f"{save} exists already; choose a new file for --save")
 
 
 def _save_secret(save: pathlib.Path | None, secret: str) -> None:
@@ -411,7 +411,7 @@ OpenUploads = Annotated[
     bool, typer.Option("--open-uploads", help="Let every process of this machine upload; loopback only.")
 ]
 PublicUrl = Annotated[
-    str | None, typer.Option(help="Address that goes into the URLs of files; default: where it listens.")
+    str | None, typer.Option(help="Address in the URLs of files (default: where it listens).")
 ]
 
 

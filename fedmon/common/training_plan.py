@@ -103,7 +103,7 @@ def class_source(kind: type) -> str:
         # A notebook's module has no file, but each cell is kept as lines under a name that its functions know.
         found = next(_in_texts(kind, _cells(kind)), "")
     if not found:
-        raise LookupError("it was typed where Python keeps no source")
+        raise LookupError("Python keeps no source of typed code")
     return found if found.endswith("\n") else found + "\n"
 
 

@@ -132,7 +132,7 @@ def _keep(
     document["connect"] = {"python": python, "mosquitto_sub": shell, "owners": owners}
     if json:
         print(json_text.dumps(document, indent=2), flush=True)
-    screen.note("it goes on running until Ctrl-C; connect with")
+    screen.note("it runs until Ctrl-C; connect with")
     print_to = sys.stderr if json else sys.stdout
     print(python, file=print_to)
     print(shell, file=print_to)

@@ -313,7 +313,7 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
         broker = settings.broker if broker_url is None else broker_from_url(broker_url)
         broker.password()
     except FedmonError as error:
-        yield failed("settings", str(error), "mend the file or variable that is named")
+        yield failed("settings", str(error), "correct the named file or variable")
         return
     yield ok("settings", f"researcher {settings.id}, broker {broker.url}, folder {settings.folder}")
     network = list(reach(broker))
@@ -411,7 +411,7 @@ def check_node(path: Path) -> Iterator[Check]:
         settings = sources.load_node(folder.path, os.environ)
         settings.broker.password()
     except FedmonError as error:
-        yield failed("settings", str(error), "mend the file or variable that is named")
+        yield failed("settings", str(error), "correct the named file or variable")
         return
     yield ok("settings", f"node {settings.id}, broker {settings.broker.url}, folder {folder.path}")
     yield from reach(settings.broker)
@@ -435,5 +435,5 @@ def check_node(path: Path) -> Iterator[Check]:
         yield failed(
             "connection",
             f"not connected: {live.get('last_error') or 'no reason known'}",
-            "check user name, password file and certificates in node.toml; the node goes on trying",
+            "check user name, password file and certificates in node.toml; the node keeps trying",
         )

@@ -567,7 +567,7 @@ class ExperimentController:
         state = self.engine.state
         if state.is_aborted:
             raise ExperimentAbortedError(
-                f"the experiment was ended by a failure, and nothing more is deployed: {state.level_reason}; "
+                f"a failure ended the experiment, and nothing more is deployed: {state.level_reason}; "
                 f"release it, and make a new ExperimentController"
             )
 
@@ -838,7 +838,7 @@ class ExperimentController:
             notes.append(f"it waits for {own}")
         if own is None and seen.returned and not seen.scheduled:
             hook = f"do_{seen.calling}"
-            notes.append(f"its hook returned without super().{hook}(), which says that it is there")
+            notes.append(f"its hook returned without super().{hook}(), which reports the state")
         if seen.left_alone:
             notes.append("its process ended, and it was not taken up again: its type has no do_reconnect")
         return replace(found, reason="; ".join(notes))

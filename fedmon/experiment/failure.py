@@ -93,7 +93,7 @@ class OptionalFailures(FailureManager):
 
     def eval_failure(self, guid: int) -> None:
         """Log the failure."""
-        logger.warning("%s failed, and the experiment goes on", name_of(self.ec, guid))
+        logger.warning("%s failed, and the experiment continues", name_of(self.ec, guid))
 
 
 class QuorumFailures(FailureManager):
@@ -132,7 +132,7 @@ class QuorumFailures(FailureManager):
             left = sum(_failed(self.ec, each) is None for each in members)
             if left < at_least:
                 self.give_up(
-                    f"{name_of(self.ec, guid)} failed, and {left} of {len(members)} are left, where {at_least} must be"
+                    f"{name_of(self.ec, guid)} failed, and {left} of {len(members)} are left, but {at_least} must be"
                 )
         if not groups:
             super().eval_failure(guid)

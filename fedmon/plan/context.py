@@ -79,7 +79,7 @@ class PlanContext:
                 number = value.item()
             number = float(number) if isinstance(number, int | float) else None
         except OverflowError:
-            raise InvalidInputError(f"report() got an integer as {name} that is beyond every float") from None
+            raise InvalidInputError(f"report() got an integer as {name} that exceeds every float") from None
         except (AttributeError, TypeError, ValueError, RuntimeError):
             number = None
         if number is None:

@@ -141,7 +141,7 @@ class Federation:
             )
         if self._pid != os.getpid():
             raise InvalidInputError(
-                f"this Federation belongs to process {self._pid}, and this is a fork of it: open another one here"
+                f"this Federation belongs to process {self._pid}, and this is a fork of it: open a new one here"
             )
         return self._session
 

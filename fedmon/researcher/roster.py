@@ -128,7 +128,7 @@ class _Entry:
             if self.last_seen is None:
                 reason = "said to be online, but not heard since we connected"
             elif self.is_unconfirmed(now):
-                reason = "not heard of since the connection came back"
+                reason = "not heard of since the reconnect"
             elif self.silent:
                 reason = "did not answer the last request"
             else:

@@ -90,7 +90,7 @@ def _sections(party: Party, path: Path, environ: Mapping[str, str], *, may_be_ab
         if section not in found:
             raise SettingsError(f"{path}: unknown section [{section}]{_instead(section, found)}")
         if not isinstance(values, dict):
-            raise SettingsError(f"{path}: {section} stands outside a section; sections are {', '.join(found)}")
+            raise SettingsError(f"{path}: {section} is outside of a section; sections are {', '.join(found)}")
         for name, value in values.items():
             key = keys.get((section, name)) or next(
                 (k for k in keys.values() if k.section == section and k.is_any_name), None

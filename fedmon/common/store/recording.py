@@ -333,7 +333,7 @@ class Recording:
         except BaseException as error:
             self._streams.forget()
             if isinstance(error, UnicodeEncodeError):
-                raise InvalidInputError(f"{ascii(error.object)[:80]} is no Unicode, so not to be kept") from error
+                raise InvalidInputError(f"{ascii(error.object)[:80]} is not Unicode, and cannot be kept") from error
             raise
 
 

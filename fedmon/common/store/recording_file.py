@@ -551,7 +551,7 @@ def salvage(aside: Path, *, into: RecordingFile) -> None:
             into.run(_AGE, (AGE_S,))  # without it new samples would be older than rescued ones, and go first
             ((rescued,),) = into.rows("SELECT total(last_seq - first_seq + 1) FROM batch")
     except (sqlite3.Error, StorageError) as error:
-        logger.warning("nothing can be read of %s: %s", aside, error)
+        logger.warning("cannot read any part of %s: %s", aside, error)
     else:
         logger.warning("%d samples were taken over from the damaged recording %s", rescued, aside)
 

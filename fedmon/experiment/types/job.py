@@ -100,8 +100,8 @@ class Job(LinkedResource):
     )  # fmt: skip
 
     own_traces = (
-        Trace("stdout", "The plan's standard output, where the owners let that leave."),
-        Trace("stderr", "The plan's standard error, where the owners let that leave."),
+        Trace("stdout", "The plan's standard output, if the owners allow it."),
+        Trace("stderr", "The plan's standard error, if the owners allow it."),
         Trace("result", "The plan's results, as JSON by node; arrays by type, shape and, if few, elements."),
         Trace("scalars", "The plan's reports, a line of JSON each."),
     )
@@ -202,7 +202,7 @@ class Job(LinkedResource):
             return
         if all(part.job is None and part.is_over for part in handle.states().values()):
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in handle.states().items())
-            raise ResourceFailedError(f"no node took it: {said}")
+            raise ResourceFailedError(f"no node accepted it: {said}")
         self.set_started()
         self._follow(handle, Reports())
 

@@ -160,7 +160,7 @@ class TrainingPlanResource(LinkedResource):
             self._is_asked = True
             self._judge()
         for node_id, outcome in outcomes.failed.items():
-            self.warning(f"goes on without node {node_id}, to which it could not be submitted: {outcome.reason}")
+            self.warning(f"continues without node {node_id}, which did not take it: {outcome.reason}")
 
     def _why_not(self, outcomes: Outcomes[ApprovalReply], asked: list[NodeId]) -> str:
         said = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.failed.items())

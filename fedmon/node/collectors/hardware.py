@@ -196,7 +196,7 @@ def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     found["boot_id"] = _read(lambda: read_text(boot_id), "boot_id", reasons)
     found["os"] = None
     if roots.simulated:
-        reasons["os"] = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine does not name its distribution"
+        reasons["os"] = f"{Why.UNSUPPORTED.value}: a simulated tree does not name its distribution"
     else:
         try:
             found["os"] = platform.freedesktop_os_release().get("PRETTY_NAME")

@@ -179,7 +179,7 @@ class OwnerCommands:
         before = load_node(self._folder.path, without_policy).policy
         rules, notes = allow(before, wish) if verb == "allow" else (deny(before, wish), [])
         if verb == "deny" and rules == before:
-            notes = ["no rule says that: nothing changed"]
+            notes = ["no rule matched: nothing changed"]
         text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
         audit.record_durably("policy-change", change=change, by=self._by)
@@ -300,7 +300,7 @@ class OwnerCommands:
         before = plans.last_approved(found.name, other_than=found.sha256)
         if before is None:
             raise NotFoundError(
-                f"no other plan named {visible_text(found.name)!r} was approved here: read the whole of it with "
+                f"no other plan named {visible_text(found.name)!r} was approved here: read all of it with "
                 f"'fedmon node plan show {found.plan_id}'"
             )
         text = diff(

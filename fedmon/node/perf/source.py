@@ -127,7 +127,7 @@ def exit_reason(text: str, status: int, paranoia: str) -> str:
         return f"{Why.UNSUPPORTED.value}: perf says: {said[:160]}"
     if not said:
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"{Why.FAILED.value}: perf {how} and said nothing"
+        return f"{Why.FAILED.value}: perf {how} without a message"
     return f"{Why.FAILED.value}: perf says: {said[:160]}"
 
 

@@ -298,7 +298,7 @@ class Database:
     def _put_copy_in_place(self, damage: str) -> None:
         """Replace the damaged file in one step by its copy, or by an empty register that is behind the whole audit."""
         _remove(self._staged)
-        source = "begun anew: there was no copy"
+        source = "begun again without a copy"
         with storage_errors(self._staged):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(self.copy_path, self._staged)
@@ -307,7 +307,7 @@ class Database:
             try:
                 new = Database(self._staged, restores=False)
             except DamagedFileError:
-                source = "begun anew: its copy was damaged as well"
+                source = "begun again: its copy was damaged as well"
                 _remove(self._staged)
                 set_aside(self.copy_path)
                 new = Database(self._staged, restores=False)

@@ -163,7 +163,7 @@ class DatasetRegister:
         """
         is_there = line["event"] != "dataset-remove"
         if is_there and "record" not in line:
-            raise StorageError("the audit does not hold all of it: add it again")
+            raise StorageError("the audit holds only a part of the dataset: add it again")
         self._replace(line["dataset_id"], msgspec.convert(line["record"], DatasetRecord) if is_there else None)
 
     def all(self) -> list[DatasetRecord]:

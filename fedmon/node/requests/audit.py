@@ -436,7 +436,7 @@ def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None) -> 
     if not count and head is None:
         notes.append(f"{LOG_NAME} not found: nothing was written yet, or all files were removed")
     if head is None and last.n:
-        notes.append(f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told")
+        notes.append(f"{HEAD_NAME} is missing or damaged: lines may have been cut off the end")
     bad = BadLine(file=name, line=number, n=last.n + 1, why=why) if why else None
     return VerifyResult(files=count, lines=last.n, first_bad=bad, notes=tuple(notes))
 
@@ -453,9 +453,9 @@ def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> 
     if line.n < expected:
         return f"number {line.n} comes again or too late"
     if line.prev != before.hash:
-        return "it does not continue the line before it: one of the two was written anew"
+        return "it does not continue the line before it: one of the two was rewritten"
     if head is not None and line.n == head.n and line.hash != head.hash:
-        return "written anew: another line had been synced to the disk under this number"
+        return "rewritten: another line had been synced to the disk under this number"
     return ""
 
 

@@ -58,7 +58,7 @@ def plan() -> None:
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The Python file of the plan.")],
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-D", metavar="PATH", help="A table or folder to run on; else no data.")
+        Path | None, typer.Option("--dataset", "-D", metavar="PATH", help="Table or folder to run on (default: none).")
     ] = None,
     args: Annotated[
         list[str] | None,
@@ -71,7 +71,7 @@ def check(
         Path | None, typer.Option("--python", metavar="PATH", help="The Python to run on, as in [runs] of a node.")
     ] = None,
     sandbox: Annotated[
-        bool, typer.Option("--sandbox/--no-sandbox", help="Run in the sandbox of nodes where this machine has one.")
+        bool, typer.Option("--sandbox/--no-sandbox", help="Run in the sandbox of nodes, if this machine has one.")
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

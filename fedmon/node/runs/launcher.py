@@ -100,7 +100,7 @@ class Launcher:
             socket.send_fds(self._commands, [message], [lock, *given], socket.MSG_NOSIGNAL)
             return self._commands.recv(len(TAKEN)) == TAKEN
         except OSError as error:
-            logger.warning("the launcher of jobs took no order, and is started again: %s", error)
+            logger.warning("the launcher of jobs does not answer, and is restarted: %s", error)
             return False
         finally:
             os.close(lock)

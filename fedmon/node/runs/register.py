@@ -15,7 +15,7 @@ from fedmon.common.wire.runs import JobReport, JobState, Parcel
 from fedmon.node.registers.database import Database, readable, timestamp
 from fedmon.node.runs.folder import JobFolder
 
-WITHDRAWN = "the owner of the node took the approval of this plan back"
+WITHDRAWN = "the owner of the node withdrew the approval of this plan"
 
 logger = logging.getLogger(__name__)
 

@@ -171,7 +171,7 @@ class Runs:
         known = self.record(request.job_id)
         if known is not None:
             if (known.researcher_id, known.content) != (request.researcher_id, content):
-                raise ConflictError(f"job id {request.job_id} stands for another job on this node: make a new one")
+                raise ConflictError(f"job id {request.job_id} belongs to another job on this node: make a new one")
             return self._status.leaving(known)
         admitted = self._admitted(request, running=self.running)
         ground = self.confinement.ground()
@@ -494,7 +494,7 @@ class Runs:
     def _lost(self, active: ActiveJob) -> None:
         killed = active.folder.kill_leftovers()
         if killed:
-            logger.warning("job %s had lost its keeper: %d processes of it were ended", active.job.job_id, len(killed))
+            logger.warning("job %s had lost its keeper: %d of its processes were ended", active.job.job_id, len(killed))
         began = active.job.started is not None or active.folder.had_keeper()
         was_ordered = (active.folder.path / ORDER).exists()
         self._let_go(active)

@@ -199,7 +199,7 @@ def _how(seen: Seen) -> str:
         return f"the plan was ended {_by(code)}, which this node did not send{after}"
     if code:
         return f"the plan ended {_by(code)}{after}"
-    return seen.broken or "the plan ended without a result: run has to return, and must not end the process"
+    return seen.broken or "the plan ended without a result: run must return, and must not end the process"
 
 
 def _by(code: int) -> str:

@@ -127,14 +127,14 @@ def _viewed(source: Source, view: View, job: str | None) -> list[Table]:
 
     tables = VIEWS[view.value](source, job)
     if not tables:
-        raise NotFoundError(f"nothing was measured that {view.value} has a name for")
+        raise NotFoundError(f"{view.value} has no name for any of the metrics")
     return tables
 
 
 def _why_nothing(source: Source, *, selected: bool) -> str:
     if not source.streams:
         return "the recordings hold no sample"
-    what = "nothing that was recorded fits what was selected" if selected else "nothing was recorded"
+    what = "no recorded sample matches the selection" if selected else "nothing was recorded"
     jobs = f"; jobs: {', '.join(source.job_ids)}" if source.job_ids else ""
     return f"{what}; hosts: {', '.join(host.name for host in source.hosts)}{jobs}"
 

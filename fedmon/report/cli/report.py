@@ -103,5 +103,5 @@ def _refuse(path: Path | None, paths: list[Path]) -> None:
     if path is None:
         return
     if path.is_dir():
-        raise InvalidInputError(f"{path} is a folder: name the file in it that shall be written")
+        raise InvalidInputError(f"{path} is a folder: name a file in it")
     refuse_recording(path, paths)

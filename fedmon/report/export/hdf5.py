@@ -76,7 +76,7 @@ def _opened(new: Path, path: Path, *, is_new: bool) -> Iterator[tuple[h5py.File,
             file = h5py.File(raw, "w" if is_new else "r+")
         except OSError as error:
             raw.check()
-            raise StorageError(f"cannot append to {path}: it is no HDF5 file that can be written: {error}") from error
+            raise StorageError(f"cannot append to {path}: not a writable HDF5 file: {error}") from error
         with file:
             yield file, raw
         raw.check()

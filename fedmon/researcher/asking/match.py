@@ -24,7 +24,7 @@ SCRIPTS_NUMBERS = 2**32
 CLOSED = "the federation was closed while this call waited"
 RESTART_S = 2.0
 """A node that went offline is still waited for this long: it may be restarting."""
-UNREADABLE = "a reply came but could not be read"
+UNREADABLE = "its reply could not be read"
 
 READS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.TrainingPlanStatus)
 """Requests that change nothing: asking again costs no more than time."""

@@ -299,7 +299,7 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Answers) -> Outcome[R
         reason = f"it speaks the wire {OTHER_WIRE!r} and we do not; set `wire` alike on both sides"
     elif only_tells(node_id, node.capabilities):
         what = "batch job" if node_id.startswith(JOB_PREFIX) else "reporter"
-        reason = f"it is a {what}: it tells what it measures, and answers ping and monitor alone"
+        reason = f"it is a {what}: it publishes metrics, and answers only ping and monitor"
     return Outcome(node_id=node_id, status=status, reason=reason)
 
 

@@ -21,9 +21,9 @@ def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
         try:
             found = json.loads(document)
         except ValueError as error:
-            raise InvalidInputError(f"--args is no JSON: {error}") from None
+            raise InvalidInputError(f"--args is not JSON: {error}") from None
         if not isinstance(found, dict):
-            raise InvalidInputError("--args is no JSON object: give something like '{\"rounds\": 3}'")
+            raise InvalidInputError("--args is not a JSON object: write it like '{\"rounds\": 3}'")
     for word in words:
         name, equals, text = word.partition("=")
         if not name or not equals:

@@ -298,7 +298,7 @@ def _short(handle: RunHandle, error: RunFailedError) -> str:
 
 def _how_to_go_on(handle: RunHandle) -> str:
     job = handle.job_id
-    return f"job {job} goes on: `fedmon jobs {job}` shows it and its results, `fedmon stop {job}` ends it"
+    return f"job {job} continues: `fedmon jobs {job}` shows it and its results, `fedmon stop {job}` ends it"
 
 
 def _results_text(results: dict[str, dict[str, Any]], written: Any) -> str:

@@ -164,7 +164,7 @@ def request_of(
             return Train, {"fields": dict(message), "nodes": nodes}
         case "approval" | "training-plan-status":
             raise InvalidMessageError(
-                f"{command} by URL says nothing of the plan's bytes, which an approval is about: hand the plan itself "
+                f"{command} by URL does not identify the plan's bytes, which are approved: pass the plan itself "
                 "to training_plan_approve(), or to approve() and plan_status() of Federation",
                 code=ErrorCode.UNSUPPORTED.value,
             )

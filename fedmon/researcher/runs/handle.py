@@ -327,7 +327,7 @@ def _read_log(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, *, off
         trace = reply.stdout if stream == "stdout" else reply.stderr
         log = msgspec.structs.replace(log, is_over=reply.jobs[0].state.is_over)
         if trace is None:
-            return msgspec.structs.replace(log, withheld=reply.withheld or "the node keeps nothing of it")
+            return msgspec.structs.replace(log, withheld=reply.withheld or "the node no longer keeps it")
         texts.append(_with_gap(trace))
         # A node whose pages do not advance is not asked for more.
         ended = trace.next_offset <= log.next_offset or trace.next_offset >= trace.size_bytes

@@ -41,8 +41,8 @@ MAX_TRIES = 6
 FEW_PASSED = 1_000
 """A page without a sample skips more than this number, or is the last one."""
 NO_RECORDING = "this node keeps no recording"
-NO_ROOM = "there is no room for them yet"
-NOT_KEPT = "the node does not have them, or lets nothing of them leave"
+NO_ROOM = "no room for them yet"
+NOT_KEPT = "the node does not have them, or withholds them"
 _TRY_AGAIN = frozenset({ErrorCode.BUSY, ErrorCode.FAILED, ErrorCode.EXPIRED})
 BYTES_A_COLUMN = 220
 """A list, its name as an object, and its place in a dictionary: CPython 3.11 to 3.13 on 64 bits, measured."""
@@ -509,7 +509,7 @@ class StreamFollower:
                 self._warned = True
                 logger.warning(
                     "samples of node %s, boot %d, came after those of a later boot and are left out; if the folder "
-                    "of that node was replaced, begin anew", node.node_id, boot,
+                    "of that node was replaced, begin again", node.node_id, boot,
                 )  # fmt: skip
             return None
         if boot > node.newest_boot:

@@ -77,9 +77,9 @@ class Connection(BrokerConnection):
     def lost_error(self) -> NotConnectedError:
         """Return the error that says why nothing can be sent now."""
         if flapping := self.flapping:
-            return NotConnectedError(f"no reply from {self.place}: {flapping}; it is tried again by itself")
+            return NotConnectedError(f"no reply from {self.place}: {flapping}; retrying automatically")
         cause = self.problem or f"no connection to the broker at {self.place}"
-        return NotConnectedError(f"nothing was sent: {cause}; it is tried again by itself")
+        return NotConnectedError(f"nothing was sent: {cause}; retrying automatically")
 
 
 class Dialect:

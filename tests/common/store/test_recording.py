@@ -44,7 +44,7 @@ def test_text_that_is_no_unicode_is_refused_by_name_and_changes_nothing(path: Pa
             lambda: recording.describe(NODE, 1, {"hostname": "\ud800"}),
             lambda: recording.mark("\ud800", 1, STREAM, T0, "text"),
         ):
-            with pytest.raises(InvalidInputError, match=r"\\ud800.* is no Unicode"):
+            with pytest.raises(InvalidInputError, match=r"\\ud800.* is not Unicode"):
                 keep()
 
         assert flat(recording.read()) == flat([batch(0)])

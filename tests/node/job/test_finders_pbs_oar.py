@@ -202,5 +202,5 @@ def test_a_cpuset_that_oarstat_cannot_mean_is_not_believed(tmp_path: Path, name:
     commands = Commands(
         said("oarstat -fj 1", f"Job_Id: 1\n    cpuset_name = {name}\n    state = Running\n"),
     )
-    with pytest.raises(JobNotFoundError, match=r"cannot be of job 1|tells no cpuset_name"):
+    with pytest.raises(JobNotFoundError, match=r"cannot be of job 1|reports no cpuset_name"):
         found(machine, commands, environ={"OAR_JOB_ID": "1"})

@@ -71,7 +71,7 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
         tool.wait(30)
 
     assert tool.returncode == 0
-    assert f"{number.name} came" == the(tmp_path).job["reason"]
+    assert f"received {number.name}" == the(tmp_path).job["reason"]
     assert bool(exports) == bool([*tmp_path.glob("*/*.csv")])
     assert program.poll() is None
 
@@ -104,7 +104,7 @@ def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
         tool.wait(30)
 
     assert tool.returncode == 0
-    assert the(tmp_path).job["reason"] == "SIGTERM came"
+    assert the(tmp_path).job["reason"] == "received SIGTERM"
 
 
 def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:

@@ -73,7 +73,7 @@ def test_a_denial_that_changes_nothing_is_pointed_out(folder: Path, denied: tupl
     told(folder, "policy", "deny", "--metric", "*")
     told(folder, "policy", "allow", "alice", "--metric", "host_*")
 
-    assert told(folder, "policy", "deny", *denied)["notes"] == ["no rule says that: nothing changed"]
+    assert told(folder, "policy", "deny", *denied)["notes"] == ["no rule matched: nothing changed"]
     assert told(folder, "policy", "deny", "--metric", "host_*")["notes"] == []
 
 

@@ -351,7 +351,7 @@ def test_another_table_under_the_same_key_needs_a_word(tmp_path: Path) -> None:
     with tables.open_file(file) as opened:
         assert set(opened.get_node("/wide_1/host").read()) == {b"b"}
     (tmp_path / "no.h5").write_text("text")
-    with pytest.raises(StorageError, match="no HDF5 file"):
+    with pytest.raises(StorageError, match="not a writable HDF5 file"):
         write(table_of("a"), tmp_path / "no.h5", key="1")
 
 

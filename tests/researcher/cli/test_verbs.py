@@ -184,8 +184,8 @@ def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("run", "plan.py", "--args", "{"), "--args is no JSON: "),
-        (("run", "plan.py", "--args", "[1]"), "--args is no JSON object: give something like '{\"rounds\": 3}'"),
+        (("run", "plan.py", "--args", "{"), "--args is not JSON: "),
+        (("run", "plan.py", "--args", "[1]"), "--args is not a JSON object: write it like '{\"rounds\": 3}'"),
         (("run", "plan.py", "--args", '{"rounds": 3}', "--arg", "=3"), "--arg '=3' is not of the form name=value"),
         (("run", "plan.py", "--inputs", "list.json"), "list.json holds no JSON object: inputs are values by name"),
         (("run", "plan.py", "--inputs", "good.json", "--arg", "x"), "--arg 'x' is not of the form name=value"),

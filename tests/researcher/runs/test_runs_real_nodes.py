@@ -112,7 +112,7 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     assert printed.stdout == "hello from b\n"
     assert (again["sha256"], sum(each["rows"] == 3 for each in again["results"].values())) == (ran["sha256"], 1)
     assert (short.returncode, "at least 4 characters" in short.stderr) == (2, True)
-    assert (several.returncode, f"'{job_id[:4]}' stands for " in several.stderr) == (4, True)
+    assert (several.returncode, f"'{job_id[:4]}' matches " in several.stderr) == (4, True)
 
 
 def test_the_shell_names_refusals_and_wrong_words_by_exit_code(real: RealNodes, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class PowerIntegral:
 
     def _between(self, power_uw: int, before_uw: int, elapsed_s: float) -> tuple[int, str]:
         if not 0 <= elapsed_s <= LONGEST_GAP_S:
-            return 0, f"{Why.FAILED.value}: {elapsed_s:.0f} s lie between two readings of {self._name}"
+            return 0, f"{Why.FAILED.value}: two readings of {self._name} are {elapsed_s:.0f} s apart"
         # A supply that feeds back or a battery that is charged shows less than nothing: no energy is given back here.
         return max(0, int((before_uw + power_uw) * elapsed_s / 2)), ""
 

@@ -258,7 +258,7 @@ class EnergyMeter:
         for name in self._sensors:
             reading = found.get(name)
             if reading is None:
-                reasons.append(f"{Why.NOT_FOUND.value}: power sensor {name} is no longer there")
+                reasons.append(f"{Why.NOT_FOUND.value}: power sensor {name} disappeared")
                 continue
             if reading.total_uj is not None:
                 self._sensor_uj[name] = reading.total_uj

@@ -138,7 +138,7 @@ def start(
     runs = {"enabled": settings.runs.enabled and settings.wire == "fedmon", "minimum": settings.runs.sandbox}
     text = f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}"
     if runs["enabled"]:
-        text += f"\napproved plans run, in sandbox {settings.runs.sandbox} at least (the log tells the level in force)"
+        text += f"\napproved plans run, in sandbox {settings.runs.sandbox} at least (the log names the level in force)"
     shell.emit({**document, "obeys_nobody": obeys_nobody, "runs": runs}, lambda: text)
     sys.stdout.flush()
     # A process of its own image, so that nothing of the command line stays in the daemon's memory.
@@ -161,7 +161,7 @@ def status(shell: Shell) -> None:
 def stop(
     shell: Shell,
     force: Annotated[bool, typer.Option("--force", help="End it at once if it does not stop in time.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for it to be gone.", min=0.1)] = STOP_WITHIN_S,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for its end.", min=0.1)] = STOP_WITHIN_S,
 ) -> None:
     """Stop the node, and wait until it is gone."""
     folder = shell.folder
@@ -269,7 +269,7 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
     yield "runs", _runs(document["runs"], live)
     yield "datasets", document["datasets"]
     results = [f"{plural(number, 'result')} for {name}" for name, number in document["undelivered"].items()]
-    yield "to deliver", f"{', '.join(results)}, when they are back" if results else "nothing"
+    yield "to deliver", f"{', '.join(results)}, once they are online" if results else "nothing"
     if live is not None:
         watching = [
             f"{each['researcher_id']}/{each['instance']} every {each['interval_s']:g} s" for each in live["leases"]
@@ -322,7 +322,8 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
         *map(_block, found.groups),
         f"Machine{mark}\n{_machine(found.hardware)}",
     ]
-    first = "SIMULATED: trees of files stand in for this machine.\n" if found.simulated else ""
+    first = "SIMULATED: read from trees of files, not from this machine.
+" if found.simulated else ""
     return first + "\n\n".join(parts)
 
 

@@ -193,7 +193,7 @@ def _decided(result: Mapping[str, Any]) -> str:
         "plan": result["plan"]["name"],
         **_identity(result),
         "is now" if result["changed"] else "was already": result["plan"]["status"],
-        "goes to": f"{told}; waits in the node's outbox until they have it" if told else None,
+        "goes to": f"{told}; waits in the node's outbox until delivered" if told else None,
     }
     return fields(shown)
 

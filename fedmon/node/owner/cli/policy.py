@@ -15,7 +15,7 @@ from fedmon.common.text import table
 from fedmon.node.owner.cli.shell import Shell, group, record, verb, width
 
 policy = group("policy", "Choose which researchers this node obeys, and which data leaves it.")
-config = group("config", "See the settings and where they come from.")
+config = group("config", "See the settings and their origin.")
 
 Researchers = Annotated[
     list[str] | None, typer.Argument(metavar="RESEARCHER", help="Ids of researchers; '*' means all.")
@@ -29,8 +29,8 @@ Metrics = Annotated[
 LogLevel = Annotated[
     str | None,
     typer.Option(
-        help="DEBUG, INFO, WARNING, ERROR or CRITICAL: allow lets log records of it and above leave, deny keeps those "
-        "of it and below here; allow NONE: none leaves."
+        help="DEBUG, INFO, WARNING, ERROR or CRITICAL: allow lets records of this level and above leave, deny keeps "
+        "those of this level and below; allow NONE: no record leaves."
     ),
 ]
 JobOutput = Annotated[

@@ -165,7 +165,7 @@ def _unreachable(folder: NodeFolder) -> Exception:
     holder = folder.holder()
     if holder is not None and holder.purpose == DAEMON:
         return NoAnswerError(
-            f"the daemon of {folder.path} (pid {holder.pid}) is there but took no call for {REACH_WITHIN_S:g} s: "
+            f"the daemon of {folder.path} (pid {holder.pid}) runs but did not answer for {REACH_WITHIN_S:g} s: "
             "it is starting or stopping; try again, or look at its log"
         )
     return folder.in_use()
