@@ -410,9 +410,7 @@ TokenFile = Annotated[
 OpenUploads = Annotated[
     bool, typer.Option("--open-uploads", help="Let every process of this machine upload; loopback only.")
 ]
-PublicUrl = Annotated[
-    str | None, typer.Option(help="Address in the URLs of files (default: where it listens).")
-]
+PublicUrl = Annotated[str | None, typer.Option(help="Address in the URLs of files (default: where it listens).")]
 
 
 @repository_app.command("start")

@@ -30,7 +30,7 @@ _MAX_CONNECTIONS = {
     Role.JOB: 20_000,
 }
 _KEPT_ON_DISK = """
-# Presence survives a restart; nothing else of fedmon relies on what a broker keeps.
+# Presence survives a restart; fedmon relies on no other state of a broker.
 persistence true
 persistence_location data/
 autosave_interval 60"""

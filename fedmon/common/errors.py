@@ -1,4 +1,4 @@
-"""The errors of fedmon: the class says what the caller can do, the message says what, where and what to do."""
+"""The errors of fedmon: the class tells the caller what to do, the message names the error, its place and remedy."""
 
 from __future__ import annotations
 

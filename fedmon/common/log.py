@@ -63,7 +63,7 @@ def configure_cli_logging(level: str) -> None:
 
 
 class OutgoingLogHandler(logging.Handler):
-    """Hands records of our own loggers to ``send(level, logger_name, text, created)``.
+    """Hands records of fedmon's loggers to ``send(level, logger_name, text, created)``.
 
     ``level`` is one of LEVELS, ``text`` one line, ``created`` Unix time. More than ``burst`` records at once, or
     ``rate_per_s`` in the long run, are dropped and counted in ``dropped``, and the next record says how many.

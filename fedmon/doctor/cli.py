@@ -424,7 +424,7 @@ def check_node(path: Path) -> Iterator[Check]:
         with ControlClient(folder.path) as client:
             live = client.call("status").get("live") or {}
     except DaemonNotRunningError:
-        yield skipped("connection", "the node does not run and accepted no researcher: start it with `fedmon node start`")
+        yield skipped("connection", "the node does not run: start it with `fedmon node start`")
         return
     except FedmonError as error:
         yield failed("connection", str(error), "look into the node's log")

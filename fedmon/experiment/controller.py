@@ -113,7 +113,7 @@ class ExperimentController:
     """Runs an experiment: registers resources, deploys them by their conditions, waits, and releases all.
 
     A context manager, which always releases. Safe from any thread; only `wait_*`, verbs, `release` and `shutdown`
-    block. Names stand for guids, and texts for states and actions. The files of the run lie in
+    block. Names stand for guids, and texts for states and actions. The files of the run are in
     ``local_dir/exp_id/run_id``; ``journal=False`` keeps none. At most ``max_running`` hooks run at once (default: no
     limit). Without ``federation`` one is opened from the settings when a resource needs it, and closed at the end.
     """

@@ -84,8 +84,8 @@ class Hooks:
     """A pool of daemon threads; safe from any thread.
 
     Every job gets a thread, however many others block; but at most ``max_running`` verbs run at once. A thread takes
-    the next job when its own returns, and ends after a moment without one. A job that is left behind has no slot any
-    more, and nothing waits for it. ``later`` calls a function a moment later.
+    the next job when its own returns, and ends after a moment without one. A job that is left behind has no slot,
+    and nothing waits for it. ``later`` calls a function a moment later.
     """
 
     def __init__(self, max_running: int | None, later: Callable[[Callable[[], None]], None]) -> None:

@@ -563,7 +563,7 @@ class ResourceManager:
                 self._set_state(ResourceState.RELEASED)
 
     def reconnect(self, verb: str | None) -> None:
-        """Go on after the death of another process; ``verb`` is the one that was running."""
+        """Continue after the death of another process; ``verb`` is the one that was running."""
         if self.state < ResourceState.FAILED or verb == "release":
             self.do_reconnect(verb)
 
@@ -636,7 +636,7 @@ class ResourceManager:
                 self._noted(self._outermost(verb, getattr(self, verb))[0])
 
     def reconnected(self, verb: str | None) -> None:
-        """Go on after the death of another process, and note the end of the verb."""
+        """Continue after the death of another process, and note the end of the verb."""
         with self.__turn:
             event, error = self._outermost(verb or "reconnect", lambda: self.reconnect(verb))
             if verb != "release" or error is None:

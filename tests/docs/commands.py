@@ -81,7 +81,9 @@ def _row(names: list[str], value: str, text: str, default: object) -> str:
 
 
 def _kind(kind: Any) -> str:
-    return "|".join(str(getattr(choice, "value", choice)) for choice in getattr(kind, "choices", ())) or kind.name.upper()
+    choices = "|".join(str(getattr(choice, "value", choice)) for choice in getattr(kind, "choices", ()))
+    name = str(kind.name).partition(" ")[0].upper()
+    return choices or {"FLOAT": "NUMBER", "INTEGER": "NUMBER", "STR": "TEXT"}.get(name, name)
 
 
 if __name__ == "__main__":

@@ -100,9 +100,7 @@ def _type(rtype: str) -> Iterator[str]:
             yield f"| `{each.name}` | {each.takes()} | {_default(each)} | {each.help} |"
     told = [each for each in attributes if each.has_flag(Flags.NoWrite)]
     if told:
-        yield "
-Attributes that it sets itself:
-"
+        yield "\nAttributes that it sets itself:\n"
         yield from (f"- `{each.name}`: {each.help}" for each in told)
     traces = [f"`{each.name}`" for each in cls.get_traces()]
     if traces:

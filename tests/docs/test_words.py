@@ -88,7 +88,9 @@ def test_no_page_has_a_banned_phrase() -> None:
 
 
 def test_no_help_message_or_docstring_has_a_banned_phrase() -> None:
-    found = {str(source.relative_to(ROOT)): [said for text in texts(source) for said in phrases(text)] for source in SOURCES}
+    found = {
+        str(source.relative_to(ROOT)): [said for text in texts(source) for said in phrases(text)] for source in SOURCES
+    }
     counts = Counter({source: len(said) for source, said in found.items() if said})
 
     assert {source: found[source] for source in counts if counts[source] > LEFT.get(source, 0)} == {}

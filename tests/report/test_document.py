@@ -405,7 +405,7 @@ def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp
     with Source([write_job(tmp_path / "j.fmr", samples=2)]) as source:
         with pytest.raises(InvalidInputError, match="name a file for the report"):
             write(source)
-        with pytest.raises(InvalidInputError, match="folder .* not found"):
+        with pytest.raises(InvalidInputError, match=r"folder .* not found"):
             write(source, pdf=tmp_path / "nowhere" / "r.pdf")
     assert sorted(one.suffix for one in tmp_path.iterdir() if one.name != "j.fmr-wal") in (
         [".fmr"], [".fmr", ".fmr-shm"])  # fmt: skip

@@ -71,9 +71,9 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
         Path, Meta(description="Path of /proc; another tree of files makes the results simulated.")
     ] = Path("/proc")
     sys_root: Annotated[Path, Meta(description="Path of /sys, or of a tree of files in its place.")] = Path("/sys")
-    cgroup_root: Annotated[
-        Path, Meta(description="Path of the cgroup file systems, or of a tree of files.")
-    ] = Path("/sys/fs/cgroup")
+    cgroup_root: Annotated[Path, Meta(description="Path of the cgroup file systems, or of a tree of files.")] = Path(
+        "/sys/fs/cgroup"
+    )
 
     def __post_init__(self) -> None:
         if self.min_interval_s > self.interval_s:
@@ -250,18 +250,14 @@ class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_cpu_s: Annotated[
         float, Meta(description="CPU time of one job, all of its processes together, in seconds.", ge=1, le=31_536_000)
     ] = 3600.0
-    max_wall_s: Annotated[float, Meta(description="Wall time of one job, in seconds.", ge=1, le=31_536_000)] = (
-        3600.0
-    )
+    max_wall_s: Annotated[float, Meta(description="Wall time of one job, in seconds.", ge=1, le=31_536_000)] = 3600.0
     max_memory_bytes: Annotated[int, Meta(description="Memory of one job, in bytes.", ge=64 * _MIB, le=2**50)] = (
         4 * _GIB
     )
     max_processes: Annotated[
         int, Meta(description="Processes and threads of one job at a time.", ge=1, le=1_000_000)
     ] = 256
-    max_tmp_bytes: Annotated[
-        int, Meta(description="Temporary files of one job, in bytes.", ge=_MIB, le=2**50)
-    ] = _GIB
+    max_tmp_bytes: Annotated[int, Meta(description="Temporary files of one job, in bytes.", ge=_MIB, le=2**50)] = _GIB
     max_output_bytes: Annotated[
         int, Meta(description="The largest result that one job may return, in bytes.", ge=1024, le=64 * _GIB)
     ] = 256 * _MIB
@@ -271,9 +267,9 @@ class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
     trace_bytes: Annotated[
         int, Meta(description="Kept output of a job for each of stdout and stderr, in bytes.", ge=4096, le=_GIB)
     ] = _MIB
-    keep_s: Annotated[
-        float, Meta(description="Seconds to keep traces and results after the end of a job.", ge=60)
-    ] = 2_592_000.0
+    keep_s: Annotated[float, Meta(description="Seconds to keep traces and results after the end of a job.", ge=60)] = (
+        2_592_000.0
+    )
 
 
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,9 +37,7 @@ _TMPFS_WORTH_READING = frozenset({"/tmp", "/dev/shm"})  # noqa: S108 - compared 
 _KNOWN_TYPES = LOCAL_TYPES | PSEUDO_TYPES
 _OCTAL = re.compile(r"\\([0-7]{3})")
 FILESYSTEM = ("host_filesystem_size_bytes", "host_filesystem_free_bytes", "host_filesystem_available_bytes")
-_NOT_OURS = (
-    f"{Why.UNSUPPORTED.value}: a simulated tree lists other mounts than this machine"
-)
+_NOT_OURS = f"{Why.UNSUPPORTED.value}: a simulated tree lists other mounts than this machine"
 
 
 class Mounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from fedmon.node.collectors.nvml.library import AbsentError
 if TYPE_CHECKING:
     from fedmon.node.perf.source import PerfSource
 
-NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a tree that stands in for a machine has no GPUs")
+NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a simulated tree has no GPUs")
 PROBED_WITHIN_S = 20.0
 """The longest wait for perf's trials, and for a slow start of NVML."""
 

@@ -17,7 +17,7 @@ _EACH_SAMPLE = ("job_cpu_user_seconds_total", "job_memory_rss_bytes", "host_cpu_
 
 
 def main_stream(case: Case, node: Node) -> StreamTotal | None:
-    """Return the stream that the report is about on a node: the job's, else the machine's, else any other.""" 
+    """Return the stream that the report is about on a node: the job's, else the machine's, else any other."""
     if case.job is not None:
         return node.job
     return node.machine or next(iter(node.streams.values()), None)

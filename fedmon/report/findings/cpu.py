@@ -102,9 +102,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
             text=text,
             how="CPU seconds of all processes that the job ever had, user and system, divided by elapsed time x CPUs;"
             " the most that were busy at once is a mean over one interval"
-            + (
-                "; the number of CPUs of the job is unknown, so all of the machine's count" if is_of_machine else ""
-            ),
+            + ("; the number of CPUs of the job is unknown, so all of the machine's count" if is_of_machine else ""),
             advice=advice,
             figures={
                 "ratio": ratio,

@@ -104,9 +104,7 @@ def finder(case: Case) -> list[Finding]:
             text=f"The processes of the job were found by: {told}."
             + (" Others may be included, or some may be missing." if unsure else ""),
             how="the finder that answered first, of pids, cgroup, scheduler command, environment, ancestors",
-            advice="Start the job as 'fedmon job -- COMMAND' if possible: then it is certain."
-            if unsure
-            else "",
+            advice="Start the job as 'fedmon job -- COMMAND' if possible: then it is certain." if unsure else "",
         )
     ]
 

@@ -1,4 +1,4 @@
-"""`RunHandle`: one run as its researcher sees it, from the moment every node accepted or refused."""
+"""`RunHandle`: a researcher's view of one run, once every node accepted or refused."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ MAX_TEXT = 64 * 2**20
 Values = dict[str, dict[str, Any]]
 Stream = Literal["stdout", "stderr"]
 MAX_RESULT_BYTES = 2**30
-"""Of one node, unless the run was given another limit: a node cannot make us fetch more."""
+"""Largest result of one node, unless the run has another limit: a node cannot make us fetch more."""
 AT_ONCE = 4
 SLOWEST_BYTES_S = 1_000_000.0
-"""A file that comes slower than this, beyond a minute, is given up."""
+"""A file slower than this, after a minute, is given up."""
 
 
 class RunHandle:
@@ -81,7 +81,7 @@ class RunHandle:
 
     @property
     def sha256(self) -> str:
-        """The digest of the plan; empty as long as no node has told of it."""
+        """The digest of the plan; empty until a node has reported it."""
         return self._ledger.sha256 or ""
 
     @property
@@ -90,7 +90,7 @@ class RunHandle:
         return sorted(self._ledger.nodes)
 
     def states(self) -> RunStates:
-        """Return the state on each node, why it does not run where it does not, and which nodes are not heard."""
+        """Return the state on each node, with reasons, and the nodes that are not heard."""
         found = {node_id: self._seen(view) for node_id, view in self._ledger.views().items()}
         return RunStates(self.job_id, found, self._ledger.each(lambda part: part.latest))
 
@@ -108,7 +108,7 @@ class RunHandle:
 
     @property
     def scalars_lost(self) -> dict[str, int]:
-        """How many scalars of each node will not come, because it no longer has them; empty when all came."""
+        """Number of lost scalars by node, because it no longer has them; empty if all came."""
         lost = self._ledger.each(lambda part: part.scalars_lost)
         return {str(node_id): number for node_id, number in lost.items() if number}
 
@@ -124,17 +124,17 @@ class RunHandle:
         return self._ledger.on_over(callback, without={NodeId(node) for node in without})
 
     def expect(self, nodes: Sequence[str]) -> None:
-        """Count nodes as part of it before they were heard; they are asked until they tell its state."""
+        """Count nodes as part of it before they were heard; they are asked until they report its state."""
         self._ledger.take_part(NodeId(node) for node in nodes)
         self._book.wake()
 
     @property
     def closed(self) -> str:
-        """Why nothing more will come; empty as long as something may."""
+        """The reason why nothing more will come; empty while something may."""
         return self._ledger.closed
 
     def logs(self, node: str, stream: Stream = "stdout", *, offset: int = 0) -> JobLog:
-        """Return the plan's output on a node from byte ``offset`` on, or why its owner does not let it leave.
+        """Return the plan's output on a node from byte ``offset`` on, or the reason why its owner withholds it.
 
         Raises NoAnswerError if the node does not answer, and ConflictError if it refuses.
         """
@@ -143,7 +143,7 @@ class RunHandle:
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is over on every node; return whether it is. A node that is not heard is warned of, once.
+        """Wait until it is over on every node; return whether it is. A silent node causes one warning.
 
         Raises NotConnectedError if the federation was closed, and the connection's error if that is not tried again.
         """
@@ -263,7 +263,7 @@ class RunHandle:
         return self.states()._repr_html_()
 
     def to_frame(self) -> Any:
-        """Return the state on each node as a pandas DataFrame. Raises NoDataframeError where pandas is not there."""
+        """Return the state on each node as a pandas DataFrame. Raises NoDataframeError if pandas is not installed."""
         return self.states().to_frame()
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def _step_s(deadline: Deadline | None) -> float:
 
 
 class JobLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of a plan; ``withheld`` says why there is none if its owner does not let it leave.
+    """The output of a plan; ``withheld`` has the reason if its owner withholds it.
 
     ``size_bytes`` is its size so far, ``skipped_bytes`` how much of that is not kept, and ``next_offset`` where to
     continue.
@@ -373,7 +373,7 @@ class Results:
     def open(
         self, parcels: Mapping[NodeId, Parcel | None], *, timeout_s: float | None
     ) -> tuple[dict[NodeId, dict[str, Any]], dict[NodeId, str]]:
-        """Return the values of each node, and why there are none of the others."""
+        """Return the values of each node, and the reasons of the others."""
 
         def open_one(node_id: NodeId) -> None:
             try:
@@ -451,7 +451,7 @@ def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | 
 
 
 def trusted_urls(repository: RepositorySettings) -> list[str]:
-    """Return from where files are fetched: the allowed URLs of the settings, and our own repository."""
+    """Return the sources of files: the allowed URLs of the settings, and our own repository."""
     if repository.url is None:
         return list(repository.allowed_urls)
     split = urlsplit(repository.url)

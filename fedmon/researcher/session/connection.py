@@ -130,7 +130,7 @@ class Dialect:
         return topics.ALL_LOGS if node_id is None else topics.log(node_id)
 
     def hears(self, _topic: str) -> bool:
-        """Tell whether `read` reads this topic; the inbox reads those of our own wire."""
+        """Tell whether `read` reads this topic; the inbox reads those of fedmon's wire."""
         return False
 
     def read(self, _topic: str, _payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:

@@ -81,9 +81,7 @@ def test_the_settings_of_a_node_hold_and_it_need_not_run(tmp_path: Path) -> None
 
     found = document(node(folder, "probe", "--json", environ={"FEDMON_PERF_ENABLED": "true"}))
 
-    assert metrics_of(found)["perf_events_total"]["reason"] == (
-        "unsupported: a simulated tree has no events"
-    )
+    assert metrics_of(found)["perf_events_total"]["reason"] == ("unsupported: a simulated tree has no events")
     assert found["hardware"]["gpus"] == []
     assert found["settings"] == str(file)
     assert found["simulated"]

@@ -84,9 +84,7 @@ def init(
     }
     text = (
         f"Node {own_id} lives in {folder.path}; its settings are in node.toml there.\n\n"
-        "IT OBEYS NO RESEARCHER YET: every request is refused until you allow one. Type next:
-
-"
+        "IT OBEYS NO RESEARCHER YET: every request is refused until you allow one. Type next:\n\n"
         f"  {following[0]}\n  {following[1]}\n\n"
         f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{where}"
     )
@@ -322,8 +320,7 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
         *map(_block, found.groups),
         f"Machine{mark}\n{_machine(found.hardware)}",
     ]
-    first = "SIMULATED: read from trees of files, not from this machine.
-" if found.simulated else ""
+    first = "SIMULATED: read from trees of files, not from this machine.\n" if found.simulated else ""
     return first + "\n\n".join(parts)
 
 

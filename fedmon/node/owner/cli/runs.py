@@ -101,8 +101,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         "result": f"{result['bytes']} bytes, SHA-256 {result['sha256']}" if result else None,
         "files": document["folder"] or "removed, or never made",
     }
-    logged = "\n".join(["
-last log records:", *map(one_line, document["logged"])])
+    logged = "\n".join(["\nlast log records:", *map(one_line, document["logged"])])
     return "\n".join(
         [
             fields(shown),
