@@ -180,7 +180,7 @@ class _JsonTerminal(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Show what was written."""
+        """Show the written output."""
         self._terminal.flush()
 
     def isatty(self) -> bool:

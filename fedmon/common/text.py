@@ -41,7 +41,7 @@ def joined(words: Sequence[str], *, most: int = 3, last: str = " and ") -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Cut a text to ``limit`` characters, with a sign that it goes on."""
+    """Cut a text to ``limit`` characters, with a sign that it continues."""
     return text if len(text) <= limit else text[: max(1, limit - 1)] + "…"
 
 

@@ -39,7 +39,7 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
 
 
 def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None:
-    reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no cgroup of its own"}
+    reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no separate cgroup"}
     finding = only(cpus.cpu_quota(case(node(job=cpu(1), capabilities=reason))))
 
     assert finding.severity is U
@@ -167,7 +167,7 @@ def test_the_longest_gap_of_all_nodes_is_told_and_losses_before_all_samples_are_
     assert "The longest gap is 30.0 s on a" in of_two.text
     assert (single.severity, "longest gap" in single.text) == (N, False)
     assert gone.severity is N
-    assert gone.text == "Samples from before what is here are gone for good: 5 the node no longer keeps them."
+    assert gone.text == "Older samples are gone for good: 5 the node no longer keeps them."
 
 
 def test_readings_that_are_missing_in_samples_are_told() -> None:
@@ -235,7 +235,7 @@ ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+0
         (ENDED | {"exit_code": 137}, P, "exit code 137, SIGKILL"),
         (ENDED | {"exit_code": -15}, P, "exit code -15, SIGTERM"),
         (ENDED | {"exit_code": 255}, P, "exit code 255"),
-        (ENDED | {"reason": "time limit"}, N, "its exit code is not known. Noted reason: time limit."),
+        (ENDED | {"reason": "time limit"}, N, "its exit code is unknown. Noted reason: time limit."),
         ({}, U, "was not recorded: it may still run, or the tool was killed"),
     ],
 )

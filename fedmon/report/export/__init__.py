@@ -21,7 +21,7 @@ __all__ = ["FORMATS", "Format", "Table", "Written", "format_of", "write", "write
 
 
 class Table(Protocol):
-    """Rows that can be gone through, more than once, and what each column is.
+    """Rows that can be read more than once, and the role of each column.
 
     ``name`` is a word for file names and keys, such as ``wide``. ``rows`` is how many there will be at most; it serves
     to show progress. Every batch has the columns of ``schema``.
@@ -50,7 +50,7 @@ class Table(Protocol):
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """One format: the endings of its files, the first being the usual one, and the function that writes it.
 
-    ``is_text`` formats can also go to a pipe. ``is_appended`` ones keep what is in the file under other keys.
+    ``is_text`` formats can also go to a pipe. ``is_appended`` ones keep the tables of the file under other keys.
     """
 
     suffixes: tuple[str, ...]
@@ -155,7 +155,7 @@ def write_text(table: Table, stream: BinaryIO, *, format: str) -> int:  # noqa: 
     chosen = _format(format)
     if not chosen.is_text:
         texts = ", ".join(name for name, one in FORMATS.items() if one.is_text)
-        raise InvalidInputError(f"{format} is no text: name a file with --output, or choose one of {texts}")
+        raise InvalidInputError(f"{format} is not a text format: name a file with --output, or choose one of {texts}")
     with storage_errors(Path("stdout")):
         counted = _Counted(table, None)
         chosen.load()(table, stream, on_rows=counted.add)

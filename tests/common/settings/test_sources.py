@@ -100,7 +100,7 @@ def test_a_node_needs_no_more_than_its_name(tmp_path: Path) -> None:
         ('[node]\nid = "n"\n[metrics]\ninterval_s = 1\nmin_interval_s = 2', "min_interval_s = 2 is above"),
         ('[node]\nid = "n"\n[metrics]\nenabled = 1', "enabled = 1: allowed is true or false"),
         ('[node]\nid = "n"\n[policy]\nresearchers = "anna"', "researchers = 'anna': allowed is a list of texts"),
-        ('[node]\nid = "n"\n[policy]\nresearchers = ["an na"]', "names 'an na', which is no researcher id"),
+        ('[node]\nid = "n"\n[policy]\nresearchers = ["an na"]', "names 'an na', not a researcher id"),
         ('[node]\nid = "n"\n[policy]\ndatasets = ["x"]', "allowed is a table of lists of texts"),
         ('[node]\nid = "n"\n[policy.datasets]\nx = ["a b"]', r"datasets\.x names 'a b'"),
         ('[node]\nid = "a/b"', "node.id 'a/b' is not usable"),

@@ -112,7 +112,7 @@ def test_four_characters_of_an_id_or_digest_are_enough_in_every_verb(real: RealN
     assert printed.stdout == "hello from b\n"
     assert (again["sha256"], sum(each["rows"] == 3 for each in again["results"].values())) == (ran["sha256"], 1)
     assert (short.returncode, "at least 4 characters" in short.stderr) == (2, True)
-    assert (several.returncode, f"'{job_id[:4]}' stands for " in several.stderr) == (4, True)
+    assert (several.returncode, f"'{job_id[:4]}' matches " in several.stderr) == (4, True)
 
 
 def test_a_run_is_found_by_its_name_which_its_newest_run_has(real: RealNodes) -> None:
