@@ -32,7 +32,7 @@ from fedmon.node.measure.publisher import PER_S, UserValues
 from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
-from fedmon.node.registers.grants import EVERY, Declared, Terms, Wish, checked_rules, until_of, wished_datasets
+from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
 from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.registers.plan_source import diff, read_plan_file, visible, visible_text
 from fedmon.node.registers.plan_workers import check_source
@@ -439,8 +439,8 @@ class OwnerCommands:
         terms: Terms,
         declared: Declared,
         *,
-        asking: Sequence[Wish] = (),
-        wishes: Sequence[Wish] = (),
+        asking: Sequence[GrantRequest] = (),
+        wishes: Sequence[GrantRequest] = (),
     ) -> Grant:
         datasets, policy = self.registers.datasets, Policy(self.settings.policy, self.settings.id)
 
