@@ -426,7 +426,7 @@ def test_an_error_reply_is_an_answer_with_its_reason(mosquitto: Broker, federate
         "version": OutcomeStatus.TOO_OLD,
         "unknown-command": OutcomeStatus.TOO_OLD,
         "failed": OutcomeStatus.FAILED,
-        "busy": OutcomeStatus.FAILED,
+        "busy": OutcomeStatus.BUSY,
     }
     codes = list(expected)
 

@@ -6,6 +6,7 @@ The sender's id is a topic level, so that any broker's access list can hold each
 from __future__ import annotations
 
 import enum
+import functools
 import re
 
 import msgspec
@@ -84,6 +85,7 @@ def status(node_id: str) -> str:
     return f"general/status/{node_id}"
 
 
+@functools.lru_cache(maxsize=256)  # a flood comes on one topic
 def parse(topic: str) -> Address:  # noqa: PLR0911  # a table of topics, one return each
     """Read a topic; one of another wire, or with an unusable id, becomes channel OTHER."""
     levels = topic.split("/")
