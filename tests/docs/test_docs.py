@@ -83,7 +83,7 @@ def test_the_page_of_clusters_has_the_settings_that_were_measured() -> None:
 def test_every_number_of_the_page_on_scaling_stands_in_the_results() -> None:
     page, results = (ROOT / "docs/howtos/scaling.md").read_text(), (ROOT / "bench/RESULTS.md").read_text()
     text = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", "", page, flags=re.DOTALL)
-    number = re.compile(r"\d[\d,]*(?:\.\d+)?")
+    number = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
     rows = [line for line in page.splitlines() if line.startswith("|")]
 
     assert set(number.findall(text)) - set(number.findall(results)) == set()

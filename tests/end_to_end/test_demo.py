@@ -233,9 +233,7 @@ def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(ke
             store.kill()
 
     # Then the store holds the three hospitals, and each command fits the files
-    assert online == dict.fromkeys(
-        ("hospital-north", "hospital-east", "hospital-south"), "1"
-    )
+    assert online == dict.fromkeys(("hospital-north", "hospital-east", "hospital-south"), "1")
     assert dry.stdout.splitlines()[-1] == ".venv/bin/fedmon demo --keep"
     assert shlex.split(password)[0] == "export"
     variable = shlex.split(password)[1].partition("=")[0]
