@@ -615,11 +615,11 @@ class Resend:
             # Only as far as needed: with very many nodes, to go through all of them takes longer than to ask.
             wanting = (node_id for follower in followers if not follower.is_full for node_id in follower.wanting)
             excluded = paused.keys() | self._open.keys() | tried
-            node_id = next((one for one in wanting if one not in excluded), None)
-            if node_id is None:
+            chosen = next((node_id for node_id in wanting if node_id not in excluded), None)
+            if chosen is None:
                 break
-            tried.add(node_id)
-            self._ask(node_id, now)
+            tried.add(chosen)
+            self._ask(chosen, now)
         dues = (asked.deadline for asked in self._open.values())
         self.due_at = min((*dues, *paused.values()), default=None)
 
