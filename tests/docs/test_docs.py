@@ -67,3 +67,14 @@ def test_the_page_of_clusters_names_settings_that_their_files_have() -> None:
     named = re.findall(r"`([a-z_.]+(?: = |: | )[\w\"]+)`", page)
     assert len(named) >= 6
     assert [setting for setting in named if not any(setting in text for text in files)] == []
+
+
+def test_every_number_of_the_page_on_scaling_stands_in_the_results() -> None:
+    page, results = (ROOT / "docs/howtos/scaling.md").read_text(), (ROOT / "bench/RESULTS.md").read_text()
+    text = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", "", page, flags=re.DOTALL)
+    number = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+
+    assert set(number.findall(text)) - set(number.findall(results)) == set()
+    assert [row for row in rows if row not in results.splitlines()] == []
+    assert len(page.splitlines()) <= 150

@@ -610,11 +610,16 @@ class Resend:
                 was_heard = node is not None and node.last_seen is not None and node.last_seen >= asked.asked
                 self._failed(asked.want, "it did not answer", counts=was_heard)
         paused = {node_id: pause.until for node_id, pause in self._pauses.items() if pause.until > now}
-        for node_id in dict.fromkeys(node_id for follower in followers for node_id in follower.wanting):
-            if len(self._open) >= NODES_AT_ONCE or not self._linked:
+        tried: set[NodeId] = set()
+        while self._linked and len(self._open) < NODES_AT_ONCE:
+            # Only as far as needed: with very many nodes, to go through all of them takes longer than to ask.
+            wanting = (node_id for follower in followers if not follower.is_full for node_id in follower.wanting)
+            excluded = paused.keys() | self._open.keys() | tried
+            chosen = next((node_id for node_id in wanting if node_id not in excluded), None)
+            if chosen is None:
                 break
-            if node_id not in paused and node_id not in self._open:
-                self._ask(node_id, now)
+            tried.add(chosen)
+            self._ask(chosen, now)
         dues = (asked.deadline for asked in self._open.values())
         self.due_at = min((*dues, *paused.values()), default=None)
 
