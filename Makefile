@@ -35,8 +35,9 @@ check: venv
 	@$(BIN)/python -m pytest -q tests/docs tests/architecture -m check
 
 # bench.cluster and bench.store run by themselves: they need rabbitmq-server and the extra bench, and victoria-metrics.
+# So does bench.scale, which takes half an hour.
 bench: venv
-	@for name in requests router ingest replies footprint watch recovery collect agent recording outage export report job runs experiment; do $(BIN)/python -m bench.$$name || exit 1; done
+	@for name in requests router ingest replies footprint watch recovery collect agent recording outage export report job runs experiment flood; do $(BIN)/python -m bench.$$name || exit 1; done
 
 format: venv
 	@$(BIN)/ruff format .

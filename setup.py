@@ -98,7 +98,7 @@ setup(
         "report": REPORT,
         "runs": RUNS,
         "bench": BENCH,
-        "test": [*BROKER, *REPORT, *RUNS, *TEST],
+        "test": [*BENCH, *BROKER, *REPORT, *RUNS, *TEST],
     },
     entry_points={"console_scripts": ["fedmon=fedmon.cli:main"]},
     classifiers=[

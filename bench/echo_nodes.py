@@ -15,6 +15,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 Message = dict[str, Any]
 VERSION = "fedmon/1"
 EPOCH = "2026-01-01T00:00:00Z"
+KEEPALIVE_S = 600
 DATASETS: list[Message] = [
     {
         "dataset_id": f"dataset-{number}",
@@ -116,7 +118,11 @@ class BareNode:
         self.client.on_message = self._on_message
         gone = json.dumps(presence(node_id, 1, "offline", "connection lost"))
         self.client.will_set(f"general/status/{node_id}", gone, qos=1, retain=True)
-        self.client.connect(host, port, keepalive=600)
+        self.client.connect(host, port, keepalive=KEEPALIVE_S)
+
+    def answer(self, request: Message) -> Message | None:
+        """Return the reply to a request; null where none is due."""
+        return answer_to(self.node_id, 1, request)
 
     def _on_connect(self, client: mqtt.Client, *_: Any) -> None:
         client.subscribe([("general/nodes/+", 0), (f"general/nodes/+/{self.node_id}", 1)])
@@ -132,7 +138,7 @@ class BareNode:
             digest = hashlib.sha256(source).hexdigest()
             with self._commit:
                 self._commit.execute("INSERT INTO plans VALUES (?, ?, ?)", (self.node_id, digest, source))
-        reply = answer_to(self.node_id, 1, request)
+        reply = self.answer(request)
         if reply is not None:
             topic = f"general/researcher/{request['researcher_id']}/{request['instance']}/{self.node_id}"
             client.publish(topic, json.dumps(reply), qos=1)
@@ -146,33 +152,46 @@ def serve(host: str, port: int, count: int, prefix: str) -> None:
             "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE plans (node TEXT, sha256 TEXT, source BLOB)"
         )
         nodes = [BareNode(host, port, f"{prefix}{number:04d}", commit=commit) for number in range(count)]
+        make_ready(selector, nodes)
+        run(selector, nodes)
+
+
+def make_ready(selector: selectors.BaseSelector, nodes: Sequence[BareNode]) -> None:
+    """Wait until each node is subscribed, and print ``ready``."""
+    for node in nodes:
+        selector.register(node.client.socket(), selectors.EVENT_READ, node)  # type: ignore[arg-type] # a real socket
+    while not all(node.subscribed for node in nodes):
+        _turn(selector, 0.05)
         for node in nodes:
-            selector.register(node.client.socket(), selectors.EVENT_READ, node)  # type: ignore[arg-type] # a real socket
-        while not all(node.subscribed for node in nodes):
-            _turn(selector, 0.05)
+            flush(node)
+    selector.register(sys.stdin, selectors.EVENT_READ, None)
+    print("ready", flush=True)
+
+
+def run(
+    selector: selectors.BaseSelector, nodes: Sequence[BareNode], publish: Callable[[], float] = lambda: 1.0
+) -> None:
+    """Run nodes until standard input has a line or ends; ``publish`` returns in how many seconds it is due again."""
+    keep_alive_at = time.monotonic()
+    while _turn(selector, publish()):
+        if time.monotonic() >= keep_alive_at:
+            keep_alive_at += KEEPALIVE_S / 10
             for node in nodes:
-                _write(node)
-        print("ready", flush=True)
-        selector.register(sys.stdin, selectors.EVENT_READ, None)
-        keep_alive_at = time.monotonic()
-        while _turn(selector, 1.0):
-            if time.monotonic() >= keep_alive_at:
-                keep_alive_at += 1.0
-                for node in nodes:
-                    node.client.loop_misc()
+                node.client.loop_misc()
 
 
 def _turn(selector: selectors.BaseSelector, timeout_s: float) -> bool:
-    """Serve who has something to read; return False when standard input has ended."""
+    """Serve who has something to read; return False when standard input has something."""
     for key, _ in selector.select(timeout_s):
         if key.data is None:
             return False
         key.data.client.loop_read()
-        _write(key.data)
+        flush(key.data)
     return True
 
 
-def _write(node: BareNode) -> None:
+def flush(node: BareNode) -> None:
+    """Send what a node has queued."""
     while node.client.want_write():
         node.client.loop_write()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
-from fedmon.common.settings import NodeSettings, PolicySettings, broker_from_url
+from fedmon.common.settings import NodeSettings, PolicySettings, QuotaSettings, broker_from_url
 from fedmon.common.wire import codec
 from fedmon.common.wire.envelope import Request
 from fedmon.common.wire.messages import ListDatasets, Ping, SearchDatasets
@@ -28,7 +28,10 @@ def measure(count: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = NodeFolder.create(Path(name) / "node")
         settings = NodeSettings(
-            id="bench", broker=broker_from_url("mqtt://localhost"), policy=PolicySettings(researchers=("alice",))
+            id="bench",
+            broker=broker_from_url("mqtt://localhost"),
+            policy=PolicySettings(researchers=("alice",)),
+            quota=QuotaSettings(requests_per_s=1_000_000),
         )
         sent: list[Outgoing] = []
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fedmon.compat.nebula import Reporter
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.requests import Requests
-    from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
+    from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
 
 __all__ = [
     "Federation",
@@ -19,6 +19,7 @@ __all__ = [
     "Reporter",
     "Requests",
     "RunFailedError",
+    "RunHeldError",
     "RunNotOverError",
     "TrainingPlan",
     "__version__",
@@ -30,6 +31,7 @@ _LAZY = {
     "Reporter": "fedmon.compat.nebula",
     "Requests": "fedmon.researcher.requests",
     "RunFailedError": "fedmon.researcher.runs.errors",
+    "RunHeldError": "fedmon.researcher.runs.errors",
     "RunNotOverError": "fedmon.researcher.runs.errors",
     "TrainingPlan": "fedmon.common.training_plan",
     "__version__": "fedmon.common",

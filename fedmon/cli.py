@@ -38,7 +38,11 @@ class Verb(msgspec.Struct, frozen=True):
 
 TREE: Mapping[str, Mapping[str, Verb]] = {
     "See": {
-        "nodes": Verb("List nodes: online, offline, and why.", "fedmon.researcher.cli.verbs:nodes_app"),
+        "nodes": Verb(
+            "List nodes: online, offline, and why.",
+            "fedmon.researcher.cli.verbs:nodes",
+            {"forget": Verb("Forget a node that is gone for good.", "fedmon.researcher.cli.verbs:forget")},
+        ),
         "ping": Verb("Ask nodes for a sign of life.", "fedmon.researcher.cli.verbs:ping"),
         "watch": Verb("Watch live metrics of nodes.", "fedmon.researcher.cli.verbs:watch"),
         "logs": Verb("Follow the logs of nodes.", "fedmon.researcher.cli.verbs:logs"),
@@ -193,7 +197,9 @@ class _JsonTerminal(io.TextIOBase):
 
 def overview() -> str:
     """Return what `fedmon --help` prints."""
-    shown = {heading: {_with_verbs(name, verb): verb for name, verb in verbs.items()} for heading, verbs in TREE.items()}
+    shown = {
+        heading: {_with_verbs(name, verb): verb for name, verb in verbs.items()} for heading, verbs in TREE.items()
+    }
     width = max(len(name) for verbs in shown.values() for name in verbs)
     parts = "\n\n".join(f"{heading}:\n{_listed(verbs, width)}" for heading, verbs in shown.items())
     return (
@@ -212,7 +218,8 @@ def exit_codes() -> str:
 
 def _with_verbs(name: str, verb: Verb) -> str:
     verbs = "|".join(verb.verbs)
-    return f"{name} {verbs if len(verbs) <= _WIDEST_NAMES else '...'}" if verbs else name
+    is_plain = len(verb.verbs) <= bool(verb.place)  # `nodes` is more than `nodes forget`
+    return name if is_plain else f"{name} {verbs if len(verbs) <= _WIDEST_NAMES else '...'}"
 
 
 def _listed(verbs: Mapping[str, Verb], width: int) -> str:
@@ -220,14 +227,14 @@ def _listed(verbs: Mapping[str, Verb], width: int) -> str:
 
 
 def _group_help(line: str, verb: Verb) -> str:
-    """Return the help of a group, in the form of typer's."""
-    default = next((name for name, inner in verb.verbs.items() if inner.place == verb.place), "")
-    alone = f"\n\n  Without a verb: `{line} {default}`." if default else ""
-    return (
-        f"Usage: {line} [OPTIONS] COMMAND [ARGS]...\n\n  {verb.summary}{alone}\n\n"
-        "Options:\n  -h, --help  Show this message and exit.\n\n"
-        f"Commands:\n{_listed(verb.verbs, max(map(len, verb.verbs)))}\n"
-    )
+    """Return the help of a group, in the form of typer's; with a place, that of the verb there and the verbs in it."""
+    listed = f"\n\nCommands:\n{_listed(verb.verbs, max(map(len, verb.verbs)))}\n"
+    if verb.place:
+        command = command_at(verb.place)
+        context = command.make_context(line, [], resilient_parsing=True, help_option_names=list(_HELP))
+        return str(command.get_help(context)).replace("[OPTIONS]", "[OPTIONS] [COMMAND] [ARGS]...", 1) + listed
+    usage = f"Usage: {line} [OPTIONS] COMMAND [ARGS]...\n\n  {verb.summary}"
+    return f"{usage}\n\nOptions:\n  -h, --help  Show this message and exit.{listed}"
 
 
 def closest(word: str, known: Iterable[str]) -> str:
@@ -262,17 +269,21 @@ def _run(words: list[str]) -> int:
         sys.stdout.write(f"fedmon {__version__}\n")
         return 0
     line, verb, rest = "fedmon", Verb("", verbs=VERBS), renewed(words)
-    while rest and rest[0] in verb.verbs:
-        line, verb, rest = f"{line} {rest[0]}", verb.verbs[rest[0]], rest[1:]
+    while at := [at for at, word in enumerate(_own(rest)) if word in verb.verbs and (at == 0 or verb.place)]:
+        # Options of a group that is a verb itself may stand before the verb in it.
+        name = rest.pop(at[0])
+        line, verb = f"{line} {name}", verb.verbs[name]
     if verb.verbs:
         if rest and rest[0][:1] != "-":
             close = closest(rest[0], verb.verbs)
             hint = f"did you mean {close!r}?" if close else f"`{line} --help` lists the verbs"
             _complain(f"no verb {' '.join([*line.split()[1:], rest[0]])!r}; {hint}")
             return _USAGE_ERROR
-        if rest[:1] == ["--help"] or rest[:1] == ["-h"] or not verb.place:
+        if set(rest[:1]) & set(_HELP) or not (rest or verb.place):
             sys.stdout.write(_group_help(line, verb))
             return 0 if rest else _USAGE_ERROR
+        if not verb.place:
+            raise InvalidInputError(f"no such option: {rest[0]}; see: {line} --help")
     found = command_at(verb.place)
     return int(found(rest)) if verb.place.endswith(f":{TAKES_WORDS}") else _call(found, rest, line)
 
@@ -290,7 +301,8 @@ def renewed(words: Sequence[str]) -> list[str]:
         _complain(f"`{name}` is now `{now}`")
     line = [*now.split(), *rest]
     own = _own(line)
-    names = OLD_OPTIONS[""] | OLD_OPTIONS.get(line[0], {}) | OLD_OPTIONS.get(" ".join(line[:2]), {})
+    places = ("", line[0], " ".join(line[:2]))
+    names = {old: new for place in places for old, new in OLD_OPTIONS.get(place, {}).items()}
     for at, word in enumerate(own):
         option, sign, value = word.partition("=") if word[:2] == "--" else (word[:2], "=" * (len(word) > 2), word[2:])
         if option in names:

@@ -46,13 +46,12 @@ if [[ $funcstack[1] == _fedmon ]]; then _fedmon; else compdef _fedmon fedmon; fi
 
 def completion(
     shell: Annotated[Literal["bash", "zsh"], typer.Argument(help="The shell that reads the file.")],
+    *,
     json: JsonOption = False,
 ) -> None:
-    """Print a completion file of all verbs and options, for a folder where the shell looks for such files.
+    """Print a completion file of all verbs and options.
 
-    For bash: fedmon completion bash > ~/.local/share/bash-completion/completions/fedmon
-
-    For zsh: fedmon completion zsh > FOLDER/_fedmon, with FOLDER in $fpath.
+    Write it as fedmon into ~/.local/share/bash-completion/completions, or for zsh as _fedmon into a folder of $fpath.
     """
     rows = {line: " ".join(["", *words]) for line, words in offered().items()}
     if shell == "bash":
@@ -72,7 +71,7 @@ def commands() -> dict[str, Any]:
 def _walk(line: str, verbs: Mapping[str, Verb]) -> Iterator[tuple[str, Any]]:
     for name, verb in verbs.items():
         if verb.verbs:
-            yield f"{line} {name}", None
+            yield f"{line} {name}", command_at(verb.place) if verb.place else None
             yield from _walk(f"{line} {name}", verb.verbs)
         elif verb.place.endswith(TAKES_WORDS):
             parsers = importlib.import_module(verb.place.partition(":")[0]).parsers()
@@ -101,7 +100,7 @@ def offered() -> dict[str, list[str]]:
 
 def _options(command: Any) -> Iterator[str]:
     # Parameters of click have a list of options, and actions of argparse one of another name.
-    for one in getattr(command, "params", None) or getattr(command, "_actions", ()):
+    for one in getattr(command, "params", getattr(command, "_actions", ())):
         hidden = getattr(one, "hidden", False) or getattr(one, "help", "") == "==SUPPRESS=="
         words = [*getattr(one, "opts", getattr(one, "option_strings", ())), *getattr(one, "secondary_opts", ())]
         yield from (word for word in words if word[:1] == "-" and not hidden)

@@ -46,7 +46,15 @@ def test_no_verb_at_all_shows_the_overview_as_a_usage_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("nod", "'nod'; did you mean 'node'?"), ("nodez", "did you mean 'nodes'?"), ("plan requst", "no verb 'plan requst'; did you mean 'request'?"), ("runs zzzz", "`fedmon runs --help` lists"), ("zzzz", "`fedmon --help` lists"), ("\x1b[31m", "\\x1b[31m")]
+    ("word", "hint"),
+    [
+        ("nod", "'nod'; did you mean 'node'?"),
+        ("nodez", "did you mean 'nodes'?"),
+        ("plan requst", "no verb 'plan requst'; did you mean 'request'?"),
+        ("runs zzzz", "`fedmon runs --help` lists"),
+        ("zzzz", "`fedmon --help` lists"),
+        ("\x1b[31m", "\\x1b[31m"),
+    ],
 )
 def test_an_unknown_verb_is_one_line_with_a_hint(word: str, hint: str) -> None:
     done = fedmon(*word.split(" "))
@@ -82,12 +90,22 @@ def test_exit_codes_are_one_table_and_in_no_help() -> None:
     helps = [fedmon_here(*line.split(), "--help").stdout for line in LINES]
 
     assert done.returncode == 0
-    assert [f"  {code:<3}  {meaning}" in done.stdout for code, meaning in EXIT_CODES.items()] == [True] * len(EXIT_CODES)
+    assert [f"  {code:<3}  {meaning}" in done.stdout for code, meaning in EXIT_CODES.items()] == [True] * len(
+        EXIT_CODES
+    )
     assert [text for text in helps if "Exit code" in text] == []
 
 
 def test_a_help_loads_nothing_that_only_its_verb_needs() -> None:
-    heavy = ["fedmon.researcher.federation", "paho", "requests", "psutil", "pandas", "matplotlib", "fedmon.experiment.engine"]
+    heavy = [
+        "fedmon.researcher.federation",
+        "paho",
+        "requests",
+        "psutil",
+        "pandas",
+        "matplotlib",
+        "fedmon.experiment.engine",
+    ]
     code = (
         "import sys\nfrom fedmon.cli import main\ntry:\n main(sys.argv[1:])\nfinally:\n"
         f" print(*set({heavy!r}) & set(sys.modules), file=sys.stderr)"
@@ -95,7 +113,9 @@ def test_a_help_loads_nothing_that_only_its_verb_needs() -> None:
     lines = [line for line in LINES if " " not in line]
 
     loaded = {
-        line: subprocess.run([sys.executable, "-c", code, line, "--help"], capture_output=True, text=True, check=True).stderr
+        line: subprocess.run(
+            [sys.executable, "-c", code, line, "--help"], capture_output=True, text=True, check=True
+        ).stderr
         for line in lines
     }
 

@@ -32,7 +32,7 @@ def combined(edges: list[float], counts: dict[str, list[int | None]]) -> list[di
 
 def main(column: str) -> None:
     with fedmon.Federation() as fed:
-        asked = fed.approve(PLAN, description="A histogram of one column, without small bins")
+        asked = fed.approve(PLAN, description="A histogram of one column, without small bins", datasets=TAGS)
         print(asked)
         if any(reply.status.value != "approved" for reply in asked.ok.values()):
             sys.exit("not every owner has approved it yet; start me again when they have")

@@ -71,7 +71,7 @@ def show(number: int, parts: Parts) -> None:
 
 def main(rounds: int) -> None:
     with fedmon.Federation() as fed:
-        asked = fed.approve(PLAN, description="Logistic regression, in rounds")
+        asked = fed.approve(PLAN, description="Logistic regression, in rounds", datasets=TAGS)
         print(asked)
         if any(reply.status.value != "approved" for reply in asked.ok.values()):
             sys.exit("not every owner has approved it yet; start me again when they have")

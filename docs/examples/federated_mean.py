@@ -29,7 +29,7 @@ def combined(parts: list[dict[str, Any]]) -> dict[str, float]:
 
 def main(columns: list[str]) -> None:
     with fedmon.Federation() as fed:
-        asked = fed.approve(PLAN, description="Means and deviations of columns")
+        asked = fed.approve(PLAN, description="Means and deviations of columns", datasets=TAGS)
         print(asked)
         if any(reply.status.value != "approved" for reply in asked.ok.values()):
             sys.exit("not every owner has approved it yet; start me again when they have")

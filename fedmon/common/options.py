@@ -29,16 +29,16 @@ MetricsOption = Annotated[
 ]
 ArgOption = Annotated[
     list[str] | None,
-    typer.Option("--arg", "-a", metavar="NAME=VALUE|JSON", help="An argument, or a JSON object of several; repeatable."),
+    typer.Option(
+        "--arg", "-a", metavar="NAME=VALUE|JSON", help="An argument, or a JSON object of several; repeatable."
+    ),
 ]
 JobOption = Annotated[str | None, typer.Option("--job", help="Only this job, if there are several.")]
 SinceOption = Annotated[
     str | None, typer.Option("--since", help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
 ]
 UntilOption = Annotated[str | None, typer.Option("--until", help="Only until then.")]
-RecordingsArgument = Annotated[
-    list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")
-]
+RecordingsArgument = Annotated[list[Path], typer.Argument(help="Recordings, or folders of them such as that of a job.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 LinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")]
 

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
+    from typing import Any, ClassVar
 
     from fedmon.plan.context import PlanContext
 
@@ -24,7 +24,25 @@ class TrainingPlan:
     """Base class of training plans; the source of a subclass, with its import lines, is what nodes get.
 
     A file that is sent as a plan has exactly one subclass, which can be made without arguments.
+
+    Class attributes declare its use, as literals that a node reads without running the plan; an approval grants these
+    unless its owner says otherwise. ``arguments`` has a rule for each argument; a plan without it takes none::
+
+        arguments = {
+            "bins": range(5, 51),           # a whole number of the range
+            "rate": float,                  # any int, float, str or bool
+            "task": ["describe", "step"],   # one of these values
+            "columns": [str],               # a list, each of whose values follows the rule
+        }
+
+    ``scalars`` names the values that it reports, ``texts`` the entries of its result with texts of more than 64
+    characters, and ``values`` is the most numbers in a result.
     """
+
+    arguments: ClassVar[Mapping[str, Any]] = {}
+    scalars: ClassVar[Sequence[str]] = ()
+    texts: ClassVar[Sequence[str]] = ()
+    values: ClassVar[int | None] = None
 
     def run(self, context: PlanContext) -> Mapping[str, Any]:
         """Do the work on a node, and return what leaves it: names with JSON values and numpy arrays.

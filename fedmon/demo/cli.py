@@ -1,7 +1,7 @@
 """`fedmon demo`: the guided first run, step by step; each step has a deadline and fails with a sentence.
 
-Its last step is a logistic regression over the hospitals, in rounds, with the cost of each. The arithmetic is that of
-docs/examples/federated_logistic_regression.py, which is there to be read.
+It ends with a logistic regression over the hospitals, in rounds, with the cost of each, and with a result that an owner
+releases. The arithmetic is that of docs/examples/federated_logistic_regression.py, which is there to be read.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from fedmon.broker.engine import BrokerEngine
     from fedmon.common.wire.messages import PlanDecision
+    from fedmon.common.wire.runs import JobOutcome
     from fedmon.researcher.asking.outcome import Outcomes
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.roster import Node
@@ -44,13 +45,15 @@ if TYPE_CHECKING:
 RESEARCHER = "demo-researcher"
 USUAL_PORT = 1883
 """Of the address that researchers have without any setting."""
-STEPS = 9
+STEPS = 10
 WATCH_S = 4.0
 SAMPLE_EVERY_S = 0.5
 OFFLINE_WITHIN_S = 2.0
 NEWEST = ("host_cpu_busy_ratio", "host_load1", "host_memory_total_bytes", "host_memory_available_bytes")
 NODES = [hospital.node_id for hospital in HOSPITALS]
 VICTIM = NODES[1]
+CAREFUL = NODES[0]
+"""The hospital whose owner looks at a result."""
 PLAN, OTHER_PLANS = "logistic_regression_plan.py", ("mean_plan.py", "histogram_plan.py")
 """The plan of the story, and those that owners of a demo that is kept have approved too."""
 TRY = ("fedmon demo --keep", "fedmon node probe", "fedmon job -- sleep 2")
@@ -234,7 +237,11 @@ class Story:
 
     def run(self) -> None:
         """Tell the whole story. Raises DemoError, or what a part of fedmon raised."""
-        with self._fed.on("presence", self._on_presence), self._fed.on("decision", self._on_decision):
+        with (
+            self._fed.on("presence", self._on_news),
+            self._fed.on("decision", self._on_decision),
+            self._fed.on("outcome", self._on_news),
+        ):
             self._online()
             self._datasets()
             self._search()
@@ -243,6 +250,7 @@ class Story:
             self._loss()
             self._return()
             self._regression()
+            self._held()
             self._summary()
         self.document["ok"] = True
 
@@ -301,7 +309,8 @@ class Story:
         self._screen.step(4, STEPS, "May this code run on your data?")
         plan = self._plan
         plan.write_bytes((DATA / plan.name).read_bytes())
-        asked = self._answered(self._fed.approve(plan, description="Logistic regression, in rounds"), "approval")
+        wanted = self._fed.approve(plan, description="Logistic regression, in rounds", datasets=TAGS)
+        asked = self._answered(wanted, "approval")
         self._time("approve", asked.elapsed_s)
         sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
         self._screen.note(f"sent {plan.name}; every node says it is pending")
@@ -332,7 +341,8 @@ class Story:
         shown = self._typed(node_id, "plan", "show", sha256[:8])
         if "LogisticRegression" not in str(shown):
             raise DemoError(f"the owner of {node_id} was not shown the source of the plan")
-        self._typed(node_id, "plan", "approve", sha256[:8], "--yes", "--note", "sums only")
+        note = "sums only"
+        self._typed(node_id, "plan", "approve", sha256[:8], "--yes", "--for", "*", "--note", note)
 
     def approve_other_plans(self) -> None:
         """Have the owners approve the plans of the other examples, for those who join."""
@@ -343,7 +353,7 @@ class Story:
             plan.write_bytes((DATA / name).read_bytes())
             asked = self._answered(self._fed.approve(plan, description="An example of the documentation"), "approval")
             sha256 = next(outcome.reply.sha256 for outcome in asked.values() if outcome.reply)
-            words = ("plan", "approve", sha256, "--note", "sums only")
+            words = ("plan", "approve", sha256, "--for", "*", "--note", "sums only")
             with ThreadPoolExecutor(len(NODES)) as pool:
                 for done in [pool.submit(self._hospitals.owner, node_id, *words) for node_id in NODES]:
                     done.result()
@@ -421,8 +431,39 @@ class Story:
             raise DemoError(f"the regression did not come to rest within {len(rounds)} rounds")
         self.document["regression"] = {"rounds": msgspec.to_builtins(rounds)}
 
+    def _held(self) -> None:
+        from fedmon.researcher.runs.errors import RunHeldError
+
+        self._screen.step(9, STEPS, f"The owner of {CAREFUL} looks at a result before it leaves")
+        if not self.document["regression"]["rounds"]:
+            self._screen.note("left out, since numpy is not installed")
+            return
+        self._hospitals.set_release(CAREFUL, "ask")
+        args = {**TABLE, "task": "describe"}
+        run = self._fed.run(self._plan, nodes=[CAREFUL], tags=list(TAGS), args=args)
+        try:
+            run.result(timeout_s=ROUND_S)
+        except RunHeldError as held:
+            self._screen.note(f"{CAREFUL}: {held.failed[CAREFUL]}")
+        else:
+            raise DemoError(f"{CAREFUL} let a result leave that its owner had not seen")
+        started = time.monotonic()
+        self._screen.command(f"fedmon node results show {run.job_id} --dir {CAREFUL}")
+        shown = self._hospitals.owner(CAREFUL, "results", "show", run.job_id)
+        rows = [(str(each["place"]), str(each["kind"]), str(each["count"])) for each in shown["entries"]]
+        self._screen.table(("entry", "kind", "values"), rows)
+        note = "means only"
+        self._screen.command(f"fedmon node results release {run.job_id} --note '{note}' --dir {CAREFUL}")
+        self._hospitals.owner(CAREFUL, "results", "release", run.job_id, "--note", note)
+        self._wait(lambda: run.states()[CAREFUL].succeeded, 10.0, "the released result did not arrive")
+        result = run.result(timeout_s=ROUND_S)[CAREFUL]
+        self._time("release", time.monotonic() - started)
+        self._screen.note(f"{CAREFUL}: {run.states()[CAREFUL].sentence()}; {result['rows']} rows are in it")
+        self.document["release"] = {"node_id": CAREFUL, "job_id": run.job_id, "rows": result["rows"]}
+        self._hospitals.set_release(CAREFUL, "auto")
+
     def _summary(self) -> None:
-        self._screen.step(9, STEPS, "Summary")
+        self._screen.step(10, STEPS, "Summary")
         names = {
             "all_nodes_online": "three nodes online",
             "ping": "ping, three nodes",
@@ -433,6 +474,7 @@ class Story:
             "offline_seen": "killed node seen offline",
             "back_online": "killed node back online",
             "regression": "logistic regression, all rounds",
+            "release": "owner looks at a held result, releases it",
         }
         timings = self.document["timings_s"]
         rows = [(text, _ms(timings[name])) for name, text in names.items() if name in timings]
@@ -440,7 +482,7 @@ class Story:
 
     # --- helpers of the steps ----------------------------------------------------------------------------------------
 
-    def _on_presence(self, _node: Node) -> None:
+    def _on_news(self, _news: Node | JobOutcome) -> None:
         with self._changed:
             self._changed.notify_all()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 
 DATA = importlib.resources.files("fedmon.demo") / "data"
@@ -82,6 +85,7 @@ class Hospitals:
         table = data / hospital.file
         table.write_bytes((DATA / hospital.file).read_bytes())
         self.owner(node_id, "init", "--id", node_id, "--broker", self._broker_url)
+        self._write_release(node_id, "auto")
         self.owner(node_id, "policy", "allow", "*")
         tags = [word for tag in hospital.tags for word in ("--tags", tag)]
         self.owner(
@@ -100,6 +104,19 @@ class Hospitals:
                 stderr=log,
                 env=_environment(),
             )
+
+    def set_release(self, node_id: str, mode: str) -> None:
+        """Change how results leave a running node, as its owner would. Raises DemoError."""
+        self._write_release(node_id, mode)
+        self._processes[node_id].send_signal(signal.SIGHUP)
+        deadline = Deadline(COMMAND_S)
+        while self.owner(node_id, "status")["release"]["mode"] != mode:
+            if deadline.passed():
+                raise DemoError(f"{node_id} did not follow its settings within {COMMAND_S:g} s")
+
+    def _write_release(self, node_id: str, mode: str) -> None:
+        file = self.dir_of(node_id) / "node.toml"
+        file.write_text(re.sub("^mode = .*", f'mode = "{mode}"', file.read_text(), flags=re.MULTILINE))
 
     def kill(self, node_id: str) -> None:
         """End the node's process at once, as a crash or a power cut would."""

@@ -42,6 +42,7 @@ RIGHTS_ADVICE = "ask the broker's operator whether the access list lets this par
 CLOCK_TOLERANCE_S = 5.0
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "failed": "FAILED ", "skipped": "skipped"}
 
+
 def doctor(
     broker: BrokerOption = None,
     settings: SettingsOption = None,

@@ -27,7 +27,7 @@ from fedmon.common.wire.messages import (
     Presence,
 )
 from fedmon.node.requests.dialect import echo, error
-from fedmon.node.requests.throttle import Throttle
+from fedmon.node.requests.quotas import Throttle
 
 BACKLOG = 600
 """Batches that wait for the broker: 100 minutes of ten samples each at 1 Hz."""

@@ -133,6 +133,7 @@ class LocalNode:
             ),
             delivery=self.delivery,
             refused=registers.refused,
+            quotas=registers.quotas,
             fetch=self.fetcher.submit,
         )
 
@@ -149,6 +150,7 @@ class LocalNode:
         """Return how many requests were served and refused, and the fate of the samples, since the start."""
         return {
             **self.router.counters,
+            **self.registers.quotas.counters,
             **self.effects.counters,
             **self.delivery.counters,
             **self.pipeline.counters(),
@@ -158,6 +160,7 @@ class LocalNode:
         """Apply changed settings; on the router's thread."""
         self._settings = settings
         self.policy.follow(settings.policy)
+        self.registers.quotas.follow(settings.quota, keep_s=settings.runs.keep_s)
         self.runs.follow(settings)
         self.fetcher.repository = settings.repository
         self.leases.set_limits(
@@ -190,16 +193,17 @@ class LocalNode:
         except FedmonError as error:
             logger.error("the register was not copied: %s", error)  # noqa: TRY400  # the sentence says it all
 
-    def save_refused(self) -> None:
-        """Write down the researchers that were refused; a failure is logged, and they are counted on."""
+    def save_counts(self) -> None:
+        """Write down who was refused and what counts against quotas; a failure is logged, and it is counted on."""
         try:
             self.registers.refused.save()
+            self.registers.quotas.save()
         except FedmonError as error:
-            logger.warning("refused researchers were not written down: %s", error)
+            logger.warning("refused researchers and used quotas were not written down: %s", error)
 
     def close(self) -> None:
         """Close the files; on the router's thread."""
-        self.save_refused()
+        self.save_counts()
         try:
             self.runs.save()
         except FedmonError as error:
@@ -319,7 +323,7 @@ class Daemon:
         every(REFRESH_S, self._presence.refresh)
         for job in (node.leases.apply, node.registers.audit.sync, node.runs.tick):
             every(1.0, job)
-        every(60.0, node.save_refused)
+        every(60.0, node.save_counts)
         for job in (node.effects.purge, node.registers.outbox.expire, node.runs.purge, node.copy_register):
             every(3600.0, job)
         self._actor.start()
@@ -358,6 +362,8 @@ class Daemon:
     # --- called on other threads: they put and return ----------------------------------------------------------------
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
+        if not self._node.registers.quotas.admits(self._node.dialect.sender(topic)):
+            return
         # A message over the limit is refused for its length: the rest of its bytes need not be kept.
         payload = payload[: codec.MAX_PAYLOAD_BYTES + 1]
 

@@ -17,7 +17,7 @@ from fedmon.common.wire import codec, topics
 from fedmon.common.wire.connection import Will
 from fedmon.common.wire.messages import CONNECTION_LOST, Presence
 from fedmon.node.folder import NodeFolder, read_boot
-from fedmon.node.requests.throttle import Throttle
+from fedmon.node.requests.quotas import Throttle
 
 logger = logging.getLogger(__name__)
 

@@ -122,6 +122,7 @@ class FrameReader:
 
     def _frame(self) -> Frame | None:
         """Return the held frame if it is whole; of a result, read just the header."""
+        # No error tells of the frame: a plan could have its data leave in an error of ours.
         kind, length = bytes(self._held[:1]), self._length()
         if kind in _FORMATS:
             if not length:
@@ -132,9 +133,9 @@ class FrameReader:
             self._held.clear()
             return None
         if kind not in _DECODERS:
-            raise BadFrameError(f"the plan sent a frame of the unknown kind {kind!r}")
+            raise BadFrameError("the plan sent a frame of an unknown kind")
         if length > frames.MAX_FRAME_BYTES:
-            raise BadFrameError(f"the plan sent a frame of {length} bytes; {frames.MAX_FRAME_BYTES} are the most")
+            raise BadFrameError(f"the plan sent a frame of more than {frames.MAX_FRAME_BYTES} bytes")
         if len(self._held) < frames.HEADER_BYTES + length:
             return None
         payload = bytes(self._held[frames.HEADER_BYTES :])

@@ -9,6 +9,7 @@ Sources: APPNOTE.TXT 6.3.10 of PKWARE, sections 4.3 to 4.5; numpy.lib.format, ve
 
 from __future__ import annotations
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.plan.values import (
     MAX_ARRAYS,
     MAX_DEPTH,
@@ -22,11 +23,14 @@ from fedmon.plan.values import (
     spelled,
 )
 
-__all__ = ["InvalidValuesError", "Packed", "TooLargeError", "check", "pack", "unpack"]
+__all__ = [
+    "InvalidValuesError", "Packed", "TooLargeError", "archive", "check", "contents", "pack", "read_inputs", "unpack",
+]  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from typing import Any, Literal
 
     import numpy.typing as npt
@@ -76,7 +80,7 @@ def pack(values: Mapping[str, Any], *, max_bytes: int | None = None) -> Packed:
     plain = walk.named(values)
     document = json_text({"values": plain, "arrays": walk.places} if walk.arrays else plain).encode()
     files: list[list[Piece]] = [[document], *map(_npy, walk.arrays)]
-    packed = Packed("npz", _archive(files)) if walk.arrays else Packed("json", files[0])
+    packed = Packed("npz", archive(files)) if walk.arrays else Packed("json", files[0])
     if max_bytes is not None and packed.size_bytes > max_bytes:
         raise TooLargeError(max_bytes)
     if len(document) > MAX_DOCUMENT_BYTES:
@@ -102,11 +106,38 @@ def unpack(parcel_format: str, buffer: Any) -> dict[str, Any]:
     return values
 
 
-def check(parcel_format: str, buffer: bytes | bytearray | memoryview, max_bytes: int) -> None:
-    """Raise InvalidValuesError unless bytes are a parcel of at most ``max_bytes`` that `unpack` accepts."""
+def check(
+    parcel_format: str, buffer: bytes | bytearray | memoryview, max_bytes: int
+) -> tuple[dict[str, Any], list[PlacedArray]]:
+    """Return the `contents` of bytes; raise InvalidValuesError unless they are a parcel that `unpack` accepts."""
     if len(buffer) > max_bytes:
         raise InvalidValuesError(f"{len(buffer)} bytes, more than {max_bytes}")
-    contents(parcel_format, memoryview(buffer))
+    return contents(parcel_format, memoryview(buffer))
+
+
+def read_inputs(path: Path) -> dict[str, Any]:
+    """Return the values in a file: a JSON object, a file of ours, or any ``.npz`` of plain arrays.
+
+    Raises InvalidInputError naming the file.
+    """
+    import zipfile
+
+    try:
+        content = path.expanduser().read_bytes()
+        if content[:2] != b"PK":
+            return read_object(memoryview(content))
+        try:
+            check("npz", content, len(content))
+            return unpack("npz", content)
+        except InvalidValuesError:
+            import io
+
+            import numpy as np
+
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+    except (ImportError, OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InvalidInputError(f"{path} holds no inputs: {error}") from None
 
 
 def contents(parcel_format: str, view: memoryview) -> tuple[dict[str, Any], list[PlacedArray]]:
@@ -146,7 +177,7 @@ def _check_place(values: dict[str, Any], place: Any) -> None:
         raise InvalidValuesError(f"an archive with {str(place)[:80]}, which is no free place for an array")
 
 
-def _archive(files: Sequence[Sequence[Piece]]) -> list[Piece]:
+def archive(files: Sequence[Sequence[Piece]]) -> list[Piece]:
     """Return an archive of these files, each in pieces; the contents are not copied."""
     import zlib
 

@@ -193,9 +193,20 @@ class Federation:
         )
 
     def approve(
-        self, plan: Plan, *, description: str = "", nodes: Nodelist = None, timeout_s: float | None = None
+        self,
+        plan: Plan,
+        *,
+        description: str = "",
+        datasets: Sequence[str] | None = None,
+        purpose: str = "",
+        nodes: Nodelist = None,
+        timeout_s: float | None = None,
     ) -> Outcomes[ApprovalReply]:
         """Ask the owners of nodes to approve a training plan; their decisions come later, see `on` and `plan_status`.
+
+        ``datasets`` are those that it is to run on, by id, name or tag (``a,b`` for both tags), None for all that a
+        node lists to you; ``purpose`` tells owners why. An approval is a grant for these, within the arguments that the
+        plan declares, unless its owner decides otherwise.
 
         ``plan`` is a path, or a class or instance that writes its source by ``save_code``, as `TrainingPlan` does. A
         file that is not readable Python is refused before anything is sent. A plan larger than a message goes through
@@ -205,6 +216,8 @@ class Federation:
         fields = submission(
             plan,
             description=description,
+            datasets=checked_tags(datasets, what="datasets") if datasets else datasets,
+            purpose=purpose,
             repository=self.settings.repository,
             inline=asker.dialect.plans_inline,
         )
@@ -214,7 +227,7 @@ class Federation:
     def plan_status(
         self, plan: Plan, *, nodes: Nodelist = None, timeout_s: float | None = None
     ) -> Outcomes[TrainingPlanStatusReply]:
-        """Ask nodes where a training plan stands with their owners."""
+        """Ask nodes where a training plan stands with their owners: its grants for you, and how many runs are left."""
         asker = self.session.asker
         kind, fields = question(plan, repository=self.settings.repository, inline=asker.dialect.plans_inline)
         request = asker.request(kind, **fields)

@@ -370,4 +370,6 @@ def _has_answered(outcome: Outcome[R]) -> bool:
     """Tell whether a node that did not do it said so itself."""
     return outcome.status in (
         OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX,
+        OutcomeStatus.OUTSIDE_GRANT,
+        OutcomeStatus.BUSY,
     )  # fmt: skip

@@ -39,6 +39,7 @@ class Party:
         self._answer: Any = None
         self._answer_topic = ""
         self._done: set[int] = set()
+        self._refused: set[int] = set()
         self.connections_lost = 0
         self._client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id, clean_session=clean, reconnect_on_failure=False
@@ -58,7 +59,7 @@ class Party:
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
         self._client.on_publish = lambda _c, _u, mid, _r, _p: self._note(mid)
-        self._client.on_subscribe = lambda _c, _u, mid, _r, _p: self._note(mid)
+        self._client.on_subscribe = self._on_subscribe
 
     def __enter__(self) -> Self:
         try:
@@ -66,7 +67,8 @@ class Party:
         except (OSError, ssl.SSLError) as error:
             raise RefusedError(str(error)) from error
         self._client.loop_start()
-        self.wait(lambda: self._answer is not None)
+        with self._changed:
+            self._changed.wait_for(lambda: self._answer is not None, WAIT_S)
         if self._answer != 0:
             self.__exit__()
             raise RefusedError(str(self._answer))
@@ -82,10 +84,11 @@ class Party:
         sock.shutdown(2)
         self.wait(lambda: self.connections_lost > 0)
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Publish at QoS 1 and wait for the broker's word that it is done with it."""
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Publish at QoS 1 and wait for the broker's word that it is done with it; False if it cut us off instead."""
         mid = self._client.publish(topic, payload, qos=1, retain=retain).mid
-        self.wait(lambda: mid in self._done)
+        self.wait(lambda: mid in self._done or self.connections_lost > 0)
+        return mid in self._done
 
     def publish_raw(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 0 and wait for nothing."""
@@ -104,10 +107,11 @@ class Party:
         """From now on publish every payload that is heard on a topic, at QoS 1."""
         self._answer_topic = topic
 
-    def subscribe(self, *filters: str, qos: int = 1) -> None:
-        """Subscribe and wait for the broker's answer."""
+    def subscribe(self, *filters: str, qos: int = 1) -> bool:
+        """Subscribe and wait for the broker's answer; False if it refused a filter, or cut us off."""
         mid = self._client.subscribe([(name, qos) for name in filters])[1]
-        self.wait(lambda: mid in self._done)
+        self.wait(lambda: mid in self._done or self.connections_lost > 0)
+        return mid in self._done and mid not in self._refused
 
     def topics(self) -> set[str]:
         """Return the topics that were heard."""
@@ -133,6 +137,11 @@ class Party:
             if self._answer is None:
                 self._answer = reason
             self._changed.notify_all()
+
+    def _on_subscribe(self, _client: object, _userdata: object, mid: int, reasons: Any, _properties: object) -> None:
+        if any(reason.is_failure for reason in reasons):
+            self._refused.add(mid)
+        self._note(mid)
 
     def _on_message(self, _client: object, _userdata: object, message: mqtt.MQTTMessage) -> None:
         if self._answer_topic:

@@ -29,6 +29,8 @@ _NOBODY = 65_534
 class Production:
     """A copy of ``broker/`` in a folder of the test, as the README's steps leave it; a context manager."""
 
+    name = "mosquitto"
+
     def __init__(
         self,
         folder: pathlib.Path,
@@ -36,6 +38,7 @@ class Production:
         *,
         client_certificates: bool = False,
         memory_limit_bytes: int | None = None,
+        appended: str = "",
     ) -> None:
         require(MosquittoEngine.available(), "mosquitto is not on PATH")
         self.folder = BrokerFolder(folder)
@@ -47,7 +50,7 @@ class Production:
                 make_client_authority(folder / "certificates", role.file_name)
         for name, role in users.items():
             Users(self.folder).add(name, role, PASSWORD)
-        self._memory_limit_bytes = memory_limit_bytes
+        self._memory_limit_bytes, self._appended = memory_limit_bytes, appended
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -68,7 +71,7 @@ class Production:
             text, count = re.subn(r"(?m)^memory_limit \d+$", f"memory_limit {self._memory_limit_bytes}", text)
             assert count == 1
         # Settings are per listener, so this one changes nothing for the others; it has no access list.
-        text += f"\nlistener {self.observer_port} 127.0.0.1\nallow_anonymous true\n"
+        text += f"\nlistener {self.observer_port} 127.0.0.1\nallow_anonymous true\n" + self._appended
         self.folder.replace("mosquitto.conf", text)
         self._start(folder)
         return self

@@ -50,6 +50,15 @@ def test_a_register_of_before_has_its_datasets_plans_and_runs(node: Path) -> Non
     assert (policy["researchers"], status["node_id"], status["set_aside"]) == (["alice"], "ward7", [])
 
 
+def test_approvals_of_before_are_grants_for_every_researcher_without_end(node: Path) -> None:
+    status, text = told("node", "status", "--dir", node), fedmon_here("node", "status", "--dir", str(node)).stdout
+    (kept,) = told("node", "plan", "show", PLAN, "--dir", node)["grants"]
+
+    assert status["grants"] == {"without_limit": 1, "asked_again": 0}
+    assert "1 grant is for every researcher, without end, as approvals of earlier releases" in " ".join(text.split())
+    assert (kept["grant"].keys(), kept["grant"]["release"]) == ({"grant_id", "sha256", "release"}, "auto")
+
+
 def test_a_register_of_before_can_be_changed(node: Path) -> None:
     (pending,) = told("node", "plan", "list", "--status", "pending", "--dir", node)["plans"]
     told("node", "plan", "approve", pending["sha256"], "--dir", node)

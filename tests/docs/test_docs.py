@@ -9,8 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.cluster import Nats, RabbitMQ
-
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "broker/README.md", ROOT / "CHANGELOG.md"]
 
@@ -35,7 +33,8 @@ def test_the_architecture_page_names_the_files_that_matter() -> None:
 
 
 def test_the_page_of_commands_says_what_their_help_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.docs.commands import SCREEN, commands, sections
+    from fedmon.completion import commands
+    from tests.docs.commands import SCREEN, sections
 
     for name, value in SCREEN.items():
         monkeypatch.setenv(name, value)
@@ -71,10 +70,10 @@ def test_the_page_of_files_of_experiments_lists_every_key_and_form() -> None:
         condition_from(form, {"train": 1, "a": 2, "b": 3, "c": 4}, number=number, where=form)
 
 
-def test_the_page_of_clusters_has_the_settings_that_were_measured() -> None:
+def test_the_page_of_clusters_names_settings_that_their_files_have() -> None:
     page = (ROOT / "docs/howtos/broker-clusters.md").read_text()
-    rabbitmq, nats = (re.findall(rf"```\w+ {name}\n(.*?)```", page, re.DOTALL)[0] for name in ("rabbitmq", "nats"))
-    measured = RabbitMQ.SETTINGS.splitlines() + re.findall(r"\w+: [\w\"]+", Nats.SETTINGS)
+    files = [path.read_text() for kind in ("clusters", "regions") for path in (ROOT / "broker" / kind).rglob("*.conf")]
 
-    assert {line for line in rabbitmq.splitlines() if line not in measured} == set()
-    assert set(re.findall(r"\w+: [\w\"]+", nats)) - set(measured) == {"port: 1883"}
+    named = re.findall(r"`([a-z_.]+(?: = |: | )[\w\"]+)`", page)
+    assert len(named) >= 6
+    assert [setting for setting in named if not any(setting in text for text in files)] == []

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from fedmon.completion import commands
 from fedmon.experiment import ResourceFactory
-from tests.docs.commands import commands
 from tests.support.node_process import fedmon
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,22 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "broker/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PRINTED = re.compile(r"(?:^|[`(:$|] ?|(?:&&|with|run) )fedmon ((?:[a-z{|-][\w{}|-]*)(?: [^`;\n]*)?)", re.MULTILINE)
 """A line that begins so, or words after a mark or a colon; prose has "fedmon" elsewhere."""
-NO_COMMANDS = {"is", "keeps", "writes", "knows", "itself", "at", "of", "with", "or", "that", "reads", "as", "and", "runs:"}
+NO_COMMANDS = {
+    "is",
+    "keeps",
+    "writes",
+    "knows",
+    "itself",
+    "at",
+    "of",
+    "with",
+    "or",
+    "that",
+    "reads",
+    "as",
+    "and",
+    "runs:",
+}
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -35,7 +50,9 @@ def words_of() -> dict[str, list[str]]:
 def wrong(command: str) -> str:
     """Return the first word of a command that is no verb or option; empty if all are."""
     known, line = words_of(), "fedmon"
-    words = command.split(" -- ")[0].replace("(", " ").replace(")", " ").replace(",", " ").rstrip(".:").split()
+    words = (
+        command.split(" -- ", maxsplit=1)[0].replace("(", " ").replace(")", " ").replace(",", " ").rstrip(".:").split()
+    )
     for word in words:
         if "|" in word and word[0] != "-":  # such as check|run
             return next((f"{line} {each}" for each in word.split("|") if f"{line} {each}" not in known), "")
@@ -48,7 +65,11 @@ def wrong(command: str) -> str:
             return f"{line} {word}"
         elif line != "fedmon" and word[:1] != "-" and f"{line} {word}" not in known:
             verbs = [each for each in known[line] if each[:1] != "-"]
-            if verbs and line not in ("fedmon nodes", "fedmon runs", "fedmon job", "fedmon node") and re.fullmatch(r"[a-z-]+", word):
+            if (
+                verbs
+                and line not in ("fedmon nodes", "fedmon runs", "fedmon job", "fedmon node")
+                and re.fullmatch(r"[a-z-]+", word)
+            ):
                 return f"{line} {word}"
             if not verbs:
                 continue
@@ -73,7 +94,9 @@ def test_every_command_in_a_page_exists() -> None:
     found = {
         (str(page.relative_to(ROOT)), command)
         for page in PAGES
-        for command in re.findall(r"(?:`|^ *\$? ?|srun )fedmon ([^`\n]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+        for command in re.findall(
+            r"(?:`|^ *\$? ?|srun )fedmon ([^`\n]+)", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
         if command.split()[0] not in NO_COMMANDS and page.name != "commands.md"
     }
 

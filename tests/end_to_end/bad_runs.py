@@ -39,6 +39,8 @@ _TAIL = """
 
 
 class Bad(TrainingPlan):
+    arguments = {"case": int, "pid": int, "port": int, "key": str, "other": str}
+
     def run(self, context):
         return globals()["case_" + str(context.arguments["case"])](context, self)
 """

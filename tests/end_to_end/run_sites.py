@@ -21,6 +21,9 @@ from fedmon import TrainingPlan
 
 
 class Waits(TrainingPlan):
+    arguments = {"seconds": float, "reports": range(1_000), "fail": bool}
+    scalars = ("loss",)
+
     def run(self, context):
         context.report(loss=0.5, step=1)
         context.log("CANARY-LOG", level="ERROR")

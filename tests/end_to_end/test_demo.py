@@ -73,6 +73,7 @@ def check_told(document: dict[str, Any]) -> None:
     assert document["offline"]["reason"] == "connection lost"
     assert document["offline"]["seen_after_s"] <= 2.0
     assert document["metrics"]["lost"] == 0
+    assert document["release"]["rows"] == 212
     rounds = document["regression"]["rounds"]
     accuracies = [one["accuracy"] for one in rounds]
     assert accuracies[0] < 0.7
@@ -116,7 +117,7 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if line.startswith("[4/9]"):
+        if line.startswith("[4/10]"):
             break
     next(
         child
@@ -128,7 +129,7 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
     assert process.returncode == 1
     assert "hospital-south" in said
     assert "Traceback" not in said
-    assert [line[:5] for line in lines if line.startswith("[")] == ["[1/9]", "[2/9]", "[3/9]", "[4/9]"]
+    assert [line.split()[0] for line in lines if line.startswith("[")] == [f"[{step}/10]" for step in (1, 2, 3, 4)]
     assert any("hospital-east" in line for line in lines)
     assert "\x1b" not in "".join(lines)
 

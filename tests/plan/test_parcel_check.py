@@ -112,7 +112,7 @@ def test_documents_that_do_not_fit_their_arrays_are_refused(document: Any) -> No
 def _archive_of(document: bytes, array: Any, header: bytes | None = None) -> bytes:
     """Lay out an archive as ours are, whatever it holds."""
     head = header or parcels.array_header(array.dtype.str, array.shape)
-    return b"".join(parcels._archive([[document], [head, array.tobytes()]]))
+    return b"".join(parcels.archive([[document], [head, array.tobytes()]]))
 
 
 HEADERS = [

@@ -17,6 +17,7 @@ from tests.support.shell_here import fedmon_here
 __all__ = [
     "CELLS",
     "NO_RUNS",
+    "OFTEN",
     "NodeProcess",
     "fedmon",
     "plain_environment",
@@ -24,6 +25,8 @@ __all__ = [
     "write_node_with_cells",
 ]
 
+OFTEN = {"requests_per_s": 10_000}
+"""The section ``quota`` of every node here: a test that waits asks more often than a researcher may."""
 NO_RUNS = {"enabled": False}
 """The section ``runs`` of a node that runs no plan: to find out how it can confine them takes half of its start."""
 
@@ -52,6 +55,7 @@ def write_node_folder(
         "node": {"id": node_id},
         "broker": {"url": url},
         "policy": {"researchers": list(researchers)},
+        "quota": dict(OFTEN),
     }
     for section, values in sections.items():
         document.setdefault(section, {}).update(values)

@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,21 @@ from tests.support.waiting import wait_until
 
 
 class Store:
-    """A VictoriaMetrics on a free port of this machine; `kill` and `start` keep port and folder."""
+    """A VictoriaMetrics on a free port of this machine; `kill` and `start` keep port and folder.
 
-    def __init__(self, folder: Path) -> None:
+    Its paths begin with ``prefix``. ``options`` are further words of its command line at the next `start`.
+    """
+
+    def __init__(self, folder: Path, *, prefix: str = "", options: Sequence[str] = ()) -> None:
         program = shutil.which("victoria-metrics")
         require(program, "victoria-metrics is not installed")
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.port, self.options = free_port(), options
+        self.url = f"http://127.0.0.1:{self.port}{prefix}"
         self._command = [
             str(program),
             f"-storageDataPath={folder}",
             f"-httpListenAddr=127.0.0.1:{self.port}",
+            f"-http.pathPrefix={prefix}",
             "-retentionPeriod=10y",
             "-dedup.minScrapeInterval=1ms",
             "-memory.allowedBytes=64MB",
@@ -38,8 +43,14 @@ class Store:
         self.start()
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen([*self._command, *self.options], stderr=subprocess.DEVNULL)
         wait_until(self._answers, 30.0, what="the store")
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         assert self._process is not None
@@ -47,9 +58,10 @@ class Store:
         self._process.wait()
 
     def values(self, series: str) -> dict[int, float]:
-        """Return what the store holds of one series, by Unix time in milliseconds; repeats are removed by it."""
+        """Return what the store holds of one series, by Unix time in milliseconds; no time may come twice."""
         found = self._get("/api/v1/export", {"match[]": series, "start": "0", "end": "4102444800"})
         lines = [msgspec.json.decode(line) for line in found.splitlines() if line]
+        assert all(len(set(line["timestamps"])) == len(line["timestamps"]) for line in lines)
         return {t: value for line in lines for t, value in zip(line["timestamps"], line["values"], strict=True)}
 
     def series(self, match: str) -> list[dict[str, str]]:
@@ -72,6 +84,11 @@ class Store:
         """Return the values of one label of the series that match."""
         return sorted({one[label] for one in self.series(match) if label in one})
 
+    def imports(self) -> int:
+        """Return how many bodies it was sent since its start."""
+        lines = self._get("/metrics", {}).decode().splitlines()
+        return sum(int(line.split()[-1]) for line in lines if line.startswith(_IMPORTS))
+
     def _answers(self) -> bool:
         try:
             return self._get("/health", {}) == b"OK"
@@ -84,3 +101,6 @@ class Store:
             urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=10).close()
         with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=10) as answer:
             return bytes(answer.read())
+
+
+_IMPORTS = 'vm_http_requests_total{path="/api/v1/import"'

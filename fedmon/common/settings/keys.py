@@ -73,6 +73,7 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("repository", "token_file"): "token",
     ("store", "token_file"): "store-token",
     ("store", "ca_file"): "store-ca.crt",
+    ("store", "tenant"): "7",
 }
 """What a key without a default may look like."""
 _TABLE_EXAMPLES = {"policy": '"breast cancer" = ["researcher-anna"]', "plugins": 'key = "value"'}
@@ -84,6 +85,8 @@ SECTIONS = {
     "metrics": "What the node measures.",
     "recording": "What the node keeps of its samples.",
     "runs": "What approved plans may use when they run.",
+    "release": "How results of runs leave, and what of them waits for you.",
+    "quota": 'The most that each researcher may ask of the node; beyond it the answer is "busy".',
     "energy": "How energy is measured, and what a kilowatt-hour emits.",
     "perf": "Events of processor and kernel, counted by the program perf (see docs/howtos/perf.md).",
     "plugins": "Settings of the collector plug-ins that [metrics] plugins names, a table for each.",

@@ -276,6 +276,64 @@ class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2_592_000.0
 
 
+class ReleaseSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The release gate: what leaves of a run by itself, and what waits for the owner."""
+
+    mode: Annotated[
+        Literal["auto", "check", "ask"],
+        Meta(
+            description="How results leave. auto: unchecked; check: what breaks a rule waits for the owner; ask: every "
+            "result waits. A new node gets check; a file without this key means auto."
+        ),
+    ] = "auto"
+    max_bytes: Annotated[
+        int, Meta(description="The largest result that leaves by itself, in bytes.", ge=1024, le=64 * _MIB)
+    ] = _MIB
+    max_numbers_per_row: Annotated[
+        float,
+        Meta(description="Numbers in a result for each row of its dataset, unless the grant says how many.", ge=0),
+    ] = 0.1
+    max_text: Annotated[
+        int, Meta(description="The longest text in a result, unless the grant names its entry, in characters.", ge=0)
+    ] = 64
+    min_rows: Annotated[
+        int, Meta(description="Of a dataset of fewer rows, or of unknown size, no result leaves by itself.", ge=0)
+    ] = 20
+
+
+class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that one researcher may ask of the node."""
+
+    requests_per_s: Annotated[
+        float,
+        Meta(
+            description="Requests a second in the long run; what ten seconds allow may come at once. Acknowledgements, "
+            "leases on metrics and pages of samples do not count.",
+            ge=0.1,
+            le=1_000_000,
+        ),
+    ] = 20.0
+    changes_per_hour: Annotated[
+        int, Meta(description="Requests for approval, for a run and for its stop in one hour.", ge=1, le=10_000_000)
+    ] = 600
+    undecided_plans: Annotated[
+        int, Meta(description="Training plans that wait for your decision at a time.", ge=1, le=100_000)
+    ] = 20
+    jobs_per_day: Annotated[int, Meta(description="Runs that begin in 24 hours.", ge=1, le=10_000_000)] = 5_000
+    kept_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes of plans, results, traces and waiting messages that the node keeps; above it no plan "
+            "and no run is taken in.",
+            ge=_MIB,
+            le=2**50,
+        ),
+    ] = 2 * _GIB
+    audit_bytes_per_day: Annotated[
+        int, Meta(description="Bytes of lines in the audit in 24 hours.", ge=65_536, le=2**50)
+    ] = 64 * _MIB
+
+
 class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The file repository, for training plans too large for a message."""
 
@@ -304,6 +362,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     ca_file: Annotated[
         Path | None, Meta(description="Certificates that the store's own must come from; public ones when absent.")
+    ] = None
+    tenant: Annotated[
+        Annotated[str, Meta(pattern=r"^[0-9]{1,10}(:[0-9]{1,10})?\Z")] | None,
+        Meta(description="Tenant of a VictoriaMetrics cluster, ACCOUNT or ACCOUNT:PROJECT; absent for a single store."),
     ] = None
 
     def token(self) -> str | None:
@@ -337,6 +399,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     energy: EnergySettings = EnergySettings()
     perf: PerfSettings = PerfSettings()
     runs: RunsSettings = RunsSettings()
+    release: ReleaseSettings = ReleaseSettings()
+    quota: QuotaSettings = QuotaSettings()
     plugins: Mapping[str, PluginSettings] = {}
     repository: RepositorySettings = RepositorySettings()
 

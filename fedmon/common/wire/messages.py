@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from fedmon.common.wire.envelope import Count, Id, LongText, Message, Reply, Request, Sha256, ShortText, Utc
+from fedmon.common.wire.grants import Grant, GrantReport
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunReply, RunScalars, Stop, StopReply
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 
@@ -34,6 +35,7 @@ class ErrorCode(enum.Enum):
     REFUSED = "refused"
     UNSUPPORTED = "unsupported"
     NO_SANDBOX = "no-sandbox"
+    OUTSIDE_GRANT = "outside-grant"
     TOO_LARGE = "too-large"
     BUSY = "busy"
     FAILED = "failed"
@@ -72,11 +74,15 @@ class SearchDatasets(Request, frozen=True, kw_only=True, tag="search"):
 class Approval(Request, frozen=True, kw_only=True, tag="approval"):
     """Ask the owner to approve a training plan: its exact bytes as ``source``, or where to fetch them.
 
-    ``sha256`` is the digest of the exact bytes. Exactly one of ``source`` and ``url`` is given.
+    ``sha256`` is the digest of the exact bytes. Exactly one of ``source`` and ``url`` is given. ``datasets`` are ids or
+    names, or tags joined by commas that must all fit; a node takes those that it lists to the researcher, and null asks
+    for all of them.
     """
 
     name: ShortText
     description: LongText = ""
+    purpose: LongText = ""
+    datasets: Annotated[list[ShortText], Meta(max_length=1000)] | None = None
     sha256: Sha256
     size_bytes: Count
     source: str | None = None
@@ -179,7 +185,10 @@ class ApprovalReply(Reply, frozen=True, kw_only=True, tag="approval"):
 
 
 class TrainingPlanStatusReply(Reply, frozen=True, kw_only=True, tag="training-plan-status"):
-    """Where a plan stands; ``status`` is null when the node does not know these bytes."""
+    """Where a plan stands; ``status`` is null when the node does not know these bytes.
+
+    ``grants`` are those that hold for the asking researcher.
+    """
 
     sha256: str
     status: PlanStatus | None
@@ -188,10 +197,14 @@ class TrainingPlanStatusReply(Reply, frozen=True, kw_only=True, tag="training-pl
     note: str = ""
     decided: Utc | None = None
     approval_obligation: bool = True
+    grants: list[GrantReport] = []
 
 
 class Error(Reply, frozen=True, kw_only=True, tag="error"):
-    """The node did not do it, and why; id, session and sequence are empty or 0 where they could not be read."""
+    """The node did not do it, and why; id, session and sequence are empty or 0 where they could not be read.
+
+    ``retry_after_s`` tells with the code "busy" when to try again, and is null if the node does not know.
+    """
 
     id: str = ""
     session: str = ""
@@ -199,13 +212,17 @@ class Error(Reply, frozen=True, kw_only=True, tag="error"):
     success: bool = False
     code: ErrorCode
     reason: str
+    retry_after_s: float | None = None
 
 
 # --- sent by a node of itself --------------------------------------------------------------------------------------
 
 
 class PlanDecision(Message, frozen=True, kw_only=True, tag="plan-decision"):
-    """The owner decided, or the node found out something, about a plan; stays in the outbox until acknowledged."""
+    """The owner decided, or the node found out something, about a plan; stays in the outbox until acknowledged.
+
+    ``grant`` has the terms of an approval.
+    """
 
     node_id: Id
     researcher_id: Id
@@ -218,6 +235,7 @@ class PlanDecision(Message, frozen=True, kw_only=True, tag="plan-decision"):
     note: str = ""
     problem: str = ""
     decided: Utc
+    grant: Grant | None = None
 
 
 class LogRecord(Message, frozen=True, kw_only=True, tag="log"):

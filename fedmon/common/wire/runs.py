@@ -29,7 +29,7 @@ Level = Literal["bubblewrap", "landlock", "limits"]
 
 
 class JobState(enum.Enum):
-    """Where a job stands: the first two are of one that goes on, every other is how it ended."""
+    """Where a job stands: the first two are of one that goes on, every other but HELD is how it ended."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -53,11 +53,20 @@ class JobState(enum.Enum):
     """The node could not start it; the reason says why."""
     LOST = "lost"
     """The node, or what watched over the job, ended while it ran; nothing of it is left running."""
+    HELD = "held"
+    """The plan has ended, and its result waits for the owner: another state follows."""
+    WITHHELD = "withheld"
+    """The owner did not let the result leave."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it goes on no more."""
-        return self not in (JobState.STARTING, JobState.RUNNING)
+        """Whether no other state follows."""
+        return self is not JobState.HELD and not self.is_running
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the plan has not ended yet."""
+        return self in (JobState.STARTING, JobState.RUNNING)
 
 
 class Parcel(msgspec.Struct, frozen=True, kw_only=True):
@@ -335,7 +344,7 @@ class JobsReply(Reply, frozen=True, kw_only=True, tag="job-status"):
 
 
 class JobOutcome(Message, frozen=True, kw_only=True, tag="job-outcome"):
-    """A job is over; stays in the outbox until acknowledged. ``result`` is there when it succeeded."""
+    """A job is over, or held; stays in the outbox until acknowledged. ``result`` is there when it succeeded."""
 
     node_id: Id
     researcher_id: Id

@@ -150,10 +150,11 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
 
 def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fedbiomed4.UnderstoodReply:
     """Return the message for a request that was not served: a reply of its own kind where the plan is the reason."""
-    if error.code is ErrorCode.FAILED and isinstance(request, PlanApprovalByUrl):
-        status = error.http_status if isinstance(error, PlanError) else HTTP_OK
+    about_plan = error.code in (ErrorCode.FAILED, ErrorCode.BUSY)
+    if about_plan and isinstance(request, PlanApprovalByUrl):
+        status = error.http_status if isinstance(error, PlanError) else HTTP_OK if error.code is ErrorCode.FAILED else 0
         return fedbiomed4.WireApprovalReply(sequence=request.sequence, status=status, success=False, **head)
-    if error.code is ErrorCode.FAILED and isinstance(request, PlanStatusByUrl):
+    if about_plan and isinstance(request, PlanStatusByUrl):
         return _status(head, request, success=False, status="Error", msg=error.reason)
     number = ErrorNumbers.FB301 if error.code in _PROTOCOL_ERRORS else ErrorNumbers.FB300
     return fedbiomed4.ErrorMessage(errnum=number, extra_msg=error.reason, **head)

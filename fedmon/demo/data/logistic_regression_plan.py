@@ -12,6 +12,16 @@ MINIMUM_ROWS = 50  # sums over few rows say too much about each
 class LogisticRegression(TrainingPlan):
     """Take part in one round: describe the columns, or say how the model should change."""
 
+    arguments = {
+        "task": ["describe", "step"],
+        "round": range(1, 1_001),
+        "columns": [str],
+        "outcome": str,
+        "positive": str,
+    }
+    scalars = ("loss", "accuracy")
+    values = 1_000  # of ten columns: 132 of gradient and curvature, and three more
+
     def run(self, context: Any) -> dict[str, Any]:
         """Read the table and do what ``arguments["task"]`` names: "describe" or "step".
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S = 20.0
 """Timeout of the requests of resources, longer than at a terminal: a busy node may need it."""
-_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
+_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
 
 _L = TypeVar("_L", bound="LinkedResource")
 _R = TypeVar("_R", bound=ResourceManager)

@@ -24,6 +24,7 @@ from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, Resource
 from fedmon.experiment.types.node import Dataset, Node
 from fedmon.experiment.types.training_plan import TrainingPlanResource
 from fedmon.experiment.types.values import CheckedAttribute, at_least, inputs, json_object, own, words
+from fedmon.plan import parcels
 from fedmon.researcher.cli import run_values
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Job(LinkedResource):
 
     def _inputs(self) -> dict[str, Any]:
         given = self.get("inputs") or {}
-        values = run_values.read_inputs(Path(given)) if isinstance(given, str) else dict(given)
+        values = parcels.read_inputs(Path(given)) if isinstance(given, str) else dict(given)
         if self.get("inputsFrom") is not None:
             source = self.ec.get_resource(self.get("inputsFrom"))
             result = getattr(source, "result", None)
@@ -394,7 +395,7 @@ def write_shown(path: Path, value: Any) -> None:
 def saved_values(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the values that `run_values.save` wrote, by name; empty if it wrote nothing."""
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".npz"))
-    return {path.stem: run_values.read_inputs(path) for path in paths}
+    return {path.stem: parcels.read_inputs(path) for path in paths}
 
 
 def log_text(handle: RunHandle, stream: Literal["stdout", "stderr"]) -> str:

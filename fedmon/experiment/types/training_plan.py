@@ -147,7 +147,11 @@ class TrainingPlanResource(LinkedResource):
         self.listen("decision", self._decision)  # before owners are asked, so that none is missed
         self.listen("presence", self._heard)
         outcomes = self.federation.approve(
-            path, description=self.get("description") or "", nodes=asked, timeout_s=ASK_TIMEOUT_S
+            path,
+            description=self.get("description") or "",
+            datasets=self._datasets(),
+            nodes=asked,
+            timeout_s=ASK_TIMEOUT_S,
         )
         if len(outcomes.ok) < self._needed(len(outcomes)) or not outcomes:
             if not self.waits_for_silent(outcomes, nodes):
@@ -174,10 +178,21 @@ class TrainingPlanResource(LinkedResource):
 
     def _linked_nodes(self) -> list[Node]:
         nodes = self.linked(Node)
-        jobs = [] if nodes else [each for each in self.linked(LinkedResource) if each.is_rm_instance("fedmon::Job")]
-        for job in jobs:
+        for job in () if nodes else self._jobs():
             nodes += [*job.linked(Node), *(node for dataset in job.linked(Dataset) for node in dataset.linked(Node))]
         return nodes
+
+    def _jobs(self) -> list[LinkedResource]:
+        return [each for each in self.linked(LinkedResource) if each.is_rm_instance("fedmon::Job")]
+
+    def _datasets(self) -> list[str] | None:
+        """Return the datasets of its jobs, by id or tags; None without jobs, to ask for all."""
+        jobs, named = self._jobs(), list[str]()
+        for job in jobs:
+            found = job.linked(Dataset)
+            named += [place.get("datasetId") or ",".join(place.get("tags") or ()) for place in found]
+            named += [] if found else [",".join(job.get("tags") or ())]
+        return [each for each in dict.fromkeys(named) if each] if jobs else None
 
     def _wanted(self) -> list[NodeId]:
         return list(dict.fromkeys(node.node_id for node in self._linked_nodes() if node.get("nodeId")))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import datetime
 import functools
 import hashlib
 import inspect
 import logging
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,23 +19,28 @@ import msgspec
 from msgspec import Meta
 
 from fedmon import __version__
+from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError
-from fedmon.common.ids import chosen
+from fedmon.common.ids import checked_id, chosen, new_id
 from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
+from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import PlanStatus
+from fedmon.common.wire.runs import JobState
 from fedmon.node.folder import NodeFolder
 from fedmon.node.measure.publisher import PER_S, UserValues
 from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
+from fedmon.node.registers.grants import EVERY, Declared, Terms, Wish, checked_rules, until_of, wished_datasets
 from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.registers.plan_source import diff, read_plan_file, visible, visible_text
+from fedmon.node.registers.plan_workers import check_source
 from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
+from fedmon.node.requests.policy import EVERYBODY, Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
-from fedmon.node.runs.register import JobRecord, JobRegister, stop_jobs_of
+from fedmon.node.runs.register import JobRecord, JobRegister, ReleaseDecision, ReleaseLedger, stop_jobs_of
 
 if TYPE_CHECKING:
     from fedmon.node.measure.pipeline import Pipeline
@@ -45,6 +51,7 @@ logger = logging.getLogger(__name__)
 Document = dict[str, Any]
 
 MAX_LISTED_RUNS = 1000
+MAX_KEEP_DAYS = 36_500
 _SHOWN_BYTES = 16_384
 _SHOWN_LINES = 20
 _POLICY_VARIABLE = "FEDMON_POLICY_"
@@ -143,8 +150,13 @@ class OwnerCommands:
                 "minimum": settings.runs.sandbox,
                 "max_jobs": settings.runs.max_jobs,
             },
+            "release": {"mode": settings.release.mode, "held": len(self._held())},
             "datasets": len(registers.datasets.all()),
             "plans": {name: plans.get(name, 0) for name in ("pending", "approved", "rejected")},
+            "grants": {
+                "without_limit": registers.plans.grants.without_limit(),
+                "asked_again": len(registers.plans.grants.asked_again()),
+            },
             "undelivered": registers.outbox.waiting(),
             "restored": None
             if report is None or moment is None
@@ -156,10 +168,36 @@ class OwnerCommands:
     def requests(self) -> Document:
         """List what waits for the owner: plans to decide about, and researchers that were refused, the latest first."""
         refusal = Policy(self.settings.policy, self.settings.id).refusal
+        plans = self.registers.plans
+        again = plans.grants.asked_again()
         return {
-            "plans": [_plan(plan) for plan in self.registers.plans.all(status=PlanStatus.PENDING)],
+            "plans": [
+                _plan(plan) for plan in plans.all() if plan.status is PlanStatus.PENDING or plan.plan_id in again
+            ],
             "researchers": msgspec.to_builtins(self.registers.refused.waiting(refusal)),
         }
+
+    def quota(self) -> Document:
+        """Show what each researcher uses of the quotas; ``requests`` and ``refused`` are null while no daemon runs."""
+        quotas, obeyed = self.registers.quotas, self.settings.policy.researchers
+        unknown: Document = {} if self._running is not None else {"requests": None, "refused": None}
+        found = [
+            {"researcher_id": who, **quotas.used(who), **unknown}
+            for who in sorted({*quotas.researchers(), *obeyed} - {EVERYBODY})
+        ]
+        return {
+            "running": self._running is not None,
+            "quota": msgspec.to_builtins(self.settings.quota),
+            "researchers": found,
+        }
+
+    def audit_prune(self, *, keep_days: Annotated[int, Meta(ge=1, le=MAX_KEEP_DAYS)]) -> Document:
+        """Remove older lines of the audit; the register's copy is renewed, so that a restore needs none of them."""
+        audit = self.registers.audit
+        audit.sync()
+        self.registers.database.copy(audit.end)
+        before = utc_now() - datetime.timedelta(days=keep_days)
+        return {"before": before.isoformat(timespec="seconds"), "pruned": audit.prune(before, by=self._by)}
 
     def policy_change(self, *, verb: Literal["allow", "deny"], wish: PolicyWish) -> Document:
         """Allow or deny in node.toml, and obey that from now on.
@@ -284,12 +322,22 @@ class OwnerCommands:
         )
         return {"plans": [_plan(plan) for plan in found]}
 
-    def plan_show(self, *, plan: str) -> Document:
-        """Show everything of a plan, and its source with nothing hidden."""
-        plans = self.registers.plans
+    def plan_show(self, *, plan: str, terms: Terms | None = None) -> Document:
+        """Show everything of a plan, the grant that an approval with these terms gives, and the source."""
+        plans, grants = self.registers.plans, self.registers.plans.grants
         found = plans.get(plan)
+        before = plans.last_approved(found.name, other_than=found.sha256)
+        earlier = [] if before is None else grants.of(before.sha256)
         return {
             "plan": {**_plan(found), "requested_by": list(plans.requesters(found.plan_id))},
+            "asked": msgspec.to_builtins(grants.wishes(found.plan_id)),
+            "grants": [
+                {"grant": msgspec.to_builtins(record.grant), "runs_left": record.runs_left}
+                for record in grants.of(found.sha256)
+            ],
+            "proposed": msgspec.to_builtins(self._proposed(found, terms)),
+            "before": msgspec.to_builtins(earlier[-1].grant) if earlier else None,
+            "datasets": {each.dataset_id: each.name for each in self.registers.datasets.all()},
             "source": visible(plans.store.read(found.sha256)),
         }
 
@@ -318,14 +366,24 @@ class OwnerCommands:
         status: PlanStatus,
         note: str = "",
         sha256: str | None = None,
+        terms: Terms | None = None,
+        grant: Grant | None = None,
     ) -> Document:
-        """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox."""
+        """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox.
+
+        An approval gives the ``grant`` that the owner saw, or else what these terms propose now.
+        """
         registers = self.registers
         with registers.database.transaction():
             found = registers.plans.get(plan)
             if status is PlanStatus.APPROVED and sha256 is None and plan not in (found.plan_id, found.sha256):
                 raise InvalidInputError(f"{plan!r:.80} could mean other bytes: approve by the whole id or sha256")
-            decision = registers.plans.decide(found.plan_id, status, note=note, by=self._by, sha256=sha256)
+            granted = None
+            if status is PlanStatus.APPROVED and sha256 in (None, found.sha256):
+                granted = msgspec.structs.replace(grant or self._proposed(found, terms), sha256=found.sha256, note=note)
+            decision = registers.plans.decide(
+                found.plan_id, status, note=note, by=self._by, sha256=sha256, grant=granted
+            )
             registers.announce(decision, boot=self._boot())
         if self._running is not None:
             self._running.push(decision.researchers)
@@ -333,16 +391,22 @@ class OwnerCommands:
             self._stop_runs_of(found)
         return {
             "plan": _plan(decision.plan),
-            "changed": (found.status, found.note) != (status, note),
+            "changed": decision.grant is not None or (found.status, found.note) != (status, note),
+            "grant": None if decision.grant is None else msgspec.to_builtins(decision.grant),
             "tells": list(decision.researchers),
         }
 
     def plan_register(self, *, path: str, sha256: str, name: str, description: str = "") -> Document:
-        """Take in the owner's own plan, approved by that; the file must still hold the bytes that the owner saw."""
+        """Take in the owner's own plan, approved by that for all researchers that are obeyed.
+
+        The file must still hold the bytes that the owner saw.
+        """
         source = read_plan_file(Path(path), self.settings.max_plan_bytes)
         if hashlib.sha256(source).hexdigest() != sha256:
             raise ConflictError(f"{path} changed while it was being registered: look at it again")
-        plan = self.registers.plans.register(source, name=name, description=description, by=self._by)
+        check = check_source(source)
+        grant = self._grant(sha256, Terms(), Declared() if check is None else check.declared)
+        plan = self.registers.plans.register(source, name=name, description=description, by=self._by, grant=grant)
         if self._running is not None:
             self._running.check_plan(plan.sha256)
         return {"plan": _plan(plan)}
@@ -352,6 +416,60 @@ class OwnerCommands:
         deleted = self.registers.plans.delete(plan, by=self._by)
         self._stop_runs_of(deleted)
         return {"plan": _plan(deleted)}
+
+    def _proposed(self, plan: PlanRecord, terms: Terms | None) -> Grant:
+        """Return the grant that an approval with these terms gives; raises InvalidInputError, NotFoundError.
+
+        By default it is for those who ask, and the datasets that they ask for, with what the plan declares.
+        """
+        plans = self.registers.plans
+        if self.settings.wire == "fedbiomed4" and terms is None:  # that wire runs no plans for us
+            return Grant(grant_id=new_id(), sha256=plan.sha256)
+        declared = plans.grants.declared(plan.sha256)
+        if declared is None:
+            check = check_source(plans.store.read(plan.sha256))
+            declared = Declared() if check is None else check.declared
+        wishes = plans.grants.wishes(plan.plan_id)
+        asking = [wish for wish in wishes if wish.is_open or plan.status is not PlanStatus.APPROVED]
+        return self._grant(plan.sha256, terms or Terms(), declared, asking=asking or wishes, wishes=wishes)
+
+    def _grant(
+        self,
+        sha256: str,
+        terms: Terms,
+        declared: Declared,
+        *,
+        asking: Sequence[Wish] = (),
+        wishes: Sequence[Wish] = (),
+    ) -> Grant:
+        datasets, policy = self.registers.datasets, Policy(self.settings.policy, self.settings.id)
+
+        def listed(researcher_id: str) -> list[str]:
+            seen = ((each.dataset_id, each.name) for each in datasets.all())
+            return [dataset_id for dataset_id, name in seen if policy.may_see(researcher_id, dataset_id, name)]
+
+        researchers = tuple(wish.researcher_id for wish in asking) or None
+        if terms.researchers is not None:
+            named = tuple(checked_id(each, what="researcher") for each in terms.researchers if each != EVERY)
+            researchers = None if EVERY in terms.researchers else named
+        if terms.datasets is None:
+            granted = wished_datasets(researchers, asking if researchers is None else wishes, listed)
+        else:
+            granted = tuple(datasets.get(each).dataset_id for each in terms.datasets if each != EVERY)
+            granted = None if EVERY in terms.datasets else granted
+        return Grant(
+            grant_id=new_id(),
+            sha256=sha256,
+            researchers=researchers,
+            datasets=granted,
+            arguments=declared.arguments if terms.arguments is None else checked_rules(terms.arguments),
+            scalars=declared.scalars,
+            texts=declared.texts,
+            values=declared.values if terms.values is None else terms.values,
+            runs=terms.runs,
+            until=until_of(terms.until),
+            release=terms.release,
+        )
 
     def _stop_runs_of(self, plan: PlanRecord) -> None:
         """Stop the runs of a plan that is approved no longer."""
@@ -388,7 +506,10 @@ class OwnerCommands:
                 "the node of this folder is stopped, and a job is stopped by a running one: start it with "
                 "'fedmon node start'"
             )
-        found = self._run_record(job_id).job.job_id
+        record = self._run_record(job_id)
+        found = record.job.job_id
+        if record.job.state is JobState.HELD:
+            raise ConflictError(f"job {found} has ended, and its result is held: fedmon node results withhold {found}")
         self._running.runs.stop_by_owner(found, by=self._by)
         return {"run": _run(self._run_record(found))}
 
@@ -401,6 +522,48 @@ class OwnerCommands:
         if found is None:
             raise NotFoundError(f"no job {job_id} here any more; see: fedmon node runs")
         return found
+
+    # --- results that wait for the owner ------------------------------------------------------------------------------
+
+    def result_list(self) -> Document:
+        """List the results that are held, oldest first."""
+        return {"results": [_result(record) for record in self._held()]}
+
+    def result_show(self, *, job_id: str) -> Document:
+        """Show a held result, and where its file is."""
+        record = self._held_record(job_id)
+        return {"result": _result(record), "file": str(JobFolder(self._folder.runs_dir / record.job.job_id).result)}
+
+    def result_decide(self, *, job_id: str, release: bool, sha256: str = "", note: str = "") -> Document:
+        """Release exactly the bytes of a digest, or withhold a result; carried out by the daemon."""
+        record = self._held_record(job_id)
+        if release and (record.result is None or sha256 != record.result.sha256):
+            raise ConflictError(
+                f"the held result of job {record.job.job_id} is not the one with SHA-256 {sha256 or '(none)'}: look at "
+                f"it again with 'fedmon node results show {record.job.job_id}'"
+            )
+        decision = ReleaseDecision(released=release, by=self._by, note=note)
+        JobRegister(self.registers.database).decide(record, decision, self.registers.audit)
+        if self._running is not None:
+            self._running.runs.carry_out_decisions()
+        return {"result": _result(record), "released": release, "note": note, "sent": self._running is not None}
+
+    def released(self) -> Document:
+        """Count what left of runs, by month, researcher and dataset."""
+        names = {each.dataset_id: each.name for each in self.registers.datasets.all()}
+        rows = ReleaseLedger(self.registers.database).rows()
+        return {"released": [{**row, "dataset": names.get(row["dataset_id"])} for row in rows]}
+
+    def _held(self) -> list[JobRecord]:
+        """Return the held results that are not decided about."""
+        return [each for each in JobRegister(self.registers.database).held() if each.decision is None]
+
+    def _held_record(self, reference: str) -> JobRecord:
+        """Return a held result by the id of its job, or by the beginning of it if that is enough."""
+        held = {each.job.job_id: each for each in self._held()}
+        return held[
+            chosen(reference, {each: each for each in held}, what="held result", see="fedmon node results list")
+        ]
 
     # --- jobs that the node watches, and values of programs ----------------------------------------------------------
 
@@ -509,6 +672,10 @@ def _plan(plan: PlanRecord) -> Document:
 def _run(record: JobRecord) -> Document:
     result = None if record.result is None else {"sha256": record.result.sha256, "bytes": record.result.size_bytes}
     return {"researcher_id": record.researcher_id, **msgspec.to_builtins(record.job), "result": result}
+
+
+def _result(record: JobRecord) -> Document:
+    return {**_run(record), "numbers": record.numbers, "format": record.result and record.result.format}
 
 
 def _output(folder: JobFolder) -> dict[str, str | None]:

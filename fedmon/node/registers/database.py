@@ -134,7 +134,51 @@ _VERSION_3 = (
     "INSERT INTO total VALUES (0)",
 )
 
-SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+_VERSION_4 = (
+    """CREATE TABLE grants (
+        grant_id TEXT PRIMARY KEY NOT NULL,
+        sha256 TEXT NOT NULL REFERENCES plans (sha256) ON DELETE CASCADE,
+        content TEXT NOT NULL CHECK (json_valid(content)),
+        used INTEGER NOT NULL DEFAULT 0 CHECK (used >= 0),
+        created TEXT NOT NULL CHECK (julianday(created) IS NOT NULL),
+        ended TEXT CHECK (ended IS NULL OR julianday(ended) IS NOT NULL)
+    )""",
+    "CREATE INDEX grants_sha256 ON grants (sha256)",
+    """CREATE TABLE wishes (
+        plan_id TEXT NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE,
+        researcher_id TEXT NOT NULL,
+        datasets TEXT CHECK (datasets IS NULL OR (json_valid(datasets) AND substr(datasets, 1, 1) = '[')),
+        purpose TEXT NOT NULL,
+        is_open INTEGER NOT NULL CHECK (is_open IN (0, 1)),
+        PRIMARY KEY (plan_id, researcher_id)
+    )""",
+    """CREATE TABLE declarations (
+        sha256 TEXT PRIMARY KEY NOT NULL REFERENCES plans (sha256) ON DELETE CASCADE,
+        content TEXT NOT NULL CHECK (json_valid(content))
+    )""",
+    # Approvals of before had no terms: they hold for every researcher, without end.
+    """INSERT INTO grants (grant_id, sha256, content, created)
+        SELECT 'grant_' || sha256, sha256,
+        json_object('grant_id', 'grant_' || sha256, 'sha256', sha256, 'release', 'auto'),
+        coalesce(decided, modified) FROM plans WHERE status = 'approved'""",
+    """INSERT INTO wishes (plan_id, researcher_id, datasets, purpose, is_open)
+        SELECT r.plan_id, r.researcher_id, NULL, '', p.status != 'approved'
+        FROM requesters r JOIN plans p USING (plan_id)
+        ORDER BY r.requested, r.rowid""",
+    "UPDATE plans SET checked = 0",  # for their declarations
+    """CREATE TABLE released (
+        month TEXT NOT NULL CHECK (month GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]'),
+        researcher_id TEXT NOT NULL,
+        dataset_id TEXT NOT NULL,
+        results INTEGER NOT NULL CHECK (results >= 0),
+        size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+        numbers INTEGER NOT NULL CHECK (numbers >= 0),
+        scalars INTEGER NOT NULL CHECK (scalars >= 0),
+        PRIMARY KEY (month, researcher_id, dataset_id)
+    )""",
+)
+
+SCHEMA: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 SCHEMA_VERSION = len(SCHEMA)
 TOTAL_SINCE = 3
 _TABLES = """SELECT m.name AS name, (SELECT group_concat(c.name) FROM pragma_table_info(m.name) c) AS columns
@@ -283,6 +327,10 @@ class Database:
             age = utc_now().timestamp() - self.copy_path.stat().st_mtime
             if 0 <= age < COPY_EVERY.total_seconds():
                 return
+        self.copy(audit_end)
+
+    def copy(self, audit_end: tuple[int, str]) -> None:
+        """Copy the file now, with the end of the audit. Raises StorageError; the earlier copy stays then."""
         _remove(self._staged)
         self._run("VACUUM INTO ?", (str(self._staged),))
         try:

@@ -1,7 +1,8 @@
 """Read the code of one training plan in a separate process that may use little time and memory.
 
-Run as a script with the bytes of the plan on stdin. Prints one JSON object: ``parses``, ``minified_sha256`` and
-``problem``. It imports nothing of ours, so that it runs isolated from paths, environment and user site.
+Run as a script with the bytes of the plan on stdin. Prints one JSON object: ``parses``, ``minified_sha256``,
+``problem`` and ``declared``. It imports nothing of ours, so that it runs isolated from paths, environment and user
+site.
 """
 
 from __future__ import annotations
@@ -12,9 +13,17 @@ import json
 import resource
 import sys
 import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
 
 CPU_S = 5
 MEMORY_BYTES = 512 * 1024 * 1024
+MAX_DECLARED_BYTES = 16_384
+TYPES = ("int", "float", "str", "bool")
+FORMS = (
+    "a rule is int, float, str, bool, range(5, 51), a list of the admitted values such as ['mean', 'sum'], or a list "
+    "of one rule such as [float] for a list of such values"
+)
 
 
 def main() -> None:
@@ -24,10 +33,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
     source = sys.stdin.buffer.read()
     warnings.simplefilter("ignore")
-    parses, digest, problem = False, None, ""
+    parses, digest, problem, declared = False, None, "", dict[str, Any]()
     try:
-        ast.parse(source)
+        tree = ast.parse(source)
         parses = True
+        declared, problem = declarations(tree)
         digest = minified_sha256(source)
     except (SyntaxError, ValueError) as error:
         problem = f"not Python: {error}"
@@ -37,7 +47,96 @@ def main() -> None:
         problem = "the code is nested too deeply to be read"
     except MemoryError:
         problem = f"the code is too large or too deeply nested to be read within {MEMORY_BYTES >> 20} MB"
-    json.dump({"parses": parses, "minified_sha256": digest, "problem": problem}, sys.stdout)
+    verdict = {"parses": parses, "minified_sha256": digest, "problem": problem, "declared": declared}
+    json.dump(verdict, sys.stdout)
+
+
+def declarations(tree: ast.Module) -> tuple[dict[str, Any], str]:
+    """Return the declarations of the plan's class, and the problem with them; with a problem it declares nothing."""
+    found: dict[str, Any] = {}
+    for kind in tree.body:
+        for statement in kind.body if isinstance(kind, ast.ClassDef) and kind.bases else ():
+            name, value = _assigned(statement)
+            if name not in _READERS or value is None:
+                continue
+            if name in found:
+                return {}, f"line {statement.lineno}: {name} is declared twice"
+            try:
+                found[name] = _READERS[name](value)
+            except (ValueError, TypeError, SyntaxError, RecursionError) as error:
+                return {}, f"line {statement.lineno}: {name} cannot be read as a declaration: {error}"
+    if len(json.dumps(found)) > MAX_DECLARED_BYTES:
+        return {}, f"the declarations take more than {MAX_DECLARED_BYTES} bytes"
+    return found, ""
+
+
+def rule(node: ast.expr) -> str | list[Any]:
+    """Return the canonical form of an argument's rule: its text, or the list of the admitted values.
+
+    Raises ValueError for anything else.
+    """
+    match node:
+        case ast.Name(id=name) if name in TYPES:
+            return name
+        case ast.Call(func=ast.Name(id="range"), args=[_, *_] as bounds, keywords=[]) if len(bounds) <= 3:
+            numbers = [_literal(each) for each in bounds]
+            if all(type(each) is int for each in numbers) and numbers[2:] != [0]:
+                return f"range({', '.join(map(str, numbers))})"
+        case ast.List(elts=[each]) if isinstance(each, ast.Name | ast.Call | ast.List):
+            return f"[{rule(each)}]"
+        case ast.List(elts=[_, *_] as elements) | ast.Tuple(elts=[_, *_] as elements):
+            values = [_literal(each) for each in elements]
+            if all(isinstance(each, str | int | float | None) for each in values):
+                json.dumps(values, allow_nan=False)  # raises ValueError
+                return values
+    raise ValueError(f"{ast.unparse(node)[:80]!r} is no rule: {FORMS}")
+
+
+def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None]:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name, value
+        case ast.AnnAssign(target=ast.Name(id=name), value=value):
+            return name, value
+    return "", None
+
+
+def _literal(node: ast.expr) -> Any:
+    value = ast.literal_eval(node)
+    if isinstance(value, bytes | complex):
+        raise TypeError(f"{value!r:.40} is no JSON value")
+    return value
+
+
+def _rules(node: ast.expr) -> dict[str, Any]:
+    if not isinstance(node, ast.Dict):
+        raise TypeError("it is a dict of literals, such as {'bins': range(5, 51)}")
+    names = [None if key is None else _literal(key) for key in node.keys]
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError("the keys are the names of arguments, each once")
+    return {str(name): rule(value) for name, value in zip(names, node.values, strict=True)}
+
+
+def _names(node: ast.expr) -> list[str]:
+    names = _literal(node)
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("it is a tuple of names, such as ('loss', 'accuracy')")
+    return list(names)
+
+
+def _count(node: ast.expr) -> int:
+    number = _literal(node)
+    if type(number) is not int or number < 0:
+        raise ValueError("it is a number of values, such as 12")
+    return number
+
+
+_READERS: Mapping[str, Callable[[ast.expr], Any]] = {
+    "arguments": _rules,
+    "scalars": _names,
+    "texts": _names,
+    "values": _count,
+}
 
 
 def minified_sha256(source: bytes) -> str | None:

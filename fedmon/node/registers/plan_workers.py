@@ -63,7 +63,7 @@ class PlanChecker:
 
     def _check(self, sha256: str) -> None:
         try:
-            check = self._run(self._read(sha256))
+            check = check_source(self._read(sha256), timeout_s=self._timeout_s)
         except StorageError as error:
             logger.warning("plan %s cannot be checked: %s", sha256, error)
             return
@@ -74,28 +74,32 @@ class PlanChecker:
         else:
             self._on_check(sha256, check)
 
-    def _run(self, source: bytes) -> CodeCheck | None:
-        """Return the verdict; None if the child was told to end, as with the whole control group of the node."""
-        command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
-        try:
-            child = subprocess.run(
-                command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
-                timeout=self._timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return CodeCheck(problem=f"could not be read within {self._timeout_s:g} s")
-        except OSError as error:
-            return CodeCheck(problem=f"could not be checked: {error.strerror}")
-        if child.returncode in _ENDED:
-            return None
-        if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-            return CodeCheck(problem=f"could not be read within {CPU_S} s of processor time")
-        try:
-            check = msgspec.json.decode(child.stdout, type=CodeCheck)
-        except msgspec.MsgspecError:
-            ended = f"ended with {child.returncode}"
-            return CodeCheck(problem=f"could not be read in a process with {MEMORY_BYTES >> 20} MB ({ended})")
-        return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])
+
+def check_source(source: bytes, *, timeout_s: float = CHECK_TIMEOUT_S) -> CodeCheck | None:
+    """Run the check of a plan in a limited child process, and return the verdict.
+
+    It is None if the child was told to end, as with the whole control group of the node.
+    """
+    command = [sys.executable, "-I", "-X", "utf8", str(_SCRIPT)]
+    try:
+        child = subprocess.run(
+            command, input=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}, cwd="/",
+            timeout=timeout_s, check=False, start_new_session=True,  # Ctrl-C is for the node alone
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return CodeCheck(problem=f"could not be read within {timeout_s:g} s")
+    except OSError as error:
+        return CodeCheck(problem=f"could not be checked: {error.strerror}")
+    if child.returncode in _ENDED:
+        return None
+    if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return CodeCheck(problem=f"could not be read within {CPU_S} s of processor time")
+    try:
+        check = msgspec.json.decode(child.stdout, type=CodeCheck)
+    except msgspec.MsgspecError:
+        ended = f"ended with {child.returncode}"
+        return CodeCheck(problem=f"could not be read in a process with {MEMORY_BYTES >> 20} MB ({ended})")
+    return msgspec.structs.replace(check, problem=visible_text(check.problem)[:MAX_PROBLEM_LENGTH])
 
 
 class PlanFetcher:

@@ -7,7 +7,7 @@ import enum
 import hashlib
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
 from fedmon.common.ids import chosen, new_id
+from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import Approval, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database, Row, timestamp
+from fedmon.node.registers.grants import Declared, GrantRegister, told
 from fedmon.node.registers.plan_source import (
     MAX_TEXT_LENGTH,
     PlanStore,
@@ -30,7 +32,6 @@ from fedmon.node.requests.audit import Audit
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PLAN_BYTES = 1_048_576
-MAX_PENDING_PER_RESEARCHER = 200
 ID_PREFIX = "training_plan_"
 
 _SELECT = """SELECT p.*, (
@@ -90,14 +91,19 @@ class CodeCheck(msgspec.Struct, frozen=True, kw_only=True):
     minified_sha256: str | None = None
     problem: str = ""
     parses: bool = True
+    declared: Declared = Declared()
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan as it stands after a decision or a finding, and the researchers that asked for it and must hear of it."""
+    """A plan as it stands after a decision or a finding, and the researchers that asked for it and must hear of it.
+
+    ``grant`` is that of an approval; researchers whom it does not name hear nothing of it.
+    """
 
     plan: PlanRecord
     researchers: tuple[str, ...]
     time: datetime.datetime
+    grant: Grant | None = None
 
     def messages(self, *, node_id: str, boot: int) -> tuple[PlanDecision, ...]:
         """Return one message for the outbox to each researcher that asked for these bytes."""
@@ -114,6 +120,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
                 note=self.plan.note,
                 problem=self.plan.problem,
                 decided=self.time,
+                grant=None if self.grant is None else told(self.grant, researcher_id),
             )
             for researcher_id in self.researchers
         )
@@ -135,6 +142,7 @@ class PlanRegister:
         """Use ``folder`` for the bytes of plans. Raises StorageError."""
         self._database, self._audit, self._max_plan_bytes = database, audit, max_plan_bytes
         self.store = PlanStore(folder)
+        self.grants = GrantRegister(database)
         if unsettled := database.rows("SELECT source FROM unsettled"):  # where earlier releases kept new bytes first
             for row in unsettled:
                 self.store.write(row["source"])
@@ -209,6 +217,17 @@ class PlanRegister:
         )
         return tuple(row["researcher_id"] for row in rows)
 
+    def status_for(self, plan: PlanRecord, researcher_id: str) -> PlanStatus:
+        """Return where a plan stands for a researcher; an approved one is pending while another grant is asked for."""
+        wishes = self.grants.wishes(plan.plan_id) if plan.status is PlanStatus.APPROVED else []
+        is_asked_again = any(wish.is_open and wish.researcher_id == researcher_id for wish in wishes)
+        return PlanStatus.PENDING if is_asked_again else plan.status
+
+    def standing(self, plan: PlanRecord) -> Decision:
+        """Return the present state of a plan as a decision, with its last grant."""
+        grants = self.grants.of(plan.sha256) if plan.status is PlanStatus.APPROVED else []
+        return self._decision(plan, grants[-1].grant if grants else None, plan.last_action)
+
     def unchecked(self) -> tuple[str, ...]:
         """Return the digests of the plans that were not checked yet, oldest first."""
         rows = self._database.rows("SELECT sha256 FROM plans WHERE NOT checked ORDER BY created, plan_id")
@@ -216,12 +235,11 @@ class PlanRegister:
 
     # --- taking plans in ---------------------------------------------------------------------------------------------
 
-    def request(self, approval: Approval, source: bytes) -> PlanRecord:
-        """Take in the bytes that a researcher wants to have approved; returns their record.
+    def request(self, approval: Approval, source: bytes, *, datasets: Sequence[str] | None = None) -> PlanRecord:
+        """Take in the bytes that a researcher wants to have approved, for these datasets; returns their record.
 
         Bytes that are here already keep their record and status; this researcher will hear of decisions too. Raises
-        InvalidInputError when digest, size or name are wrong, ConflictError when this researcher has
-        too many undecided plans here, StorageError when nothing could be kept.
+        InvalidInputError when digest, size or name are wrong, StorageError when nothing could be kept.
         """
         digest = hashlib.sha256(source).hexdigest()
         if digest != approval.sha256:
@@ -232,22 +250,18 @@ class PlanRegister:
         with self._database.transaction():
             plan = self.find(digest)
             if plan is None:
-                counted = "SELECT count(*) AS pending FROM plans WHERE researcher_id = ? AND status = 'pending'"
-                if self._database.rows(counted, (approval.researcher_id,))[0]["pending"] >= MAX_PENDING_PER_RESEARCHER:
-                    raise ConflictError(
-                        f"researcher {approval.researcher_id} has {MAX_PENDING_PER_RESEARCHER} undecided plans here, "
-                        "the most that this node keeps: wait for its owner to decide"
-                    )
                 plan = self._insert(
                     source, name, approval.description, type_=PlanType.REQUESTED, researcher_id=approval.researcher_id
                 )
             else:
                 self.store.write(source)  # mends a file that was lost or altered
-            self._add_requester(plan.sha256, approval.researcher_id, timestamp(utc_now()))
+            self._add_requester(plan, approval.researcher_id, timestamp(utc_now()), datasets, approval.purpose)
         return plan
 
-    def register(self, source: bytes, *, name: str, description: str = "", by: str = "") -> PlanRecord:
-        """Take in the owner's own plan; it is approved by that.
+    def register(
+        self, source: bytes, *, name: str, description: str = "", by: str = "", grant: Grant | None = None
+    ) -> PlanRecord:
+        """Take in the owner's own plan; it is approved by that, without limits unless there is a ``grant``.
 
         Raises ConflictError when a plan with these bytes is here already: approve that one.
         """
@@ -259,7 +273,10 @@ class PlanRegister:
                     f"these bytes are plan {known.plan_id} ({known.name!r}, {known.status.value}) already; "
                     f"approve it with: fedmon node plan approve {known.plan_id}"
                 )
-            plan = self._insert(source, name, description, type_=PlanType.REGISTERED, status=PlanStatus.APPROVED, by=by)
+            plan = self._insert(source, name, description, type_=PlanType.REGISTERED, status=PlanStatus.APPROVED)
+            granted = grant or _without_limits(plan.sha256)
+            self._write_down(plan, PlanStatus.APPROVED, note="", by=by, grant=granted)
+            self.grants.add(granted, timestamp(utc_now()))
             self._database.execute("DELETE FROM removed_defaults WHERE sha256 = ?", (plan.sha256,))
         return plan
 
@@ -290,14 +307,21 @@ class PlanRegister:
     # --- deciding about plans ----------------------------------------------------------------------------------------
 
     def decide(
-        self, reference: str, status: PlanStatus, *, note: str = "", by: str = "", sha256: str | None = None
+        self,
+        reference: str,
+        status: PlanStatus,
+        *,
+        note: str = "",
+        by: str = "",
+        sha256: str | None = None,
+        grant: Grant | None = None,
     ) -> Decision:
         """Approve or reject a plan, or make it pending; put the returned decision's messages into the outbox.
 
         Do both in one transaction. ``sha256`` is what the owner was shown: when given, only those bytes are decided
-        about. Deciding the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when
-        the digest is another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be
-        written.
+        about. An approval adds ``grant``, without limits if it is None; any other decision ends all grants. Deciding
+        the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when the digest is
+        another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be written.
         """
         if len(note) > MAX_TEXT_LENGTH:
             raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
@@ -308,14 +332,15 @@ class PlanRegister:
                     f"plan {plan.plan_id} has SHA-256 {plan.sha256} and not {sha256}: look at it again with "
                     f"'fedmon node plan show {plan.plan_id}'"
                 )
-            if (plan.status, plan.note) == (status, note):
+            if (plan.status, plan.note) == (status, note) and not self._is_new(plan, grant):
                 return Decision(plan=plan, researchers=(), time=plan.last_action)
             if status is PlanStatus.APPROVED:
                 self.store.read(plan.sha256)
+                grant = grant or _without_limits(plan.sha256)
             moment = utc_now()
-            self._write_down(plan, status, note=note, by=by)
-            self._set_status(plan.sha256, status.value, note, timestamp(moment))
-            return Decision(plan=self._by_id(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
+            self._write_down(plan, status, note=note, by=by, grant=grant)
+            self._set_status(plan.sha256, status.value, note, timestamp(moment), grant)
+            return self._decision(self._by_id(plan.plan_id), grant, moment)
 
     def delete(self, reference: str, *, by: str = "") -> PlanRecord:
         """Forget a plan and its approval; the researchers' status requests then find nothing.
@@ -344,6 +369,7 @@ class PlanRegister:
                 "UPDATE plans SET checked = 1, minified_sha256 = ?, problem = ?, modified = ? WHERE sha256 = ?",
                 (check.minified_sha256, check.problem, timestamp(moment), sha256),
             )
+            self.grants.declare(sha256, check.declared)
             if check.parses or check.problem == plan.problem:
                 return None
             return Decision(plan=self._by_id(plan.plan_id), researchers=self.requesters(plan.plan_id), time=moment)
@@ -362,7 +388,7 @@ class PlanRegister:
             self._remove(sha256, is_default=plan is None or plan.type is PlanType.DEFAULT)
             return
         if plan is None:
-            self._insert(
+            plan = self._insert(
                 self.store.read(sha256),
                 line["name"],
                 line.get("description", ""),
@@ -371,14 +397,20 @@ class PlanRegister:
                 plan_id=line["plan_id"],
             )
         if event == "approval-requested":
-            self._add_requester(sha256, line["researcher"], line["time"])
+            asked = line.get("datasets"), line.get("purpose", "")
+            self._add_requester(plan, line["researcher"], line["time"], *asked)
         else:
-            self._set_status(sha256, line["status"], line["note"], line["time"])
+            # Earlier releases approved without terms.
+            before = {"grant_id": f"grant_{sha256[:32]}_{line['time']}", "sha256": sha256, "release": "auto"}
+            is_approved = line["status"] == PlanStatus.APPROVED.value
+            grant = msgspec.convert(line.get("grant") or before, Grant) if is_approved else None
+            self._set_status(sha256, line["status"], line["note"], line["time"], grant)
 
     def withdraw_all(self) -> list[str]:
         """Make every approved plan pending again; returns their digests."""
         approved = [plan.sha256 for plan in self.all(status=PlanStatus.APPROVED)]
         self._database.execute("UPDATE plans SET status = 'pending', decided = NULL WHERE status = 'approved'")
+        self.grants.end(timestamp(utc_now()))
         return approved
 
     # --- rows and files ----------------------------------------------------------------------------------------------
@@ -392,7 +424,6 @@ class PlanRegister:
         type_: PlanType,
         status: PlanStatus = PlanStatus.PENDING,
         researcher_id: str | None = None,
-        by: str = "",
         plan_id: str | None = None,
     ) -> PlanRecord:
         now = timestamp(utc_now())
@@ -407,24 +438,43 @@ class PlanRegister:
                 now, now, None if type_ is PlanType.REQUESTED else now, now, now if approved else None,
             ),
         )  # fmt: skip
-        plan = self._by_id(plan_id)
-        if approved:
-            self._write_down(plan, status, note="", by=by)
-        return plan
+        return self._by_id(plan_id)
 
-    def _set_status(self, sha256: str, status: str, note: str, time: str) -> None:
+    def _set_status(self, sha256: str, status: str, note: str, time: str, grant: Grant | None) -> None:
         decided = None if status == PlanStatus.PENDING.value else time
         self._database.execute(
             "UPDATE plans SET status = ?1, note = ?2, modified = ?3, last_action = ?3, decided = ?4 WHERE sha256 = ?5",
             (status, note, time, decided, sha256),
         )
+        if grant is None:
+            self.grants.end(time, sha256)
+        else:
+            self.grants.add(grant, time)
 
-    def _add_requester(self, sha256: str, researcher_id: str, time: str) -> None:
-        self._database.execute(
-            "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) "
-            "SELECT plan_id, ?, ? FROM plans WHERE sha256 = ?",
-            (researcher_id, time, sha256),
+    def _is_new(self, plan: PlanRecord, grant: Grant | None) -> bool:
+        """Tell whether a grant gives anything that no grant of this plan gives in full, or answers an open request."""
+        if grant is None:
+            return False
+        full = [record.grant for record in self.grants.of(plan.sha256) if not (record.used and record.grant.runs)]
+        asking = [wish.researcher_id for wish in self.grants.wishes(plan.plan_id) if wish.is_open]
+        return any(grant.researchers is None or each in grant.researchers for each in asking) or all(
+            msgspec.structs.replace(grant, grant_id=each.grant_id) != each for each in full
         )
+
+    def _decision(self, plan: PlanRecord, grant: Grant | None, time: datetime.datetime) -> Decision:
+        asked = self.requesters(plan.plan_id)
+        if grant is not None and grant.researchers is not None:
+            asked = tuple(each for each in asked if each in grant.researchers)
+        return Decision(plan=plan, researchers=asked, time=time, grant=grant)
+
+    def _add_requester(
+        self, plan: PlanRecord, researcher_id: str, time: str, datasets: Sequence[str] | None, purpose: str
+    ) -> None:
+        self._database.execute(
+            "INSERT OR IGNORE INTO requesters (plan_id, researcher_id, requested) VALUES (?, ?, ?)",
+            (plan.plan_id, researcher_id, time),
+        )
+        self.grants.ask(plan.plan_id, plan.sha256, researcher_id, datasets, purpose)
 
     def _remove(self, sha256: str, *, is_default: bool) -> None:
         self._database.execute("DELETE FROM plans WHERE sha256 = ?", (sha256,))
@@ -439,7 +489,9 @@ class PlanRegister:
         except StorageError as error:
             logger.warning("the file of a deleted plan is left for the next start: %s", error)
 
-    def _write_down(self, plan: PlanRecord, status: PlanStatus, *, note: str, by: str) -> None:
+    def _write_down(
+        self, plan: PlanRecord, status: PlanStatus, *, note: str, by: str, grant: Grant | None = None
+    ) -> None:
         self._audit.record_durably(
             "plan-decision",
             plan_id=plan.plan_id,
@@ -450,7 +502,12 @@ class PlanRegister:
             status=status.value,
             note=note,
             by=by,
+            **({} if grant is None else {"grant": msgspec.to_builtins(grant)}),
         )
+
+
+def _without_limits(sha256: str) -> Grant:
+    return Grant(grant_id=new_id(), sha256=sha256)
 
 
 def _record(row: Row) -> PlanRecord:

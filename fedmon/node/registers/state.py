@@ -18,7 +18,7 @@ from fedmon.node.registers.datasets import DatasetRegister
 from fedmon.node.registers.plans import Decision, PlanRegister
 from fedmon.node.requests.audit import Audit, facts_since
 from fedmon.node.requests.outbox import Outbox
-from fedmon.node.requests.throttle import RefusedResearchers
+from fedmon.node.requests.quotas import Quotas, RefusedResearchers
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _SHOWN = 20
 
 
 class Registers:
-    """Audit, database, datasets, plans, outbox and refused researchers of one node; a context manager.
+    """Audit, database, datasets, plans, outbox, quotas and refused researchers of one node; a context manager.
 
     For one thread at a time. A register that was put back from
     its copy is brought up to date from the audit: an approval holds only if the audit is whole since the copy, and the
@@ -51,6 +51,9 @@ class Registers:
             )
             self.outbox = Outbox(self.database)
             self.refused = RefusedResearchers(self.database)
+            self.quotas = Quotas(
+                self.database, self.audit, settings.quota, runs_dir=folder.runs_dir, keep_s=settings.runs.keep_s
+            )
             if self.database.behind is not None:
                 self._restore(self.database.behind, boot)
             self._opened = opened.pop_all()
@@ -81,8 +84,7 @@ class Registers:
             for sha256 in sorted(told | decided):
                 plan = plans.find(sha256)
                 if plan is not None:
-                    requesters = plans.requesters(plan.plan_id)
-                    self.announce(Decision(plan=plan, researchers=requesters, time=plan.last_action), boot=boot)
+                    self.announce(plans.standing(plan), boot=boot)
             report = [f"the register was damaged: {database.mark('damage')}", *lost]
             database.set_mark("report", "\n".join(report))
             database.set_mark("restored", timestamp(utc_now()))
@@ -104,7 +106,9 @@ class Registers:
         known_jobs = {row["job_id"] for row in self.database.rows("SELECT job_id FROM runs")}
         for line in lines:
             if line["event"] == "run":
-                jobs += [str(line.get("job"))] if line.get("job") not in known_jobs else []
+                if line.get("job") not in known_jobs:
+                    jobs.append(str(line.get("job")))
+                    self.plans.grants.use(str(line.get("grant")))
                 continue
             kind, key = ("plan", "sha256") if line["event"] in _PLANS else ("dataset", "dataset_id")
             name = str(line.get(key))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import hashlib
 import json
 import os
 import re
+import shutil
 import threading
 import time
 from collections import defaultdict
@@ -23,6 +25,8 @@ from fedmon.common.files import sync, write_whole
 
 LOG_NAME = "audit.jsonl"
 HEAD_NAME = "audit.head"
+STUB_NAME = "audit.stub"
+PRUNED = "audit-pruned"
 FIRST_PREVIOUS = "0" * 64
 MAX_LINE_BYTES = 16 * 1024 * 1024
 DEFAULT_ROTATE_BYTES = 64 * 1024 * 1024
@@ -62,6 +66,7 @@ class Audit:
         self._rotate_bytes, self._clock = rotate_bytes, clock
         self._lock = threading.Lock()
         self._counts: dict[str, dict[str, int]] = defaultdict(dict)
+        self._bytes: dict[str, int] = {}
         self._counting_since = clock()
         self._counted_from = _utc_text()
         self._closed = False
@@ -69,6 +74,7 @@ class Audit:
             self._file = _opened(self.path)
             self._size = os.fstat(self._file).st_size
             found = {"audit-torn-line": self._cut_torn_end()}
+            self._cut_pruned(read_stub(self.folder))
             end, found["audit-broken"] = find_end(self.folder)
         except OSError as error:
             raise self._storage_error(error) from error
@@ -126,6 +132,32 @@ class Audit:
             with contextlib.suppress(StorageError):  # the counts are kept, and written with the next line that can be
                 self._flush_counts_when_due()
 
+    def take_bytes(self) -> dict[str, int]:
+        """Return the bytes of the lines about each researcher that were written since the last call."""
+        with self._lock:
+            taken, self._bytes = self._bytes, {}
+            return taken
+
+    def prune(self, before: datetime.datetime, *, by: str) -> int:
+        """Remove the lines from before a moment, and return how many; `verify` still proves the others.
+
+        A stub holds number and hash of the last line removed, and a line of the audit vouches for it. A crash on the
+        way is made good at the next start. Raises StorageError.
+        """
+        with self._lock:
+            try:
+                old, last = read_stub(self.folder), _last_before(self.folder, _text(before))
+                if last is None:
+                    return 0
+                self._write(PRUNED, {"pruned_n": last.n, "pruned_hash": last.hash, "until": last.time, "by": by})
+                self._sync()
+                stub = ChainHead(n=last.n, hash=last.hash)
+                write_whole(self.folder / STUB_NAME, msgspec.json.encode(stub) + b"\n", mode=0o600, durable=True)
+                self._cut_pruned(stub)
+            except OSError as error:
+                raise self._storage_error(error) from error
+            return last.n - (0 if old is None else old.n)
+
     def close(self) -> None:
         """Write the counts of the hour that has begun, sync and close; safe to call twice. Raises StorageError."""
         with self._lock:
@@ -157,6 +189,9 @@ class Audit:
             raise self._storage_error(error) from error
         self._size += len(line)
         self._n, self._previous = number, digest
+        about = facts.get("researcher") or facts.get("to")
+        if isinstance(about, str):
+            self._bytes[about] = self._bytes.get(about, 0) + len(line)
         return number
 
     def _rotate(self) -> None:
@@ -173,6 +208,23 @@ class Audit:
         os.close(self._file)
         self._file, self._size = fresh, 0
         sync(self.folder)
+
+    def _cut_pruned(self, stub: ChainHead | None) -> None:
+        """Remove the lines up to the stub's, if some are left. Raises OSError."""
+        if stub is None:
+            return
+        first = _first_line(self.path)
+        if first is not None and first.n <= stub.n:
+            self._rotate()
+        for path in chain_files(self.folder):
+            first = _first_line(path)
+            if first is None or first.n > stub.n:
+                return
+            last = read_line(next(lines_backwards(path), b""))
+            if last is None or last.n > stub.n:
+                _keep_after(path, stub.n)
+            path.unlink()
+            sync(self.folder)
 
     def _sync(self) -> None:
         if self._synced_n == self._n:
@@ -228,7 +280,11 @@ def _encoded(members: dict[str, object]) -> bytes:
 
 
 def _utc_text() -> str:
-    return utc_now().isoformat(timespec="microseconds")
+    return _text(utc_now())
+
+
+def _text(moment: datetime.datetime) -> str:
+    return moment.astimezone(datetime.UTC).isoformat(timespec="microseconds")
 
 
 def _opened(path: Path) -> int:
@@ -242,12 +298,15 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     event: str
     prev: str
+    time: str = ""
+    pruned_n: int = 0
+    pruned_hash: str = ""
     hash: str = ""
     intact: bool = True
 
 
 class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the chain at the last sync."""
+    """A line by number and hash: the last one at the last sync, or the last one that was pruned."""
 
     n: int
     hash: str
@@ -302,6 +361,14 @@ def read_head(folder: Path) -> ChainHead | None:
     """Return where the chain ended at the last sync; None when that note is missing or damaged."""
     try:
         return msgspec.json.decode((folder / HEAD_NAME).read_bytes(), type=ChainHead)
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def read_stub(folder: Path) -> ChainHead | None:
+    """Return the last line that was pruned; None if none was, or if that note is damaged."""
+    try:
+        return msgspec.json.decode((folder / STUB_NAME).read_bytes(), type=ChainHead)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -370,7 +437,7 @@ def facts_since(folder: Path, behind: tuple[int, str], events: frozenset[str]) -
         after = line
         if line.event in events:
             found.append(msgspec.json.decode(raw))
-    return found[::-1], is_whole and number == 0 and _follows(after, number, digest)
+    return found[::-1], is_whole and (number == 0 or after is not None) and _follows(after, number, digest)
 
 
 def _follows(line: AuditLine | None, number: int, digest: str) -> bool:
@@ -382,18 +449,74 @@ def _all_backwards(folder: Path) -> Iterator[bytes]:
         yield from lines_backwards(path)
 
 
+def _first_line(path: Path) -> AuditLine | None:
+    try:
+        with path.open("rb") as file:
+            return read_line(file.readline(MAX_LINE_BYTES))
+    except FileNotFoundError:
+        return None
+
+
+def _last_before(folder: Path, moment: str) -> AuditLine | None:
+    """Return the last of the lines at the beginning of an audit that are older than a moment. Raises OSError."""
+    found: AuditLine | None = None
+    files = chain_files(folder)
+    for path, following in zip(files, [*files[1:], None], strict=True):
+        next_first = None if following is None else _first_line(following)
+        if next_first is not None and next_first.time < moment:
+            found = read_line(next(lines_backwards(path), b"")) or found
+            continue
+        with path.open("rb") as file:
+            while (line := read_line(file.readline(MAX_LINE_BYTES))) is not None and line.time < moment:
+                found = line
+        return found
+    return found
+
+
+def _keep_after(path: Path, number: int) -> None:
+    """Give the lines of a rotated file that follow a line their own file. Raises OSError."""
+    with path.open("rb") as file:
+        at = 0
+        while (line := read_line(file.readline(MAX_LINE_BYTES))) is not None and line.n <= number:
+            at = file.tell()
+        file.seek(at)
+        staged = path.with_name(f".{path.name}")
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as rest:
+            shutil.copyfileobj(file, rest)
+        sync(staged)
+        staged.replace(path.with_name(f"audit-{number + 1:015d}.jsonl"))
+
+
+def exported(folder: Path, since: datetime.datetime | None, until: datetime.datetime | None) -> Iterator[bytes]:
+    """Yield the lines of an audit from one moment to another, both included, as they are in its files.
+
+    Lines that were altered come as well if their time can be read. Raises OSError.
+    """
+    first, last = _text(since) if since else "", _text(until) if until else "~"
+    for _, file in _files(folder):
+        while raw := file.readline(MAX_LINE_BYTES):
+            line = read_line(raw)
+            if line is not None and first <= line.time <= last:
+                yield raw
+
+
 def verify(folder: Path) -> VerifyResult:
     """Read every line of an audit and name the first that is not as it was written.
 
     Found out: a line altered, taken out, put in, repeated or moved; a file taken out; lines cut off the end that had
     been synced; lines from any place on written anew while ``audit.head`` was not. Not found out: unsynced lines cut
     off the end, and an audit that was written anew as a whole together with its head, because no secret is in the
-    chain. Keep the number and hash of a line elsewhere to be sure against whoever can write to the folder.
+    chain. Keep the number and hash of a line elsewhere to be sure against whoever can write to the folder. Lines
+    that were pruned are not missed if their stub and the line that vouches for it are there.
 
     May run while another process writes. Raises StorageError when the folder cannot be read.
     """
     try:
-        return _verified(_files(folder), read_head(folder))
+        while True:
+            stub = read_stub(folder)
+            result = _verified(_files(folder), read_head(folder), stub)
+            if read_stub(folder) == stub:  # else lines were pruned meanwhile
+                return result
     except OSError as error:
         raise StorageError(f"the audit in {folder} cannot be read: {error.strerror}") from error
 
@@ -414,9 +537,11 @@ def _files(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
             yield LOG_NAME, log
 
 
-def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None) -> VerifyResult:
+def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None, stub: ChainHead | None) -> VerifyResult:
     notes: list[str] = []
-    last = AuditLine(n=0, event="", prev="", hash=FIRST_PREVIOUS)
+    start = stub or ChainHead(n=0, hash=FIRST_PREVIOUS)
+    last = AuditLine(n=start.n, event="", prev="", hash=start.hash)
+    is_vouched = stub is None
     name, number, count, why = LOG_NAME, 0, 0, ""
     for count, (name, file) in enumerate(files, start=1):  # noqa: B007 - they tell where it ended
         number = 0
@@ -426,19 +551,33 @@ def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None) -> 
                 break
             number += 1
             line = read_line(raw)
+            if line is not None and line.n <= start.n == last.n:
+                continue  # left over from a pruning that a crash interrupted
             why = _flaw(line, last, head)
-            last = line if line is not None and not why else last
+            if line is not None and not why:
+                last = line
+                is_vouched |= line.event == PRUNED and (line.pruned_n, line.pruned_hash) == (start.n, start.hash)
         if why:
             break
     if not why and head is not None and head.n > last.n:
         number += 1
         why = f"missing: {_span(last.n + 1, head.n)} had been synced to the disk"
-    if not count and head is None:
-        notes.append(f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away")
-    if head is None and last.n:
-        notes.append(f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told")
+    if not why and not is_vouched:
+        name, number, why = STUB_NAME, 1, f"no line says that {_span(1, start.n)} were pruned"
     bad = BadLine(file=name, line=number, n=last.n + 1, why=why) if why else None
-    return VerifyResult(files=count, lines=last.n, first_bad=bad, notes=tuple(notes))
+    lines = last.n - start.n
+    notes += _notes(count, lines, head, stub)
+    return VerifyResult(files=count, lines=lines, first_bad=bad, notes=tuple(notes))
+
+
+def _notes(files: int, lines: int, head: ChainHead | None, stub: ChainHead | None) -> Iterator[str]:
+    """Yield what is to be said of an audit beside its lines."""
+    if stub is not None:
+        yield f"{_span(1, stub.n)} were pruned by the owner; {STUB_NAME} stands for them"
+    if not files and head is None:
+        yield f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away"
+    if head is None and lines:
+        yield f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told"
 
 
 def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:

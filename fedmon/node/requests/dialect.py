@@ -160,9 +160,9 @@ def echo(request: Request, node_id: str) -> Echo:
     )
 
 
-def error(request: Request, node_id: str, code: ErrorCode, reason: str) -> Error:
+def error(request: Request, node_id: str, code: ErrorCode, reason: str, *, retry_after_s: float | None = None) -> Error:
     """Return the error reply to a request."""
-    return Error(code=code, reason=reason, **echo(request, node_id))
+    return Error(code=code, reason=reason, retry_after_s=retry_after_s, **echo(request, node_id))
 
 
 def error_reply(node_id: str, refused: RefusedMessageError, sender: Sender) -> Error:

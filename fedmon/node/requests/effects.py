@@ -18,19 +18,22 @@ from fedmon.common.wire.runs import RunReply, StopReply
 from fedmon.node.registers.database import Database, timestamp
 
 KEEP_AFTER_EXPIRY = datetime.timedelta(days=1)
-MAX_LIFETIME = datetime.timedelta(days=30)
+MAX_LIFETIME = datetime.timedelta(days=7)
 """A request that claims to live longer is forgotten after this all the same, so that no party can fill the disk."""
 
 MAX_REFUSALS = 10_000
 """Refusals kept at most, of all researchers; the one that would be forgotten first goes first."""
 
 _ENVELOPE = frozenset({"node_id", "instance", "session", "sequence", "expires", "protocol_version"})
+_ADDED = (("datasets", None), ("purpose", ""))
+"""Fields that earlier releases did not have, at their defaults: requests from before keep their digest."""
 _decode = msgspec.json.Decoder(ApprovalReply | RunReply | StopReply | Error).decode
 
 
 def content_digest(request: Request) -> str:
     """Return a digest of a request without its envelope, so that it stays the same when the request is repeated."""
-    content = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _ENVELOPE}
+    fields = msgspec.structs.asdict(request).items()
+    content = {name: value for name, value in fields if name not in _ENVELOPE and (name, value) not in _ADDED}
     return hashlib.sha256(msgspec.json.encode([type(request).__name__, content], order="sorted")).hexdigest()
 
 

@@ -87,8 +87,8 @@ class PlanHandlers:
     ``check(sha256)`` has a new plan read by a worker.
     """
 
-    def __init__(self, node_id: str, registers: Registers, check: Callable[[str], object]) -> None:
-        self._node_id, self._registers, self._check = node_id, registers, check
+    def __init__(self, registers: Registers, policy: Policy, check: Callable[[str], object]) -> None:
+        self._node_id, self._registers, self._policy, self._check = policy.node_id, registers, policy, check
 
     def approval(self, request: Approval) -> Reply:
         """Keep bytes and record, then tell where the plan stands; runs inside the transaction of its effect.
@@ -112,11 +112,12 @@ class PlanHandlers:
             return TrainingPlanStatusReply(sha256=request.sha256, status=None, **echo(request, self._node_id))
         return TrainingPlanStatusReply(
             sha256=plan.sha256,
-            status=plan.status,
+            status=self._registers.plans.status_for(plan, request.researcher_id),
             plan_id=plan.plan_id,
             name=plan.name,
             note=plan.note,
             decided=plan.decided,
+            grants=self._registers.plans.grants.reports(plan.sha256, request.researcher_id),
             **echo(request, self._node_id),
         )
 
@@ -128,7 +129,9 @@ class PlanHandlers:
         """Keep bytes and record; have a worker read the plan once both are committed."""
         if isinstance(source, FedmonError):
             raise source
-        plan = self._registers.plans.request(request, source)
+        datasets = None if request.datasets is None else self._offered(request, request.datasets)
+        plan = self._registers.plans.request(request, source, datasets=datasets)
+        asked = {"datasets": datasets, "purpose": request.purpose or None}
         self._registers.audit.record(
             "approval-requested",
             plan_id=plan.plan_id,
@@ -136,16 +139,32 @@ class PlanHandlers:
             name=plan.name,
             description=plan.description,
             researcher=request.researcher_id,
+            **{name: value for name, value in asked.items() if value is not None},
         )
         if not plan.checked:
             self._registers.database.after_commit(partial(self._check, plan.sha256))
         return ApprovalReply(
             plan_id=plan.plan_id,
             sha256=plan.sha256,
-            status=plan.status,
+            status=self._registers.plans.status_for(plan, request.researcher_id),
             note=plan.note,
             **echo(request, self._node_id),
         )
+
+    def _offered(self, request: Approval, names: list[str]) -> list[str]:
+        """Return the ids of the datasets that are asked for and listed to the researcher. Raises ConflictError."""
+        found = [
+            record.dataset_id
+            for record in self._registers.datasets.all()
+            if self._policy.may_see(request.researcher_id, record.dataset_id, record.name)
+            and any(
+                name in (record.dataset_id, record.name) or set(name.split(",")) <= set(record.tags) for name in names
+            )
+        ]
+        if names and not found:
+            asked = ", ".join(map(repr, names))
+            raise ConflictError(f"this node offers you no dataset {asked}: list or search its datasets first")
+        return found
 
     def _take_in_by_url(self, request: PlanApprovalByUrl, source: bytes | FedmonError) -> Reply:
         if isinstance(source, FedmonError):
@@ -190,7 +209,7 @@ def handlers(
 ) -> dict[type[Request], Handler]:
     """Return the handler of each kind of request. ``page_bytes`` is the room for the datasets of one reply."""
     node_id = policy.node_id
-    plans = PlanHandlers(node_id, registers, check_plan)
+    plans = PlanHandlers(registers, policy, check_plan)
     datasets = partial(_datasets, node_id=node_id, register=registers.datasets, policy=policy, page_bytes=page_bytes)
     return {
         Ping: lambda request: Pong(time=utc_now(), boot=boot(), agent_version=__version__, **echo(request, node_id)),

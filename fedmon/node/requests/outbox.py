@@ -90,14 +90,23 @@ class Delivery:
         self._resent: dict[str, tuple[str, float]] = {}
         self._sent: dict[str, frozenset[str]] = {}
 
-    def reply(self, reply: Reply, to: Sender, request: Request | None = None) -> None:
-        """Send a reply; one that is too large is replaced by an error if its request is known."""
+    def reply(self, reply: Reply, to: Sender, request: Request | None = None, *, is_written: bool = True) -> None:
+        """Send a reply; one that is too large is replaced by an error if its request is known.
+
+        One that is not ``is_written`` is counted by the hour in the audit.
+        """
         try:
             outgoing = self._dialect.answer(reply, to=to, request=request)
         except InvalidMessageError as problem:
             logger.error("a reply to researcher %s cannot be sent: %s", to.researcher_id, problem)  # noqa: TRY400
             if request is not None and not isinstance(reply, Error):
-                self.reply(error(request, reply.node_id, ErrorCode.TOO_LARGE, problem.reason), to, request)
+                too_large = error(request, reply.node_id, ErrorCode.TOO_LARGE, problem.reason)
+                self.reply(too_large, to, request, is_written=is_written)
+            return
+        if outgoing is not None and not is_written:
+            self._audit.count("replies", [f"{to.researcher_id} {command_of(reply)}"])
+            if not self._send(outgoing):
+                self.counters["unsent"] += 1
             return
         if outgoing is not None:
             facts = {"code": reply.code.value} if isinstance(reply, Error) else {}

@@ -21,7 +21,7 @@ from fedmon.node.requests.effects import Effects
 from fedmon.node.requests.handlers import BytesElsewhereError, Handler
 from fedmon.node.requests.outbox import Delivery
 from fedmon.node.requests.policy import Policy
-from fedmon.node.requests.throttle import RefusedResearchers, Throttle
+from fedmon.node.requests.quotas import Busy, Quotas, RefusedResearchers, Throttle
 from fedmon.node.runs.admission import RunRefusedError
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,12 @@ class Router:
         handlers: Mapping[type[Request], Handler],
         delivery: Delivery,
         refused: RefusedResearchers,
+        quotas: Quotas,
         fetch: Fetch,
     ) -> None:
         self._policy, self._dialect, self._audit, self._effects = policy, dialect, audit, effects
         self._handlers, self._delivery, self._refused, self._fetch = handlers, delivery, refused, fetch
+        self._quotas = quotas
         self.counters: Counter[str] = Counter()
         self._strangers = Throttle(burst=20, per_s=5.0)
         self._junk = Throttle(burst=20, per_s=5.0)
@@ -74,11 +76,15 @@ class Router:
             self._count_refused(refused.code, "message on topic %s refused: %s", topic, refused.reason)
             self._answer_refused(refused)
             return
+        refusal = self._policy.refusal(request.researcher_id)
+        busy = self._quotas.judge(request) if refusal is None else None
+        if busy is not None:
+            self._answer_busy(request, busy)
+            return
         if request.expires <= utc_now():
             reason = f"the request expired at {request.expires.isoformat()} by this node's clock; check both clocks"
             self._decline(request, ErrorCode.EXPIRED, reason)
             return
-        refusal = self._policy.refusal(request.researcher_id)
         if refusal is not None:
             self._refused.count(request.researcher_id)
             self._decline(request, ErrorCode.REFUSED, refusal)
@@ -86,13 +92,11 @@ class Router:
         self._serve(request)
 
     def _serve(self, request: Request) -> None:
-        command = command_of(request)
+        command, is_written = command_of(request), self._quotas.is_written(request)
         self.counters["served"] += 1
         reply: Reply | None
         try:
-            self._audit.record(
-                "command", researcher=request.researcher_id, instance=request.instance, command=command, id=request.id
-            )
+            self._write_command(request, is_written=is_written)
             reply = self._handled(request, lambda: self._handlers[type(request)](request))
         except BytesElsewhereError as elsewhere:
             self._fetch_bytes(request, elsewhere)
@@ -104,8 +108,15 @@ class Router:
             logger.exception("command %s of researcher %s failed", command, request.researcher_id)
             reason = f"the node failed at {command}; its log says why"
             reply = error(request, self._policy.node_id, ErrorCode.FAILED, reason)
-        self._answer(request, reply)
+        self._answer(request, reply, is_written=is_written)
         self._delivery.resend_to(request)
+
+    def _write_command(self, request: Request, *, is_written: bool) -> None:
+        who, command = request.researcher_id, command_of(request)
+        if is_written:
+            self._audit.record("command", researcher=who, instance=request.instance, command=command, id=request.id)
+        else:
+            self._audit.count("served", [f"{who} {command}"])
 
     def _handled(self, request: Request, effect: Callable[[], Reply | None]) -> Reply | None:
         return self._effects.once(request, effect) if isinstance(request, STATE_CHANGING) else effect()
@@ -146,6 +157,10 @@ class Router:
 
         def answer(source: bytes | FedmonError) -> None:
             self._fetching.discard(key)
+            busy = self._quotas.judge_fetched(request)
+            if busy is not None:
+                self._answer_busy(request, busy)
+                return
             try:
                 reply = self._handled(request, lambda: elsewhere.then(source))
             except FedmonError as problem:
@@ -157,10 +172,17 @@ class Router:
         else:
             self._decline(request, ErrorCode.BUSY, "this node fetches too many plans already; try again later")
 
-    def _answer(self, request: Request, reply: Reply | None) -> None:
+    def _answer(self, request: Request, reply: Reply | None, *, is_written: bool = True) -> None:
         if reply is not None:
             to = Sender(researcher_id=request.researcher_id, instance=request.instance)
-            self._delivery.reply(reply, to, request)
+            self._delivery.reply(reply, to, request, is_written=is_written)
+
+    def _answer_busy(self, request: Request, busy: Busy) -> None:
+        """Answer that a request is beyond a quota: nothing is written, and a flood is not even answered."""
+        if self._junk.allows(request.researcher_id):
+            code, retry_after_s = ErrorCode.BUSY, busy.retry_after_s
+            refusal = error(request, self._policy.node_id, code, busy.reason, retry_after_s=retry_after_s)
+            self._answer(request, refusal, is_written=False)
 
     def _decline(self, request: Request, code: ErrorCode, reason: str) -> None:
         """Answer with an error, and write it down, as long as this researcher does not flood us."""

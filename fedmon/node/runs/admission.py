@@ -15,10 +15,12 @@ import msgspec
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.settings import NodeSettings
+from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode, PlanStatus
 from fedmon.common.wire.runs import Parcel, Run, RunLimits
 from fedmon.node.registers.dataset_source import FOLDERS, TABLES
 from fedmon.node.registers.datasets import DatasetRecord, DatasetRegister
+from fedmon.node.registers.grants import grant_for, request_words
 from fedmon.node.registers.plans import PlanRecord, PlanRegister
 from fedmon.node.requests.policy import Policy
 from fedmon.node.runs.folder import GivenDataset, Limits
@@ -43,9 +45,11 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     """A run that may start: exactly the bytes that were hashed, its dataset, limits and inputs.
 
     ``inputs`` are None if there are none, or if they have to be fetched. ``lowered`` names limits below the request.
+    ``grant`` is the one that admitted it.
     """
 
     plan: PlanRecord
+    grant: Grant | None
     source: bytes
     dataset: GivenDataset | None
     limits: Limits
@@ -62,8 +66,12 @@ def admit(
     datasets: DatasetRegister,
     node_folder: Path,
     running: int,
+    counted: Grant | None = None,
 ) -> Admitted:
-    """Return the parts of a run. Raises RunRefusedError."""
+    """Return the parts of a run. Raises RunRefusedError.
+
+    A run that had to wait is ``counted`` among those of the grant that admitted it.
+    """
     runs = settings.runs
     if not runs.enabled:
         raise RunRefusedError(
@@ -80,6 +88,7 @@ def admit(
         ) from None
     dataset = _dataset(request, policy, datasets, node_folder)
     _check_arguments(request)
+    grant = _granted(plans, plan, request, dataset, counted)
     limits, lowered = _limits(request.limits, settings)
     inputs = _inputs(request.inputs, runs.max_input_bytes)
     if running >= runs.max_jobs:
@@ -88,7 +97,9 @@ def admit(
             f"{running} jobs run on this node already, its owner allows {runs.max_jobs} at a time: "
             "try again when one is over",
         )
-    return Admitted(plan=plan, source=source, dataset=dataset, limits=limits, lowered=lowered, inputs=inputs)
+    return Admitted(
+        plan=plan, grant=grant, source=source, dataset=dataset, limits=limits, lowered=lowered, inputs=inputs
+    )
 
 
 def _approved(plans: PlanRegister, sha256: str) -> PlanRecord:
@@ -106,6 +117,25 @@ def _approved(plans: PlanRegister, sha256: str) -> PlanRecord:
         note = f": {plan.note}" if plan.note else ""
         reason = f"the owner of this node rejected plan {plan.name!r} (SHA-256 {sha256}){note}"
     raise RunRefusedError(ErrorCode.REFUSED, reason)
+
+
+def _granted(
+    plans: PlanRegister, plan: PlanRecord, request: Run, dataset: GivenDataset | None, counted: Grant | None
+) -> Grant:
+    """Return the grant that admits a run. Raises RunRefusedError with the words that ask for one."""
+    records = plans.grants.of(plan.sha256)
+    for record in records if counted is not None else ():
+        if record.grant == counted:
+            return counted
+    dataset_id = None if dataset is None else dataset.dataset_id
+    found = grant_for(records, request, dataset_id)
+    if isinstance(found, Grant):
+        return found
+    raise RunRefusedError(
+        ErrorCode.OUTSIDE_GRANT,
+        f"plan {plan.name!r} (SHA-256 {plan.sha256}) is approved here, but not for this run: {found}. Ask for it with "
+        f"{request_words(plan.name, dataset_id, found)}",
+    )
 
 
 def _dataset(request: Run, policy: Policy, datasets: DatasetRegister, node_folder: Path) -> GivenDataset | None:

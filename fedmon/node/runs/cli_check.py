@@ -8,7 +8,6 @@ import json
 import sys
 import tempfile
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from fedmon.common.errors import InvalidInputError
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption
 from fedmon.plan import parcels
@@ -228,25 +226,8 @@ def dataset_at(path: Path) -> GivenDataset:
 
 
 def inputs_at(path: Path) -> tuple[bytes, Literal["json", "npz"]]:
-    """Return the inputs in a file as a parcel: a JSON object, a file of fedmon, or any ``.npz`` of arrays.
-
-    Raises InvalidInputError.
-    """
-    try:
-        content = path.expanduser().read_bytes()
-        if not content.startswith(b"PK"):
-            parcels.check("json", content, len(content))
-            return content, "json"
-        with contextlib.suppress(parcels.InvalidValuesError):
-            parcels.check("npz", content, len(content))
-            return content, "npz"
-        import numpy as np
-
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            packed = parcels.pack({name: file[name] for name in file.files})
-    except (ImportError, ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
-        raise InvalidInputError(f"the inputs {path} are no JSON object and no .npz of arrays: {error}") from error
-    stream = io.BytesIO()
+    """Return the inputs in a file as a parcel. Raises InvalidInputError."""
+    packed, stream = parcels.pack(parcels.read_inputs(path)), io.BytesIO()
     packed.write(stream)
     return stream.getvalue(), packed.format
 

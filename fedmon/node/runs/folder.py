@@ -27,6 +27,7 @@ from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import JobState, Level, Problem, TracePiece, Usage
 from fedmon.node.collectors.job.family import Relative, relative, with_limit
 from fedmon.node.job.cgroup import remove_cgroup
+from fedmon.node.runs.release import Rules
 from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders
 
 ORDER, LOCK, STOP, EVENTS = "order.json", "lock", "stop.json", "events.jsonl"
@@ -89,7 +90,7 @@ class GivenDataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, as its keeper gets it. ``inputs_format`` is None without inputs.
+    """One job, as its keeper gets it. ``inputs_format`` is None without inputs, ``rules`` without a release gate.
 
     ``level`` is the confinement, ``minimum`` the weakest that the owner allows; a keeper starts nothing below it. Both
     are None only when a user tries a plan without a sandbox; see confinement.py, which fills in the defaults.
@@ -110,6 +111,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any] = {}
     inputs_format: Literal["json", "npz"] | None = None
     devices: list[str] = []
+    rules: Rules | None = None
 
     @property
     def mark(self) -> int:
@@ -166,7 +168,10 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job ended; ``problem`` is whole, whatever of it may leave. ``result_format`` is None without a result."""
+    """How a job ended; ``problem`` is whole, whatever of it may leave. ``result_format`` is None without a result.
+
+    ``numbers`` counts what it holds, and ``held`` are the rules of release that it breaks.
+    """
 
     state: JobState
     reason: str
@@ -180,6 +185,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     result_format: Literal["json", "npz"] | None = None
     result_sha256: str | None = None
     result_bytes: int = 0
+    numbers: int = 0
+    held: str = ""
 
 
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

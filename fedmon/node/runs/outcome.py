@@ -135,7 +135,10 @@ def without_result(job: JobReport, problem: FedmonError) -> JobReport:
         state, reason = JobState.INVALID_RESULT, "the result of the plan is no parcel of values and plain arrays"
     else:
         logger.error("the result of job %s stays in its folder: %s", job.job_id, problem)
-        reason = "the result could not be stored in the node's file repository; its owner has it, and the log says why"
+        reason = (
+            "the result could not be stored in the node's file repository; its owner has it for a day, and the log "
+            "says why"
+        )
     return msgspec.structs.replace(job, state=state, reason=reason)
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 
+from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.wire.runs import JobReport, JobState, Parcel
 from fedmon.node.registers.database import Database, readable, timestamp
+from fedmon.node.requests.audit import Audit
 from fedmon.node.runs.folder import JobFolder
 
 WITHDRAWN = "the owner of the node took the approval of this plan back"
@@ -22,11 +24,26 @@ logger = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
+class ReleaseDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner's decision about a held result."""
+
+    released: bool
+    by: str
+    note: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The reason that the researcher gets."""
+        said = "released by the owner of the node" if self.released else "the owner of the node withholds the result"
+        return f"{said}: {self.note}" if self.note else said
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One job as its node knows it; ``content`` is a digest of the request.
 
     ``read_bytes`` of its events were passed on. ``result`` lacks its bytes: they are in the job's folder or behind its
-    URL. ``inputs_bytes`` came with it, ``rows`` are those of its dataset.
+    URL. ``inputs_bytes`` came with it, ``rows`` are those of its dataset, ``numbers`` those in its result.
+    ``decision`` is about a result that was held.
     """
 
     researcher_id: str
@@ -36,6 +53,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     result: Parcel | None = None
     inputs_bytes: int = 0
     rows: int | None = None
+    numbers: int = 0
+    decision: ReleaseDecision | None = None
 
 
 class JobRegister:
@@ -56,16 +75,17 @@ class JobRegister:
             ),
         )  # fmt: skip
 
-    def keep(self, record: JobRecord) -> None:
-        """Replace the record of a job."""
+    def keep(self, record: JobRecord, *, kept_from: datetime.datetime | None = None) -> None:
+        """Replace the record of a job, whose files are kept from its end on, or from a later moment."""
         job = record.job
+        ended = kept_from or job.ended
         self._database.execute(
             "UPDATE runs SET state = ?, is_over = ?, job = ?, ended = ? WHERE job_id = ?",
             (
                 job.state.value,
                 job.state.is_over,
                 _encode(record).decode(),
-                job.ended and timestamp(job.ended),
+                ended and timestamp(ended),
                 job.job_id,
             ),
         )
@@ -79,6 +99,30 @@ class JobRegister:
         """Return the jobs that are not over, oldest first; a damaged record is logged."""
         rows = self._database.rows("SELECT job_id, job FROM runs WHERE is_over = 0 ORDER BY position")
         return readable(rows, _record)
+
+    def held(self) -> list[JobRecord]:
+        """Return the jobs whose result waits for the owner, oldest first."""
+        rows = self._database.rows(
+            "SELECT job_id, job FROM runs WHERE is_over = 0 AND state = ? ORDER BY position", (JobState.HELD.value,)
+        )
+        return readable(rows, _record)
+
+    def decide(self, record: JobRecord, decision: ReleaseDecision, audit: Audit) -> None:
+        """Write down what the owner decided about a held result; the daemon carries it out."""
+        result = record.result
+        with self._database.transaction():
+            audit.record_durably(
+                "result-release" if decision.released else "result-withhold",
+                job=record.job.job_id,
+                researcher=record.researcher_id,
+                sha256=record.job.sha256,
+                result_sha256=None if result is None else result.sha256,
+                result_bytes=None if result is None else result.size_bytes,
+                numbers=record.numbers,
+                note=decision.note,
+                by=decision.by,
+            )
+            self.keep(msgspec.structs.replace(record, decision=decision))
 
     def of(self, researcher_id: str | None, *, offset: int, limit: int) -> list[JobRecord]:
         """Return jobs of a researcher, or of all with None, newest first."""
@@ -105,11 +149,45 @@ class JobRegister:
         )
         return [row["job_id"] for row in found]
 
+    def failed_before(self, moment: datetime.datetime) -> Sequence[str]:
+        """Return the ids of jobs that were over before a moment, and whose result, if there is one, is for nobody."""
+        found = self._database.rows(
+            "SELECT job_id FROM runs WHERE is_over = 1 AND state IN (?, ?) AND ended < ?",
+            (JobState.FAILED.value, JobState.INVALID_RESULT.value, timestamp(moment)),
+        )
+        return [row["job_id"] for row in found]
+
     def forget(self, job_ids: Sequence[str]) -> None:
         """Remove jobs and their ids."""
         with self._database.transaction():
             for job_id in job_ids:
                 self._database.execute("DELETE FROM runs WHERE job_id = ?", (job_id,))
+
+
+class ReleaseLedger:
+    """Counts what left of jobs, by month, researcher and dataset; joins the transactions of its database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, record: JobRecord, released: Parcel | None, *, scalars: int) -> None:
+        """Count a result that leaves, or None, and the reports that left."""
+        if released is None and not scalars:
+            return
+        results, size_bytes, numbers = (0, 0, 0) if released is None else (1, released.size_bytes, record.numbers)
+        self._database.execute(
+            "INSERT INTO released VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET results = results + "
+            "excluded.results, size_bytes = size_bytes + excluded.size_bytes, numbers = numbers + excluded.numbers, "
+            "scalars = scalars + excluded.scalars",
+            (
+                f"{utc_now():%Y-%m}", record.researcher_id, record.job.dataset_id or "", results, size_bytes, numbers,
+                scalars,
+            ),
+        )  # fmt: skip
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the counts, the newest month first."""
+        return self._database.rows("SELECT * FROM released ORDER BY month DESC, researcher_id, dataset_id")
 
 
 def _record(row: dict[str, Any]) -> JobRecord:

@@ -21,6 +21,8 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, FedmonError, NotFoundError, StorageError
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.settings import NodeSettings
+from fedmon.common.text import duration
+from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import (
     JobOutcome,
@@ -41,7 +43,7 @@ from fedmon.node.measure.pipeline import Pipeline
 from fedmon.node.measure.publisher import BURST, PER_S
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import Policy
-from fedmon.node.requests.throttle import Throttle
+from fedmon.node.requests.quotas import Throttle
 from fedmon.node.runs.admission import Admitted, RunRefusedError, admit
 from fedmon.node.runs.confinement import Confinement
 from fedmon.node.runs.folder import (
@@ -60,13 +62,15 @@ from fedmon.node.runs.folder import (
 )
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.outcome import Transfers, inline, leaving, without_result
-from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister
+from fedmon.node.runs.register import WITHDRAWN, JobRecord, JobRegister, ReleaseDecision, ReleaseLedger
+from fedmon.node.runs.release import rules_for
 from fedmon.node.runs.sandbox.kernel import sealed
 from fedmon.node.runs.status import Status
 
 NOT_STARTED = "the node could not start it; its owner's log says why"
 NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
 LOST = "the keeper of the job ended before it; nothing of it is left running"
+HELD = "the result waits for the owner of the node, who releases or withholds it"
 LOGGER = "fedmon.job"
 MAX_SCALARS_BYTES = 90_000
 """The room for scalars in one message; the rest is for the envelope."""
@@ -89,10 +93,13 @@ class Phase(enum.Enum):
 
 
 class ActiveJob:
-    """One job whose end is not in the register; belongs to the node's worker."""
+    """One job whose end is not in the register; belongs to the node's worker.
 
-    def __init__(self, record: JobRecord, folder: Path, *, phase: Phase) -> None:
-        self.record, self.phase = record, phase
+    ``grant`` admitted it; None for a job of an earlier daemon, which is not admitted again.
+    """
+
+    def __init__(self, record: JobRecord, folder: Path, *, phase: Phase, grant: Grant | None = None) -> None:
+        self.record, self.phase, self.grant = record, phase, grant
         self.folder = JobFolder(folder / record.job.job_id)
         self.verdict: tuple[JobReport, Parcel | None] | None = None
         self.is_saved = True
@@ -141,6 +148,7 @@ class Runs:
         self._boot, self._push, self._is_heard, self._measuring = boot, push, is_heard, measuring
         self.folder = folder / "runs"
         self.register = JobRegister(registers.database)
+        self._ledger = ReleaseLedger(registers.database)
         self._hand_over = hand_over
         self.launcher = Launcher(self._poked)
         self.confinement = Confinement(
@@ -185,6 +193,8 @@ class Runs:
             rows=shape[0] if shape else None,
         )
         self.register.add(record)
+        grant_id = "" if admitted.grant is None else admitted.grant.grant_id
+        self._registers.plans.grants.use(grant_id)
         self._registers.audit.record(
             "run",
             job=request.job_id,
@@ -195,6 +205,7 @@ class Runs:
             sandbox=level,
             minimum=self._settings.runs.sandbox,
             inputs=None if request.inputs is None else request.inputs.sha256,
+            grant=grant_id,
         )
         self._registers.database.after_commit(lambda: self._begin(request, record, admitted))
         return record.job
@@ -227,6 +238,18 @@ class Runs:
         for job_id in [job_id for job_id, active in self._active.items() if active.job.sha256 == sha256]:
             self._end(job_id, JobState.PLAN_REJECTED, WITHDRAWN)
 
+    def carry_out_decisions(self) -> None:
+        """Send what the owner released of held results, or tell that it is withheld."""
+        for record in self.register.held():
+            if record.decision is not None and record.job.job_id not in self._active:
+                active = self._active[record.job.job_id] = ActiveJob(record, self.folder, phase=Phase.OUTCOME)
+                state = JobState.SUCCEEDED if record.decision.released else JobState.WITHHELD
+                job = msgspec.structs.replace(record.job, state=state, reason=record.decision.reason)
+                if record.decision.released and record.result is not None:
+                    self._deliver(active, job, record.result)
+                else:
+                    self._conclude(active, job)
+
     def follow(self, settings: NodeSettings) -> None:
         """Follow other settings from the next job on."""
         self._settings = settings
@@ -250,6 +273,8 @@ class Runs:
         except OSError as error:
             raise StorageError(f"cannot make the folder {self.folder} of jobs: {error.strerror}") from error
         for record in self.register.going_on():
+            if record.job.state is JobState.HELD:
+                continue
             active = ActiveJob(record, self.folder, phase=Phase.KEEPER)
             self._active[record.job.job_id] = active
             self._guarded(active, self._look_after)
@@ -258,6 +283,7 @@ class Runs:
             plan = self._registers.plans.find(record.job.sha256)
             if plan is None or plan.status.value != "approved":
                 self.plan_withdrawn(record.job.sha256)
+        self.carry_out_decisions()
         self._end_unknown()
 
     def tick(self) -> None:
@@ -277,8 +303,17 @@ class Runs:
                     active.is_saved = True
 
     def purge(self) -> None:
-        """Remove the files of jobs that have been kept long enough."""
-        self._status.purge(self._settings.runs.keep_s)
+        """Remove the files of jobs that have been kept long enough; a result held for that long is withheld."""
+        keep_s = self._settings.runs.keep_s
+        before = utc_now() - datetime.timedelta(seconds=keep_s)
+        note = f"not decided within {duration(keep_s)}"
+        for record in self.register.held():
+            if record.decision is None and record.job.ended is not None and record.job.ended < before:
+                decision = ReleaseDecision(released=False, by="fedmon", note=note)
+                self.register.decide(record, decision, self._registers.audit)
+        self.carry_out_decisions()
+        self._status.purge(keep_s)
+        self._registers.quotas.measure_again()
 
     def close(self) -> None:
         """End the threads beside the worker; jobs go on, and the next daemon finds them. From any thread."""
@@ -298,7 +333,7 @@ class Runs:
 
     # --- how a job begins ------------------------------------------------------------------------------------------
 
-    def _admitted(self, request: Run, *, running: int) -> Admitted:
+    def _admitted(self, request: Run, *, running: int, counted: Grant | None = None) -> Admitted:
         return admit(
             request,
             settings=self._settings,
@@ -307,11 +342,13 @@ class Runs:
             datasets=self._registers.datasets,
             node_folder=self._node_folder,
             running=running,
+            counted=counted,
         )
 
     def _begin(self, request: Run, record: JobRecord, admitted: Admitted) -> None:
         """Start a job that was committed: at once, or when its inputs are here."""
-        active = self._active[request.job_id] = ActiveJob(record, self.folder, phase=Phase.START)
+        active = ActiveJob(record, self.folder, phase=Phase.START, grant=admitted.grant)
+        self._active[request.job_id] = active
         if request.inputs is None or request.inputs.url is None:
             self._launch(active, request, admitted)
             return
@@ -344,7 +381,7 @@ class Runs:
             if active.phase is not Phase.START:
                 return
             try:
-                admitted = admitted or self._admitted_again(request)
+                admitted = admitted or self._admitted_again(active, request)
                 ground = self.confinement.ground()
                 if ground is None:
                     self._waiting.append(lambda: self._launch(active, request, None, fetched))
@@ -364,16 +401,17 @@ class Runs:
                 return
         active.phase = Phase.KEEPER
 
-    def _admitted_again(self, request: Run) -> Admitted:
+    def _admitted_again(self, active: ActiveJob, request: Run) -> Admitted:
         refusal = self._policy.refusal(request.researcher_id)
         if refusal is not None:
             raise RunRefusedError(ErrorCode.REFUSED, refusal)
-        return self._admitted(request, running=0)  # the job itself is counted already
+        # The job itself is counted already.
+        return self._admitted(request, running=0, counted=active.grant)
 
     def _order(
         self, active: ActiveJob, request: Run, admitted: Admitted, level: Level, python: Interpreter
     ) -> JobOrder:
-        runs = self._settings.runs
+        runs, dataset = self._settings.runs, admitted.dataset
         return JobOrder(
             job_id=request.job_id,
             node_id=self._settings.id,
@@ -390,6 +428,13 @@ class Runs:
             arguments=request.arguments,
             inputs_format=None if request.inputs is None else request.inputs.format,
             devices=list(runs.devices),
+            rules=rules_for(
+                self._settings.release,
+                admitted.grant,
+                has_dataset=dataset is not None,
+                rows=active.record.rows,
+                known=admitted.source + msgspec.json.encode([request.arguments, dataset and dataset.dtypes]),
+            ),
         )
 
     def _give_up(self, active: ActiveJob, state: JobState, reason: str) -> None:
@@ -439,6 +484,7 @@ class Runs:
         if ending is not None:
             energy_j = self._measuring.job_energy(active.job.job_id, ending.usage.wall_s)
             job = over(active.job, ending, energy_j=energy_j)
+            active.record = msgspec.structs.replace(active.record, numbers=ending.numbers)
             if job.group:
                 self._scalars.cost(active.record, job, ending)
             self._let_go(active)
@@ -542,12 +588,19 @@ class Runs:
                 logger.warning("the files of job %s are not removed: %s", path.name, problem)
 
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
-        """Conclude a job as its keeper says, once its result is checked and, where it is large, stored."""
+        """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
         if ending.state is not JobState.SUCCEEDED or ending.result_format is None or ending.result_sha256 is None:
             self._conclude(active, job)
             return
-        result = active.folder.result
         parcel = Parcel(format=ending.result_format, sha256=ending.result_sha256, size_bytes=ending.result_bytes)
+        if job.state is JobState.HELD:
+            self._conclude(active, job, parcel)
+        else:
+            self._deliver(active, job, parcel)
+
+    def _deliver(self, active: ActiveJob, job: JobReport, parcel: Parcel) -> None:
+        """Conclude a job with its result, in the message or, where it is large, from the repository."""
+        result = active.folder.result
         try:
             whole = inline(result, parcel, is_checked=False)
         except FedmonError as problem:
@@ -566,24 +619,31 @@ class Runs:
             self._conclude(active, without_result(job, delivered))
 
     def _conclude(self, active: ActiveJob, job: JobReport, result: Parcel | None = None) -> None:
-        """Write the end of a job to register, outbox and audit together; the next look repeats it on a full disk."""
+        """Write the end of a job to register, outbox, ledger and audit together; a held one keeps its result.
+
+        The next look repeats it on a full disk.
+        """
+        is_held = job.state is JobState.HELD
+        leaves = None if is_held else result
         active.verdict, active.phase = (job, result), Phase.OUTCOME
         kept = None if result is None else msgspec.structs.replace(result, json=None, base64=None)
         record = msgspec.structs.replace(active.record, job=job, result=kept)
         outcome = JobOutcome(
             node_id=self._policy.node_id,
             researcher_id=record.researcher_id,
-            id=f"job-{job.job_id}",
+            id=f"job-{job.job_id}-held" if is_held else f"job-{job.job_id}",
             boot=self._boot(),
             job=leaving(job, output_leaves=self._policy.settings.job_output),
-            result=result,
+            result=leaves,
         )
         try:
             with self._registers.database.transaction():
-                self.register.keep(record)
+                self.register.keep(record, kept_from=None if record.decision is None else utc_now())
                 self._registers.outbox.add(outcome)
+                # Reports left before a result was held.
+                self._ledger.add(record, leaves, scalars=0 if record.decision is not None else job.scalars)
                 self._registers.audit.record(
-                    "run-outcome",
+                    "run-held" if is_held else "run-outcome",
                     job=job.job_id,
                     researcher=record.researcher_id,
                     sha256=job.sha256,
@@ -602,6 +662,7 @@ class Runs:
             return
         active.record = record
         self._active.pop(job.job_id, None)
+        self._registers.quotas.job_ended(job.job_id, record.researcher_id)
         self._push([record.researcher_id])
 
 
@@ -636,7 +697,7 @@ def content_of(request: Run) -> str:
 
 def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport:
     """Return a job with the ending that its keeper wrote."""
-    return msgspec.structs.replace(
+    job = msgspec.structs.replace(
         job,
         sandbox=ending.sandbox or job.sandbox,
         started=job.started if ending.started is None else _utc(ending.started),
@@ -644,6 +705,9 @@ def over(job: JobReport, ending: Ending, *, energy_j: float | None) -> JobReport
         usage=msgspec.structs.replace(ending.usage, energy_j=energy_j),
         **{name: getattr(ending, name) for name in ("state", "reason", "exit_code", "problem", "scalars")},
     )
+    if not ending.held:
+        return job
+    return msgspec.structs.replace(job, state=JobState.HELD, reason=f"{ending.held}: {HELD}")
 
 
 def _utc(seconds: float) -> datetime.datetime:
@@ -698,7 +762,7 @@ class ScalarSender:
             mono=time.monotonic() + (ending.ended - time.time()),
             wall_s=job.usage.wall_s,
             energy_j=job.usage.energy_j,
-            transferred_bytes=record.inputs_bytes + ending.result_bytes,
+            transferred_bytes=record.inputs_bytes + (0 if ending.held else ending.result_bytes),
             rows=record.rows,
         )
         if self._measuring.enabled:

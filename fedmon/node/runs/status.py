@@ -18,6 +18,7 @@ from fedmon.common.wire.runs import (
     MAX_TRACE_BYTES,
     JobReport,
     JobsReply,
+    JobState,
     JobStatus,
     Parcel,
     Scalar,
@@ -35,6 +36,8 @@ ROOM_BYTES = MAX_PAYLOAD_BYTES - 4_000
 """The room for the members of a reply; the rest is for its envelope."""
 IDS_KEPT = datetime.timedelta(days=31)
 """A job's id is known for this time after its files are removed: no request lives longer."""
+UNFETCHABLE_KEPT = datetime.timedelta(days=1)
+"""A result that no researcher can fetch is its owner's to look at for this time."""
 _MAX_REMEMBERED = 64
 _LEAST_TRACE_BYTES = 256
 
@@ -72,7 +75,7 @@ class Status:
         record = self.own(request.job_id, request.researcher_id)
         reply = JobsReply(jobs=[self.leaving(record)], count=1, **echo(request, self._policy.node_id))
         folder = JobFolder(self._folder / request.job_id)
-        if request.result and record.result is not None:
+        if request.result and record.result is not None and record.job.state is JobState.SUCCEEDED:
             reply = msgspec.structs.replace(reply, result=_result(folder, record.result))
         if request.scalars_from is not None:
             scalars = self._scalars(request.job_id, folder, request.scalars_from)
@@ -88,7 +91,15 @@ class Status:
         return msgspec.structs.replace(reply, **traces)
 
     def purge(self, keep_s: float) -> None:
-        """Remove the files of jobs that ended ``keep_s`` ago, and forget those that no request can name again."""
+        """Remove the files of jobs that ended ``keep_s`` ago, and forget those that no request can name again.
+
+        A result that cannot be fetched goes after a day.
+        """
+        for job_id in self._register.failed_before(utc_now() - UNFETCHABLE_KEPT):
+            try:
+                JobFolder(self._folder / job_id).result.unlink(missing_ok=True)
+            except OSError as problem:
+                logger.warning("the result of job %s is not removed: %s", job_id, problem.strerror)
         before = utc_now() - datetime.timedelta(seconds=keep_s)
         for job_id in self._register.ended_before(before):
             try:

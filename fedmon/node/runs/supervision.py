@@ -42,6 +42,8 @@ from fedmon.node.runs.folder import (
     end_all,
     send,
 )
+from fedmon.node.runs.release import SCALAR_EVERY_S, Rules, numbers_in, rounded
+from fedmon.node.runs.release import check as check_release
 from fedmon.node.runs.sandbox.cgroup import JobGroup
 from fedmon.node.runs.sandbox.process import own_folder
 from fedmon.plan.frame_reader import (
@@ -311,11 +313,15 @@ class EventLog:
     """Appends events to a file, within bounds that no plan can exceed; belongs to the keeper.
 
     Reports and log lines beyond ``RATE_PER_S`` with bursts of ``BURST``, or beyond ``MAX_EVENTS_BYTES``, are left out,
-    and one line says so. A full disk loses lines, never the job.
+    and one line says so. A full disk loses lines, never the job. With ``rules`` another line says that reports were
+    left out that may not leave; these are not counted.
     """
 
-    def __init__(self, path: Path, *, mono: float) -> None:
+    def __init__(self, path: Path, *, mono: float, rules: Rules | None = None) -> None:
         """Make the file; ``mono`` is the monotonic time of now. Raises OSError."""
+        self._rules = rules
+        self._due: dict[str, float] = {}
+        self._is_gate_told = False
         self._fd = _made(path, os.O_WRONLY | os.O_APPEND)
         self.scalars = 0
         """The number of reports, kept or not."""
@@ -324,7 +330,12 @@ class EventLog:
         self._is_told = False
 
     def report(self, t: float, values: dict[str, float | None], step: int | None, *, mono: float) -> None:
-        """Write a report of the plan at Unix time ``t``."""
+        """Write a report of the plan at Unix time ``t``, as far as it may leave."""
+        if self._rules is not None:
+            values = self._passed(t, values, mono, self._rules)
+            if not values:
+                return
+            step = None if step is None else int(rounded(step))
         number, self.scalars = self.scalars, self.scalars + 1
         self.add_bounded(Reported(t=t, number=number, values=values, step=step), mono=mono)
 
@@ -340,21 +351,52 @@ class EventLog:
             bounds = f"{RATE_PER_S:g} reports and log lines a second, {BURST} at once, {MAX_EVENTS_BYTES} bytes in all"
             self.add(Logged(t=event.t, level="WARNING", message=f"{bounds} are kept; more are counted and left out"))
 
+    def _passed(self, t: float, values: dict[str, float | None], mono: float, rules: Rules) -> dict[str, float | None]:
+        """Return the values that may leave, rounded."""
+        passed = {
+            name: None if value is None else rounded(value)
+            for name, value in values.items()
+            if name in rules.scalars and mono >= self._due.get(name, mono)
+        }
+        self._due.update(dict.fromkeys(passed, mono + SCALAR_EVERY_S))
+        if len(passed) < len(values) and not self._is_gate_told:
+            self._is_gate_told = True
+            pace = f"one value of a name each {SCALAR_EVERY_S:g} s"
+            text = f"reports leave with declared names only, and {pace}; the others are left out"
+            self.add(Logged(t=t, level="WARNING", message=text))
+        return passed
+
     def add(self, event: Event) -> None:
         """Write an event; the first line break ends a line that a full disk cut."""
         with contextlib.suppress(OSError):
             self._bytes += os.write(self._fd, b"\n" + msgspec.json.encode(event) + b"\n")
 
 
-def _fault(result_format: Literal["json", "npz"], view: memoryview, max_bytes: int) -> str:
-    """Return the fault of a parcel, if any; no error keeps its memory, which is unmapped next."""
+class Kept(NamedTuple):
+    """A result that was checked: its fault as a parcel, its numbers, and the rules of release that it breaks.
+
+    ``content`` is None if the bytes stay as they are.
+    """
+
+    fault: str = ""
+    numbers: int = 0
+    held: str = ""
+    content: bytes | None = None
+
+
+def _checked(result_format: Literal["json", "npz"], view: memoryview, max_bytes: int, rules: Rules | None) -> Kept:
+    """Check a result; no error keeps its memory, which is unmapped next."""
     try:
-        check(result_format, view, max_bytes)
+        values, arrays = check(result_format, view, max_bytes)
+        numbers = numbers_in(values, arrays)
+        if rules is None:
+            return Kept(numbers=numbers)
+        content, held = check_release(view, values, arrays, rules)
     except FedmonError as error:
-        return str(error)
+        return Kept(fault=str(error))
     except (RecursionError, MemoryError) as error:
-        return f"it is too complicated to be checked ({type(error).__name__})"
-    return ""
+        return Kept(fault=f"it is too complicated to be checked ({type(error).__name__})")
+    return Kept(numbers=numbers, held=held, content=content)
 
 
 class ResultFile:
@@ -386,16 +428,22 @@ class ResultFile:
         except OSError as error:
             self._failed(error)
 
-    def keep(self, result_format: Literal["json", "npz"], max_bytes: int) -> str:
-        """Check it as a parcel, and write it to the disk; return the fault of the parcel, if any."""
+    def keep(self, result_format: Literal["json", "npz"], max_bytes: int, rules: Rules | None) -> Kept:
+        """Check it, and write it to the disk, rounded where the rules say so."""
+        kept = Kept()
         try:
             with mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ) as whole, memoryview(whole) as view:
-                fault = _fault(result_format, view, max_bytes)
-            os.fdatasync(self._fd)
+                kept = _checked(result_format, view, max_bytes, rules)
+            if kept.content is not None:
+                os.ftruncate(self._fd, 0)
+                os.lseek(self._fd, 0, os.SEEK_SET)
+                self._digest, self.size_bytes = hashlib.sha256(), 0
+                self.write(memoryview(kept.content))
+            if not self.problem:
+                os.fdatasync(self._fd)
         except OSError as error:
             self._failed(error)
-            return ""
-        return fault
+        return kept if not self.problem else Kept()
 
     def discard(self) -> None:
         """Remove it."""
@@ -461,7 +509,7 @@ class Supervision:
         self._order, self._folder, self._group, self._signals, self._tell = order, folder, group, signals, poke
         self._lock = lock
         self._meter = Meter(order, group)
-        self._log = EventLog(folder.path / EVENTS, mono=time.monotonic())
+        self._log = EventLog(folder.path / EVENTS, mono=time.monotonic(), rules=order.rules)
         self._result = ResultFile(folder.result)
         self._traces = [TraceWriter(folder.path / each, size_bytes=order.trace_bytes) for each in (STDOUT, STDERR)]
         self._reader = FrameReader(output_bytes=order.limits.output_bytes)
@@ -523,9 +571,9 @@ class Supervision:
         """Return how it ended, once it has; a result that does not count is removed."""
         result, said, limits = self._result, self._said, self._order.limits
         result_format: Literal["json", "npz"] | None = self._reader.result_format if self._reader.has_ended else None
-        invalid = ""
+        kept = Kept()
         if result_format is not None and self._cut is None and self._exit_code == 0 and not result.problem:
-            invalid = result.keep(result_format, limits.output_bytes)
+            kept = result.keep(result_format, limits.output_bytes, self._order.rules)
         cpu_s = self._meter.cpu_s()
         verdict = decide(
             Seen(
@@ -536,7 +584,7 @@ class Supervision:
                 said=said,
                 has_result=result_format is not None,
                 broken=self._broken,
-                invalid=invalid,
+                invalid=kept.fault,
                 unkept=result.problem,
                 memory_kills=self._group.ended_for_memory(),
                 refused_forks=self._group.refused_processes(),
@@ -566,6 +614,8 @@ class Supervision:
             result_format=result_format if has_result else None,
             result_sha256=result.sha256 if has_result else None,
             result_bytes=result.size_bytes if has_result else 0,
+            numbers=kept.numbers if has_result else 0,
+            held=kept.held if has_result else "",
         )
 
     def _end(self, verdict: Verdict, *, is_gentle: bool) -> None:
@@ -623,8 +673,8 @@ class Supervision:
         try:
             for frame in self._reader.feed(chunk):
                 self._take(frame)
-        except OutputTooLargeError as error:
-            self._end(exceeded(JobState.OUTPUT_LIMIT, self._order.limits, error.size_bytes), is_gentle=False)
+        except OutputTooLargeError:  # the size is a number of the plan's choice
+            self._end(exceeded(JobState.OUTPUT_LIMIT, self._order.limits), is_gentle=False)
         except BadFrameError as error:
             self._break(error)
             self._end(Verdict(JobState.FAILED, self._broken), is_gentle=False)

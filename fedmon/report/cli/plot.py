@@ -12,7 +12,16 @@ import typer
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.log import escape_control
-from fedmon.common.options import JobOption, JsonOption, MetricsOption, NodesOption, RecordingsArgument, SinceOption, UntilOption, each
+from fedmon.common.options import (
+    JobOption,
+    JsonOption,
+    MetricsOption,
+    NodesOption,
+    RecordingsArgument,
+    SinceOption,
+    UntilOption,
+    each,
+)
 from fedmon.report.cli.inputs import progress_bar, recordings, times
 from fedmon.report.extra import report_extra
 from fedmon.report.selection import sound

@@ -30,23 +30,29 @@ class OutcomeStatus(enum.Enum):
 
     OK = "ok"
     REFUSED = "refused"
+    OUTSIDE_GRANT = "outside-grant"
     OFFLINE = "offline"
     STALE = "stale"
     TIMED_OUT = "timed-out"
     TOO_OLD = "too-old"
     ID_IN_USE = "id-in-use"
     NO_SANDBOX = "no-sandbox"
+    BUSY = "busy"
     FAILED = "failed"
 
 
 class Outcome(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
-    """The result of asking one node; ``reply`` is None and ``reason`` a sentence unless the status is ok."""
+    """The result of asking one node; ``reply`` is None and ``reason`` a sentence unless the status is ok.
+
+    ``retry_after_s`` is when a busy node is to be asked again, None if it does not know.
+    """
 
     node_id: NodeId
     status: OutcomeStatus
     reply: R | None = None
     reason: str = ""
     elapsed_s: float | None = None
+    retry_after_s: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -264,10 +270,12 @@ class Nodes(ByNode[Node]):
 
 _STATUS_OF_CODE = {
     ErrorCode.REFUSED: OutcomeStatus.REFUSED,
+    ErrorCode.OUTSIDE_GRANT: OutcomeStatus.OUTSIDE_GRANT,
     ErrorCode.VERSION: OutcomeStatus.TOO_OLD,
     ErrorCode.UNKNOWN_COMMAND: OutcomeStatus.TOO_OLD,
     ErrorCode.UNSUPPORTED: OutcomeStatus.TOO_OLD,
     ErrorCode.NO_SANDBOX: OutcomeStatus.NO_SANDBOX,
+    ErrorCode.BUSY: OutcomeStatus.BUSY,
 }
 
 
@@ -291,7 +299,13 @@ def _of_reply(node_id: NodeId, reply: Reply, kind: type[R], elapsed_s: float) ->
         return Outcome(node_id=node_id, status=OutcomeStatus.OK, reply=reply, elapsed_s=elapsed_s)
     if isinstance(reply, Error):
         status = _STATUS_OF_CODE.get(reply.code, OutcomeStatus.FAILED)
-        return Outcome(node_id=node_id, status=status, reason=reply.reason, elapsed_s=elapsed_s)
+        return Outcome(
+            node_id=node_id,
+            status=status,
+            reason=reply.reason,
+            elapsed_s=elapsed_s,
+            retry_after_s=reply.retry_after_s,
+        )
     answered = reply if isinstance(reply, kind) else None
     reason = getattr(reply, "note", "") or getattr(reply, "reason", "") or "the node says that it did not succeed"
     return Outcome(node_id=node_id, status=OutcomeStatus.FAILED, reply=answered, reason=reason, elapsed_s=elapsed_s)

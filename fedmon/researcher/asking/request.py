@@ -48,12 +48,12 @@ def node_ids(nodes: Nodelist) -> list[NodeId] | None:
     return [NodeId(checked_id(node, what="node id")) for node in dict.fromkeys(nodes)]
 
 
-def checked_tags(tags: Sequence[str]) -> list[str]:
+def checked_tags(tags: Sequence[str], *, what: str = "tags") -> list[str]:
     """Return tags as a list. Raises InvalidInputError for a bare text, none, too many, and tags that are too long."""
     if isinstance(tags, str) or not isinstance(tags, list | tuple):
-        raise InvalidInputError(f"tags is {tags!r}: give a list or tuple of tags, such as [{str(tags)!r}]")
+        raise InvalidInputError(f"{what} is {tags!r}: give a list or tuple of {what}, such as [{str(tags)!r}]")
     if not all(isinstance(tag, str) and 0 < len(tag) <= 256 for tag in tags) or not 0 < len(tags) <= 64:
-        raise InvalidInputError("tags: give 1 to 64 texts of 1 to 256 characters each")
+        raise InvalidInputError(f"{what}: give 1 to 64 texts of 1 to 256 characters each")
     return list(tags)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,26 +26,37 @@ class StatusByUrl(TrainingPlanStatus, frozen=True, kw_only=True, tag="training-p
     url: str
 
 
-def submission(plan: Plan, *, description: str, repository: RepositorySettings, inline: bool = True) -> dict[str, Any]:
+def submission(
+    plan: Plan,
+    *,
+    description: str,
+    repository: RepositorySettings,
+    inline: bool = True,
+    datasets: Sequence[str] | None = None,
+    purpose: str = "",
+) -> dict[str, Any]:
     """Return the fields of an approval request; uploads a plan that does not fit into a message, or may not.
 
     Raises InvalidInputError for a plan that is not readable Python, or must be uploaded where no repository is set.
     """
     from fedmon.common.plan_source import load_source
 
-    if len(description) > MAX_DESCRIPTION:
-        raise InvalidInputError(f"description has {len(description)} characters; {MAX_DESCRIPTION} are allowed")
+    for name, given in {"description": description, "purpose": purpose}.items():
+        if len(given) > MAX_DESCRIPTION:
+            raise InvalidInputError(f"{name} has {len(given)} characters; {MAX_DESCRIPTION} are allowed")
     source = load_source(plan)
     fields: dict[str, Any] = {
         "name": source.name,
         "description": description,
+        "datasets": datasets,
+        "purpose": purpose,
         "sha256": source.sha256,
         "size_bytes": len(source.source),
     }
     text = source.source.decode()
     if not inline:
         return fields | {"url": _uploaded(source, repository, why=_BY_URL)}
-    if len(msgspec.json.encode(text)) + len(msgspec.json.encode(description)) + ENVELOPE_BYTES <= MAX_PAYLOAD_BYTES:
+    if len(msgspec.json.encode([text, description, purpose, datasets])) + ENVELOPE_BYTES <= MAX_PAYLOAD_BYTES:
         return fields | {"source": text}
     why = f"plan {{name!r}} has {len(source.source)} bytes and does not fit into a message of {MAX_PAYLOAD_BYTES}"
     return fields | {"url": _uploaded(source, repository, why=why)}

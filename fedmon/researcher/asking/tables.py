@@ -11,7 +11,8 @@ from typing import Any
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
-from fedmon.common.text import ago, moment, table
+from fedmon.common.text import ago, moment, plural, table
+from fedmon.common.wire.grants import GrantReport, rule_text
 from fedmon.common.wire.messages import ApprovalReply, DatasetsReply, Pong, TrainingPlanStatusReply
 
 Row = dict[str, Any]
@@ -20,7 +21,7 @@ STATE_COLUMNS = ("status", "state", "nodes")
 STATE_COLOURS = {
     "ok": "green", "online": "green", "succeeded": "green",
     "running": "#0087af", "starting": "#0087af", "draining": "#0087af",
-    "stale": "#af8700", "unanswered": "#af8700", "timed-out": "#af8700", "stopped": "#af8700",
+    "stale": "#af8700", "busy": "#af8700", "unanswered": "#af8700", "timed-out": "#af8700", "stopped": "#af8700",
 }  # fmt: skip
 BAD_COLOUR = "red"
 MARKS = {"green": ("●", "32"), "#0087af": ("◐", "38;5;31"), "#af8700": ("○", "38;5;136"), BAD_COLOUR: ("✕", "31")}
@@ -146,6 +147,21 @@ def plan_status_rows(reply: TrainingPlanStatusReply) -> list[Row]:
             "name": reply.name,
             "decided": reply.decided,
             "note": reply.note,
+            "grants": "; ".join(map(_grant, reply.grants)),
             "sha256": reply.sha256[:SHOWN_DIGEST],
         }
     ]
+
+
+def _grant(report: GrantReport) -> str:
+    """Return the terms of a grant in which runs may differ from it."""
+    grant = report.grant
+    parts = [
+        "any number of runs" if report.runs_left is None else f"{plural(report.runs_left, 'run')} left",
+        "" if grant.until is None else f"until {grant.until:%Y-%m-%d}",
+        "any dataset" if grant.datasets is None else f"datasets {', '.join(grant.datasets) or 'none'}",
+        "any arguments"
+        if grant.arguments is None
+        else ", ".join(f"{name}: {rule_text(rule)}" for name, rule in grant.arguments.items()) or "no arguments",
+    ]
+    return ", ".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""Inputs that `fedmon run` reads, and results that it writes."""
+"""Results of a run as files, as JSON and as lines."""
 
 from __future__ import annotations
 
@@ -7,30 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.errors import StorageError
 
 SHOWN_ELEMENTS = 1_000
 """Larger arrays are told by type and shape alone; --output writes them."""
-
-
-def read_inputs(path: Path) -> dict[str, Any]:
-    """Return the inputs in a .json file, a .npz file of numpy, or a file that `save` wrote.
-
-    Raises InvalidInputError for any other content, and StorageError for a file that cannot be read.
-    """
-    import zipfile
-
-    try:
-        if path.suffix == ".npz":
-            return _arrays(path)
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, zipfile.BadZipFile, RecursionError) as error:
-        raise InvalidInputError(f"{path} holds no inputs: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidInputError(f"{path} holds no JSON object: inputs are values by name")
-    return found
 
 
 def save(results: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
@@ -76,20 +56,3 @@ def sketched(value: Any) -> str:
         few = value.size <= 8 and value.dtype.kind != "c"
         return f"array{list(value.shape)} of {value.dtype}" + (f" {value.tolist()}" if few else "")
     return json.dumps(value)
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    import zipfile
-
-    import numpy as np
-
-    from fedmon.plan import parcels
-
-    with zipfile.ZipFile(path) as zipped:
-        is_ours = parcels.DOCUMENT in zipped.namelist()
-    if is_ours:
-        content = path.read_bytes()
-        parcels.check("npz", content, len(content))
-        return parcels.unpack("npz", content)
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}

@@ -15,8 +15,9 @@ from fedmon.common.errors import NotFoundError
 from fedmon.common.ids import chosen, made_at
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
+from fedmon.plan.parcels import read_inputs
 from fedmon.plan.values import arguments_of
-from fedmon.researcher.cli.run_values import read_inputs, save, shown, sketched
+from fedmon.researcher.cli.run_values import save, shown, sketched
 from fedmon.researcher.cli.shell import (
     NO_ANSWER,
     emit,
@@ -262,7 +263,7 @@ def _whole(beginning: str, ids: Iterable[str], *, what: str, see: str) -> str:
 
 def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_json: bool) -> None:
     """Wait, show, and end with the exit code of the run."""
-    from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
+    from fedmon.researcher.runs.errors import RunFailedError, RunHeldError, RunNotOverError
 
     results: dict[str, dict[str, Any]]
     failed: dict[str, str] = {}
@@ -277,7 +278,7 @@ def _finish(handle: RunHandle, *, wait: float | None, output: Path | None, as_js
         results = handle.result()
     except RunFailedError as error:
         results, failed, code = error.results, error.failed, error.exit_code
-        complaint = str(error) if as_json else _short(handle, error)
+        complaint = str(error) if as_json or isinstance(error, RunHeldError) else _short(handle, error)
     except RunNotOverError as error:
         results, failed, code = error.results, error.unfinished, NO_ANSWER
         complaint = str(error) if as_json else f"not over within {error.waited_s:g} s; {_how_to_go_on(handle)}"

@@ -109,6 +109,7 @@ def outcomes_document(federation: Federation, outcomes: Outcomes[Any]) -> dict[s
                 "reason": outcome.reason,
                 "elapsed_s": outcome.elapsed_s,
                 "reply": outcome.reply,
+                **({} if outcome.retry_after_s is None else {"retry_after_s": outcome.retry_after_s}),
             }
             for node_id, outcome in outcomes.items()
         ],
@@ -126,9 +127,10 @@ def exit_code(outcomes: Outcomes[Any], *, named: bool) -> int:
     statuses = {outcome.status for outcome in expected if not outcome.ok}
     if not statuses:
         return 0
-    if statuses <= {OutcomeStatus.REFUSED}:
+    if statuses <= {OutcomeStatus.REFUSED, OutcomeStatus.OUTSIDE_GRANT}:
         return REFUSED
-    return 1 if statuses <= {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX} else NO_ANSWER
+    said = {OutcomeStatus.FAILED, OutcomeStatus.TOO_OLD, OutcomeStatus.NO_SANDBOX, OutcomeStatus.BUSY}
+    return 1 if statuses <= said else NO_ANSWER
 
 
 def no_sample(consumer: SampleConsumer, federation: Federation, *, pace_s: float | None = None) -> FedmonError:

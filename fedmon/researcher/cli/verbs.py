@@ -17,16 +17,12 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.log import escape_control
 from fedmon.common.options import (
-    BrokerOption,
     ForOption,
-    IdOption,
     IntervalOption,
     JsonOption,
     LinesOption,
     MetricsOption,
     NodesOption,
-    SettingsOption,
-    TimeoutOption,
 )
 from fedmon.common.text import moment, plural, size
 from fedmon.researcher.cli.shell import (
@@ -35,7 +31,6 @@ from fedmon.researcher.cli.shell import (
     exit_code,
     federated,
     no_sample,
-    opened,
     outcomes_document,
 )
 
@@ -55,51 +50,32 @@ METRICS_PORT = 9464
 
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A Python file with a training plan.")]
 
-nodes_app = typer.Typer(add_completion=False, invoke_without_command=True, rich_markup_mode=None)
 
-
-@nodes_app.callback()
-def nodes(
-    context: typer.Context,
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
-    timeout: TimeoutOption = 5.0,
-    json: JsonOption = False,
-) -> None:
+@federated()
+def nodes(federation: Federation, *, json: JsonOption = False) -> None:
     """Show which nodes are there, since when, when they were last seen, and why one is not."""
-    if context.invoked_subcommand is not None:
-        context.obj = (broker, settings, researcher, timeout)
-        return
-    with opened(broker, settings, researcher, timeout) as federation:
+    with federation:
         found = federation.nodes()
-        emit(
-            {
-                "broker": federation.settings.broker.url,
-                "researcher_id": federation.researcher_id,
-                "nodes": [node for _, node in sorted(found.items())],
-                "explanation": found.explanation(),
-            },
-            text=found,
-            as_json=json,
-        )
+        document = {
+            "broker": federation.settings.broker.url,
+            "researcher_id": federation.researcher_id,
+            "nodes": [node for _, node in sorted(found.items())],
+            "explanation": found.explanation(),
+        }
+        emit(document, text=found, as_json=json)
 
 
-@nodes_app.command()
+@federated()
 def forget(
-    context: typer.Context,
+    federation: Federation,
+    *,
     node_id: Annotated[str, typer.Argument(help="The id of a node that is gone for good.")],
-    broker: BrokerOption = None,
-    settings: SettingsOption = None,
-    researcher: IdOption = None,
     timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Clear what the broker retains of a node that is gone for good, or hide it here where we may not."""
-    before = context.obj
-    with opened(
-        broker or before[0], settings or before[1], researcher or before[2], timeout or before[3]
-    ) as federation:
+    del timeout  # the federation has it
+    with federation:
         federation.nodes()
         forgotten = federation.forget(node_id)
         emit({"forgotten": forgotten}, text=str(forgotten), as_json=json)
@@ -144,17 +120,23 @@ def request(
     *,
     plan: PlanArgument,
     description: Annotated[str, typer.Option(help="What it is for, for the owners to read.")] = "",
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),
+    ] = None,
+    purpose: Annotated[str, typer.Option(help="Why you ask, for the owners to read.")] = "",
     node: NodesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Ask owners to approve a training plan; they decide in their own time."""
     with federation:
-        _finish(federation, federation.approve(plan, description=description, nodes=node), named=node, as_json=json)
+        outcomes = federation.approve(plan, description=description, datasets=dataset, purpose=purpose, nodes=node)
+        _finish(federation, outcomes, named=node, as_json=json)
 
 
 @federated()
 def status(federation: Federation, *, plan: PlanArgument, node: NodesOption = None, json: JsonOption = False) -> None:
-    """Show where a training plan stands at each node: pending, approved or rejected."""
+    """Show where a training plan stands at each node, and your grants."""
     with federation:
         _finish(federation, federation.plan_status(plan, nodes=node), named=node, as_json=json)
 

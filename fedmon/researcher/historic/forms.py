@@ -56,6 +56,7 @@ _ERROR_NUMBERS = {
     ErrorCode.FAILED: ErrorNumbers.FB300,
     ErrorCode.BUSY: ErrorNumbers.FB300,
     ErrorCode.REFUSED: ErrorNumbers.FB300,
+    ErrorCode.OUTSIDE_GRANT: ErrorNumbers.FB300,
 }
 
 

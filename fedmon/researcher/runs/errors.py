@@ -42,6 +42,18 @@ class RunFailedError(FedmonError):
         self.exit_code = exit_code
 
 
+class RunHeldError(RunFailedError):
+    """Nodes hold their result until their owner decides, and no other failed; ``failed`` says of each by which rule.
+
+    Ask again later, with the same handle or with `Federation.job`: the result comes by itself, or the owner's note.
+    """
+
+    def __init__(self, job_id: str, *, failed: Mapping[str, str], results: dict[str, dict[str, Any]]) -> None:
+        super().__init__(job_id, failed=failed, results=results, exit_code=NoAnswerError.exit_code)
+        held = f"{len(failed)} of {len(failed) + len(results)} nodes hold their result: {_named(failed)}"
+        self.args = (f"{held}; ask again later (job {job_id})",)
+
+
 class RunNotOverError(NoAnswerError):
     """The time is over and nodes still run: ``unfinished`` has the state of each, ``results`` those that came."""
 

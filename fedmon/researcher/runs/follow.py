@@ -55,6 +55,11 @@ class RunScalar(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
+def _stage(state: JobState) -> int:
+    early = (JobState.STARTING, JobState.RUNNING, JobState.HELD)
+    return early.index(state) if state in early else len(early)
+
+
 class ScalarListener(Subscription):
     """Hands scalars to a callback in order, each once, until removed; only one call waits. Safe from any thread."""
 
@@ -112,8 +117,8 @@ class Part:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended, or never began."""
-        return self.job.state.is_over if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
+        """Whether the plan has ended, or never began."""
+        return not self.job.state.is_running if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
 
     @property
     def is_settled(self) -> bool:
@@ -160,10 +165,10 @@ class Part:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def job_said(self, job: JobReport, now: float) -> None:
-        """Take the state of the job; one that is over stays over."""
+        """Take the state of the job; no earlier one follows, and one that is over stays over."""
         self._heard(now)
         known = None if self.job is None or self._forgotten else self.job.state
-        if known is not None and (known.is_over or (job.state is JobState.STARTING and known is JobState.RUNNING)):
+        if known is not None and (known.is_over or _stage(job.state) < _stage(known)):
             return
         self._forgotten = False
         self.job, self.asked, self.reason = job, OutcomeStatus.OK, ""
@@ -198,9 +203,10 @@ class Part:
         self._advance()
         return new
 
-    def refused_to_say(self, reason: str, now: float) -> None:
-        """Note that the node does not tell the state of the job."""
+    def refused_to_say(self, reason: str, now: float, *, pause_s: float) -> None:
+        """Note that the node does not tell the state of the job; it is asked again after a pause."""
         self._heard(now)
+        self._may_ask_at = now + min(max(pause_s, RETRY_S), LONGEST_RETRY_S)
         self.reason = reason
 
     def not_known(self, reason: str, now: float) -> None:
@@ -336,7 +342,7 @@ class RunLedger:
         """Take how it ended on a node; False if it is about something else."""
         with self.changed:
             part = self._part(outcome.node_id, outcome.job)
-            if part is None or not outcome.job.state.is_over:
+            if part is None or outcome.job.state.is_running:
                 return False
             part.job_said(outcome.job, time.monotonic())
             part.result_said(outcome.result, final=False)
@@ -381,7 +387,8 @@ class RunLedger:
                 if reply.code is ErrorCode.FAILED:
                     part.not_known(reply.reason, now)
                 else:
-                    part.refused_to_say(f"it does not say how the job stands: {reply.reason}", now)
+                    reason = f"it does not say how the job stands: {reply.reason}"
+                    part.refused_to_say(reason, now, pause_s=reply.retry_after_s or 0.0)
             self._touch()
 
     def may_have_missed(self, node_id: NodeId | None) -> None:

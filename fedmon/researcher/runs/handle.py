@@ -24,8 +24,9 @@ from fedmon.common.wire.runs import JobsReply, JobStatus, Parcel, RunReply, Stop
 from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_timeout
 from fedmon.researcher.roster import Moment, NodeState
-from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunNotOverError
+from fedmon.researcher.runs.errors import MissingNumpyError, RunFailedError, RunHeldError, RunNotOverError
 from fedmon.researcher.runs.states import (
+    OUTSIDE_GRANT,
     REFUSED,
     NodeRun,
     RunStates,
@@ -183,13 +184,16 @@ class RunHandle:
     def result(self, timeout_s: float | None = None) -> Values:
         """Wait until it is over, and return the plan's results by node: JSON values and numpy arrays.
 
-        Raises RunFailedError, naming every node that did not succeed and why, with the ``results`` of the others;
+        Raises RunFailedError, naming every node that did not succeed and why, with the ``results`` of the others, and
+        RunHeldError if these only wait for their owners;
         RunNotOverError if ``timeout_s`` is over before, with the results so far.
         """
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
         if not self.wait(timeout_s):
             raise self.not_over(waited_s=timeout_s or 0.0)
         results, failed = self._opened(None if deadline is None else max(1.0, deadline.left_s()))
+        if failed and all(part.is_held for node_id, part in self.states().items() if node_id in failed):
+            raise RunHeldError(self.job_id, failed=failed, results=results)
         if failed:
             raise RunFailedError(self.job_id, failed=failed, results=results, exit_code=self._exit_code())
         return results
@@ -220,7 +224,7 @@ class RunHandle:
         states = self.states().values()
         if any(part.job is not None for part in states):
             return 1
-        return 4 if any(part.state == REFUSED for part in states) else 6
+        return 4 if any(part.state in (REFUSED, OUTSIDE_GRANT, OutcomeStatus.BUSY.value) for part in states) else 6
 
     def _opened(self, timeout_s: float | None) -> tuple[Values, dict[str, str]]:
         results, dropped = self._results.open(self._ledger.results(), timeout_s=timeout_s)
@@ -347,7 +351,8 @@ def _page(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, offset: in
     request = asker.request(JobStatus, job_id=job_id, **fields)
     outcome = asker.ask(request, JobsReply, job_rows, nodes=[node_id], timeout_s=None)[node_id]
     if outcome.reply is None:
-        kind = ConflictError if outcome.status in (OutcomeStatus.REFUSED, OutcomeStatus.FAILED) else NoAnswerError
+        refused = (OutcomeStatus.REFUSED, OutcomeStatus.FAILED, OutcomeStatus.BUSY)
+        kind = ConflictError if outcome.status in refused else NoAnswerError
         raise kind(f"{stream} of {node_id}: {outcome.reason}")
     if not outcome.reply.jobs or outcome.reply.jobs[0].job_id != job_id:
         raise NotFoundError(f"node {node_id} does not know job {job_id}; `fedmon runs` lists those that nodes know")

@@ -26,7 +26,7 @@ from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, pac
 from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
 
 LONGEST_NAME = 100
-_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT)
+_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
 
 
 def start_run(

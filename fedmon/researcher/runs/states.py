@@ -16,10 +16,10 @@ from fedmon.common.wire.runs import JobReport, JobsReply, JobState, RunReply, Sc
 from fedmon.researcher.asking.outcome import ByNode, Outcome, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.tables import Row, frame
 
-REFUSED, UNANSWERED = "refused", "unanswered"
+REFUSED, OUTSIDE_GRANT, UNANSWERED = "refused", "outside-grant", "unanswered"
 _SHOWN = (
     OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TOO_OLD, OutcomeStatus.ID_IN_USE,
-    OutcomeStatus.NO_SANDBOX,
+    OutcomeStatus.NO_SANDBOX, OutcomeStatus.OUTSIDE_GRANT, OutcomeStatus.BUSY,
 )  # fmt: skip
 _MIB = 2**20
 _WHOLE = 1e12
@@ -99,8 +99,8 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     def state(self) -> str:
         """The state of the job there, such as ``running`` or ``memory-limit``, or why there is none.
 
-        That is ``refused``, ``unanswered``, ``no-sandbox``, or for a node that was not even asked ``offline``,
-        ``stale``, ``too-old`` or ``id-in-use``.
+        That is ``refused``, ``outside-grant``, ``busy``, ``unanswered``, ``no-sandbox``, or for a node not asked
+        ``offline``, ``stale``, ``too-old`` or ``id-in-use``.
         """
         if self.job is not None:
             return self.job.state.value
@@ -110,13 +110,18 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen there."""
-        return self.job.state.is_over if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
+        """Whether it does not run there any more; a held result may still come."""
+        return not self.job.state.is_running if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
 
     @property
     def succeeded(self) -> bool:
         """Whether the plan ran to its end there."""
         return self.job is not None and self.job.state is JobState.SUCCEEDED
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its result waits for the owner of the node."""
+        return self.job is not None and self.job.state is JobState.HELD
 
     def unheard_from(self, since: datetime | None) -> NodeRun:
         """Return this with the node not heard, since a moment if that is known."""

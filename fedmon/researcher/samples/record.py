@@ -197,7 +197,7 @@ def begin_record(
     if not asker.dialect.encode(asker.request(Monitor, action="status")):
         raise InvalidInputError("nodes on this wire neither number nor keep their samples: watch them with monitor()")
     buffer = settings.folder / BUFFER_NAME
-    url = None if to is None else import_url(to)
+    url = None if to is None else import_url(to, tenant=settings.store.tenant)
     record = Record(
         path or buffer,
         consumers=consumers,

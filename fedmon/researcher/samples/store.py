@@ -73,7 +73,7 @@ class StorePush:
     killed forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
     positions. ``url`` is that of `import_url`. ``is_online`` maps each known node to whether it is online. ``newest``
     returns boot and last number by node and stream of what was just stored; without it, each turn looks at the whole
-    recording. Raises SettingsError for a token that cannot be read or sent.
+    recording. Raises SettingsError for a token that cannot be read or sent and for a ``ca_file`` without certificates.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class StorePush:
         self.url, self._path, self._sent_path = url, path, path.with_name(path.name + SENT_SUFFIX)
         self._settings, self._is_online, self._newest = settings, is_online, newest
         self._settled = _read_positions(self._sent_path, self.url)
+        self._trusted = _trusted(settings.ca_file) if urlsplit(url).scheme == "https" else None
         self._sent = dict(self._settled)
         self._taken: deque[tuple[float, dict[StreamKey, int]]] = deque()
         self._connection: HTTPConnection | None = None
@@ -312,8 +313,7 @@ class StorePush:
             if token:
                 self._headers["Authorization"] = f"Bearer {token}"
             if parts.scheme == "https":
-                context = ssl.create_default_context(cafile=self._settings.ca_file)
-                self._connection = HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
+                self._connection = HTTPSConnection(host, port, timeout=ANSWER_S, context=self._trusted)
             else:
                 self._connection = HTTPConnection(host, port, timeout=ANSWER_S)
             # Else a lost connection would be opened again without a word, and with it what the store forgot.
@@ -347,17 +347,24 @@ class StoreRefusedError(StorageError):
     """The store answered a request with an error; ``http_status`` is its number."""
 
     def __init__(self, http_status: int, text: str) -> None:
+        proof = "; name a file with its token in [store] token_file"
+        address = "; give the URL of VictoriaMetrics, or of a cluster's vminsert and its [store] tenant"
         remedy = {
-            401: "; name a file with its token in [store] token_file",
-            403: "; name a file with its token in [store] token_file",
-            404: "; give the URL of VictoriaMetrics, or of the cluster's vminsert with /insert/TENANT/prometheus",
-        }.get(http_status, "; look at its disk and its log" if http_status >= 500 else "")
-        super().__init__(f"answered {http_status}: {shorten(one_line(text), 200) or 'no reason given'}{remedy}")
+            3: "; give the URL that it redirects to",
+            5: "; look at its disk and its log",
+            400: address,
+            401: proof,
+            403: proof,
+            404: address,
+            413: "; let the proxy in front of it take bodies of 8 MiB",
+        }
+        said = remedy.get(http_status, remedy.get(http_status // 100, ""))
+        super().__init__(f"answered {http_status}: {shorten(one_line(text), 200) or 'no reason given'}{said}")
         self.http_status = http_status
 
 
-def import_url(url: str) -> str:
-    """Return the import address of a store's URL. Raises InvalidInputError."""
+def import_url(url: str, *, tenant: str | None = None) -> str:
+    """Return the import address of a store's URL, in a cluster that of a tenant. Raises InvalidInputError."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isascii()
@@ -368,7 +375,23 @@ def import_url(url: str) -> str:
         raise InvalidInputError(
             f"{url!r} is not the URL of a store: write http://host:8428, or https://host:8480/insert/0/prometheus"
         )
-    return url.rstrip("/").removesuffix(IMPORT_PATH) + IMPORT_PATH
+    address = url.rstrip("/").removesuffix(IMPORT_PATH)
+    if tenant is not None:
+        if "/insert/" in parts.path:
+            raise InvalidInputError(f"{url!r} names a tenant, as [store] tenant does: remove one of the two")
+        address += f"/insert/{tenant}/prometheus"
+    return address + IMPORT_PATH
+
+
+def _trusted(ca_file: Path | None) -> ssl.SSLContext:
+    """Return whose certificates a store may have."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise SettingsError(
+            f"ca_file {ca_file} in [store] cannot be used: {cause}; it must hold certificates (PEM)"
+        ) from error
 
 
 def _encoded_head(name: str, /, **labels: str) -> bytes:
@@ -382,8 +405,10 @@ def _line(head: bytes, values: bytes, moments: bytes) -> bytes:
 def _reason(error: Exception) -> str:
     if isinstance(error, FedmonError):
         return str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}; name the right ca_file in [store]"
     cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-    return f"not reached: {cause[:200]}"
+    return f"not reached: {cause[:200]}; does it run, and is the URL right?"
 
 
 class _Positions(msgspec.Struct, frozen=True, kw_only=True):

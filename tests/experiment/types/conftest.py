@@ -25,6 +25,9 @@ import fedmon
 
 
 class {name}(fedmon.TrainingPlan):
+    arguments = {{"reports": int, "spin": [True, "a", "b"], "fails": str}}
+    scalars = ("loss",)
+
     def run(self, context):
         print("hello from", context.node_id, flush=True)
         for step in range(context.arguments.get("reports", 0)):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 
+from fedmon.common.clock import utc_now
+from fedmon.node.requests.audit import Audit
 from tests.node.owner.owner_desks import desk_of, made_folder
-from tests.node.owner.owner_shell import node, told
+from tests.node.owner.owner_shell import node, refused, told
 
 
 @pytest.fixture
@@ -57,3 +62,48 @@ def test_a_line_that_is_no_longer_json_is_shown_and_named(folder: Path) -> None:
     assert "UNREADABLE" in screen
     assert "\x1b" not in screen
     assert told(folder, "audit", "verify", code=1)["first_bad"]["n"] == 2
+
+
+def test_lines_are_exported_as_they_are_from_one_moment_to_another(folder: Path, tmp_path: Path) -> None:
+    raw = (folder / "audit.jsonl").read_bytes()
+    third, fourth = (json.loads(line) for line in raw.splitlines()[2:4])
+    file = tmp_path / "audit-2026.jsonl"
+
+    whole = node(folder, "audit", "export")
+    part = node(folder, "audit", "export", "--since", third["time"], "--until", fourth["time"]).stdout.splitlines()
+    written = told(folder, "audit", "export", "--out", str(file))
+
+    assert (whole.returncode, whole.stdout.encode()) == (0, raw)
+    assert [json.loads(line)["n"] for line in part] == [3, 4]
+    assert all(
+        hashlib.sha256(f"{line.rpartition(',')[0]}}}".encode()).hexdigest() == json.loads(line)["hash"] for line in part
+    )
+    assert (written, file.read_bytes()) == ({"path": str(file), "lines": 6}, raw)
+    assert "is no time" in refused(folder, "audit", "export", "--since", "yesterday", code=2)
+    assert "is before" in refused(folder, "audit", "export", "--since", "20", "--until", "10", code=2)
+    assert "name another file" in refused(folder, "audit", "export", "--out", str(folder / "audit.jsonl"), code=2)
+
+
+def test_old_lines_are_pruned_and_the_rest_still_verifies(folder: Path) -> None:
+    nothing = told(folder, "audit", "prune", "--keep-days", "1")
+    # The lines of now are old a hundred days later; the clock is passed in by the process that prunes.
+    later = utc_now() + datetime.timedelta(days=100)
+    with Audit(folder) as audit:
+        pruned = audit.prune(later - datetime.timedelta(days=30), by="eve")
+
+    result = told(folder, "audit", "verify")
+    lines = told(folder, "audit", "show")["lines"]
+
+    assert (nothing["pruned"], pruned) == (0, 6)
+    assert (result["ok"], result["lines"], lines[0]["n"], lines[0]["event"]) == (True, 1, 7, "audit-pruned")
+    assert "line numbers 1 to 6 were pruned" in result["notes"][0]
+    assert sorted(path.name for path in folder.glob("audit*")) == [
+        "audit-000000000000007.jsonl", "audit.head", "audit.jsonl", "audit.stub",
+    ]  # fmt: skip
+
+
+def test_an_audit_that_was_changed_is_not_pruned(folder: Path) -> None:
+    file = folder / "audit.jsonl"
+    file.write_bytes(file.read_bytes().replace(b"line\\n3", b"line\\n8"))
+
+    assert "the audit was changed" in refused(folder, "audit", "prune", "--keep-days", "1", code=4)

@@ -27,8 +27,10 @@ def test_a_new_node_is_private_explained_and_obeys_nobody(tmp_path: Path) -> Non
     assert (made["node_id"], made["obeys_nobody"]) == ("hospital-a", True)
     assert (folder.stat().st_mode & 0o777, (folder / "node.toml").stat().st_mode & 0o777) == (0o700, 0o600)
     assert tomllib.loads(text)["policy"]["researchers"] == []
+    assert tomllib.loads(text)["release"] == {"mode": "check"}
     assert "# Ids of the researchers whom this node obeys" in text
     assert told(folder, "status")["obeys_nobody"] is True
+    assert told(folder, "status")["release"] == {"mode": "check", "held": 0}
 
 
 def test_the_commands_to_type_next_are_printed_and_that_nobody_is_obeyed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.wire.messages import Approval, PlanStatus
 from fedmon.node.registers.database import Database
-from fedmon.node.registers.plans import MAX_PENDING_PER_RESEARCHER, CodeCheck, PlanRegister, PlanType
+from fedmon.node.registers.plans import CodeCheck, PlanRegister, PlanType
 from fedmon.node.requests.audit import Audit, verify
 from fedmon.node.requests.effects import Effects
 
@@ -287,21 +287,6 @@ def test_only_code_that_does_not_parse_is_told_and_told_once(plans: PlanRegister
     assert (told[0].researchers, told[0].plan.status, told[0].plan.problem) == (("r",), PENDING, problem.problem)
     assert (told[1], untold, unknown) == (None, None, None)
     assert plans.get(big.plan_id).problem == "takes too long"
-
-
-def test_a_researcher_cannot_fill_the_disk_with_undecided_plans(database: Database, plans: PlanRegister) -> None:
-    with database.transaction():
-        for number in range(MAX_PENDING_PER_RESEARCHER):
-            source = b"x = %d" % number
-            plans.request(_approval(source), source)
-
-    with pytest.raises(ConflictError, match="200 undecided plans"):
-        plans.request(_approval(), SOURCE)
-
-    assert plans.request(_approval(b"x = 0"), b"x = 0").status is PENDING
-    assert plans.request(_approval(researcher_id="s"), SOURCE).status is PENDING
-    plans.decide(plans.all()[0].plan_id, REJECTED)
-    assert plans.request(_approval(OTHER_LAYOUT), OTHER_LAYOUT).status is PENDING
 
 
 def test_bytes_that_an_earlier_release_kept_in_the_register_get_their_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import os
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from fedmon.common.clock import utc_now
 from fedmon.common.ids import new_id
+from tests.node.owner.owner_desks import desk_of
 from tests.node.owner.owner_shell import told
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder, write_node_with_cells
@@ -106,6 +109,8 @@ def _decisions(folder: Path) -> list[list[Any]]:
         "SELECT plan_id, name, sha256, type, status, note FROM plans",
         "SELECT plan_id, researcher_id FROM requesters",
         "SELECT * FROM datasets",
+        "SELECT grant_id, sha256, content, used, ended IS NULL FROM grants",
+        "SELECT * FROM wishes",
     )
 
 
@@ -271,3 +276,24 @@ def test_a_default_plan_that_was_deleted_stays_away(shared_broker: Broker, tmp_p
 
     assert names == ["kept"]
     assert not (folder / "plans" / gone["sha256"]).exists()
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_a_register_is_restored_after_the_audit_was_pruned(folder: Path, has_copy: bool) -> None:
+    expected = _known(folder)
+    with desk_of(folder) as desk:
+        desk.run("audit-prune", {"keep_days": 1}, by="eve")  # which renews the copy
+        desk.registers.audit.prune(utc_now() + datetime.timedelta(minutes=1), by="eve")
+    (folder / "state.sqlite").write_bytes(b"")
+    if not has_copy:
+        (folder / "state.sqlite.copy").unlink()
+
+    report = _told_of_restore(folder)
+    found = _known(folder)
+
+    assert told(folder, "audit", "verify")["ok"]
+    if has_copy:
+        assert found == expected
+    else:  # nothing is approved of which the decision may have been taken back
+        assert "not whole" in report
+        assert not [plan for plan in found["plans"] if plan[2] == "approved"]

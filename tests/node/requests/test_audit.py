@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
 import shutil
@@ -400,3 +401,55 @@ def test_a_crash_in_the_middle_of_a_rotation_loses_nothing(tmp_path: Path) -> No
 
     result = verify(folder)
     assert (result.ok, result.files, result.lines) == (True, 2, 11)
+
+
+@pytest.mark.parametrize("kept_from", [2, 7, 16, 29])
+def test_pruned_lines_are_not_missed_wherever_the_cut_lies(tmp_path: Path, kept_from: int) -> None:
+    folder = _written(tmp_path / "a")
+    before = datetime.datetime.fromisoformat(str(_lines(folder)[kept_from - 1]["time"]))
+    with Audit(folder, rotate_bytes=1_500) as audit:
+        pruned = audit.prune(before, by="eve")
+        again = audit.prune(before, by="eve")
+        audit.record("later")
+
+    result = verify(folder)
+
+    assert (pruned, again) == (kept_from - 1, 0)
+    assert (result.ok, result.lines) == (True, 30 - pruned + 2)
+    assert [line["n"] for line in _lines(folder)] == list(range(kept_from, 33))
+
+
+def test_lines_taken_out_under_a_made_up_stub_are_missed(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "a", 10, rotate_bytes=10_000)
+    raw = _raw_lines(folder)
+    last = json.loads(raw[3])
+    (folder / "audit.jsonl").write_bytes(b"".join(raw[4:]))
+
+    without = verify(folder).first_bad
+    (folder / "audit.stub").write_text(json.dumps({"n": 4, "hash": last["hash"]}))
+    made_up = verify(folder).first_bad
+
+    assert without is not None
+    assert "missing" in without.why
+    assert made_up is not None
+    assert (made_up.file, "no line says" in made_up.why) == ("audit.stub", True)
+
+
+def test_a_pruning_that_a_crash_interrupted_is_made_good_by_the_next_start(tmp_path: Path) -> None:
+    folder = _written(tmp_path / "a", 20, rotate_bytes=1_500)
+    before = datetime.datetime.fromisoformat(str(_lines(folder)[11]["time"]))
+    left = tmp_path / "left"
+    shutil.copytree(folder, left)
+    with Audit(folder, rotate_bytes=1_500) as audit:
+        audit.prune(before, by="eve")
+    # The stub and the line that vouches for it are written first: the old files are as they were then.
+    for name in ("audit.stub", "audit.head"):
+        shutil.copy(folder / name, left / name)
+    with (left / "audit.jsonl").open("ab") as file:
+        file.write(_raw_lines(folder)[-1])
+
+    interrupted = verify(left)
+    Audit(left, rotate_bytes=1_500).close()
+
+    assert (interrupted.ok, verify(left).ok) == (True, True)
+    assert _raw_lines(left) == _raw_lines(folder)

@@ -69,10 +69,11 @@ def test_a_reply_is_kept_until_a_day_after_the_request_expires(effects: Effects)
     assert (early, late, effects.stored_reply("r", "one")) == (0, 1, None)
 
 
-def test_a_request_that_lives_for_ever_is_forgotten_after_a_month(effects: Effects) -> None:
+def test_a_request_that_lives_for_ever_is_forgotten_after_a_week_and_a_day(effects: Effects) -> None:
     effects.remember("r", "one", b"the reply", datetime.datetime.max.replace(tzinfo=datetime.UTC))
 
-    assert effects.purge(now=utc_now() + 32 * DAY) == 1
+    assert effects.purge(now=utc_now() + 7 * DAY) == 0
+    assert effects.purge(now=utc_now() + 8.1 * DAY) == 1
 
 
 def test_the_digest_of_a_request_is_of_what_it_asks_and_not_of_its_envelope() -> None:

@@ -239,7 +239,8 @@ from tests.report.tables import FixedTable
 class Endless(FixedTable, frozen=True, kw_only=True):
     def batches(self):
         yield self.parts[0]
-        print("writing", flush=True)
+        sys.stdout.write("writing\\n")  # in one piece, unlike print, which another thread can interrupt
+        sys.stdout.flush()
         threading.Event().wait()
 threads = [
     threading.Thread(target=write, args=(Endless(parts=noisy().parts), Path(file)), kwargs={"key": "other"})

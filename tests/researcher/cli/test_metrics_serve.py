@@ -109,6 +109,21 @@ def test_names_that_openmetrics_lacks_are_left_out(mosquitto: Broker, tmp_path: 
         assert set(values(fetch(url))) == {("user_value", "a"), (CPU, "a")}
 
 
+def test_a_counter_stays_as_the_node_read_it_and_falls_when_the_machine_starts_again(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    name = "host_cpu_seconds_total"
+    with RecordingNode(mosquitto.port, "a") as node, served(mosquitto, tmp_path) as url:
+        node.wait(lambda: node.leased)
+        for boot, value in ((1, 123456.0), (2, 3.5)):
+            head = {"command": "sample", "protocol_version": VERSION, "node_id": "a", "boot": boot, "stream": "host"}
+            rows = {"seq": 0, "t": [time.time()], "mono": [1.0], "m": {f'{name}{{mode="user"}}': [value]}}
+            node.publish("general/monitoring/a", head | rows)
+            wait_until(lambda value=value: values(fetch(url)) == {(name, "a"): value})  # type: ignore[misc]  # bound now
+
+        assert "# TYPE host_cpu_seconds counter" in fetch(url)
+
+
 def test_a_node_that_falls_silent_disappears(mosquitto: Broker, tmp_path: Path) -> None:
     with RecordingNode(mosquitto.port, "stays") as stays, served(mosquitto, tmp_path) as url:
         with RecordingNode(mosquitto.port, "leaves") as leaves:

@@ -24,6 +24,9 @@ import fedmon
 class Echo(fedmon.TrainingPlan):
     """Returns what it was given."""
 
+    arguments = {"reports": int, "spin": bool, "fails": str}
+    scalars = ("loss",)
+
     def run(self, context):
         print("hello from", context.node_id, flush=True)
         for step in range(context.arguments.get("reports", 0)):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,18 +17,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from fedmon.broker.ports import is_open
+from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, SettingsError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import StoreSettings
+from fedmon.common.settings.sources import load_researcher
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.samples.store import StorePush, import_url
+from tests.broker.certificates import make_broker_certificate
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.environment import plain_environment
+from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.ports import free_port
 from tests.support.recording_node import CPU, RecordingNode
+from tests.support.requirements import require
 from tests.support.store import Store
 from tests.support.waiting import wait_until
+
+LONG_OUTAGE = pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(240)])
+TOKEN = "correct-horse-battery"
 
 
 @pytest.fixture
@@ -37,6 +49,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def own_environment(folder: Path) -> dict[str, str]:
     return {**plain_environment(), "FEDMON_RESEARCHER_FOLDER": str(folder / "researcher")}
+
+
+def pause(seconds: float) -> None:
+    """Let an outage last."""
+    deadline = Deadline(seconds)
+    wait_until(deadline.passed, seconds + 5)
 
 
 def expected(node: RecordingNode) -> dict[int, float]:
@@ -62,8 +80,29 @@ def test_all_samples_reach_the_store_beside_the_file(
     assert (record.store.counts.waiting, record.store.counts.dropped, record.store.counts.error) == (0, 0, "")
 
 
-def test_an_outage_of_the_store_costs_no_sample(
+def test_lost_samples_and_absence_are_series_of_the_store(
     mosquitto: Broker, federate: Open, tmp_path: Path, store: Store
+) -> None:
+    federation = federate()
+    with RecordingNode(mosquitto.port, "a") as node, federation.record(tmp_path / "store.fmr", to=store.url) as record:
+        node.wait(lambda: node.leased)
+        node.sample(1)
+        wait_until(lambda: record.counts.stored == 1)
+        node.sample(3, live=False)
+        node.forget(4)
+        node.sample(1)
+        wait_until(lambda: record.lost == 3)
+        node.say("offline", "stopped by its owner")
+        wait_until(lambda: not federation.nodes().online)
+
+    assert max(store.values('fedmon_samples_lost_total{node="a",stream="host"}').values()) == 3
+    online = store.values('fedmon_node_online{node="a"}')
+    assert online[max(online)] == 0
+
+
+@pytest.mark.parametrize("outage_s", [0.0, LONG_OUTAGE])
+def test_an_outage_of_the_store_costs_no_sample(
+    mosquitto: Broker, federate: Open, tmp_path: Path, store: Store, outage_s: float
 ) -> None:
     with RecordingNode(mosquitto.port, "a") as node, federate().record(to=store.url) as record:
         assert record.store is not None
@@ -75,10 +114,41 @@ def test_an_outage_of_the_store_costs_no_sample(
         node.sample(6)
         wait_until(lambda: push.counts.error)
         assert "not reached" in push.counts.error
+        pause(outage_s)
+        node.sample(3, live=False)
+        node.sample(2)
         store.start()
         wait_until(lambda: not push.counts.error and not push.counts.waiting, 60.0)
 
     assert store.values(CPU) == expected(node)
+
+
+@pytest.mark.parametrize("outage_s", [1.0, LONG_OUTAGE])
+def test_an_outage_of_the_broker_costs_no_sample_in_the_store(
+    mosquitto: Broker, federate: Open, tmp_path: Path, store: Store, outage_s: float
+) -> None:
+    path, metrics = tmp_path / "store.fmr", {"interval_s": 0.2, "min_interval_s": 0.2}
+    ward = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics=metrics)
+    with NodeProcess(ward), federate().record(path, to=store.url, interval_s=0.2) as record:
+        wait_until(lambda: record.store is not None and record.store.counts.sent >= 5)
+        mosquitto.stop()
+        pause(outage_s)
+        mosquitto.start()
+        back_t = time.time()
+
+        def refilled() -> bool:
+            newest = max(one.t for streams in record.positions.values() for one in streams.values())
+            return newest > back_t + 1 and not record.counts.pending
+
+        wait_until(refilled, 60.0)
+
+    with Recording(path, read_only=True) as recording:
+        batches = list(recording.read("ward", stream="host", metrics=["host_load1"]))
+    seqs = [seq for batch in batches for seq in range(batch.seq, batch.last_seq + 1)]
+    kept = {round(t * 1000): batch.columns["host_load1"][at] for batch in batches for at, t in enumerate(batch.t)}
+    assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
+    assert store.values('host_load1{node="ward",stream="host"}') == kept
+    assert set(store.values('fedmon_samples_lost_total{stream="host"}').values()) == {0}
 
 
 def test_a_killed_record_goes_on_and_the_store_holds_each_sample_once(
@@ -105,18 +175,116 @@ def test_a_killed_record_goes_on_and_the_store_holds_each_sample_once(
     assert msgspec.json.decode(output.splitlines()[-1])["store"]["waiting"] == 0
 
 
+@contextmanager
+def guarded(store: Store, folder: Path) -> Iterator[str]:
+    """Run vmauth in front of a store: HTTPS, and one token; gives its URL."""
+    program, port, config = shutil.which("vmauth"), free_port(), folder / "auth.yml"
+    require(program, "vmauth is not installed")
+    make_broker_certificate(folder)
+    config.write_text(f"users: [{{bearer_token: {TOKEN}, url_prefix: 'http://127.0.0.1:{store.port}'}}]")
+    certificates = folder / "certificates"
+    command = [
+        str(program),
+        f"-auth.config={config}",
+        f"-httpListenAddr=127.0.0.1:{port}",
+        "-tls",
+        f"-tlsCertFile={certificates / 'broker.crt'}",
+        f"-tlsKeyFile={certificates / 'broker.key'}",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
+        try:
+            wait_until(lambda: is_open("127.0.0.1", port, timeout_s=1.0), what="vmauth")
+            yield f"https://localhost:{port}"
+        finally:
+            running.kill()
+
+
+def test_certificates_token_and_tenant_come_from_the_settings(
+    mosquitto: Broker, federate: Open, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    file, token = tmp_path / "researcher.toml", tmp_path / "token"
+    file.write_text('[store]\ntoken_file = "token"\nca_file = "certificates/ca.crt"\ntenant = "7"\n')
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    store = Store(tmp_path / "victoria", prefix="/insert/7/prometheus")
+    request.addfinalizer(store.kill)
+    with RecordingNode(mosquitto.port, "a") as node, guarded(store, tmp_path) as url:
+        node.sample(3, live=False)
+        chosen = load_researcher(file, own_environment(tmp_path)).store
+        settings = msgspec.structs.replace(federate(instance="first").settings, store=chosen)
+        with federate(settings=settings).record(tmp_path / "store.fmr", to=url) as record:
+            wait_until(lambda: record.store is not None and record.store.counts.sent == 3)
+
+    assert store.values(CPU) == expected(node)
+    assert record.store is not None
+    assert record.store.url == f"{url}/insert/7/prometheus/api/v1/import"
+
+
+def filled(path: Path) -> list[float]:
+    """Make a recording with a few samples, and return their times."""
+    now = int(time.time())
+    times = [float(now - 20 + seq) for seq in range(10)]
+    columns: dict[str, list[float | None]] = {CPU: [0.5] * len(times)}
+    with Recording(path) as recording:
+        recording.append([Batch(node_id="a", boot=1, stream="host", seq=0, t=times, mono=times, columns=columns)])
+    return times
+
+
+def test_refusals_come_with_a_remedy(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "store.fmr"
+    filled(path)
+
+    def refusal(url: str, **settings: Any) -> str:
+        push = StorePush(path, import_url(url), StoreSettings(**settings), is_online=dict)
+        error = wait_until(lambda: push.counts.error)
+        assert not push.stop()
+        return error
+
+    with guarded(store, tmp_path) as url:
+        ca_file = tmp_path / "certificates" / "ca.crt"
+        assert "name a file with its token in [store] token_file" in refusal(url, ca_file=ca_file)
+        assert "name the right ca_file in [store]" in refusal(url)
+    assert "is the URL right?" in refusal(store.url.replace("http", "https"))
+    assert "give the URL of VictoriaMetrics, or of a cluster's vminsert" in refusal(f"{store.url}/nowhere")
+
+
+def test_a_full_disk_of_the_store_is_said_once_and_costs_no_sample(
+    tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store.fmr"
+    times = filled(path)
+    store.kill()
+    store.options = ["-storage.minFreeDiskSpaceBytes=1000000GB"]
+    store.start()
+    push = StorePush(path, import_url(store.url), StoreSettings(), is_online=dict)
+    wait_until(lambda: push.counts.error and store.imports() >= 3)
+    store.kill()
+    store.options = []
+    store.start()
+    wait_until(lambda: push.counts.sent == 10 and not push.counts.error)
+    assert push.stop()
+
+    (said,) = [one.getMessage() for one in caplog.records if "samples wait in" in one.getMessage()]
+    assert str(path) in said
+    assert "read-only" in said
+    assert said.endswith("look at its disk and its log")
+    assert store.values(CPU) == {round(1000 * t): 0.5 for t in times}
+
+
 class ClosingStore(ThreadingHTTPServer):
-    """Takes everything, and closes each connection as a proxy may; ``lines`` are what it was sent."""
+    """Takes everything, and closes each connection as a proxy may; ``lines`` came in bodies of ``sizes`` bytes."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Closing)
         self.lines: list[dict[str, Any]] = []
+        self.sizes: list[int] = []
 
 
 class _Closing(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         assert isinstance(self.server, ClosingStore)
+        self.server.sizes.append(len(body))
         self.server.lines += [msgspec.json.decode(line) for line in body.splitlines()]
         self.send_response(204)
         self.send_header("Connection", "close")
@@ -124,6 +292,19 @@ class _Closing(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
+
+
+@contextmanager
+def closing_store() -> Iterator[ClosingStore]:
+    """Run such a store."""
+    with ClosingStore() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch_stops_no_other(
@@ -145,17 +326,31 @@ def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch
                     columns=columns,
                 )
                 recording.append([batch])
-    with ClosingStore() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with closing_store() as server:
         url = import_url(f"http://127.0.0.1:{server.server_port}")
         assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
-        server.shutdown()
-        thread.join()
 
     sent = [t for line in server.lines if line["metric"]["__name__"] == CPU for t in line["timestamps"]]
     assert sent == [1000 * t for t in range(100, 130)]
     assert {line["metric"]["node"] for line in server.lines if line["metric"]["__name__"] == CPU} == {"good"}
+
+
+def test_a_long_recording_is_sent_in_bodies_of_a_few_mib(tmp_path: Path) -> None:
+    path, length = tmp_path / "store.fmr", 100
+    columns: dict[str, list[float | None]] = {f"metric_{number}": [0.123456] * length for number in range(100)}
+    with Recording(path) as recording:
+        for name in ("a", "b", "c", "d", "e", "f"):
+            for seq in range(0, 1000, length):
+                t = [1_700_000_000.0 + at for at in range(seq, seq + length)]
+                recording.append([Batch(node_id=name, boot=1, stream="host", seq=seq, t=t, mono=t, columns=columns)])
+    with closing_store() as server:
+        url = import_url(f"http://127.0.0.1:{server.server_port}")
+        assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
+
+    values = sum(len(line["values"]) for line in server.lines if line["metric"]["__name__"].startswith("metric_"))
+    assert values == 600_000
+    assert sum(server.sizes) > 3 * 2**22
+    assert max(server.sizes) <= 2 * 2**22
 
 
 def test_samples_that_a_bound_dropped_before_they_were_sent_are_counted_once(tmp_path: Path) -> None:
@@ -179,6 +374,20 @@ def test_a_token_that_cannot_be_sent_is_refused_before_anything_is_recorded(tmp_
 
     with pytest.raises(SettingsError, match="cannot carry"):
         StorePush(tmp_path / "store.fmr", "http://host", StoreSettings(token_file=token), is_online=dict)
+
+
+def test_a_file_without_certificates_and_a_tenant_that_is_none_are_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "ca.crt"
+    empty.touch()
+
+    for ca_file in (empty, tmp_path / "missing.crt"):
+        with pytest.raises(SettingsError, match=rf"ca_file .*{ca_file.name} in \[store\] cannot be used"):
+            StorePush(tmp_path / "store.fmr", "https://host", StoreSettings(ca_file=ca_file), is_online=dict)
+    for tenant in ("seven", "7/8", "7:"):
+        with pytest.raises(SettingsError, match="STORE_TENANT"):
+            load_researcher(None, {**own_environment(tmp_path), "FEDMON_STORE_TENANT": tenant})
+    with pytest.raises(InvalidInputError, match="remove one of the two"):
+        import_url("https://host:8480/insert/0/prometheus", tenant="7")
 
 
 def test_a_store_that_is_away_is_named_at_the_end_and_nothing_is_lost(mosquitto: Broker, tmp_path: Path) -> None:
@@ -221,13 +430,15 @@ def test_a_url_that_is_none_is_refused(federate: Open, tmp_path: Path, url: str)
 
 
 @pytest.mark.parametrize(
-    ("url", "address"),
+    ("url", "tenant", "address"),
     [
-        ("http://host:8428", "http://host:8428/api/v1/import"),
-        ("http://host:8428/", "http://host:8428/api/v1/import"),
-        ("https://host:8480/insert/7/prometheus", "https://host:8480/insert/7/prometheus/api/v1/import"),
-        ("http://host:8428/api/v1/import", "http://host:8428/api/v1/import"),
+        ("http://host:8428", None, "http://host:8428/api/v1/import"),
+        ("http://host:8428/", None, "http://host:8428/api/v1/import"),
+        ("https://host:8480/insert/7/prometheus", None, "https://host:8480/insert/7/prometheus/api/v1/import"),
+        ("https://host:8480/", "7:1", "https://host:8480/insert/7:1/prometheus/api/v1/import"),
+        ("https://host/vm", "0", "https://host/vm/insert/0/prometheus/api/v1/import"),
+        ("http://host:8428/api/v1/import", None, "http://host:8428/api/v1/import"),
     ],
 )
-def test_a_single_store_and_a_cluster_are_addressed(url: str, address: str) -> None:
-    assert import_url(url) == address
+def test_a_single_store_and_a_cluster_are_addressed(url: str, tenant: str | None, address: str) -> None:
+    assert import_url(url, tenant=tenant) == address

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import itertools
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from fedmon.common.errors import StorageError
+from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
+from fedmon.common.text import plural
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.cli.shell import Shell, group, record, seconds, verb
 
 app = group("audit", "Read the audit, and check that no line of it was changed.")
 
 _CHAIN = ("n", "time", "event", "prev", "hash")
+_STDOUT = Path("-")
 
 
 @verb(app, "show")
@@ -55,19 +62,82 @@ def verify(shell: Shell) -> None:
     raise typer.Exit(0 if result.ok else 1)
 
 
+@verb(app, "export")
+def export(
+    shell: Shell,
+    since: Annotated[
+        str | None, typer.Option(help="Only from then on: 2026-11-21T10:00 (UTC) or Unix seconds.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only until then.")] = None,
+    output: Annotated[Path, typer.Option("--output", "--out", "-o", help="The file, or - for stdout.")] = _STDOUT,
+) -> None:
+    """Write the lines of the audit as they are, one JSON object a line, oldest first."""
+    from fedmon.common.files import replacing
+    from fedmon.node.requests.audit import chain_files, exported
+    from fedmon.report.cli.inputs import times
+
+    if output == _STDOUT and shell.as_json:
+        raise InvalidInputError("--json says on stdout what was written, and without --output the lines are: name one")
+    bounds = [None if t is None else datetime.datetime.fromtimestamp(t, datetime.UTC) for t in times(since, until)]
+    with _reading(shell.folder):
+        lines = exported(shell.folder.path, *bounds)
+        if output == _STDOUT:
+            try:
+                sys.stdout.buffer.writelines(lines)
+                sys.stdout.flush()
+            except BrokenPipeError:  # whoever reads has enough, as `head` has
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+        if output.exists() and any(output.samefile(path) for path in chain_files(shell.folder.path)):
+            raise InvalidInputError(f"{output} is a file of the audit itself: name another file")
+        count = 0
+        with replacing(output) as staged, staged.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)  # it says what researchers asked, as the audit does
+            for count, line in enumerate(lines, start=1):  # noqa: B007 - it tells how many there were
+                file.write(line)
+    shell.emit({"path": str(output), "lines": count}, lambda: f"{output}: {plural(count, 'line')}")
+
+
+@verb(app, "prune")
+def prune(
+    shell: Shell,
+    keep_days: Annotated[int, typer.Option("--keep-days", help="Lines of so many days stay.", min=1, max=36_500)],
+) -> None:
+    """Remove the old lines of the audit; those that stay can still be verified.
+
+    A stub keeps number and hash of the last line removed. An audit that was changed is not pruned.
+    """
+    from fedmon.node.requests.audit import verify as verified
+
+    found = verified(shell.folder.path)
+    if found.first_bad is not None:
+        raise ConflictError(f"the audit was changed, so nothing is removed; first bad line: {found.first_bad}")
+    shell.show(
+        "audit-prune",
+        lambda document: f"{plural(document['pruned'], 'line')} from before {document['before']} removed.",
+        keep_days=keep_days,
+    )
+
+
+@contextlib.contextmanager
+def _reading(folder: NodeFolder) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"the audit in {folder.path} cannot be read: {error.strerror}") from error
+
+
 def _backwards(folder: NodeFolder) -> Iterator[dict[str, Any]]:
     """Yield the lines of the whole audit from its end; a line that is not a JSON object is shown as it is."""
     from fedmon.node.requests.audit import chain_files, lines_backwards
 
-    try:
+    with _reading(folder):
         for path in reversed(chain_files(folder.path)):
             for raw in lines_backwards(path):
                 try:
                     yield msgspec.json.decode(raw, type=dict[str, Any])
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     yield {"event": "UNREADABLE", "line": raw.decode(errors="backslashreplace").rstrip("\n")}
-    except OSError as error:
-        raise StorageError(f"the audit in {folder.path} cannot be read: {error.strerror}") from error
 
 
 def _line(line: dict[str, Any]) -> str:

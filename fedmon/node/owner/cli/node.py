@@ -16,9 +16,9 @@ import typer
 
 from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
 from fedmon.common.ids import checked_id, new_party_id
-from fedmon.common.text import plural, size
+from fedmon.common.text import plural, size, table
 from fedmon.node.folder import DAEMON, NodeFolder
-from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, verb
+from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, verb, width
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def init(
     broker_from_url(url, **given).password()
     folder = NodeFolder.create(shell.folder.path)
     values = {("broker", name): value for name, value in {"url": url, **given}.items()}
-    folder.write_private(folder.settings_file, new_settings({("node", "id"): own_id, **values}).encode())
+    values |= {("node", "id"): own_id, ("release", "mode"): "check"}
+    folder.write_private(folder.settings_file, new_settings(values).encode())
     where = _dir_option(folder.path)
     following = [f"fedmon node {verb}{where}" for verb in ("policy allow RESEARCHER", "start")]
     document = {
@@ -155,6 +156,48 @@ def status(shell: Shell) -> None:
     shell.emit({"running": live is not None, **document}, lambda: fields(dict(_lines(document, live))))
 
 
+@verb(app, "quota")
+def quota(shell: Shell) -> None:
+    """Show what each researcher uses of the quotas.
+
+    The limits are those of [quota] in node.toml. What is refused is counted since the node's start.
+    """
+    shell.show("quota", _quotas)
+
+
+def _quotas(document: Mapping[str, Any]) -> str:
+    most = document["quota"]
+    heads = ["researcher", "requests", "changes", "undecided", "jobs", "kept", "audit", "refused"]
+    allowed = [
+        "allowed",
+        f"{most['requests_per_s']:g}/s",
+        f"{most['changes_per_hour']}/h",
+        most["undecided_plans"],
+        f"{most['jobs_per_day']}/d",
+        size(most["kept_bytes"]),
+        f"{size(most['audit_bytes_per_day'])}/d",
+        "",
+    ]
+    rows = [
+        [
+            each["researcher_id"],
+            "-" if each["requests"] is None else each["requests"],
+            each["changes"],
+            each["undecided_plans"],
+            each["jobs"],
+            size(each["kept_bytes"]),
+            size(each["audit_bytes"]),
+            "-" if each["refused"] is None else sum(each["refused"].values()),
+        ]
+        for each in document["researchers"]
+    ]
+    burst = f"{10 * most['requests_per_s']:g}"
+    note = f"requests: of the {burst} that may come at once, those that were used and have not come back"
+    if not document["running"]:
+        note = "-: not known, because the node is not running"
+    return f"{table(heads, [allowed, *rows], width=width())}\n{note}"
+
+
 @verb(app, "stop")
 def stop(
     shell: Shell,
@@ -205,9 +248,11 @@ def _signal(pid: int, folder: NodeFolder) -> None:
 
 def _needs(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each thing that waits for the owner."""
-    pending, refused = document["plans"]["pending"], document["refused"]
+    pending, refused = document["plans"]["pending"] + document["grants"]["asked_again"], document["refused"]
     if pending:
         yield f"{plural(pending, 'plan waits', 'plans wait')} for your decision: fedmon node requests"
+    if held := document["release"]["held"]:
+        yield f"{plural(held, 'result waits', 'results wait')} for your decision: fedmon node results"
     if refused:
         last = refused[0]
         others = f", and {plural(len(refused) - 1, 'other')}" if refused[1:] else ""
@@ -264,7 +309,11 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
     yield "broker", f"{document['broker']}{connection}"
     yield "policy", "\n".join(document["rules"][document["obeys_nobody"] :])
     yield "plans", ", ".join(f"{number} {name}" for name, number in document["plans"].items())
+    if number := document["grants"]["without_limit"]:
+        are = plural(number, "grant is", "grants are")
+        yield "grants", f"{are} for every researcher, without end, as approvals of earlier releases; reset to end them"
     yield "runs", _runs(document["runs"], live)
+    yield "results", _release(document)
     yield "datasets", document["datasets"]
     results = [f"{plural(number, 'result')} for {name}" for name, number in document["undelivered"].items()]
     yield "to deliver", f"{', '.join(results)}, when they are back" if results else "nothing"
@@ -277,6 +326,18 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
         refused = sum(number for name, number in counters.items() if name.startswith("refused "))
         yield "requests", f"{counters.get('served', 0)} served, {refused} refused since the start"
     yield "folder", document["folder"]
+
+
+def _release(document: Mapping[str, Any]) -> str:
+    """Return how results leave."""
+    mode = document["release"]["mode"]
+    says = {
+        "auto": "leave unchecked",
+        "check": "leave if they keep the rules of [release]; others wait for you",
+        "ask": "wait for you, each of them",
+    }
+    is_open = mode != "auto" and document["policy"]["job_output"]
+    return f"{says[mode]} (mode {mode}){'; OUTPUT LEAVES UNCHECKED, by job_output' if is_open else ''}"
 
 
 def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,9 +13,10 @@ import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
-from fedmon.common.text import plural, table
+from fedmon.common.text import one_line, plural, table
+from fedmon.common.wire.grants import ReleaseMode, rule_text
 from fedmon.node.owner.cli.policy import change_policy
-from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, seconds, verb, width
+from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, folded, group, seconds, verb, width
 
 app = group("plan", "Read training plans, and approve or reject their exact bytes.")
 requests = group(
@@ -59,18 +62,21 @@ def list_(
 
 @verb(app, "show")
 def show(shell: Shell, plan: Which = None) -> None:
-    """Show the record of a plan, and its source.
+    """Show the record of a plan, the grant that approve would give, and its source.
 
     Characters that a reader would not see, or that reorder what he sees, are written out as in ⟦U+202E⟧.
     """
     shell.show(
-        "plan-show", lambda found: f"{_screen(found)}\n\n--- source ---\n{found['source']}", plan=_named(plan, shell)
+        "plan-show", lambda found: f"{_whole(found)}\n\n--- source ---\n{found['source']}", plan=_named(plan, shell)
     )
 
 
 @verb(app, "diff")
 def diff(shell: Shell, plan: Which = None) -> None:
-    """Compare a plan with the one of its name approved last; like diff(1), it ends with 1 if they differ."""
+    """Compare a plan with the one of its name approved last.
+
+    Like diff(1), it ends with 1 if they differ.
+    """
     result = shell.show("plan-diff", _difference, plan=_named(plan, shell))
     raise typer.Exit(0 if result["same"] else 1)
 
@@ -83,26 +89,57 @@ def approve(
     sha256: Annotated[
         str | None, typer.Option(help="The digest of the bytes that you read; only they are approved.")
     ] = None,
+    researchers: Annotated[
+        list[str] | None,
+        typer.Option("--for", metavar="IDS", help="Researchers, such as alice,bob (default: who asked); '*' is all."),
+    ] = None,
+    datasets: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="A dataset (default: those asked for); may be repeated; '*' is all."),
+    ] = None,
+    arguments: Annotated[
+        Path | None, typer.Option(help="A JSON or TOML file with a rule for each argument (default: as declared).")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="How many runs (default: no limit).")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="The last day, such as 2027-06-30, or never (default: in a year).")
+    ] = None,
+    values: Annotated[int | None, typer.Option(min=0, help="Most numbers in a result (default: as declared).")] = None,
+    release: Annotated[ReleaseMode | None, typer.Option(help="How results leave (default: the node's mode).")] = None,
     note: Note = "",
     yes: Yes = False,
 ) -> None:
-    """Approve a plan: its exact bytes, and nothing else.
+    """Approve a plan: its exact bytes, for these researchers, datasets and arguments.
 
-    At a terminal you see its whole SHA-256 and are asked. Without one, give the whole id or SHA-256, or --yes.
+    At a terminal you see its whole SHA-256 and the grant, and are asked. Without one, give the whole id or SHA-256, or
+    --yes. Another approval adds a grant; reset the plan first to replace its grants.
     """
     reference = plan or sha256 or _named(None, shell)
-    shown = shell.call("plan-show", plan=reference)
+    given = {
+        "researchers": _words(researchers),
+        "datasets": datasets,
+        "arguments": None if arguments is None else _rules(arguments),
+        "runs": runs,
+        "until": until,
+        "values": values,
+        "release": None if release is None else release.value,
+    }
+    terms = {name: value for name, value in given.items() if value is not None}
+    shown = shell.call("plan-show", plan=reference, **({"terms": terms} if terms else {}))
     plan_id, digest = shown["plan"]["plan_id"], shown["plan"]["sha256"]
     is_prefix = sha256 is not None and len(sha256) >= MIN_PREFIX and digest.startswith(sha256)
     shell.confirm(
-        _screen(shown),
-        "Approve exactly these bytes?",
+        _whole(shown),
+        "Approve exactly these bytes, under this grant?",
         is_exact=reference in (plan_id, plan_id.removeprefix(_ID_PREFIX), digest) or sha256 == digest,
         what=f"plan {plan_id}, --sha256 {digest}",
         yes=yes or (sha256 is not None and not is_prefix),  # which is another plan's, and refused
     )
     agreed = digest if sha256 is None or is_prefix else sha256
-    shell.show("plan-decide", _decided, plan=plan_id, sha256=agreed, status="approved", note=note)
+    shell.show(
+        "plan-decide", lambda result: _decided(result, shown["datasets"]),
+        plan=plan_id, sha256=agreed, status="approved", note=note, grant=shown["proposed"],
+    )  # fmt: skip
 
 
 @verb(app, "reject")
@@ -186,13 +223,84 @@ def _difference(result: Mapping[str, Any]) -> str:
     return f"{fields(shown)}\n{result['diff'].removesuffix(chr(10)) or 'The bytes are the same.'}"
 
 
-def _decided(result: Mapping[str, Any]) -> str:
+def _words(given: list[str] | None) -> list[str] | None:
+    words = [word for each in given or () for word in each.split(",") if word]
+    if given and not words:
+        raise InvalidInputError("--for names no researcher")
+    return words or None
+
+
+def _rules(path: Path) -> Any:
+    """Return the rules of a JSON or TOML file. Raises InvalidInputError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise InvalidInputError(f"cannot read the rules {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{path} is neither JSON nor, under a name ending in .toml, TOML: {error}") from None
+
+
+def _whole(shown: Mapping[str, Any]) -> str:
+    """Return the record of a plan, who asks for it, its grants, and the one that is proposed, as text."""
+    names, proposed, before = shown["datasets"], shown["proposed"], shown["before"]
+    parts = [_screen(shown)]
+    asked = []
+    for wish in shown["asked"]:
+        why = f": {wish['purpose']}" if wish["purpose"] else ""
+        again = "asks" if wish["is_open"] else "asked"
+        asked += folded(one_line(f"{wish['researcher_id']} {again} for {_dataset_names(wish, names)}{why}"))
+    parts += ["--- request ---\n" + "\n".join(asked)] if asked else []
+    for one in shown["grants"]:
+        left = "" if one["runs_left"] is None else f", {one['runs_left']} runs left"
+        parts.append(f"--- grant{left} ---\n{fields(_terms(one['grant'], names))}")
+    parts.append(f"--- proposed grant ---\n{fields(_terms(proposed, names))}")
+    if before is not None:
+        new, old = _terms(proposed, names), _terms(before, names)
+        changed = [
+            line
+            for name in new
+            if new[name] != old[name]
+            for sign, terms in (("-", old), ("+", new))
+            for line in folded(one_line(f"{sign}{name}: {terms[name]}"))
+        ]
+        lines = "\n".join(changed) or "none"
+        parts.append(f"--- difference to the grant of the approved version (its source: plan diff) ---\n{lines}")
+    return "\n\n".join(parts)
+
+
+def _dataset_names(terms: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    found = terms.get("datasets")
+    return "all listed" if found is None else ", ".join(f"{names.get(each, '?')} ({each})" for each in found) or "none"
+
+
+def _terms(grant: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
+    """Return the terms of a grant as an owner reads them."""
+    researchers, rules, scalars = (grant.get(name) for name in ("researchers", "arguments", "scalars"))
+    texts, limit = grant.get("texts", []), grant.get("values")
+    return {
+        "for": "every researcher that is obeyed" if researchers is None else ", ".join(researchers) or "nobody",
+        "datasets": _dataset_names(grant, names),
+        "arguments": "any"
+        if rules is None
+        else "; ".join(f"{name}: {rule_text(rule)}" for name, rule in rules.items()) or "none",
+        "scalars": "any" if scalars is None else ", ".join(scalars) or "none",
+        "texts": f"long ones in {', '.join(texts)}" if texts else "short ones",
+        "values": "as the node's rule says" if limit is None else f"at most {limit}",
+        "runs": grant.get("runs", "no limit"),
+        "until": seconds(grant["until"]) if grant.get("until") else "without end",
+        "release": grant.get("release", "the node's mode"),
+    }
+
+
+def _decided(result: Mapping[str, Any], names: Mapping[str, str] | None = None) -> str:
     told = ", ".join(result["tells"])
     shown = {
         "plan": result["plan"]["name"],
         **_identity(result),
         "is now" if result["changed"] else "was already": result["plan"]["status"],
         "goes to": f"{told}; waits in the node's outbox until they have it" if told else None,
+        **(_terms(result["grant"], names or {}) if result.get("grant") else {}),
     }
     return fields(shown)
 

@@ -1,0 +1,170 @@
+"""`fedmon node results` and `released`: results of runs that wait for the owner, and the ledger of those that left."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from fedmon.common.errors import ConflictError, StorageError
+from fedmon.common.text import one_line, shorten, size, table
+from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, verb, width
+
+app = group(
+    "results",
+    "Look at results that wait for you, and release or withhold them.",
+    no_args_is_help=False,
+    invoke_without_command=True,
+)
+
+Job = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node results` lists it.")
+]
+Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
+_HEADS = ("RESEARCHER", "PLAN", "NUMBERS", "SIZE", "SINCE")
+_SHOWN_CHARACTERS = 40
+
+
+@verb(app)
+@verb(app, "list")
+def results(shell: Shell) -> None:
+    """List the results that are held, oldest first, with the rules that hold them."""
+    shell.show("result-list", lambda found: _list(found["results"]) or "No result waits for you.")
+
+
+@verb(app, "show")
+def show(shell: Shell, job_id: Job) -> None:
+    """Show a held result: the rule, and what would leave.
+
+    Of each entry you see the kind, the range and the first values; counts below 10 are marked, since they may be about
+    single persons.
+    """
+    document = _looked_at(shell, job_id)
+    shell.emit(document, lambda: _screen(document))
+
+
+@verb(app, "release")
+def release(shell: Shell, job_id: Job, note: Note = "", yes: Yes = False) -> None:
+    """Let a held result leave: exactly the bytes that you saw.
+
+    At a terminal you see what leaves and are asked. Without one, give the whole id, or --yes.
+    """
+    document = _looked_at(shell, job_id)
+    result = document["result"]
+    shell.confirm(
+        _screen(document),
+        "Let exactly this leave?",
+        is_exact=job_id == result["job_id"],
+        what=f"job {result['job_id']}",
+        yes=yes,
+    )
+    shell.show(
+        "result-decide", _decided, job_id=result["job_id"], release=True, sha256=result["result"]["sha256"], note=note
+    )
+
+
+@verb(app, "withhold")
+def withhold(shell: Shell, job_id: Job, note: Note = "") -> None:
+    """Keep a held result here; its researcher gets your note."""
+    shell.show("result-decide", _decided, job_id=job_id, release=False, note=note)
+
+
+def released(shell: Shell) -> None:
+    """Show how much left of runs, by month, researcher and dataset; unchecked results count as well."""
+    shell.show("released", lambda found: _ledger(found["released"]) or "No result has left yet.")
+
+
+def _looked_at(shell: Shell, job_id: str) -> dict[str, Any]:
+    """Return a held result with its entries. Raises ConflictError if its file is not what was checked."""
+    from fedmon.node.runs.release import described
+
+    document = shell.call("result-show", job_id=job_id)
+    result, path = document["result"], Path(document["file"])
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"the held result {path} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(content).hexdigest() != result["result"]["sha256"]:
+        raise ConflictError(f"{path} is not the result that the plan returned: withhold it, and look at the machine")
+    document["entries"] = described(result["format"], memoryview(content))
+    return document
+
+
+def _list(held: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of held results, with the rules of each on a separate line; empty if there are none."""
+    if not held:
+        return ""
+    rows = [
+        [each["researcher_id"], one_line(each["name"]), each["numbers"], size(each["result"]["bytes"]), _since(each)]
+        for each in held
+    ]
+    head, rule, *cells = table(_HEADS, rows, width=width()).splitlines()
+    lines = [head, rule]
+    for line, each in zip(cells, held, strict=True):
+        lines += [line, f"  job {each['job_id']}", f"  {shorten(one_line(each['reason']), width() - 2)}"]
+    return "\n".join([*lines, "", "Look at one: fedmon node results show JOB"])
+
+
+def _since(result: Mapping[str, Any]) -> str:
+    return f"{ago(result['ended'])} ago" if result["ended"] else "-"
+
+
+def _screen(document: Mapping[str, Any]) -> str:
+    result = document["result"]
+    shown = {
+        "job": result["job_id"],
+        "held": one_line(result["reason"]),
+        "researcher": result["researcher_id"],
+        "plan": f"{one_line(result['name'])}, SHA-256 {result['sha256']}",
+        "dataset": result["dataset_id"] or "none",
+        "result": f"{result['result']['bytes']} bytes, {result['numbers']} numbers",
+        "sha256": result["result"]["sha256"],
+        "file": document["file"],
+    }
+    rows = [
+        [shorten(one_line(each["place"]), _SHOWN_CHARACTERS), each["kind"], each["count"], _range(each), _first(each)]
+        for each in document["entries"]
+    ]
+    entries = table(["ENTRY", "KIND", "COUNT", "RANGE", "FIRST VALUES"], rows, width=width())
+    return f"{fields(shown)}\n\n{entries}"
+
+
+def _range(entry: Mapping[str, Any]) -> str:
+    if entry["least"] is None:
+        return "-"
+    few = f", {entry['small']} BELOW 10" if entry["small"] else ""
+    return f"{entry['least']:.6g} ... {entry['most']:.6g}{few}"
+
+
+def _first(entry: Mapping[str, Any]) -> str:
+    more = ", ..." if entry["count"] > len(entry["first"]) else ""
+    return shorten(one_line(msgspec.json.encode(entry["first"]).decode()[1:-1] + more), _SHOWN_CHARACTERS)
+
+
+def _decided(document: Mapping[str, Any]) -> str:
+    result, note = document["result"], document["note"]
+    when = "" if document["sent"] else " when the node runs again"
+    done = f"leaves{when}" if document["released"] else f"stays here; its researcher is told{when}"
+    return f"The result of job {result['job_id']} {done}.{f' Note: {one_line(note)}' if note else ''}"
+
+
+def _ledger(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    cells = [
+        [
+            row["month"],
+            row["researcher_id"],
+            row["dataset"] or row["dataset_id"] or "none",
+            row["results"],
+            row["size_bytes"],
+            row["numbers"],
+            row["scalars"],
+        ]
+        for row in rows
+    ]
+    return table(["MONTH", "RESEARCHER", "DATASET", "RESULTS", "BYTES", "NUMBERS", "REPORTS"], cells, width=width())

@@ -1,0 +1,328 @@
+"""Grants and the requests for them: proposed from what was asked and declared, kept, ended, and asked of by runs."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import json
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import InvalidInputError
+from fedmon.common.plan_source import parsed
+from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode, rule_text
+from fedmon.common.wire.runs import Run
+from fedmon.node.registers.database import Database
+from fedmon.node.registers.plan_check import FORMS, MAX_DECLARED_BYTES, rule
+
+EVERY = "*"
+NEVER = "never"
+DEFAULT_DAYS = 366
+_SHOWN = 60
+_TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The declarations of a plan's class: argument rules, scalars, entries with long texts, and numbers of a result."""
+
+    arguments: dict[str, Any] = {}
+    scalars: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    values: int | None = None
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """The last request of a researcher for a plan; ``datasets`` are ids, None for all that are listed to them."""
+
+    researcher_id: str
+    datasets: tuple[str, ...] | None
+    purpose: str
+    is_open: bool
+
+
+class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant as its node keeps it; ``used`` runs were admitted."""
+
+    grant: Grant
+    used: int
+    created: datetime.datetime
+    ended: datetime.datetime | None
+
+    @property
+    def runs_left(self) -> int | None:
+        """The number of runs that it still admits; None without a limit."""
+        return None if self.grant.runs is None else max(0, self.grant.runs - self.used)
+
+    def is_for(self, researcher_id: str) -> bool:
+        """Tell whether a researcher is among those that it names."""
+        return self.grant.researchers is None or researcher_id in self.grant.researchers
+
+    def is_in_time(self) -> bool:
+        """Tell whether it has neither ended nor run out."""
+        return self.ended is None and (self.grant.until is None or utc_now() < self.grant.until)
+
+
+class GrantRegister:
+    """Grants, requests for them, and declarations of plans; belongs to the thread of its database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- grants ------------------------------------------------------------------------------------------------------
+
+    def add(self, grant: Grant, time: str) -> None:
+        """Keep a new grant, and close the requests of its researchers; one that is here stays as it is."""
+        self._database.execute(
+            "INSERT OR IGNORE INTO grants (grant_id, sha256, content, created) VALUES (?, ?, ?, ?)",
+            (grant.grant_id, grant.sha256, msgspec.json.encode(grant).decode(), time),
+        )
+        self._database.execute(
+            "UPDATE wishes SET is_open = 0 WHERE plan_id = (SELECT plan_id FROM plans WHERE sha256 = ?1) "
+            "AND (?2 IS NULL OR researcher_id IN (SELECT value FROM json_each(?2)))",
+            (grant.sha256, None if grant.researchers is None else json.dumps(grant.researchers)),
+        )
+
+    def end(self, time: str, sha256: str | None = None) -> None:
+        """End the grants of a plan, or of all plans."""
+        self._database.execute(
+            "UPDATE grants SET ended = ?1 WHERE ended IS NULL AND (?2 IS NULL OR sha256 = ?2)", (time, sha256)
+        )
+
+    def use(self, grant_id: str) -> None:
+        """Count a run that a grant admitted."""
+        self._database.execute("UPDATE grants SET used = used + 1 WHERE grant_id = ?", (grant_id,))
+
+    def of(self, sha256: str) -> list[GrantRecord]:
+        """Return the grants of a plan that have not ended, oldest first."""
+        rows = self._database.rows("SELECT * FROM grants WHERE sha256 = ? AND ended IS NULL ORDER BY rowid", (sha256,))
+        return [msgspec.convert({**row, "grant": msgspec.json.decode(row["content"])}, GrantRecord) for row in rows]
+
+    def reports(self, sha256: str, researcher_id: str) -> list[GrantReport]:
+        """Return the grants of a plan that hold for a researcher, as that researcher is told of them."""
+        return [
+            GrantReport(grant=told(record.grant, researcher_id), runs_left=record.runs_left)
+            for record in self.of(sha256)
+            if record.is_for(researcher_id) and record.is_in_time()
+        ]
+
+    def without_limit(self) -> int:
+        """Count the grants for every researcher and without an end."""
+        counted = (
+            "SELECT count(*) AS n FROM grants WHERE ended IS NULL AND json_extract(content, '$.researchers') IS NULL "
+            "AND json_extract(content, '$.until') IS NULL"
+        )
+        return int(self._database.rows(counted)[0]["n"])
+
+    # --- requests and declarations -----------------------------------------------------------------------------------
+
+    def ask(self, plan_id: str, sha256: str, researcher_id: str, datasets: Sequence[str] | None, purpose: str) -> None:
+        """Keep a request, unless a grant covers it; a repeated one stays decided."""
+        before = {wish.researcher_id: wish for wish in self.wishes(plan_id)}.get(researcher_id)
+        is_told = not purpose or (before is not None and not before.is_open and before.purpose == purpose)
+        for record in self.of(sha256):
+            grant = record.grant
+            covers = datasets is None or grant.datasets is None or set(datasets) <= set(grant.datasets)
+            is_usable = record.is_for(researcher_id) and record.is_in_time() and record.runs_left != 0
+            if covers and is_usable and (is_told or grant.arguments is None):
+                return
+        self._database.execute(
+            "INSERT INTO wishes (plan_id, researcher_id, datasets, purpose, is_open) VALUES (?, ?, ?, ?, 1) "
+            "ON CONFLICT DO UPDATE SET datasets = excluded.datasets, purpose = excluded.purpose, is_open = 1",
+            (plan_id, researcher_id, None if datasets is None else json.dumps(list(datasets)), purpose),
+        )
+
+    def wishes(self, plan_id: str) -> list[Wish]:
+        """Return the last request of each researcher for a plan."""
+        rows = self._database.rows("SELECT * FROM wishes WHERE plan_id = ? ORDER BY rowid", (plan_id,))
+        return [
+            Wish(
+                researcher_id=row["researcher_id"],
+                datasets=None if row["datasets"] is None else tuple(msgspec.json.decode(row["datasets"])),
+                purpose=row["purpose"],
+                is_open=bool(row["is_open"]),
+            )
+            for row in rows
+        ]
+
+    def asked_again(self) -> set[str]:
+        """Return the ids of the approved plans for which a request is open."""
+        rows = self._database.rows(
+            "SELECT DISTINCT plan_id FROM wishes JOIN plans USING (plan_id) WHERE is_open AND status = 'approved'"
+        )
+        return {row["plan_id"] for row in rows}
+
+    def declare(self, sha256: str, declared: Declared) -> None:
+        """Keep the declarations that a plan's check found."""
+        self._database.execute(
+            "INSERT INTO declarations (sha256, content) VALUES (?, ?) "
+            "ON CONFLICT DO UPDATE SET content = excluded.content",
+            (sha256, msgspec.json.encode(declared).decode()),
+        )
+
+    def declared(self, sha256: str) -> Declared | None:
+        """Return the declarations of a plan; None if it was not checked yet."""
+        found = self._database.rows("SELECT content FROM declarations WHERE sha256 = ?", (sha256,))
+        return msgspec.json.decode(found[0]["content"], type=Declared) if found else None
+
+
+def told(grant: Grant, researcher_id: str) -> Grant:
+    """Return a grant as one of its researchers is told of it: the others stay unnamed."""
+    return grant if grant.researchers is None else msgspec.structs.replace(grant, researchers=(researcher_id,))
+
+
+# --- admission --------------------------------------------------------------------------------------------------------
+
+
+def grant_for(records: Sequence[GrantRecord], run: Run, dataset_id: str | None) -> Grant | str:
+    """Return the grant that admits a run; without one, how the run is outside the grant that comes closest."""
+    checks: tuple[Callable[[GrantRecord], str], ...] = (
+        lambda record: "" if record.is_for(run.researcher_id) else "no grant names you",
+        lambda record: "" if record.is_in_time() else f"your grant held until {record.grant.until:%Y-%m-%d %H:%M} UTC",
+        lambda record: f"its {record.grant.runs} runs are used up" if record.runs_left == 0 else "",
+        lambda record: _dataset_problem(record.grant, dataset_id),
+        lambda record: _arguments_problem(record.grant, run.arguments),
+    )
+    nearest, reason = -1, "no grant is left"
+    for record in records:
+        number, problem = next(
+            ((number, text) for number, check in enumerate(checks) if (text := check(record))), (0, "")
+        )
+        if not problem:
+            return record.grant
+        if number > nearest:
+            nearest, reason = number, problem
+    return reason
+
+
+def request_words(name: str, dataset_id: str | None, reason: str) -> str:
+    """Return the words that ask an owner for more, in Python and in a shell."""
+    given = [dataset_id] if dataset_id else []
+    python = f"fed.approve(plan, {f'datasets={given}, ' if given else ''}purpose={reason!r})"
+    words = ["fedmon", "approve", f"{name}.py", *(["--dataset", dataset_id] if dataset_id else []), "--purpose", reason]
+    return f"{python}, or in a shell: {shlex.join(words)}"
+
+
+def _dataset_problem(grant: Grant, dataset_id: str | None) -> str:
+    if dataset_id is None or grant.datasets is None or dataset_id in grant.datasets:
+        return ""
+    return f"dataset {dataset_id} is not granted ({', '.join(grant.datasets) or 'none is'})"
+
+
+def _arguments_problem(grant: Grant, arguments: Mapping[str, Any]) -> str:
+    if grant.arguments is None:
+        return ""
+    for name, value in arguments.items():
+        if name not in grant.arguments:
+            granted = ", ".join(grant.arguments) or "it takes none"
+            return f"argument {name[:_SHOWN]!r} is not granted ({granted})"
+        if not admits(grant.arguments[name], value):
+            shown = json.dumps(value)
+            return (
+                f"argument {name!r} is {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '...'}, "
+                f"and the grant says {rule_text(grant.arguments[name])}"
+            )
+    return ""
+
+
+# --- rules of arguments -----------------------------------------------------------------------------------------------
+
+
+def admits(form: Any, value: Any) -> bool:
+    """Tell whether a value follows a rule in its canonical form, as `plan_check.rule` returns it."""
+    if isinstance(form, list | tuple):
+        return any(type(value) is type(each) and value == each for each in form) or (
+            type(value) in (int, float) and any(type(each) in (int, float) and value == each for each in form)
+        )
+    if form in _TYPES:
+        return type(value) in _TYPES[form]
+    node = _expression(form)
+    if isinstance(node, ast.Call):
+        return type(value) is int and value in range(*map(ast.literal_eval, node.args))
+    if isinstance(node, ast.List):
+        inner = rule(node.elts[0])
+        return isinstance(value, list) and all(admits(inner, each) for each in value)
+    return False
+
+
+def _expression(text: str) -> ast.expr:
+    """Return the tree of one expression. Raises SyntaxError and ValueError."""
+    match parsed(text).body:
+        case [ast.Expr(value=expression)]:
+            return expression
+    raise ValueError(f"{text[:_SHOWN]!r} is no expression")
+
+
+def checked_rules(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rules that an owner wrote, in their canonical form. Raises InvalidInputError."""
+    rules: dict[str, Any] = {}
+    for name, form in given.items():
+        try:
+            # A text is a rule as a plan writes it; a list names the admitted values.
+            rules[name] = rule(_expression(form if isinstance(form, str) else repr(form)))
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            raise InvalidInputError(f"the rule of argument {name!r} cannot be {form!r:.80}: {FORMS}") from None
+    if len(json.dumps(rules)) > MAX_DECLARED_BYTES:
+        raise InvalidInputError(f"the rules take more than {MAX_DECLARED_BYTES} bytes")
+    return rules
+
+
+# --- proposals --------------------------------------------------------------------------------------------------------
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The terms that an owner gave with an approval; None leaves one to its default, and ``*`` is no limit."""
+
+    researchers: tuple[str, ...] | None = None
+    datasets: tuple[str, ...] | None = None
+    arguments: dict[str, Any] | None = None
+    runs: int | None = None
+    until: str | None = None
+    values: int | None = None
+    release: ReleaseMode | None = None
+
+
+def until_of(text: str | None) -> datetime.datetime | None:
+    """Return when a grant ends: after a day (UTC), at a moment, a year from now by default, or never.
+
+    Raises InvalidInputError.
+    """
+    if text == NEVER:
+        return None
+    midnight = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
+    if text is None:
+        return midnight + datetime.timedelta(days=DEFAULT_DAYS)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInputError(f"until {text!r}: give a day such as 2027-06-30, a moment, or {NEVER!r}") from None
+    if len(text) <= len("2027-06-30"):
+        moment += datetime.timedelta(days=1)
+    moment = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment.astimezone(datetime.UTC)
+    if moment <= utc_now():
+        raise InvalidInputError(f"until {text}: that is over already")
+    return moment
+
+
+def wished_datasets(
+    researchers: Collection[str] | None,
+    wishes: Sequence[Wish],
+    listed: Callable[[str], Collection[str]],
+) -> tuple[str, ...] | None:
+    """Return the datasets that researchers asked for, and for those who named none all that are listed to them.
+
+    Without a limit on researchers and without named datasets there is none on datasets.
+    """
+    by_id = {wish.researcher_id: wish.datasets for wish in wishes}
+    if researchers is None:
+        if not by_id or None in by_id.values():
+            return None
+        researchers = by_id
+    found: dict[str, None] = {}
+    for researcher_id in researchers:
+        named = by_id.get(researcher_id)
+        found |= dict.fromkeys(listed(researcher_id) if named is None else named)
+    return tuple(found)

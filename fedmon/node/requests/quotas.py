@@ -1,0 +1,430 @@
+"""What keeps a node from one researcher's flood: token buckets, quotas and their use, and who was refused."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import StorageError
+from fedmon.common.settings import QuotaSettings
+from fedmon.common.text import duration, plural, size
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.messages import Ack, Approval, Monitor
+from fedmon.common.wire.runs import Run
+from fedmon.node.requests.dialect import command_of
+
+if TYPE_CHECKING:
+    from fedmon.node.registers.database import Database
+    from fedmon.node.requests.audit import Audit
+
+MAX_REFUSED = 200
+REFUSED_KEPT = datetime.timedelta(days=30)
+BURST_S = 10.0
+"""What so many seconds allow may come at once."""
+UNREAD = 10.0
+"""Messages beyond so many times the requests are dropped before they are read, those that do not count included."""
+LINES_BURST, LINES_PER_S = 20, 2.0
+"""Audit lines of requests that do not count; more of them are counted by the hour."""
+CHANGES = frozenset({"approval", "run", "stop"})
+_UNCOUNTED_ACTIONS = frozenset({"start", "stop", "resend"})
+_MAX_KEYS = 1000
+_MAX_RESEARCHERS = 500
+_REPORT_S = 3600.0
+_REFUSED, _USED = "refused", "quota"
+_DAY = datetime.timedelta(days=1)
+
+logger = logging.getLogger(__name__)
+
+
+class Throttle:
+    """Allows ``burst`` events of one key at once, and ``per_s`` a second in the long run; owned by one thread."""
+
+    def __init__(self, *, burst: float, per_s: float) -> None:
+        self._burst, self._per_s = float(burst), per_s
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def left(self, key: str) -> float:
+        """Return how many events of a key are allowed now."""
+        now = time.monotonic()
+        left, then = self._buckets.get(key, (self._burst, now))
+        return min(self._burst, left + (now - then) * self._per_s)
+
+    def allows(self, key: str, count: int = 1) -> bool:
+        """Count events; return whether they are within the limit."""
+        left, now = self.left(key), time.monotonic()
+        self._buckets.pop(key, None)
+        allowed = left >= count
+        self._buckets[key] = (left - count if allowed else left, now)
+        if len(self._buckets) > _MAX_KEYS:
+            self._buckets.popitem(last=False)
+        return allowed
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A researcher that asked without being obeyed: how often, and when first and last."""
+
+    researcher_id: str
+    times: int
+    first: datetime.datetime
+    last: datetime.datetime
+
+
+class RefusedResearchers:
+    """The researchers that were refused, the latest last, for the owner to look at; of its database's thread.
+
+    They are counted in memory, so that a flood costs no disk: `save` writes them down. An entry goes 30 days after its
+    last request; of more than 200, those refused longest ago go.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        kept = msgspec.json.decode(database.mark(_REFUSED) or "[]", type=list[Refused])
+        self._found = OrderedDict((each.researcher_id, each) for each in kept)
+        self._changed = False
+
+    def count(self, researcher_id: str) -> None:
+        """Count one more refused request."""
+        now, before = utc_now(), self._found.pop(researcher_id, None)
+        self._found[researcher_id] = Refused(
+            researcher_id=researcher_id,
+            times=1 if before is None else before.times + 1,
+            first=now if before is None else before.first,
+            last=now,
+        )
+        if len(self._found) > MAX_REFUSED:
+            self._found.popitem(last=False)
+        self._changed = True
+
+    def waiting(self, refuses: Callable[[str], object]) -> list[Refused]:
+        """Return those that are still refused, the latest first."""
+        since = utc_now() - REFUSED_KEPT
+        return [each for each in reversed(self._found.values()) if each.last > since and refuses(each.researcher_id)]
+
+    def save(self) -> None:
+        """Write them down if there are new ones. Raises StorageError."""
+        if self._changed:
+            self._database.set_mark(_REFUSED, msgspec.json.encode(list(self._found.values())).decode())
+            self._changed = False
+
+
+class Busy(msgspec.Struct, frozen=True, kw_only=True):
+    """A request is beyond a quota; ``retry_after_s`` is None if nobody can tell when it is not."""
+
+    quota: str
+    reason: str
+    retry_after_s: float | None
+
+
+class Window:
+    """A sum over the last ``parts`` stretches of ``part_s`` each; survives a restart by its ``counts``."""
+
+    def __init__(self, part_s: int, parts: int, counts: Mapping[int, int] | None = None) -> None:
+        self._part_s, self._parts = part_s, parts
+        self.counts = dict(counts or {})
+
+    def add(self, number: int) -> None:
+        """Count now."""
+        part = int(time.time()) // self._part_s
+        self.counts[part] = self.counts.get(part, 0) + number
+
+    def total(self) -> int:
+        """Return the sum; what is older is forgotten, and so is the future of a clock that went back."""
+        now = int(time.time()) // self._part_s
+        for part in [part for part in self.counts if not now - self._parts < part <= now]:
+            del self.counts[part]
+        return sum(self.counts.values())
+
+    def wait_s(self, most: int) -> float:
+        """Return in how many seconds the sum is below ``most``."""
+        total, free_at = self.total(), time.time()
+        for part in sorted(self.counts):
+            if total < most:
+                break
+            total -= self.counts[part]
+            free_at = float((part + self._parts) * self._part_s)
+        return max(0.0, free_at - time.time())
+
+
+class _Use:
+    """What one researcher used."""
+
+    def __init__(self, changes: Mapping[int, int] | None = None, audit_bytes: Mapping[int, int] | None = None) -> None:
+        self.changes = Window(60, 60, changes)
+        self.audit_bytes = Window(3600, 24, audit_bytes)
+        self.refused: Counter[str] = Counter()
+        self.untold, self.told_at = 0, float("-inf")
+
+
+class Quotas:
+    """The quotas of every researcher; belongs to the thread of its database, except `admits`.
+
+    Jobs, plans and kept bytes are read from the register and the folders of jobs. Changes and audit bytes are counted
+    in memory and written down by `save`, so that a crash forgets a minute of them.
+    """
+
+    def __init__(
+        self, database: Database, audit: Audit, settings: QuotaSettings, *, runs_dir: Path, keep_s: float
+    ) -> None:
+        self._database, self._audit, self._runs_dir = database, audit, runs_dir
+        kept = msgspec.json.decode(database.mark(_USED) or "{}", type=dict[str, tuple[dict[int, int], dict[int, int]]])
+        self._uses = OrderedDict((name, _Use(*counts)) for name, counts in kept.items())
+        self._folders: dict[str, tuple[str, int]] | None = None
+        self._lines = Throttle(burst=LINES_BURST, per_s=LINES_PER_S)
+        self._lock, self._unread = threading.Lock(), Counter[str]()
+        self._changed = False
+        self.counters: Counter[str] = Counter()
+        self.settings, self._keep_s = settings, keep_s
+        self._set_rate(settings.requests_per_s)
+
+    def follow(self, settings: QuotaSettings, *, keep_s: float) -> None:
+        """Follow other settings; a new rate begins with a full burst."""
+        if settings.requests_per_s != self.settings.requests_per_s:
+            self._set_rate(settings.requests_per_s)
+        self.settings, self._keep_s = settings, keep_s
+
+    def _set_rate(self, per_s: float) -> None:
+        self._burst = max(1.0, per_s * BURST_S)
+        self._requests = Throttle(burst=self._burst, per_s=per_s)
+        self._messages = Throttle(burst=self._burst * UNREAD, per_s=per_s * UNREAD)
+
+    # --- judging ------------------------------------------------------------------------------------------------------
+
+    def admits(self, sender: str | None) -> bool:
+        """Tell whether a message is read at all: a flood costs a look at its topic. On the connection's thread."""
+        if sender is None or self._messages.allows(sender):
+            return True
+        with self._lock:
+            self._unread[sender] += 1
+        return False
+
+    def judge(self, request: Request) -> Busy | None:
+        """Count a request; return why it is refused, and when to try again, if it is beyond a quota."""
+        if not _is_counted(request):
+            return None
+        who, is_change, busy = request.researcher_id, False, None
+        use = self._use(who)
+        with contextlib.suppress(StorageError):  # what needs the register fails by itself, and says why
+            # A repeat changes nothing: it gets the stored reply.
+            is_change = command_of(request) in CHANGES and not self._is_known(
+                "effects", researcher_id=who, request_id=request.id
+            )
+            busy = self._beyond(request, use) or (self._beyond_changes(request, use) if is_change else None)
+        if busy is not None:
+            self._refuse(who, use, busy.quota)
+        elif is_change:
+            use.changes.add(1)
+            self._changed = True
+        return busy
+
+    def judge_fetched(self, request: Request) -> Busy | None:
+        """Judge once more a request whose plan is here now: others may have been taken in meanwhile."""
+        busy = self._beyond_plans(request) if command_of(request) == "approval" else None
+        if busy is not None:
+            self._refuse(request.researcher_id, self._use(request.researcher_id), busy.quota)
+        return busy
+
+    def is_written(self, request: Request) -> bool:
+        """Tell whether a served request gets its own lines in the audit; if not, it is counted by the hour."""
+        if _is_counted(request):
+            return True
+        audit_bytes = self._use(request.researcher_id).audit_bytes.total()
+        return self._lines.allows(request.researcher_id) and audit_bytes < self.settings.audit_bytes_per_day
+
+    def _beyond(self, request: Request, use: _Use) -> Busy | None:
+        who, settings = request.researcher_id, self.settings
+        if not self._requests.allows(who):
+            wait_s = (1.0 - self._requests.left(who)) / settings.requests_per_s
+            return _busy("requests_per_s", f"{settings.requests_per_s:g} requests a second", wait_s)
+        if use.audit_bytes.total() >= settings.audit_bytes_per_day:
+            wait_s = use.audit_bytes.wait_s(settings.audit_bytes_per_day)
+            return _busy("audit_bytes_per_day", f"{size(settings.audit_bytes_per_day)} of audit a day", wait_s)
+        return None
+
+    def _beyond_changes(self, request: Request, use: _Use) -> Busy | None:
+        who, most = request.researcher_id, self.settings.changes_per_hour
+        if use.changes.total() >= most:
+            return _busy("changes_per_hour", f"{most} changes an hour", use.changes.wait_s(most))
+        if command_of(request) == "approval":
+            return self._beyond_plans(request)
+        if isinstance(request, Run) and not self._is_known("runs", job_id=request.job_id):
+            return self._beyond_jobs(who) or self._beyond_kept(who)
+        return None
+
+    def _beyond_plans(self, request: Request) -> Busy | None:
+        who, most = request.researcher_id, self.settings.undecided_plans
+        if isinstance(request, Approval) and self._is_known("plans", sha256=request.sha256):
+            return None
+        if self._undecided(who) < most:
+            return self._beyond_kept(who)
+        return Busy(
+            quota="undecided_plans",
+            reason=f"{most} of your plans wait for the decision of this node's owner, and they allow no more "
+            "(undecided_plans in [quota]): try again when one is decided",
+            retry_after_s=None,
+        )
+
+    def _beyond_jobs(self, who: str) -> Busy | None:
+        most = self.settings.jobs_per_day
+        found = self._database.rows(
+            "SELECT created FROM runs WHERE researcher_id = ? ORDER BY position DESC LIMIT 1 OFFSET ?", (who, most - 1)
+        )
+        if not found:
+            return None
+        wait_s = (datetime.datetime.fromisoformat(found[0]["created"]) + _DAY - utc_now()).total_seconds()
+        return _busy("jobs_per_day", f"{most} jobs a day", wait_s) if wait_s > 0 else None
+
+    def _beyond_kept(self, who: str) -> Busy | None:
+        kept_bytes, most = self.kept_bytes(who), self.settings.kept_bytes
+        if kept_bytes < most:
+            return None
+        leaves = datetime.timedelta(seconds=self._keep_s)
+        found = self._database.rows(
+            "SELECT min(ended) AS ended FROM runs WHERE researcher_id = ? AND is_over = 1 AND ended > ?",
+            (who, (utc_now() - leaves).isoformat(timespec="microseconds")),
+        )
+        ended = found[0]["ended"]
+        return Busy(
+            quota="kept_bytes",
+            reason=f"this node keeps {size(kept_bytes)} of yours and its owner allows {size(most)} (kept_bytes in "
+            "[quota]): try again when old results were removed, or its owner removed some",
+            retry_after_s=None
+            if ended is None
+            else max(0.0, (datetime.datetime.fromisoformat(ended) + leaves - utc_now()).total_seconds()),
+        )
+
+    def _refuse(self, who: str, use: _Use, quota: str, number: int = 1) -> None:
+        """Count refused requests; they leave one line an hour in the log and one in the audit."""
+        use.refused[quota] += number
+        use.untold += number
+        self.counters["refused over quota"] += number
+        self._audit.count("busy", [f"{who} {quota}"], number)
+        self._tell(who, use)
+
+    def _tell(self, who: str, use: _Use) -> None:
+        now = time.monotonic()
+        if use.untold and now - use.told_at >= _REPORT_S:
+            quotas = ", ".join(sorted(use.refused))
+            refused = plural(use.untold, "request")
+            logger.warning("researcher %s: %s refused as busy (%s in [quota])", who, refused, quotas)
+            use.untold, use.told_at = 0, now
+
+    # --- what is used -------------------------------------------------------------------------------------------------
+
+    def researchers(self) -> set[str]:
+        """Return everyone who used something."""
+        found = self._database.rows("SELECT researcher_id FROM runs UNION SELECT researcher_id FROM plans")
+        return {*self._uses, *(row["researcher_id"] for row in found if row["researcher_id"])}
+
+    def used(self, who: str) -> dict[str, Any]:
+        """Return what a researcher uses of each quota, and the requests that were refused since the start."""
+        use = self._uses.get(who) or _Use()
+        day_ago = (utc_now() - _DAY).isoformat(timespec="microseconds")
+        jobs = "SELECT count(*) AS number FROM runs WHERE researcher_id = ? AND created > ?"
+        self._take_audit_bytes()
+        return {
+            "requests": round(self._burst - self._requests.left(who)),
+            "changes": use.changes.total(),
+            "undecided_plans": self._undecided(who),
+            "jobs": self._database.rows(jobs, (who, day_ago))[0]["number"],
+            "kept_bytes": self.kept_bytes(who),
+            "audit_bytes": use.audit_bytes.total(),
+            "refused": dict(use.refused),
+        }
+
+    def kept_bytes(self, who: str) -> int:
+        """Return the bytes of a researcher's plans, of their messages that wait, and of the folders of their jobs."""
+        if self._folders is None:
+            self._folders = dict(self._measured())
+        plans = "SELECT sum(size_bytes) AS number FROM plans WHERE researcher_id = ? AND type = 'requested'"
+        outbox = "SELECT sum(length(message)) AS number FROM outbox WHERE researcher_id = ?"
+        found = sum(self._database.rows(query, (who,))[0]["number"] or 0 for query in (plans, outbox))
+        return int(found) + sum(kept for owner, kept in self._folders.values() if owner == who)
+
+    def job_ended(self, job_id: str, researcher_id: str) -> None:
+        """Measure the folder of a job that has ended."""
+        if self._folders is not None:
+            self._folders[job_id] = (researcher_id, _folder_bytes(self._runs_dir / job_id))
+
+    def measure_again(self) -> None:
+        """Have all folders measured when they are next asked for: some were removed."""
+        self._folders = None
+
+    def save(self) -> None:
+        """Write down what has no other place, and tell of refused requests. Raises StorageError."""
+        with self._lock:
+            unread, self._unread = self._unread, Counter()
+        for who, number in unread.items():
+            if who in self._uses:
+                self._refuse(who, self._uses[who], "requests_per_s", number)
+            else:
+                self.counters["refused unread"] += number
+        for who, use in self._uses.items():
+            self._tell(who, use)
+        self._take_audit_bytes()
+        if self._changed:
+            counts = {who: (use.changes.counts, use.audit_bytes.counts) for who, use in self._uses.items()}
+            self._database.set_mark(_USED, msgspec.json.encode(counts).decode())
+            self._changed = False
+
+    def _use(self, who: str) -> _Use:
+        """Return what an obeyed researcher used; of very many researchers, the one that is longest silent goes."""
+        use = self._uses.pop(who, None) or _Use()
+        self._uses[who] = use
+        if len(self._uses) > _MAX_RESEARCHERS:
+            self._uses.popitem(last=False)
+        self._take_audit_bytes()
+        return use
+
+    def _take_audit_bytes(self) -> None:
+        for who, number in self._audit.take_bytes().items():
+            if who in self._uses:
+                self._uses[who].audit_bytes.add(number)
+                self._changed = True
+
+    def _undecided(self, who: str) -> int:
+        counted = "SELECT count(*) AS number FROM plans WHERE researcher_id = ? AND status = 'pending'"
+        return int(self._database.rows(counted, (who,))[0]["number"])
+
+    def _is_known(self, table: str, **columns: str) -> bool:
+        wanted = " AND ".join(f"{name} = ?" for name in columns)
+        query = f"SELECT 1 FROM {table} WHERE {wanted}"  # noqa: S608 - our own names
+        return bool(self._database.rows(query, tuple(columns.values())))
+
+    def _measured(self) -> Iterator[tuple[str, tuple[str, int]]]:
+        present = set[str]()
+        with contextlib.suppress(OSError):
+            present.update(path.name for path in self._runs_dir.iterdir())
+        for row in self._database.rows("SELECT job_id, researcher_id FROM runs WHERE is_over = 1") if present else ():
+            if row["job_id"] in present:
+                yield row["job_id"], (row["researcher_id"], _folder_bytes(self._runs_dir / row["job_id"]))
+
+
+def _is_counted(request: Request) -> bool:
+    return not (isinstance(request, Ack) or (isinstance(request, Monitor) and request.action in _UNCOUNTED_ACTIONS))
+
+
+def _busy(quota: str, allowed: str, wait_s: float) -> Busy:
+    wait_s = max(0.1, wait_s)
+    reason = f"this node takes {allowed} from each researcher ({quota} in [quota]): try again in {duration(wait_s)}"
+    return Busy(quota=quota, reason=reason, retry_after_s=round(wait_s, 3))
+
+
+def _folder_bytes(folder: Path) -> int:
+    """Return the bytes of the files in a folder; what its job had in subfolders went at its end."""
+    found = 0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                found += entry.stat(follow_symlinks=False).st_size
+    return found

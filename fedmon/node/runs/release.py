@@ -1,0 +1,240 @@
+"""The release gate: the rules for what leaves of a job, and their check, without the plan and without its owner."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from fedmon.plan.parcels import archive, array_header, contents
+from fedmon.plan.values import json_text, spelled
+
+if TYPE_CHECKING:
+    from fedmon.common.settings import ReleaseSettings
+    from fedmon.common.wire.grants import Grant
+    from fedmon.plan.parcels import PlacedArray
+
+OWNER_DECIDES = "the owner decides about each result"
+SCALAR_EVERY_S = 1.0
+"""The pace of the values of one name."""
+SMALL_COUNT = 10
+"""Counts below it are marked for the owner: they may be about single persons."""
+_FIRST, _NUMBER_BYTES = 5, 8
+_LETTERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+            "f2": "e", "f4": "f", "f8": "d", "c8": "ff", "c16": "dd"}  # fmt: skip
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What may leave of one job by itself: results of so many bytes and numbers, and scalars of these names.
+
+    ``numbers`` None is no limit. ``names`` were known before the run, and count for nothing. ``texts`` names entries of
+    the result whose texts may be longer than ``text`` characters. ``dataset`` is the rule that the dataset breaks;
+    ``asks`` holds every result.
+    """
+
+    max_bytes: int
+    numbers: int | None
+    text: int
+    names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()
+    dataset: str = ""
+    asks: bool = False
+
+
+class ReleaseCheck(NamedTuple):
+    """A checked result: its bytes after rounding, None where they stay as they are, and the rules that it breaks."""
+
+    content: bytes | None = None
+    broken: str = ""
+
+
+def rules_for(
+    settings: ReleaseSettings, grant: Grant | None, *, has_dataset: bool, rows: int | None, known: bytes
+) -> Rules | None:
+    """Return the rules for a job; None if everything leaves. Without a dataset the rules about rows do not apply.
+
+    ``known`` is what was known before the run: the plan, its arguments and the columns of its dataset.
+    """
+    mode = settings.mode if grant is None or grant.release is None else grant.release.value
+    if mode == "auto":
+        return None
+    numbers, dataset = None if grant is None else grant.values, ""
+    if has_dataset and rows is None:
+        dataset = "the number of rows of the dataset is not known"
+    elif has_dataset and rows is not None:
+        numbers = int(rows * settings.max_numbers_per_row) if numbers is None else numbers
+        dataset = f"the dataset has fewer than {settings.min_rows} rows" if rows < settings.min_rows else ""
+    return Rules(
+        max_bytes=settings.max_bytes,
+        numbers=numbers,
+        text=settings.max_text,
+        names=tuple(sorted(set(re.findall(r"\w+", known.decode(errors="replace"))))),
+        texts=() if grant is None else grant.texts,
+        scalars=() if grant is None or dataset else grant.scalars or (),
+        dataset=dataset,
+        asks=mode == "ask",
+    )
+
+
+def check(view: memoryview, values: dict[str, Any], arrays: list[PlacedArray], rules: Rules) -> ReleaseCheck:
+    """Check a result, given with its `contents`; one that is too large for that is not rounded."""
+    broken = [rule for rule in (OWNER_DECIDES if rules.asks else "", rules.dataset) if rule]
+    if len(view) > rules.max_bytes:
+        return ReleaseCheck(None, "; ".join([*broken, f"more than {rules.max_bytes} bytes"]))
+    if rules.numbers is not None and numbers_in(values, arrays, rules) > rules.numbers:
+        broken.append(f"more than {rules.numbers} numbers")
+    if _has_long_text(values, arrays, rules):
+        broken.append(f"a text of more than {rules.text} characters")
+    content = _rewritten(view, values, arrays)
+    if len(content) > rules.max_bytes:  # a plan may spell numbers in fewer letters
+        broken.append(f"more than {rules.max_bytes} bytes")
+    return ReleaseCheck(content, "; ".join(broken))
+
+
+def numbers_in(values: dict[str, Any], arrays: list[PlacedArray], rules: Rules | None = None) -> int:
+    """Count what a result holds, in numbers of 8 bytes.
+
+    A truth, a null and an empty container are one number, a complex number is two, a text and an unknown name one for
+    each 8 bytes. Under rules, a text of an entry that may hold long ones is one number; without, all names are known.
+    """
+    texts, names = ((), None) if rules is None else (rules.texts, frozenset(rules.names))
+    count = sum(_count({name: value}, names, is_named=name in texts) for name, value in values.items())
+    for place, descr, shape, _, _ in arrays:
+        size = 1 if place[0] in texts else _item_bytes(descr) if descr[1] in "cSU" else 1
+        count += max(1, math.prod(shape) * _numbers(size)) - 1  # it is counted as a null already
+    return count
+
+
+def rounded(value: float) -> float:
+    """Return a float with 6 significant digits."""
+    return float(f"{value:.5e}")
+
+
+def described(parcel_format: str, view: memoryview) -> list[dict[str, Any]]:
+    """Describe each entry and array of a result for its owner: its kind, range, first values, and small counts."""
+    values, arrays = contents(parcel_format, view)
+    entries = []
+    for name, value in values.items():
+        if value is not None or all(place != [name] for place, *_ in arrays):
+            leaves = list(_flat(value))
+            kinds = " and ".join(dict.fromkeys(_kind(each) for each in leaves))
+            entries.append(_entry(name, kinds or "empty", leaves))
+    for place, descr, shape, _, offset in arrays:
+        size = _item_bytes(descr) * math.prod(shape)
+        kind = f"array {' x '.join(map(str, shape)) or 'of one'} of {descr.lstrip('<>|')}"
+        entries.append(_entry(spelled(place), kind, _items(descr, view[offset : offset + size])))
+    return entries
+
+
+def _entry(place: str, kind: str, items: Iterable[Any]) -> dict[str, Any]:
+    count = small = 0
+    least = most = None
+    first: list[Any] = []
+    for item in items:
+        count += 1
+        if len(first) < _FIRST:
+            first.append(item)
+        if isinstance(item, int | float) and not math.isnan(item):
+            least, most = item if least is None else min(least, item), item if most is None else max(most, item)
+            small += not isinstance(item, bool) and 0 < item < SMALL_COUNT and item == int(item)
+    return {"place": place, "kind": kind, "count": count, "least": least, "most": most, "first": first, "small": small}
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "truths", int: "integers", float: "floats", str: "texts"}
+    return kinds.get(type(value), "nulls")
+
+
+def _count(value: Any, names: frozenset[str] | None, *, is_named: bool) -> int:
+    if isinstance(value, str):
+        return 1 if is_named else _numbers(len(value.encode()))
+    if isinstance(value, dict):
+        new = [] if names is None else [name for name in value if name not in names]
+        told = sum(_numbers(len(name.encode())) for name in new)
+        return told + sum(_count(each, names, is_named=is_named) for each in value.values()) or 1
+    if isinstance(value, list):
+        return sum(_count(each, names, is_named=is_named) for each in value) or 1
+    return 1
+
+
+def _numbers(size_bytes: int) -> int:
+    """Return how many numbers hold so many bytes."""
+    return max(1, -(-size_bytes // _NUMBER_BYTES))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """Yield the values inside a value, also the names of a mapping."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _flat(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _flat(each)
+    else:
+        yield value
+
+
+def _has_long_text(values: dict[str, Any], arrays: list[PlacedArray], rules: Rules) -> bool:
+    checked = {name: value for name, value in values.items() if name not in rules.texts}
+    return any(isinstance(each, str) and len(each) > rules.text for each in _flat(checked)) or any(
+        descr[1] in "SU" and int(descr[2:]) > rules.text and place[0] in checked for place, descr, *_ in arrays
+    )
+
+
+def _rewritten(view: memoryview, values: dict[str, Any], arrays: list[PlacedArray]) -> bytes:
+    """Return a result with its floats rounded, and its JSON as fedmon spells it: blanks could say something."""
+    plain = _rounded(values)
+    if not arrays:
+        return json_text(plain).encode()
+    document = {"values": plain, "arrays": [place for place, *_ in arrays]}
+    files: list[list[bytes | memoryview]] = [[json_text(document).encode()]]
+    for _, descr, shape, is_fortran, offset in arrays:
+        data = view[offset : offset + _item_bytes(descr) * math.prod(shape)]
+        head = array_header(descr, shape, is_fortran=is_fortran)
+        files.append([head, _rounded_data(descr, data) if descr[1:] in ("f8", "c16") else data])
+    return b"".join(archive(files))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return rounded(value) if isinstance(value, float) else value
+
+
+def _rounded_data(descr: str, data: memoryview) -> bytes:
+    is_foreign = (descr[0] == "<") != (sys.byteorder == "little")
+    numbers = array("d", bytes(data))
+    if is_foreign:
+        numbers.byteswap()
+    numbers = array("d", map(rounded, numbers))
+    if is_foreign:
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _item_bytes(descr: str) -> int:
+    return int(descr[2:]) * (4 if descr[1] == "U" else 1)
+
+
+def _items(descr: str, data: memoryview) -> Iterator[Any]:
+    """Yield what an array holds; of a complex number both parts."""
+    if descr[1] in "SU":
+        size, endian = _item_bytes(descr), "be" if descr[0] == ">" else "le"
+        for start in range(0, len(data), size):
+            item = bytes(data[start : start + size])
+            text = item.decode("ascii", "backslashreplace") if descr[1] == "S" else item.decode(f"utf-32-{endian}")
+            yield text.rstrip("\0")
+        return
+    order = descr[0] if descr[0] in "<>" else "="
+    for each in struct.iter_unpack(order + _LETTERS[descr[1:]], data):
+        yield from each

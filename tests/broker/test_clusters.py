@@ -1,0 +1,105 @@
+"""The files in ``broker/clusters``: valid, wide enough for 10,000 nodes, and users that cannot be got wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.support.clusters import CLUSTERS, FILES, HOSTS, PASSWORD
+
+SCHEMA = Path(__file__).parents[1] / "data" / "compose" / "compose_spec.json"
+KINDS = sorted(CLUSTERS)
+
+
+def service(kind: str) -> dict[str, Any]:
+    document = yaml.safe_load((FILES / kind / "compose.yaml").read_text())
+    jsonschema.Draft201909Validator(json.loads(SCHEMA.read_text())).validate(document)
+    found: dict[str, Any] = document["services"][kind]
+    return found
+
+
+def add(folder: Path, *words: str, password: str = PASSWORD) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["./user", *words], cwd=folder, input=password + "\n", capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_compose_file_is_valid_and_gives_no_rights_away(kind: str) -> None:
+    found = service(kind)
+
+    assert found["user"].startswith("${FEDMON_UID:?")
+    assert (found["read_only"], found["cap_drop"]) == (True, ["ALL"])
+    assert found["ulimits"] == {"nofile": 65_536}
+    assert [mount["source"] for mount in found["volumes"]] == [".", "./data"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_docker_reads_the_compose_file(kind: str, tmp_path: Path) -> None:
+    words = ["docker", "compose", "--file", str(FILES / kind / "compose.yaml"), "config", "--quiet"]
+    if subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0:
+        pytest.skip("docker with its plugin compose is not installed")
+    environ = {"PATH": "/usr/bin:/usr/local/bin", "HOME": str(tmp_path), "FEDMON_UID": "1", "FEDMON_GID": "1"}
+
+    refused = subprocess.run(words, env=environ, capture_output=True, text=True)
+    read = subprocess.run(words, env=environ | {"FEDMON_HOST": HOSTS[0]}, capture_output=True, text=True)
+
+    assert "the name of this host" in refused.stderr
+    assert read.returncode == 0, read.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_configuration_names_each_host(kind: str) -> None:
+    text = "".join(path.read_text() for path in (FILES / kind).glob("*.conf"))
+
+    assert [host for host in HOSTS if host not in text] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_user_is_refused_and_changes_nothing(kind: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FILES / kind, tmp_path / kind))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    refusals = [
+        add(folder),
+        add(folder, "a/b", "node"),
+        add(folder, "a b", "node"),
+        add(folder, "job-1", "node"),
+        add(folder, "hospital-a", "king"),
+        add(folder, "hospital-a"),
+        add(folder, "hospital-a", "node", password="short"),
+    ]
+
+    assert [done.returncode for done in refusals] == [2] * len(refusals)
+    assert all(done.stderr.count("\n") == 1 for done in refusals)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_is_replaced_and_its_password_is_not_written_down(kind: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FILES / kind, tmp_path / kind))
+
+    for role, password in (("node", PASSWORD), ("monitor", PASSWORD + "2")):
+        done = add(folder, "hospital-a", role, password=password)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert add(folder, "hospital-b", "node").returncode == 0
+
+    written = [path for path in folder.rglob("*") if path.is_file() and "hospital-a" in path.read_text()]
+    text = "".join(path.read_text() for path in written if path.name != "user")
+    assert PASSWORD not in text
+    assert "logger" not in text.partition("hospital-b")[0]  # the rights of a monitor, and no more those of a node
+    assert {path.stat().st_mode & 0o077 for path in written if path.name != "user"} == {0}
+
+
+def test_nats_has_no_users_for_jobs(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FILES / "nats", tmp_path / "nats"))
+
+    done = add(folder, "cluster-1", "job")
+
+    assert done.returncode == 2
+    assert "use mosquitto or RabbitMQ for jobs" in done.stderr

@@ -1,0 +1,240 @@
+"""A held result over a broker: its researcher sees it held, its owner looks, and it comes after restarts of both."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.ids import new_id
+from fedmon.common.wire.runs import JobOutcome, JobState
+from fedmon.researcher.federation import Federation
+from fedmon.researcher.runs.errors import RunFailedError, RunHeldError
+from tests.end_to_end.run_sites import SHA256, made
+from tests.end_to_end.test_runs_killed import VICTIMS, heard, is_back, kill
+from tests.node.owner.owner_shell import Terminal, refused, told
+from tests.support.brokers import Broker
+from tests.support.node_process import NodeProcess, fedmon, plain_environment
+from tests.support.raw_researcher import RawResearcher
+from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
+
+ASK = "\n[metrics]\nenabled = false\n\n[runs]\nmax_jobs = 64\n\n[release]\nmode = 'ask'\n"
+RULE = "the owner decides about each result"
+
+
+@pytest.fixture
+def folder(mosquitto: Broker, tmp_path: Path) -> Path:
+    """The folder of a node whose owner decides about each result."""
+    return made(tmp_path / "north", mosquitto, ASK)
+
+
+@pytest.fixture
+def fed(mosquitto: Broker, folder: Path, tmp_path: Path) -> Iterator[Federation]:
+    with NodeProcess(folder), Federation(mosquitto.url, researcher_id="alice", folder=tmp_path / "alice") as federation:
+        wait_until(lambda: federation.nodes().online, 30.0, what="the node")
+        yield federation
+
+
+def plan(folder: Path) -> Path:
+    return folder / "plan.py"
+
+
+def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Federation, folder: Path) -> None:
+    # given a run whose result is held
+    news: list[JobOutcome] = []
+    with fed.on("outcome", news.append):
+        run = fed.run(plan(folder), tags=["cells"])
+
+        # when its researcher asks for it, then nothing hangs
+        with pytest.raises(RunHeldError, match=RULE) as caught:
+            run.result(timeout_s=60)
+        assert (list(caught.value.failed), caught.value.results, caught.value.exit_code) == (["north"], {}, 6)
+        assert isinstance(caught.value, RunFailedError)
+        assert run.states()["north"].state == "held"
+        assert run.is_over
+
+        # when the owner looks and releases it
+        (listed,) = told(folder, "results")["results"]
+        shown = told(folder, "results", "show", run.job_id[:30])
+        assert listed["job_id"] == run.job_id == shown["result"]["job_id"]
+        assert [(each["place"], each["first"]) for each in shown["entries"]] == [("rows", [3])]
+        told(folder, "results", "release", run.job_id, "--note", "a count")
+        wait_until(lambda: run.states()["north"].succeeded, 20.0, what="the result")
+
+        # then it is there, once, and counted
+        assert run.result(timeout_s=20) == {"north": {"rows": 3}}
+        wait_until(lambda: len(news) == 2, 20.0, what="both messages")
+    assert [each.job.state for each in news] == [JobState.HELD, JobState.SUCCEEDED]
+    (row,) = told(folder, "released")["released"]
+    assert (row["researcher_id"], row["dataset"], row["results"], row["size_bytes"], row["numbers"]) == (
+        "alice", "cells", 1, len('{"rows":3}'), 1,
+    )  # fmt: skip
+    assert told(folder, "results")["results"] == []
+    assert "No result waits for you." in fedmon_here("node", "results", "--dir", str(folder)).stdout
+
+
+def test_a_withheld_result_comes_as_a_note(fed: Federation, folder: Path) -> None:
+    run = fed.run(plan(folder), tags=["cells"])
+    with pytest.raises(RunHeldError):
+        run.result(timeout_s=60)
+
+    told(folder, "results", "withhold", run.job_id, "--note", "too few patients")
+    wait_until(lambda: run.states()["north"].state == "withheld", 20.0, what="the note")
+
+    with pytest.raises(RunFailedError, match=r"north: withheld \(the owner of the node withholds .*: too few patients"):
+        run.result(timeout_s=20)
+
+
+def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, tmp_path: Path) -> None:
+    # given a held result, whose node and researcher both end
+    options: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice"}
+    with NodeProcess(folder) as node:
+        with Federation(mosquitto.url, **options) as fed:
+            wait_until(lambda: fed.nodes().online, 30.0, what="the node")
+            run = fed.run(plan(folder), tags=["cells"])
+            with pytest.raises(RunHeldError):
+                run.result(timeout_s=60)
+        node.kill()
+
+        # when the owner releases it while none of them is there, and the node starts again
+        document = told(folder, "results", "release", run.job_id)
+        assert document["sent"] is False
+        node.start()
+
+        # then the researcher has it when it is back, by the id of the run and as an outcome
+        with Federation(mosquitto.url, **options) as fed:
+            wait_until(lambda: fed.nodes().online, 30.0, what="the node")
+            again = fed.job(run.job_id)
+            wait_until(lambda: again.states()["north"].succeeded, 20.0, what="the result")
+            assert again.result(timeout_s=20) == {"north": {"rows": 3}}
+    audit = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    events = Counter(line["event"] for line in audit if line.get("job") == run.job_id)
+    assert (events["run-held"], events["result-release"], events["run-outcome"]) == (1, 1, 1)
+
+
+def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, folder: Path) -> None:
+    run = fed.run(plan(folder), tags=["cells"])
+    with pytest.raises(RunHeldError):
+        run.result(timeout_s=60)
+
+    with Terminal("results", "release", run.job_id, "--dir", str(folder)) as terminal:
+        shown = terminal.read_until("Let exactly this leave?")
+        terminal.type("n")
+        code, _ = terminal.end()
+    assert code == 1
+    assert "rows" in shown
+    assert "BELOW 10" in shown  # three rows
+    assert RULE in shown
+    assert run.states()["north"].state == "held"
+    assert "--yes" in refused(folder, "results", "release", run.job_id[:30], code=2)
+
+    with Terminal("results", "release", run.job_id[:30], "--dir", str(folder)) as terminal:
+        terminal.read_until("Let exactly this leave?")
+        terminal.type("y")
+        code, _ = terminal.end()
+    assert code == 0
+    wait_until(lambda: run.states()["north"].succeeded, 20.0, what="the result")
+
+
+def test_the_status_of_a_node_tells_how_results_leave_and_what_waits(fed: Federation, folder: Path) -> None:
+    run = fed.run(plan(folder), tags=["cells"])
+    with pytest.raises(RunHeldError):
+        run.result(timeout_s=60)
+
+    status = fedmon_here("node", "status", "--dir", str(folder)).stdout
+
+    assert "1 result waits for your decision: fedmon node results" in status
+    assert "wait for you, each of them (mode ask)" in status
+    assert told(folder, "status")["release"] == {"mode": "ask", "held": 1}
+
+
+def test_the_shell_of_a_researcher_says_that_a_result_is_held(
+    fed: Federation, folder: Path, mosquitto: Broker, tmp_path: Path
+) -> None:
+    environ = plain_environment(
+        FEDMON_BROKER_URL=mosquitto.url,
+        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell"),
+        FEDMON_RESEARCHER_ID="alice",
+    )
+
+    ran = fedmon_here("run", str(plan(folder)), "--tags", "cells", "--wait", "60", environ=environ)
+
+    assert fed.nodes().online
+    assert ran.returncode == 6, ran.stderr
+    assert "held" in ran.stderr
+    assert RULE in ran.stderr
+
+
+def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: float) -> None:
+    """Kill parts of a node at random moments while jobs run, are held and are released; nothing leaves but once."""
+    seed = random.randrange(10**6)
+    chance, pause = random.Random(seed), threading.Event()
+    with NodeProcess(folder) as node, RawResearcher(broker) as researcher:
+        wait_until(lambda: is_back(researcher), 30.0, what="the node")
+        for _ in range(points):
+            # given a run, and the owner at work on an earlier one
+            words = {"job_id": new_id(), "sha256": SHA256, "tags": ["cells"], "arguments": {}}
+            researcher.send(researcher.message("run", **words))
+            pause.wait(chance.random() * 0.3)
+            at_work = threading.Thread(target=_decide, args=(folder,), kwargs={"release": chance.random() < 0.7})
+            at_work.start()
+            pause.wait(chance.random() * 0.3)
+
+            # when something is killed
+            kill(node, chance.choice(VICTIMS))
+            at_work.join()
+            if not node.alive():
+                node.start()
+                wait_until(lambda: is_back(researcher), 30.0, what="the node")
+
+        # then every job ends once, and what left was released
+        def undecided() -> list[Any]:
+            researcher.send(researcher.message("ping"))
+            _decide(folder, release=False)
+            jobs = {each["job"]["job_id"] for each in heard(researcher, "run")}
+            over = {each["id"] for each in heard(researcher, "job-outcome")}
+            return [job_id for job_id in jobs if f"job-{job_id}" not in over]
+
+        wait_until(lambda: not undecided(), timeout_s, what=f"the end of all jobs (seed {seed})")
+        outcomes = {each["id"]: each for each in heard(researcher, "job-outcome")}
+        ends = {(each["id"], each["job"]["state"]) for each in heard(researcher, "job-outcome")}
+        node.stop()
+    assert len(ends) == len(outcomes), f"seed {seed}"
+    audit = [line for line in map(json.loads, (folder / "audit.jsonl").read_text().splitlines()) if "job" in line]
+    approved = {line["job"] for line in audit if line["event"] == "result-release"}
+    left = {each["job"]["job_id"] for each in outcomes.values() if each["result"] is not None}
+    assert left <= approved, f"seed {seed}"
+    ended = Counter(line["job"] for line in audit if line["event"] == "run-outcome")
+    assert set(ended.values()) == {1}, f"seed {seed}"
+    assert sum(row["results"] for row in told(folder, "released")["released"]) == len(left), f"seed {seed}"
+    assert left or points < 50, f"seed {seed}"
+
+
+def _decide(folder: Path, *, release: bool) -> None:
+    """Have the owner release the oldest held result, or withhold all, whatever of the node lives."""
+    listed = fedmon("node", "results", "--dir", str(folder), "--json")
+    held = json.loads(listed.stdout)["results"] if listed.returncode == 0 else []
+    for each in held[:1] if release else held:
+        verb = "release" if release else "withhold"
+        fedmon("node", "results", verb, each["job_id"], "--dir", str(folder), "--json")
+
+
+def test_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_unseen(
+    mosquitto: Broker, folder: Path
+) -> None:
+    _holds_through_kills(mosquitto, folder, points=4, timeout_s=60.0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_200_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_unseen(
+    mosquitto: Broker, folder: Path
+) -> None:
+    _holds_through_kills(mosquitto, folder, points=200, timeout_s=300.0)

@@ -1,0 +1,125 @@
+"""`fedmon node plan`: what is asked for, what an approval would grant, and what it gave."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from fedmon.common.clock import utc_now
+from fedmon.node.registers.plan_workers import check_source
+from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
+from tests.node.owner.owner_shell import node, refused, told
+
+PLAN = b"""from fedmon import TrainingPlan
+
+
+class Bins(TrainingPlan):
+    arguments = {"bins": range(5, 51), "task": ["mean", "sum"], "columns": [str], "edges": [range(3)]}
+    scalars = ("loss", "accuracy")
+    texts = ("report",)
+    values = 50
+"""
+BAD = {
+    "no dict": ('arguments = ["bins"]', "arguments cannot be read as a declaration: it is a dict of literals"),
+    "a call": ('arguments = {"bins": open("x")}', "is no rule: a rule is int, float"),
+    "an infinite one": ('arguments = {"bins": [1e999]}', "arguments cannot be read"),
+    "no names": ("scalars = (1, 2)", "scalars cannot be read as a declaration: it is a tuple of names"),
+    "one text": ('scalars = "loss"', "it is a tuple of names"),
+    "no number": ("values = 0.5", "values cannot be read as a declaration: it is a number of values"),
+    "twice": ("arguments = {}\n    arguments = {}", "arguments is declared twice"),
+    "too long": (f'arguments = {{"{"x" * 20_000}": int}}', "the declarations take more than 16384 bytes"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = made_folder(tmp_path / "n")
+    (tmp_path / "cells.csv").write_text("a,b\n1,2\n")
+    told(made, "dataset", "add", str(tmp_path / "cells.csv"), "--name", "cells", "--tags", "cells")
+    return made
+
+
+def asked(folder: Path, source: bytes = PLAN) -> str:
+    """Have alice ask for a plan, and return its id."""
+    with desk_of(folder) as desk:
+        return ask_approval(desk, source, name="bins")
+
+
+def test_the_proposed_grant_has_what_was_asked_for_and_declared(folder: Path) -> None:
+    told(folder, "policy", "allow", "alice")
+    plan_id = asked(folder)
+    (dataset,) = told(folder, "dataset", "list")["datasets"]
+
+    shown = told(folder, "plan", "show", plan_id)
+    text = node(folder, "plan", "show", plan_id).stdout
+
+    grant = shown["proposed"]
+    assert (grant["researchers"], grant["datasets"]) == (["alice"], [dataset["dataset_id"]])
+    assert grant["arguments"] == {
+        "bins": "range(5, 51)", "task": ["mean", "sum"], "columns": "[str]", "edges": "[range(3)]",
+    }  # fmt: skip
+    assert (grant["scalars"], grant["texts"], grant["values"]) == (["loss", "accuracy"], ["report"], 50)
+    assert 365 <= (datetime.datetime.fromisoformat(grant["until"]) - utc_now()).days <= 366
+    assert "alice asks for all listed" in text
+    assert 'bins: range(5, 51); task: one of "mean", "sum"' in " ".join(text.split())
+
+
+def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path: Path) -> None:
+    plan_id = asked(folder)
+    rules = tmp_path / "rules.toml"
+    rules.write_text('bins = "range(10)"\ntask = ["sum"]\n')
+
+    decided = told(
+        folder, "plan", "approve", plan_id, "--for", "alice,bob", "--dataset", "cells", "--arguments", str(rules),
+        "--runs", "5", "--until", "2999-06-30", "--values", "7", "--release", "ask", "--note", "fine",
+    )  # fmt: skip
+
+    grant = decided["grant"]
+    assert (grant["researchers"], len(grant["datasets"]), grant["runs"]) == (["alice", "bob"], 1, 5)
+    assert grant["arguments"] == {"bins": "range(10)", "task": ["sum"]}
+    assert (grant["until"], grant["values"], grant["release"]) == ("2999-07-01T00:00:00Z", 7, "ask")
+    assert (grant["note"], decided["tells"]) == ("fine", ["alice"])
+    (kept,) = told(folder, "plan", "show", plan_id)["grants"]
+    assert (kept["grant"], kept["runs_left"]) == (grant, 5)
+    lines = map(json.loads, (folder / "audit.jsonl").read_text().splitlines())
+    assert [line["grant"] for line in lines if line["event"] == "plan-decision"] == [grant]
+
+
+def test_the_difference_to_the_grant_of_the_approved_version_is_shown(folder: Path) -> None:
+    told(folder, "plan", "approve", asked(folder), "--dataset", "cells")
+
+    text = node(folder, "plan", "show", asked(folder, PLAN.replace(b"51", b"101"))).stdout
+
+    difference = text.partition("--- difference to the grant of the approved version")[2].partition("--- source")[0]
+    assert "-arguments: bins: range(5, 51)" in difference
+    assert "+arguments: bins: range(5, 101)" in difference
+    assert "scalars" not in difference
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_declaration_that_cannot_be_read_declares_nothing(case: str, tmp_path: Path, folder: Path) -> None:
+    line, says = BAD[case]
+    plan = tmp_path / "bad.py"
+    plan.write_text(f"from fedmon import TrainingPlan\n\n\nclass Bad(TrainingPlan):\n    {line}\n")
+
+    told(folder, "plan", "register", str(plan))
+
+    check = check_source(plan.read_bytes())
+    assert check is not None
+    assert (check.parses, says in check.problem, "line 5" in check.problem or case in ("twice", "too long")) == (
+        True, True, True,
+    ), check  # fmt: skip
+    (kept,) = told(folder, "plan", "show", "bad")["grants"]
+    assert kept["grant"]["arguments"] == {}
+
+
+def test_rules_that_cannot_be_read_are_refused(folder: Path, tmp_path: Path) -> None:
+    plan_id = asked(folder)
+    file = tmp_path / "rules.json"
+    for text, says in (("{", "is neither JSON nor"), ("[1]", "object"), ('{"a": "x"}', "argument 'a'")):
+        file.write_text(text)
+        assert says in refused(folder, "plan", "approve", plan_id, "--arguments", str(file), code=2)
+    assert "cannot read the rules" in refused(folder, "plan", "approve", plan_id, "--arguments", "none.json", code=2)

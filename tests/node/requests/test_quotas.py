@@ -1,0 +1,357 @@
+"""What one researcher may ask of a node: beyond a quota the answer is "busy", with when to try again."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.clock import utc_now
+from fedmon.common.settings import ResearcherSettings
+from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.requests.audit import verify
+from fedmon.node.requests.quotas import Window
+from fedmon.researcher.asking.outcome import OutcomeStatus
+from fedmon.researcher.federation import Federation
+from tests.end_to_end.run_sites import SHA256, made
+from tests.node.owner.owner_shell import told
+from tests.support.brokers import Broker
+from tests.support.fedbiomed4 import V4Researcher
+from tests.support.historic_repository import HistoricRepository
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.raw_researcher import RawResearcher
+from tests.support.running_node import PLAN as SCRIPTED_PLAN
+from tests.support.running_node import RunningNode, json_parcel
+from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
+
+MIB = 2**20
+LARGE = """from fedmon import TrainingPlan
+
+
+class Large(TrainingPlan):
+    def run(self, context):
+        return {"text": "x" * 1_500_000}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.stop()
+
+
+def ward(folder: Path, broker: Broker, **quota: float) -> Path:
+    """Write the folder of a node with these quotas that runs nothing."""
+    return write_node_folder(folder, node_id="ward", url=broker.url, runs=NO_RUNS, quota=quota)
+
+
+def wait_for_node(broker: Broker, node: NodeProcess) -> None:
+    with RawResearcher(broker, "waiting") as waiting:
+        wait_until(waiting.answered, what=node.log)
+
+
+def ask_approval(raw: RawResearcher, source: str, **fields: Any) -> dict[str, Any]:
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    return raw.ask("approval", name="p", description="", sha256=digest, size_bytes=len(source), source=source, **fields)
+
+
+def use_of(folder: Path, who: str) -> dict[str, Any]:
+    """Return what a researcher uses, as the owner's verb tells it."""
+    found: list[dict[str, Any]] = told(folder, "quota")["researchers"]
+    return next(each for each in found if each["researcher_id"] == who)
+
+
+def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(shared: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", shared, requests_per_s=0.2)
+    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice, RawResearcher(shared, "bob") as bob:
+        wait_for_node(shared, node)
+
+        replies = [alice.ask("ping") for _ in range(4)]
+        told_at = time.monotonic()
+
+        assert [reply["command"] for reply in replies] == ["pong"] * 2 + ["error"] * 2
+        busy = replies[-1]
+        assert (busy["code"], 0.0 < busy["retry_after_s"] <= 5.0) == ("busy", True)
+        assert "requests_per_s in [quota]" in busy["reason"]
+        assert "try again in" in busy["reason"]
+        assert bob.ask("ping")["command"] == "pong"
+        # What does not count is served all the same.
+        assert [alice.ask("monitor", action="start")["command"] for _ in range(12)] == ["monitor"] * 12
+        resent = alice.ask("monitor", action="resend", stream="host", boot=1, first_seq=0)
+        assert "[quota]" not in resent.get("reason", "")
+        wait_until(lambda: time.monotonic() > told_at + busy["retry_after_s"], what="the time to try again")
+        assert alice.ask("ping")["command"] == "pong"
+        assert use_of(folder, "alice")["refused"] == {"requests_per_s": 2}
+
+
+def test_changes_are_counted_by_the_hour_and_over_restarts_and_a_repeat_is_none(shared: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", shared, changes_per_hour=2)
+    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
+        wait_for_node(shared, node)
+        first = ask_approval(alice, "x = 1\n", id="one")
+        ask_approval(alice, "x = 2\n")
+
+        busy = ask_approval(alice, "x = 3\n")
+        ask_approval(alice, "x = 1\n", id="one")
+        again = wait_until(lambda: [each for each in list(alice.replies) if each["id"] == "one"][1:])[0]
+
+        assert (busy["code"], 3000 < busy["retry_after_s"] <= 3600) == ("busy", True)
+        assert again["plan_id"] == first["plan_id"]
+        assert node.stop() == 0
+        stopped = use_of(folder, "alice")
+        assert (stopped["changes"], stopped["requests"], stopped["refused"]) == (2, None, None)
+        node.start()
+        wait_for_node(shared, node)
+        assert ask_approval(alice, "x = 4\n")["code"] == "busy"
+        assert use_of(folder, "alice")["undecided_plans"] == 2
+
+
+def test_undecided_plans_are_limited_until_the_owner_decides(shared: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", shared, undecided_plans=2)
+    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice, RawResearcher(shared, "bob") as bob:
+        wait_for_node(shared, node)
+        plan = ask_approval(alice, "x = 1\n")["plan_id"]
+        ask_approval(alice, "x = 2\n")
+
+        busy = ask_approval(alice, "x = 3\n")
+
+        assert (busy["code"], busy["retry_after_s"]) == ("busy", None)
+        assert "undecided_plans in [quota]" in busy["reason"]
+        assert ask_approval(alice, "x = 2\n")["status"] == "pending"
+        assert ask_approval(bob, "x = 3\n")["status"] == "pending"
+        told(folder, "plan", "reject", plan)
+        assert ask_approval(alice, "x = 4\n")["status"] == "pending"
+
+
+def test_jobs_are_counted_by_the_day(shared: Broker, tmp_path: Path) -> None:
+    folder = made(tmp_path / "ward", shared)
+    settings = (folder / "node.toml").read_text().replace("[quota]", "[quota]\njobs_per_day = 1")
+    (folder / "node.toml").write_text(settings)
+    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
+        wait_for_node(shared, node)
+        asked = {"sha256": SHA256, "tags": ["cells"]}
+        first = alice.ask("run", job_id="one", **asked)
+        assert first["command"] == "run", first
+
+        busy = alice.ask("run", job_id="two", **asked)
+        same = alice.ask("run", job_id="one", **asked)
+
+        assert (busy["code"], 86_000 < busy["retry_after_s"] <= 86_400) == ("busy", True)
+        assert same["job"]["job_id"] == "one"
+        assert use_of(folder, "alice")["jobs"] == 1
+
+
+def test_results_that_nobody_can_fetch_fill_the_quota_and_lose_their_bytes_after_a_day(
+    shared: Broker, tmp_path: Path
+) -> None:
+    # given a plan whose result is too large for a message, and a node without a repository
+    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=shared.url, quota={"kept_bytes": MIB})
+    (folder / "large.py").write_text(LARGE)
+    told(folder, "plan", "register", str(folder / "large.py"), "--name", "large")
+    asked = {"sha256": hashlib.sha256(LARGE.encode()).hexdigest()}
+    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
+        wait_for_node(shared, node)
+        alice.ask("run", job_id="one", **asked)
+        ended = wait_until(lambda: [each for each in list(alice.replies) if each["command"] == "job-outcome"])[0]
+        assert (ended["job"]["state"], "no file repository" in ended["job"]["reason"]) == ("failed", True)
+
+        # when another run is asked for
+        busy = alice.ask("run", job_id="two", **asked)
+
+        # then the node is busy, until the bytes went after a day
+        result = folder / "runs" / "one" / "result"
+        assert (busy["code"], busy["retry_after_s"] > 86_400) == ("busy", True)
+        assert "kept_bytes in [quota]" in busy["reason"]
+        assert use_of(folder, "alice")["kept_bytes"] > 1_500_000
+        assert result.exists()
+        assert node.stop() == 0
+        with Database(folder / "state.sqlite") as database:
+            long_ago = timestamp(utc_now() - datetime.timedelta(days=1, minutes=1))
+            database.execute("UPDATE runs SET ended = ?", (long_ago,))
+        node.start()
+        wait_for_node(shared, node)
+        wait_until(lambda: not result.exists(), what="the result to be removed")
+        assert alice.ask("run", job_id="two", **asked)["command"] == "run"
+
+
+def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(shared: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", shared, audit_bytes_per_day=65_536)
+    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
+        wait_for_node(shared, node)
+        replies: list[dict[str, Any]] = []
+
+        def is_busy() -> bool:
+            replies.append(alice.ask("ping"))
+            return bool(replies[-1]["command"] == "error")
+
+        wait_until(is_busy, what="the end of the quota")
+
+        assert replies[-1]["code"] == "busy"
+        assert "audit_bytes_per_day in [quota]" in replies[-1]["reason"]
+        assert 0 < replies[-1]["retry_after_s"] <= 86_400
+        size_bytes = (folder / "audit.jsonl").stat().st_size
+        assert [alice.ask("monitor", action="start")["command"] for _ in range(3)] == ["monitor"] * 3
+        assert (folder / "audit.jsonl").stat().st_size == size_bytes
+        assert 65_536 <= use_of(folder, "alice")["audit_bytes"] < 70_000
+        assert node.stop() == 0
+    counts = json.loads((folder / "audit.jsonl").read_text().splitlines()[-1])["counts"]
+    assert counts["served"] == {"alice monitor": 3}
+    assert counts["busy"]["alice audit_bytes_per_day"] >= 1
+    assert verify(folder).ok
+
+
+def test_a_flood_writes_little_one_line_in_the_log_and_holds_up_nobody(shared: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", shared, requests_per_s=20)
+    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
+        wait_for_node(shared, node)
+        flooded = threading.Event()
+
+        def flood() -> None:
+            for _ in range(20_000):
+                alice.send(alice.message("ping"))
+            flooded.set()
+
+        thread = threading.Thread(target=flood)
+        started = time.monotonic()
+        thread.start()
+        with Federation(shared.url, researcher_id="bob", folder=tmp_path / "bob", timeout_s=20.0) as bob:
+            others = [bob.ping(nodes=["ward"])["ward"].status]
+            wait_until(flooded.is_set, 120, what="the end of the flood")
+            others.append(bob.ping(nodes=["ward"])["ward"].status)
+        thread.join()
+
+        counters = told(folder, "status")["live"]["counters"]
+        allowed = 200 + 20 * (time.monotonic() - started) + 100
+        assert others == [OutcomeStatus.OK] * 2
+        assert 200 <= counters["served"] <= allowed
+        assert counters["refused over quota"] > 0
+        assert (folder / "audit.jsonl").stat().st_size < 1_000 * allowed
+        lines = [line for line in node.log().splitlines() if "researcher alice" in line]
+        assert (len(lines), "refused as busy (requests_per_s in [quota])" in lines[0]) == (1, True)
+        assert node.stop() == 0
+    counts = json.loads((folder / "audit.jsonl").read_text().splitlines()[-1])["counts"]
+    assert counts["busy"]["alice requests_per_s"] > 1_000
+
+
+def test_the_owner_sees_use_against_quota_and_follows_new_settings(shared: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", shared, undecided_plans=1)
+    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
+        wait_for_node(shared, node)
+        ask_approval(alice, "x = 1\n")
+        screen = fedmon_here("node", "quota", "--dir", str(folder)).stdout.splitlines()
+        document = told(folder, "quota")
+
+        assert " ".join(screen[0].split()) == "researcher requests changes undecided jobs kept audit refused"
+        assert screen[2].split()[:4] == ["allowed", "10000/s", "600/h", "1"]
+        assert [line.split()[2:4] for line in screen if line.startswith("alice")] == [["1", "1"]]
+        assert (document["running"], document["quota"]["kept_bytes"]) == (True, 2 * 2**30)
+        assert use_of(folder, "alice")["kept_bytes"] >= len("x = 1\n")
+        file = folder / "node.toml"
+        file.write_text(file.read_text().replace("undecided_plans = 1", "undecided_plans = 3"))
+        told(folder, "policy", "allow", "carol")  # settings are read again
+        assert ask_approval(alice, "x = 2\n")["status"] == "pending"
+
+
+def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(shared: Broker, tmp_path: Path) -> None:
+    with HistoricRepository() as repository:
+        folder = write_node_folder(
+            tmp_path / "ward",
+            node_id="ward",
+            url=shared.url,
+            runs=NO_RUNS,
+            node={"wire": "fedbiomed4"},
+            quota={"requests_per_s": 10, "undecided_plans": 1},
+            repository={"allowed_urls": [repository.url]},
+        )
+        urls = [repository.put(f"plan{number}.py", f"x = {number}\n".encode()) for number in range(2)]
+        with NodeProcess(folder) as node, V4Researcher(shared) as researcher:
+
+            def pinged() -> bool:
+                researcher.send(researcher.request("ping"))
+                return bool(researcher.replies("pong"))
+
+            wait_until(pinged, what=node.log)
+
+            taken, refused = (researcher.ask("approval", answer="approval", training_plan_url=url) for url in urls)
+            for _ in range(200):
+                researcher.send(researcher.request("ping"))
+            error = wait_until(lambda: researcher.replies("error"), what="a busy node")[0]
+
+            assert [(reply["success"], reply["status"]) for reply in (taken, refused)] == [(True, 200), (False, 0)]
+            assert "requests_per_s in [quota]" in error["extra_msg"]
+            assert researcher.faults == []
+
+
+def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(shared: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", shared, requests_per_s=0.1)
+    with (
+        NodeProcess(folder) as node,
+        Federation(shared.url, researcher_id="alice", folder=tmp_path / "alice", timeout_s=30.0) as alice,
+    ):
+        wait_for_node(shared, node)
+        wait_until(lambda: alice.ping(nodes=["ward"])["ward"].status is OutcomeStatus.BUSY, what="a busy node")
+
+        outcome = alice.ping(nodes=["ward"])["ward"]
+        words = ("ping", "--node", "ward", "--researcher", "alice", "--broker", shared.url, "--json")
+        shell = fedmon_here(*words, environ=plain_environment())
+        told_in_shell = json.loads(shell.stdout)["outcomes"][0]
+
+        assert (outcome.status, outcome.reply) == (OutcomeStatus.BUSY, None)
+        assert outcome.retry_after_s is not None
+        assert 0 < outcome.retry_after_s <= 10
+        assert outcome.elapsed_s is not None
+        assert outcome.elapsed_s < 20
+        assert "try again in" in outcome.reason
+        assert (shell.returncode, told_in_shell["status"]) == (1, "busy")
+        assert 0 < told_in_shell["retry_after_s"] <= 10
+
+
+def test_a_busy_node_is_asked_for_a_result_again_with_pauses_and_is_not_given_up(
+    shared: Broker, tmp_path: Path
+) -> None:
+    with RunningNode(shared.port, "scripted") as node:
+        asked: list[float] = []
+
+        def answer(request: dict[str, Any]) -> Any:
+            reply = node.honest(request)
+            if reply is None or not request.get("result"):
+                return reply
+            asked.append(time.monotonic())
+            if len(asked) > 2:
+                return reply
+            envelope = {key: reply[key] for key in ("researcher_id", "id", "session", "sequence")}
+            busy = {"code": "busy", "reason": "try again in 2 s", "retry_after_s": 2.0, "success": False}
+            head = {"command": "error", "protocol_version": "fedmon/1", "node_id": "scripted"}
+            return head | envelope | busy
+
+        node.answer = answer
+        settings = ResearcherSettings(id="alice", broker=shared.settings, folder=tmp_path / "alice")
+        with Federation(settings=settings, timeout_s=10.0) as alice:
+            handle = alice.run(f"sha256:{SCRIPTED_PLAN}", nodes=["scripted"])
+            node.end(handle.job_id, told=False, result=json_parcel({"rows": 3}))
+
+            results = handle.result(timeout_s=60.0)
+
+    assert results == {"scripted": {"rows": 3}}
+    assert len(asked) == 3
+    assert min(later - earlier for earlier, later in pairwise(asked)) >= 1.9
+
+
+def test_a_window_forgets_what_is_old_and_says_when_there_is_room() -> None:
+    part = int(time.time()) // 60
+    window = Window(60, 60, {part - 61: 50, part - 59: 3, part - 10: 2, part + 5: 9})
+
+    assert window.total() == 5
+    assert window.wait_s(6) == 0.0
+    assert 0.0 <= window.wait_s(5) <= 60.0
+    assert 49 * 60 <= window.wait_s(2) <= 50 * 60

@@ -1,0 +1,252 @@
+"""Which runs a grant admits: a table of grants and runs, and what a refusal says."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fedmon.common.clock import utc_now
+from fedmon.common.wire.messages import Approval, TrainingPlanStatus
+from fedmon.node.folder import NodeFolder
+from fedmon.node.owner.commands import OwnerCommands
+from tests.node.runs.run_desks import ALICE, Bench, bench, digest, envelope, run
+from tests.support.waiting import wait_until
+
+DECLARING = """from fedmon import TrainingPlan
+
+
+class Bins(TrainingPlan):
+    # {name}
+    arguments = {{
+        "bins": range(5, 51),
+        "rate": float,
+        "task": ["mean", "sum"],
+        "columns": [str],
+    }}
+    scalars = ("loss",)
+
+    def run(self, context):
+        return {{}}
+"""
+SILENT = DECLARING.replace("    arguments", "    rules")
+ONCE, SOON = {"runs": 1}, 1.5
+GRANTS: dict[str, tuple[dict[str, list[str] | None], tuple[dict[str, Any], ...]]] = {
+    "as asked": ({"alice": ["cells"]}, ({},)),
+    "all datasets": ({"alice": None}, ({},)),
+    "two researchers": ({"alice": ["cells"], "bob": ["cells"]}, ({},)),
+    "everybody": ({"alice": ["cells"]}, ({"researchers": ["*"], "datasets": ["*"]},)),
+    "another dataset": ({"alice": ["cells"]}, ({"datasets": ["more"]},)),
+    "other arguments": ({"alice": ["cells"]}, ({"arguments": {"bins": "int"}},)),
+    "nothing declared": ({"alice": ["cells"]}, ({},)),
+    "used up": ({"alice": ["cells"]}, (ONCE,)),
+    "over": ({"alice": ["cells"]}, ({"until": "soon"},)),
+    "two grants": (
+        {"alice": ["cells"]},
+        ({}, {"researchers": ["bob"], "datasets": ["more"], "arguments": {"bins": [9]}}),
+    ),
+}
+"""For each grant the researchers that ask, with their datasets, and the terms of each approval."""
+TABLE: tuple[tuple[str, str | None, dict[str, Any], str], ...] = (
+    ("alice", "cells", {}, "....d..nt."),
+    ("alice", "cells", {"bins": 5}, "....d.ant."),
+    ("alice", "cells", {"bins": 50}, "....d.ant."),
+    ("alice", "cells", {"bins": 51}, "aaaad.anta"),
+    ("alice", "cells", {"bins": 4}, "aaaad.anta"),
+    ("alice", "cells", {"bins": 5.0}, "aaaadaanta"),
+    ("alice", "cells", {"bins": True}, "aaaadaanta"),
+    ("alice", "cells", {"rate": 1}, "....daant."),
+    ("alice", "cells", {"rate": "1"}, "aaaadaanta"),
+    ("alice", "cells", {"task": "sum"}, "....daant."),
+    ("alice", "cells", {"task": "max"}, "aaaadaanta"),
+    ("alice", "cells", {"columns": ["a", "b"]}, "....daant."),
+    ("alice", "cells", {"columns": ["a", 1]}, "aaaadaanta"),
+    ("alice", "cells", {"columns": "a"}, "aaaadaanta"),
+    ("alice", "cells", {"other": 1}, "aaaadaanta"),
+    ("alice", "more", {}, "d.d..ddntd"),
+    ("alice", None, {}, ".......nt."),
+    ("bob", "cells", {}, "rr..rrrrrd"),
+    ("bob", "more", {"bins": 9}, "rrd.rrrrr."),
+    ("carol", "cells", {"bins": 99}, "rrrarrrrrr"),
+)
+"""Runs, each with what comes of it under each grant: admitted, or outside by one of these letters."""
+SAYS = {
+    "r": "no grant names you",
+    "t": "your grant held until",
+    "n": "its 1 runs are used up",
+    "d": "is not granted",
+    "a": "argument '",
+}
+
+
+class Ward:
+    """A node with two datasets whose owner decided about a plan for each grant."""
+
+    def __init__(self, node: Bench) -> None:
+        self.node = node
+        self.datasets = {name: node.offer(name) for name in ("cells", "more")}
+        self.plans: dict[str, str] = {}
+        self._owner = OwnerCommands(
+            NodeFolder.open(node.path), node.settings, node.local.registers, environ={}, boot=lambda: 1
+        )
+
+    def owner(self, command: str, **args: Any) -> dict[str, Any]:
+        """Have a command of the owner run."""
+        return self._owner.run(command, args, by="eve")
+
+    def ask(self, source: str, *, by: str, name: str = "bins", **fields: Any) -> dict[str, Any]:
+        """Have a researcher ask for the approval of a plan; returns the reply."""
+        sha256 = digest(source.encode())
+        asked = Approval(
+            name=name, sha256=sha256, size_bytes=len(source.encode()), source=source, **fields, **envelope(by)
+        )
+        return self.node.ask(asked)  # type: ignore[arg-type] # any request will do
+
+    def status(self, sha256: str, *, by: str = ALICE) -> dict[str, Any]:
+        """Have a researcher ask where a plan stands."""
+        return self.node.ask(TrainingPlanStatus(sha256=sha256, **envelope(by)))  # type: ignore[arg-type]
+
+    def approve(self, sha256: str, **terms: Any) -> dict[str, Any]:
+        """Have the owner approve a plan."""
+        return self.owner("plan-decide", plan=sha256, status="approved", terms=terms or None)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+    folder = tmp_path_factory.mktemp("node") / "n"
+    with bench(folder, is_ready=False, metrics={"enabled": False}, runs={"max_jobs": 256}) as node:
+        yield Ward(node)
+
+
+@pytest.fixture(scope="module")
+def ward(opened: Ward) -> Ward:
+    soon = utc_now()
+    for name, (asking, approvals) in GRANTS.items():
+        source = (SILENT if name == "nothing declared" else DECLARING).format(name=name)
+        for researcher, datasets in asking.items():
+            opened.ask(source, by=researcher, datasets=datasets)
+        sha256 = opened.plans[name] = digest(source.encode())
+        for terms in approvals:
+            if "until" in terms:
+                soon = utc_now() + datetime.timedelta(seconds=SOON)
+                grant = opened.owner("plan-show", plan=sha256)["proposed"] | {"until": soon.isoformat()}
+                opened.owner("plan-decide", plan=sha256, status="approved", grant=grant)
+            else:
+                opened.approve(sha256, **terms)
+    used = run(opened.plans["used up"], dataset_id=opened.datasets["cells"])
+    assert opened.node.ask(used)["command"] == "run"
+    wait_until(lambda: utc_now() > soon, what="the end of a grant")
+    return opened
+
+
+@pytest.mark.parametrize("grant", GRANTS)
+@pytest.mark.parametrize("row", range(len(TABLE)))
+def test_a_run_is_admitted_by_its_grant_or_told_how_it_is_outside(row: int, grant: str, ward: Ward) -> None:
+    who, dataset, arguments, letters = TABLE[row]
+    expected = letters[list(GRANTS).index(grant)]
+    request = run(ward.plans[grant], by=who, dataset_id=dataset and ward.datasets[dataset], arguments=arguments)
+
+    reply = ward.node.ask(request)
+
+    if expected == ".":
+        assert reply["command"] == "run", reply
+        line = ward.node.audit("run")[-1]
+        assert (line["job"], len(line["grant"])) == (request.job_id, 36)
+        return
+    assert (reply["command"], reply.get("code")) == ("error", "outside-grant"), reply
+    assert SAYS[expected] in reply["reason"]
+    words = f"fedmon approve bins.py{f' --dataset {ward.datasets[dataset]}' if dataset else ''} --purpose "
+    assert words in reply["reason"]
+    assert ward.node.audit("run-refused")[-1]["code"] == "outside-grant"
+
+
+def test_two_hundred_combinations_are_in_the_table() -> None:
+    assert {len(letters) for *_, letters in TABLE} == {len(GRANTS)}
+    assert len(TABLE) * len(GRANTS) == 200
+
+
+def test_what_a_refusal_says_reaches_the_owner_who_grants_more(opened: Ward) -> None:
+    source = DECLARING.format(name="more bins")
+    sha256 = digest(source.encode())
+    opened.ask(source, by=ALICE, datasets=["cells"], purpose="a histogram")
+    opened.approve(sha256)
+    wide: dict[str, Any] = {"dataset_id": opened.datasets["cells"], "arguments": {"bins": 60}}
+    reason = opened.node.ask(run(sha256, **wide))["reason"]
+    assert "argument 'bins' is 60, and the grant says range(5, 51)" in reason
+
+    again = opened.ask(source, by=ALICE, datasets=["cells"], purpose="60 bins")
+    asked = [plan for plan in opened.owner("requests")["plans"] if plan["sha256"] == sha256]
+    standing = opened.status(sha256)
+
+    assert (again["status"], [plan["status"] for plan in asked]) == ("pending", ["approved"])
+    assert (standing["status"], len(standing["grants"])) == ("pending", 1)
+    (wish,) = opened.owner("plan-show", plan=sha256)["asked"]
+    assert (wish["researcher_id"], wish["purpose"], wish["is_open"]) == (ALICE, "60 bins", True)
+
+    opened.approve(sha256, arguments={"bins": "range(5, 61)"}, runs=1)
+
+    assert opened.node.ask(run(sha256, **wide))["command"] == "run"
+    assert opened.node.ask(run(sha256, **wide))["code"] == "outside-grant"
+    assert [each.get("runs_left") for each in opened.status(sha256)["grants"]] == [None, 0]
+    assert opened.ask(source, by=ALICE, datasets=["cells"], purpose="60 bins")["status"] == "approved"
+    assert sha256 not in {plan["sha256"] for plan in opened.owner("requests")["plans"]}
+
+
+def test_a_researcher_whom_no_grant_names_is_undecided_and_sees_no_other(opened: Ward) -> None:
+    source = DECLARING.format(name="for alice")
+    sha256 = digest(source.encode())
+    opened.ask(source, by=ALICE, datasets=["cells"])
+    opened.approve(sha256)
+
+    asked = opened.ask(source, by="bob")
+
+    assert (asked["status"], opened.status(sha256, by="bob")["grants"]) == ("pending", [])
+    assert opened.status(sha256)["status"] == "approved"
+    decided = opened.approve(sha256)
+    assert (decided["changed"], decided["tells"], decided["grant"]["researchers"]) == (True, ["bob"], ("bob",))
+    (grant,) = opened.status(sha256, by="bob")["grants"]
+    assert grant["grant"]["researchers"] == ["bob"]
+    assert not opened.approve(sha256, researchers=["bob"])["changed"]
+
+
+def test_a_dataset_that_is_not_offered_cannot_be_asked_for(opened: Ward) -> None:
+    reply = opened.ask(DECLARING.format(name="nowhere"), by=ALICE, datasets=["nowhere"])
+
+    assert (reply["code"], "no dataset 'nowhere'" in reply["reason"]) == ("refused", True)
+
+
+def test_an_approval_taken_back_ends_all_grants(opened: Ward) -> None:
+    source = DECLARING.format(name="taken back")
+    sha256 = digest(source.encode())
+    opened.ask(source, by=ALICE)
+    opened.approve(sha256)
+    opened.approve(sha256, researchers=["bob"])
+
+    opened.owner("plan-decide", plan=sha256, status="pending")
+    assert opened.owner("plan-show", plan=sha256)["grants"] == []
+    opened.approve(sha256, runs=1)
+
+    assert opened.node.ask(run(sha256, by="bob"))["code"] == "outside-grant"
+    assert opened.node.ask(run(sha256))["command"] == "run"
+    assert opened.node.ask(run(sha256))["code"] == "outside-grant"
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ({"until": "2020-01-01"}, "that is over already"),
+        ({"until": "tomorrow"}, "give a day such as 2027-06-30"),
+        ({"datasets": ["nowhere"]}, "nowhere"),
+        ({"researchers": ["a b"]}, "researcher 'a b' is not usable"),
+        ({"arguments": {"bins": "open('x')"}}, "the rule of argument 'bins'"),
+        ({"arguments": {"bins": []}}, "the rule of argument 'bins'"),
+    ],
+)
+def test_terms_that_mean_nothing_are_refused(terms: dict[str, Any], says: str, opened: Ward) -> None:
+    source = DECLARING.format(name="terms")
+    opened.ask(source, by=ALICE)
+
+    with pytest.raises(Exception, match=says):
+        opened.approve(digest(source.encode()), **terms)

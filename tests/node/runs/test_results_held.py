@@ -1,0 +1,254 @@
+"""A result that breaks a rule stays at the node until its owner decides, and leaves at most once, as it was shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmon.common.clock import utc_now
+from fedmon.common.errors import ConflictError, NotFoundError
+from fedmon.common.wire.runs import JobStatus, Stop
+from tests.node.owner.owner_desks import desk_of, done
+from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, first_news, granted, offered, outcome, owner
+from tests.node.runs.run_desks import Bench, bench, digest, envelope
+
+TABLE = "age\n" + "".join(f"{age}\n" for age in range(30, 60))
+"""Of 30 rows, so that 3 numbers leave by themselves."""
+RETURNS = b"""from fedmon import TrainingPlan
+
+
+class Returns(TrainingPlan):
+    def run(self, context):
+        context.report(loss=0.123456789)
+        return context.arguments["result"]
+"""
+LARGE = {"numbers": [1, 2, 3, 4]}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("gate") / "n"
+    with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as opened:
+        offered(opened, TABLE)
+        yield opened
+
+
+def patients(node: Bench) -> str:
+    return node.local.registers.datasets.get("patients").dataset_id
+
+
+def returned(node: Bench, result: dict[str, Any]) -> str:
+    return begun(node, RETURNS, patients(node), arguments={"result": result})
+
+
+def ledger(node: Bench) -> dict[str, int]:
+    (row,) = done(owner(node), "released")["released"]
+    return {name: row[name] for name in ("results", "size_bytes", "numbers", "scalars")}
+
+
+def test_a_result_within_the_rules_leaves_by_itself_and_rounded(node: Bench) -> None:
+    job_id = returned(node, {"mean": 44.123456789, "rows": 30})
+
+    told = first_news(node, job_id)
+
+    assert (told["job"]["state"], told["id"]) == ("succeeded", f"job-{job_id}")
+    assert json.loads(told["result"]["json"]) == {"mean": 44.1235, "rows": 30}
+    assert digest(told["result"]["json"].encode()) == told["result"]["sha256"]
+
+
+def test_a_held_result_is_told_without_a_byte_of_it(node: Bench) -> None:
+    job_id = returned(node, LARGE)
+
+    told = first_news(node, job_id)
+
+    assert (told["job"]["state"], told["result"], told["id"]) == ("held", None, f"job-{job_id}-held")
+    assert told["job"]["reason"].startswith("more than 3 numbers: the result waits for the owner")
+    status = node.ask(JobStatus(job_id=job_id, result=True, scalars_from=0, **envelope()))
+    assert (status["jobs"][0]["state"], status["result"], status["scalars"]) == ("held", None, [])
+    assert [line["job"] for line in node.audit("run-held")][-1] == job_id
+    assert node.runs.running == 0
+
+
+def test_released_are_exactly_the_bytes_that_were_shown(node: Bench) -> None:
+    job_id = returned(node, LARGE)
+    outcome(node, job_id, held=True)
+    desk = owner(node)
+    shown = done(desk, "result-show", job_id=job_id[:30])
+    sha256 = shown["result"]["result"]["sha256"]
+    assert digest(Path(shown["file"]).read_bytes()) == sha256
+
+    for wrong in ("", "0" * 64):
+        with pytest.raises(ConflictError, match="look at it again"):
+            done(desk, "result-decide", job_id=job_id, release=True, sha256=wrong)
+    before = ledger(node)
+    done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256, note="sums only")
+    told = outcome(node, job_id)
+
+    assert (told["job"]["state"], told["result"]["json"]) == ("succeeded", '{"numbers":[1,2,3,4]}')
+    assert told["job"]["reason"] == "released by the owner of the node: sums only"
+    assert ledger(node) == {
+        "results": before["results"] + 1,
+        "size_bytes": before["size_bytes"] + len('{"numbers":[1,2,3,4]}'),
+        "numbers": before["numbers"] + 4,
+        "scalars": before["scalars"],
+    }
+    (line,) = [line for line in node.audit("result-release") if line["job"] == job_id]
+    assert (line["by"], line["note"], line["result_sha256"], line["numbers"]) == ("eve", "sums only", sha256, 4)
+    with pytest.raises(NotFoundError):
+        done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256)
+
+
+def test_a_withheld_result_never_leaves(node: Bench) -> None:
+    job_id = returned(node, LARGE)
+    outcome(node, job_id, held=True)
+
+    done(owner(node), "result-decide", job_id=job_id, release=False, note="too few patients")
+    told = outcome(node, job_id)
+
+    assert (told["job"]["state"], told["result"]) == ("withheld", None)
+    assert told["job"]["reason"] == "the owner of the node withholds the result: too few patients"
+    assert node.ask(JobStatus(job_id=job_id, result=True, **envelope()))["result"] is None
+    assert job_id not in {each["job_id"] for each in done(owner(node), "result-list")["results"]}
+
+
+def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:
+    job_id = returned(node, LARGE)
+    outcome(node, job_id, held=True)
+
+    assert node.ask(Stop(job_id=job_id, **envelope()))["job"]["state"] == "held"
+    with pytest.raises(ConflictError, match="results withhold"):
+        done(owner(node), "run-stop", job_id=job_id)
+    node.runs.plan_withdrawn(digest(RETURNS))
+    node.runs.purge()
+    node.work()
+
+    assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "held"
+
+
+def test_a_result_that_was_changed_on_the_disk_does_not_leave(node: Bench) -> None:
+    job_id = returned(node, LARGE)
+    outcome(node, job_id, held=True)
+    desk = owner(node)
+    sha256 = done(desk, "result-show", job_id=job_id)["result"]["result"]["sha256"]
+    (node.path / "runs" / job_id / "result").write_bytes(b'{"numbers":[1,2,3,5]}')
+
+    done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256)
+    told = outcome(node, job_id)
+
+    assert (told["job"]["state"], told["result"]) == ("invalid-result", None)
+
+
+def test_failures_leave_in_every_mode_with_their_kind_alone(node: Bench) -> None:
+    told = first_news(node, begun(node, RETURNS, patients(node)))
+
+    assert (told["job"]["state"], told["job"]["problem"]) == (
+        "failed", {"type": "KeyError", "message": None, "traceback": None},
+    )  # fmt: skip
+
+
+def test_scalars_leave_by_the_names_of_the_grant(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as node:
+        dataset_id, small = offered(node, TABLE), offered(node, "age\n30\n", "few")
+        undeclared = begun(node, RETURNS, dataset_id, arguments={"result": {}})
+        outcome(node, undeclared)
+        granted(node, scalars=("loss",), values=4)
+        declared, few = (begun(node, RETURNS, each, arguments={"result": LARGE}) for each in (dataset_id, small))
+
+        assert outcome(node, declared)["job"]["scalars"] == 1
+        assert outcome(node, few, held=True)["job"]["reason"].startswith("the dataset has fewer than 20 rows: ")
+        assert {one["job_id"]: one["values"] for one in node.scalars()} == {declared: {"loss": 0.123457}}
+        assert [row["scalars"] for row in done(owner(node), "released")["released"]] == [1]
+
+
+def test_without_a_grant_no_scalar_leaves_a_closed_gate(node: Bench) -> None:
+    told = first_news(node, returned(node, {}))
+
+    assert told["job"]["scalars"] == 0
+    assert node.scalars() == []
+    (logged,) = done(owner(node), "run-show", job_id=told["job"]["job_id"])["logged"]
+    assert "declared names" in logged
+
+
+def test_in_mode_ask_every_result_waits_and_in_auto_none_does(tmp_path: Path) -> None:
+    states, reasons = {}, {}
+    for mode in ("ask", "auto"):
+        with bench(tmp_path / mode, metrics=QUIET, runs=MANY_JOBS, release={"mode": mode}) as node:
+            told = first_news(node, begun(node, RETURNS, arguments={"result": {"mean": 1 / 3}}))
+            states[mode], reasons[mode] = told["job"]["state"], told["job"]["reason"]
+            if mode == "auto":
+                assert json.loads(told["result"]["json"]) == {"mean": 1 / 3}
+                assert ledger(node) == {"results": 1, "size_bytes": 27, "numbers": 1, "scalars": 1}
+            assert done(owner(node), "status")["release"] == {"mode": mode, "held": int(mode == "ask")}
+
+    assert states == {"ask": "held", "auto": "succeeded"}
+    assert reasons["ask"].startswith("the owner decides about each result: ")
+
+
+def test_decisions_of_a_stopped_node_are_carried_out_by_the_next(tmp_path: Path) -> None:
+    # given two held results of a node that stops
+    settings: dict[str, Any] = {"metrics": QUIET, "runs": MANY_JOBS, "release": {"mode": "ask"}}
+    with bench(tmp_path / "n", **settings) as node:
+        jobs = [begun(node, RETURNS, arguments={"result": LARGE}) for _ in range(3)]
+        for job_id in jobs:
+            outcome(node, job_id, held=True)
+
+    # when its owner decides about them without it
+    with desk_of(tmp_path / "n") as desk:
+        shown = done(desk, "result-show", job_id=jobs[0])
+        sha256 = shown["result"]["result"]["sha256"]
+        decided = [
+            done(desk, "result-decide", job_id=jobs[0], release=True, sha256=sha256),
+            done(desk, "result-decide", job_id=jobs[1], release=False, note="no"),
+        ]
+    assert [each["sent"] for each in decided] == [False, False]
+
+    # then the next daemon sends the one, tells of the other, and still holds the third
+    with bench(tmp_path / "n") as node:
+        assert outcome(node, jobs[0])["result"]["sha256"] == sha256
+        assert outcome(node, jobs[1])["job"]["reason"].endswith(": no")
+        assert [each["job_id"] for each in done(owner(node), "result-list")["results"]] == [jobs[2]]
+        assert ledger(node)["results"] == 1
+    with bench(tmp_path / "n") as node:
+        node.work()
+        assert ledger(node)["results"] == 1
+        assert [line["job"] for line in node.audit("run-outcome")].count(jobs[0]) == 1
+
+
+def test_a_result_about_which_nobody_decides_is_withheld_after_a_term(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS | {"keep_s": 60}, release={"mode": "ask"}) as node:
+        job_id = begun(node, RETURNS, arguments={"result": LARGE})
+        outcome(node, job_id, held=True)
+        node.runs.purge()
+        node.work()
+        assert (node.path / "runs" / job_id / "result").exists()
+        record = node.runs.record(job_id)
+        assert record is not None
+        assert record.job.ended is not None
+        node.local.registers.database.execute(
+            "UPDATE runs SET job = json_set(job, '$.job.ended', '2020-01-01T00:00:00Z') WHERE job_id = ?", (job_id,)
+        )
+
+        node.runs.purge()
+        told = outcome(node, job_id)
+
+        assert (told["job"]["state"], told["result"]) == ("withheld", None)
+        assert told["job"]["reason"].endswith(": not decided within 60.0 s")
+        assert (node.path / "runs" / job_id / "result").exists()  # from now on it is kept as that of any other job
+        assert node.audit("result-withhold")[0]["by"] == "fedmon"
+
+
+def test_a_released_result_is_kept_from_its_release_on(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
+        job_id = begun(node, RETURNS, arguments={"result": LARGE})
+        outcome(node, job_id, held=True)
+        before = utc_now()
+        desk = owner(node)
+        sha256 = done(desk, "result-show", job_id=job_id)["result"]["result"]["sha256"]
+        done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256)
+        outcome(node, job_id)
+
+        assert node.runs.register.ended_before(before) == []
