@@ -12,6 +12,9 @@ MINIMUM_COUNT = 5  # what the owner approves: a researcher may ask for more, nev
 class Histogram(TrainingPlan):
     """Return how many rows fall into each bin, null where they are fewer than the minimum."""
 
+    arguments = {"column": str, "edges": [float], "minimum": range(1, 1_000_000)}
+    values = 1_000  # counts, null for those that stay here
+
     def run(self, context: Any) -> dict[str, Any]:
         """Count as numpy.histogram does: a bin includes its left edge, the last one its right edge, too.
 

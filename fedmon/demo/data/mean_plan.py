@@ -11,6 +11,9 @@ MINIMUM_ROWS = 10  # a mean over few rows says too much about each
 class ColumnMeans(TrainingPlan):
     """Return for each column how many values there are, their mean, and their squared distances from it, summed."""
 
+    arguments = {"columns": [str]}
+    values = 300  # three for each column
+
     def run(self, context: Any) -> dict[str, Any]:
         """Read the table once; ``arguments["columns"]`` names the columns. An empty cell counts as no value."""
         names = context.arguments["columns"]

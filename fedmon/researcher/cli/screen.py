@@ -18,7 +18,7 @@ BAR = 6
 """Characters of a bar."""
 SPARK = 10
 """Parts of a sparkline, of six seconds each: a node measures every five seconds by default."""
-SPARKS = "▁▂▃▄▅▆▇█"
+SPARKS = "▁▂▃▄▅▆▇"
 MAX_ABSENT = 6
 """How many reasons are shown; the rest is counted."""
 
@@ -177,7 +177,7 @@ def shown(
     text = format_value(metric, number)
     if bar:
         full = min(BAR, max(0, round(number * BAR)))
-        text = f"{'█' * full}{'░' * (BAR - full)} {text:>5}"
+        text = f"{'━' * full}{'─' * (BAR - full)} {text:>5}"
     if worst is None:
         return Cell(text)
     high, bad = worst

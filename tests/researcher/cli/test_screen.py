@@ -178,7 +178,7 @@ def test_every_gpu_has_a_row_and_says_what_holds_it_back() -> None:
 
     assert [row.key for row in table.rows] == [("north", "1"), ("north", "0")]
     assert [cell.text for cell in table.rows[0].cells] == [
-        "north", "1", "███░░░  50 %", " " * 9 + "▅", "70.0 GiB", "312 W", "sw_power_cap",
+        "north", "1", "━━━───  50 %", " " * 9 + "▄", "70.0 GiB", "312 W", "sw_power_cap",
     ]  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def test_jobs_and_energy_have_groups_of_their_own() -> None:
     tables = {table.title: table for table in composed(state, width=120).tables}
 
     assert [cell.text for cell in tables["JOBS"].rows[0].cells] == [
-        "north", "42", "3.25", " " * 9 + "█", "2.0 GiB", "100 W",
+        "north", "42", "3.25", " " * 9 + "▇", "2.0 GiB", "100 W",
     ]  # fmt: skip
     assert tables["ENERGY"].headers == ("node", "power", "since start", "CO2e", "measured by")
     assert [cell.text for cell in tables["ENERGY"].rows[0].cells] == [
@@ -221,7 +221,7 @@ def test_values_that_programs_report_are_shown_by_name() -> None:
 
     (table,) = composed(state).tables
 
-    assert [cell.text for cell in table.rows[0].cells] == ["north", "loss", "0.25", "7", " " * 9 + "█"]
+    assert [cell.text for cell in table.rows[0].cells] == ["north", "loss", "0.25", "7", " " * 9 + "▇"]
 
 
 def test_a_job_that_ended_is_not_shown_for_ever() -> None:
@@ -243,7 +243,7 @@ def test_a_sparkline_shows_the_last_minute_and_is_blank_where_nothing_was_measur
 
     (row,) = table.rows
 
-    assert row.cells[table.headers.index("last minute")].text == "▁▁▁ ▁▁▁▁██"
+    assert row.cells[table.headers.index("last minute")].text == "▁▁▁ ▁▁▁▁▇▇"
 
 
 def test_rows_have_a_sign_that_needs_no_colour_and_ids_of_runs_are_short() -> None:
@@ -260,7 +260,7 @@ def test_rows_have_a_sign_that_needs_no_colour_and_ids_of_runs_are_short() -> No
     assert job not in plain
     assert "\x1b" not in plain
     assert "\x1b[1;31m✕ hospital" not in coloured  # the cell that is bad has the colour
-    assert "\x1b[1;31m██████  99 %\x1b[0m" in coloured
+    assert "\x1b[1;31m━━━━━━  99 %\x1b[0m" in coloured
     assert coloured.splitlines()[-1].endswith("q quit\x1b[0m")
 
 
