@@ -45,6 +45,11 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: max(1, limit - 1)] + "…"
 
 
+def sound(text: str) -> str:
+    """Return a text that every format can hold: what is no character of Unicode is written as its code."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def one_line(text: str) -> str:
     """Return a text on one line, with hidden and control characters made visible."""
     return escape_control(" ".join(text.split()) if "\n" in text else text)

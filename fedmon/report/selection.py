@@ -18,6 +18,7 @@ from fedmon.common.metrics.table import METRICS, Kind
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, chooser
 from fedmon.common.store.seq_ranges import SeqRanges
+from fedmon.common.text import sound
 from fedmon.report.source import Host, Source
 
 _PARTS = re.compile(r"([0-9]{1,18})")
@@ -101,11 +102,6 @@ def is_counter(series: str) -> bool:
     """Tell whether a series only grows: by the table, or by its name if the table lacks it."""
     metric = METRICS.get(metric_name(series))
     return metric.kind is Kind.COUNTER if metric is not None else metric_name(series).endswith(_TOTAL)
-
-
-def sound(text: str) -> str:
-    """Return a text that every format can hold: bytes that are no Unicode are written as their code."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def labelled(series: str, label: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.common.options import BrokerOption, ForOption, IdOption, JsonOption, LinesOption, SettingsOption
 from fedmon.common.text import duration, joined, moment, table
-from fedmon.experiment.cli.documents import EachOption, FileArgument, RunArgument, connected
+from fedmon.experiment.cli import EachOption, FileArgument, RunArgument, connected
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.cli.shell import NO_ANSWER, emit
 

@@ -14,10 +14,10 @@ import typer
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
 from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
+from fedmon.common.text import sound
 from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
 from fedmon.report.export import FORMATS, Written, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
-from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.export import Table

@@ -22,9 +22,9 @@ from fedmon.common.options import (
     UntilOption,
     each,
 )
+from fedmon.common.text import sound
 from fedmon.report.cli.inputs import progress_bar, recordings, times
 from fedmon.report.extra import report_extra
-from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.charts import Group

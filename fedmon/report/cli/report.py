@@ -13,8 +13,8 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.options import JobOption, JsonOption, NodesOption, RecordingsArgument, SinceOption, UntilOption, each
+from fedmon.common.text import sound
 from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
-from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding

@@ -11,7 +11,6 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, storage_errors, target_of
-from fedmon.report.export.files import PatientFile
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
@@ -132,6 +131,8 @@ def write_counted(
     """
     path = Path(path)
     chosen = _format(format or format_of(path))
+    from fedmon.report.export.files import PatientFile  # it needs numpy, and a help does not
+
     target_of(path)
     writer = chosen.load()
     counted = _Counted(table, progress)

@@ -15,7 +15,6 @@ from fedmon.common.errors import NotFoundError
 from fedmon.common.ids import chosen, made_at
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
-from fedmon.plan.parcels import read_inputs
 from fedmon.plan.values import arguments_of
 from fedmon.researcher.cli.run_values import save, shown, sketched
 from fedmon.researcher.cli.shell import (
@@ -91,6 +90,8 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run an approved plan on nodes and show its results; Ctrl-C stops the waiting, not the run."""
+    from fedmon.plan.parcels import read_inputs
+
     given = read_inputs(inputs) if inputs is not None else None
     words = arguments_of(arg or ())
     limits = {"wall_s": wall_s, "cpu_s": cpu_s, "memory_bytes": memory_bytes, "output_bytes": output_bytes}

@@ -162,7 +162,9 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     os.kill(waiting.pid, signal.SIGINT)
     _, said = waiting.communicate(timeout=20)
     job_id = said.rpartition("`fedmon runs stop ")[2].partition("`")[0]
-    logs = fedmon_here("runs", "logs", job_id, environ=real.environ())
+    printed = wait_until(
+        lambda: fedmon_here("runs", "logs", job_id, environ=real.environ()).stdout, 20, what="what the plan printed"
+    )
     going = fedmon_here("runs", "show", job_id, "--json", environ=real.environ())
     stopped = fedmon_here("runs", "stop", job_id, "--json", environ=real.environ())
     ended = fedmon_here("runs", "show", job_id, "--wait", "20", environ=real.environ())
@@ -170,7 +172,7 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     assert first.startswith("job ")
     assert waiting.returncode == 130
     assert "stopped waiting; job" in said
-    assert logs.stdout == "hello from b\n"
+    assert printed == "hello from b\n"
     assert json.loads(going.stdout)["nodes"][0]["state"] == "running"
     assert stopped.returncode == 0
     assert ended.returncode == 1
