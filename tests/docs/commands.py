@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedmon.cli import EXIT_CODES
@@ -59,7 +59,7 @@ def _rows(command: Any) -> Iterator[str]:
             yield _row([*param.opts, *param.secondary_opts], value, param.help or "", param.default)
 
 
-def _row(names: list[str], value: str, text: str, default: object) -> str:
+def _row(names: Sequence[str], value: str, text: str, default: object) -> str:
     words = " ".join(text.replace("%%", "%").split())
     if isinstance(default, int | float | str) and not isinstance(default, bool) and default != "":
         words += f" [default: {default}]"

@@ -81,7 +81,7 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
         ((path, "-o", out, "--view", "perfmon", "--tidy"), 2, "--view has its own columns"),
         ((odd, "-o", out, "--view", "nebula"), 3, "nebula has no name for any of the metrics"),
         ((empty, "-o", out), 3, "the recordings hold no sample"),
-        ((tmp_path / "none", "-o", out), 3, "no recording"),
+        ((tmp_path / "none", "-o", out), 3, "not found"),
         ((tmp_path, "-o", out, "--metric", "gpu_*"), 3, "matches the selection; hosts: n1"),
         ((path, "-o", out, "--job", "9"), 3, "no job '9'"),
         ((path, "-o", tmp_path / "x.txt"), 2, "say --format"),

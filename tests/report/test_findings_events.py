@@ -43,7 +43,7 @@ def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None
     finding = only(cpus.cpu_quota(case(node(job=cpu(1), capabilities=reason))))
 
     assert finding.severity is U
-    assert "no cgroup of its own" in finding.text
+    assert "no separate cgroup" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_energy_says_the_share_its_method_and_where_it_is_missing() -> None:
     finding = only(energy.energy(case(first, node("b", job={}))))
 
     assert "The job used 500 Wh" in finding.text
-    assert "50 % of what its machines drew (1 kWh)" in finding.text
+    assert "50 % of the energy of its machines (1 kWh)" in finding.text
     assert "Not measured on b" in finding.text
     assert "GPUs only" in finding.how
     assert finding.figures["joules"] == 1.8e6
@@ -113,7 +113,7 @@ def test_a_job_is_compared_with_the_machines_of_which_its_share_is_known() -> No
     nodes = [node("a", job={JOULES: counter(JOULES, 500.0)}, host=drew), node("b", job={}, host=drew)]
     finding = only(energy.energy(case(*nodes)))
 
-    assert "50 % of what its machines drew (1000 J" in finding.text
+    assert "50 % of the energy of its machines (1000 J" in finding.text
     assert "Not measured on b" in finding.text
 
 
@@ -122,7 +122,7 @@ def test_a_job_on_nodes_of_one_machine_is_compared_with_it_as_a_whole() -> None:
     first = node("a", job={JOULES: counter(JOULES, 500.0)}, host=drew)
     other = msgspec.structs.replace(node("b", job={JOULES: counter(JOULES, 250.0)}), counted_by="a")
 
-    assert "75 % of what its machines drew (1000 J" in only(energy.energy(case(first, other))).text
+    assert "75 % of the energy of its machines (1000 J" in only(energy.energy(case(first, other))).text
 
 
 def test_co2_says_which_nodes_are_not_in_it() -> None:

@@ -47,7 +47,7 @@ def test_cpus_of_the_machine_are_no_reproach_to_a_job_of_which_nobody_knows_what
 
     assert finding.severity is Severity.NOTE
     assert "of the 64 CPUs of the machine" in finding.text
-    assert "not known" in finding.how
+    assert "is unknown" in finding.how
 
 
 def test_cpus_of_a_machine_that_nodes_share_are_counted_once() -> None:

@@ -91,7 +91,7 @@ def test_a_node_needs_no_more_than_its_name(tmp_path: Path) -> None:
         ('[node]\nid = "n"\nzzz = 1', r"unknown key 'zzz' in \[node\]; allowed are id, wire"),
         ('[brocker]\nurl = "mqtt://h"', r"unknown section \[brocker\]; did you mean 'broker'\?"),
         ('id = "n"', r"unknown section \[id\]; allowed are node, broker"),
-        ('node = "n"', "node stands outside a section"),
+        ('node = "n"', "node is outside of a section"),
         ('[node]\nid = "n"\nwire = "mqtt"', r'\[node\] wire = .mqtt.: allowed is one of "fedmon", "fedbiomed4"'),
         ('[node]\nid = "n"\nmax_plan_bytes = "1"', r"max_plan_bytes = .1.: allowed is a whole number from 1024"),
         ('[node]\nid = "n"\n[metrics]\ninterval_s = 0.1', r"interval_s = 0.1: allowed is a number from 0.2 to 3600"),
