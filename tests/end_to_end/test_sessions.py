@@ -11,9 +11,10 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from bench.cluster import CLUSTERS, measure
+from bench.cluster import measure
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
+from tests.support.clusters import CLUSTERS
 from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.proxy import Proxy
