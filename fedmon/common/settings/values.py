@@ -106,7 +106,7 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Let what a job prints and logs, and the text of its errors, leave to the researcher who runs "
-            "it. It may hold anything of your data; results and scalars of an approved plan leave in any case."
+            "it. It may hold anything of your data, and the release gate does not check it."
         ),
     ] = False
 

@@ -86,7 +86,7 @@ class Policy:
             f"logs that leave: {'none' if no_logs else f'{settings.log_level} and above'}",
             "what jobs print, log and fail with leaves"
             if settings.job_output
-            else "what jobs print, log and fail with stays here; results and scalars of approved plans leave",
+            else "what jobs print, log and fail with stays here; results and scalars leave as [release] says",
         )
 
 

@@ -100,7 +100,7 @@ def test_the_owner_reads_every_rule() -> None:
         "other datasets are listed to every researcher that is obeyed",
         "metrics that leave: host_*",
         "logs that leave: WARNING and above",
-        "what jobs print, log and fail with stays here; results and scalars of approved plans leave",
+        "what jobs print, log and fail with stays here; results and scalars leave as [release] says",
     )
 
 
