@@ -26,6 +26,7 @@ BASE = [
     "PyYAML>=6",
     "requests>=2.33",
     "rich>=13.8",
+    "tabulate>=0.9",
     "tomlkit>=0.13",
     "typer>=0.15,<0.29",  # from 0.29 on it loads pydantic, which doubles the time that every verb takes
     "urllib3>=2.8",
@@ -69,6 +70,7 @@ TEST = [
     "types-psutil",
     "types-PyYAML",
     "types-requests",
+    "types-tabulate",
 ]
 
 setup(

@@ -53,14 +53,15 @@ def flood(port: int, topic: str, over: Event) -> None:
 
 
 def pings_ms(fed: Federation, seconds: float) -> list[float]:
-    """Ping for so many seconds, at most ten times in each; return how long each took."""
-    deadline, taken = Deadline(seconds), []
+    """Ping for so many seconds, at most ten times in each; return the milliseconds of each, timeouts included."""
+    deadline, taken, lost = Deadline(seconds), [], 0
     while not deadline.passed():
         started = time.perf_counter()
         outcome = fed.ping(nodes=["ward"])["ward"]
         taken.append((time.perf_counter() - started) * 1000)
-        assert outcome.ok, outcome.reason
+        lost += not outcome.ok
         time.sleep(0.1)
+    print(f"{len(taken)} pings, {lost} without an answer", file=sys.stderr)
     return taken
 
 

@@ -1,9 +1,10 @@
 """Very many nodes in one process, each with its own connection: they answer, and send samples while there is a lease.
 
 ``python -m bench.simulated_nodes --port 1883 --nodes 5000 --hz 0.1 --prefix sim-`` prints ``ready`` when each is
-subscribed. From the first lease on each sends one batch of 30 series every 10 s: 1 sample at 0.1 Hz, 10 at 1 Hz, as
-real nodes do if nobody watches live. A line on standard input ends that, and the number of samples sent is printed;
-requests for samples that were missed are answered until the input ends. Nothing is measured, kept in files or run.
+subscribed. From 10 s after the first lease each sends one batch of 30 series every 10 s: 1 sample at 0.1 Hz, 10 at 1
+Hz, as real nodes do if nobody watches live. A line on standard input ends that, and the number of samples sent is
+printed; requests for samples that were missed are answered until the input ends. Nothing is measured, kept in files or
+run.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class SimulatedNode(BareNode):
 
 
 class Schedule:
-    """Has nodes send in turn, evenly spread over 10 s, from the first lease on."""
+    """Has nodes send in turn, evenly spread over 10 s, as soon as the first batch after the lease is full."""
 
     def __init__(self, nodes: list[SimulatedNode]) -> None:
         self._nodes, self._begun_at, self._sent = nodes, 0.0, 0
@@ -105,8 +106,8 @@ class Schedule:
         if not self._nodes[-1].leased:
             return 0.05
         now, rate = time.monotonic(), len(self._nodes) / BATCH_EVERY_S
-        self._begun_at = self._begun_at or now
-        due = int((now - self._begun_at) * rate)
+        self._begun_at = self._begun_at or now + BATCH_EVERY_S
+        due = max(0, int((now - self._begun_at) * rate))
         for number in range(self._sent, due):
             self._nodes[number % len(self._nodes)].send_batch()
         self._sent = due

@@ -39,7 +39,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name on its first use, so that a node never loads what a researcher needs."""
+    """Import a public name on its first use, so that a node never loads a researcher's modules."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -8,9 +8,7 @@ import io
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
-
-import msgspec
+from typing import Any, NamedTuple, TextIO
 
 from fedmon import __version__
 from fedmon.common.errors import FedmonError, InvalidInputError
@@ -25,7 +23,7 @@ TAKES_WORDS = "run_words"
 """Name of a function that reads the words of its verb without typer, and returns the exit code."""
 
 
-class Verb(msgspec.Struct, frozen=True):
+class Verb(NamedTuple):
     """A verb: its line in `--help`, its code, and the verbs in it if it is a group.
 
     ``place`` is ``module:name`` of a function, or of a typer app. A group without one shows its help.
@@ -180,7 +178,7 @@ class _JsonTerminal(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Show what was written."""
+        """Show the written output."""
         self._terminal.flush()
 
     def isatty(self) -> bool:

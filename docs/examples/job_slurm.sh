@@ -3,7 +3,7 @@
 #SBATCH --nodes=1
 #SBATCH --time=01:00:00
 
-# One monitor on each node of the job, in a step of its own beside yours.
+# One monitor on each node of the job, in a separate step beside yours.
 nodes=$SLURM_JOB_NUM_NODES
 srun --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 \
   fedmon job --save_dir "$PWD" --interval 1 --gen_report --export csv &

@@ -120,7 +120,7 @@ def _announce(broker: BrokerEngine, folder: BrokerFolder, *, print_url: bool, as
         return
     warnings = []
     if not broker.has_users:
-        warnings.append("no users: every process of this machine may connect and say it is anybody")
+        warnings.append("no users: every process of this machine may connect under any name")
     elif not broker.has_tls and not is_loopback(broker.host):
         warnings.append(
             "no TLS: passwords and messages can be read on their way; put broker.crt and broker.key into certificates"
@@ -168,7 +168,7 @@ def add_user(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="User name; it is the party's id: node id or researcher id.")
     ],
-    role: Annotated[Role, typer.Option(help="What the user is, and so what it may write and hear.")],
+    role: Annotated[Role, typer.Option(help="The user's role, which sets its rights to write and read.")],
     password_file: Annotated[
         pathlib.Path | None,
         typer.Option(help="File that holds the password on one line (mode 0600); '-' reads it from standard input."),
@@ -177,7 +177,7 @@ def add_user(
     save: Annotated[
         pathlib.Path | None, typer.Option(help="Write the generated password to this new file instead of printing it.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Give a user that is there a new password.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Give an existing user a new password.")] = False,
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -258,7 +258,7 @@ def _given_password(password_file: pathlib.Path | None, *, ask: bool) -> str | N
 
 def _refuse_existing(save: pathlib.Path | None) -> None:
     if save is not None and save.exists():
-        raise SettingsError(f"{save} is there already; choose a new file for --save")
+        raise SettingsError(f"{save} exists already; choose a new file for --save")
 
 
 def _save_secret(save: pathlib.Path | None, secret: str) -> None:
@@ -301,7 +301,7 @@ def show_config(
     files = production_files(client_certificates=client_certificates, max_packet_bytes=max_packet_kib * 1024)
     if name is not None:
         if name not in files:
-            raise NotFoundError(f"there is no file {name!r}; there are {', '.join(sorted(files))}")
+            raise NotFoundError(f"file {name!r} not found; the files are {', '.join(sorted(files))}")
         files = {name: files[name]}
     text = files[name] if name else "\n".join(f"=== {path} ===\n{content}" for path, content in files.items())
     _emit({"files": files}, text.rstrip("\n"), as_json=as_json)
@@ -330,7 +330,7 @@ def write_config(
 
 @token_app.command("add")
 def add_token(
-    party: Annotated[str, typer.Argument(metavar="NAME", help="Who uploads: a researcher id or a node id.")],
+    party: Annotated[str, typer.Argument(metavar="NAME", help="The uploader: a researcher id or a node id.")],
     save: Annotated[
         pathlib.Path | None, typer.Option(help="Write the token to this new file instead of printing it.")
     ] = None,
@@ -338,7 +338,7 @@ def add_token(
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token for a party; what it uploads counts against its own quota.
+    """Make a token for a party; its uploads count against its quota.
 
     A running repository knows the token at once.
     """
@@ -370,7 +370,7 @@ def list_tokens(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
 
 @token_app.command("remove")
 def remove_token(
-    party: Annotated[str, typer.Argument(metavar="NAME", help="Whose token.")],
+    party: Annotated[str, typer.Argument(metavar="NAME", help="The token's party: a researcher id or a node id.")],
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -396,9 +396,7 @@ TokenFile = Annotated[
 OpenUploads = Annotated[
     bool, typer.Option("--open-uploads", help="Let every process of this machine upload; loopback only.")
 ]
-PublicUrl = Annotated[
-    str | None, typer.Option(help="Address that goes into the URLs of files; default: where it listens.")
-]
+PublicUrl = Annotated[str | None, typer.Option(help="Address in the URLs of files (default: where it listens).")]
 
 
 @repository_app.command("start")

@@ -30,7 +30,7 @@ _MAX_CONNECTIONS = {
     Role.JOB: 20_000,
 }
 _KEPT_ON_DISK = """
-# Presence survives a restart; nothing else of fedmon relies on what a broker keeps.
+# Presence survives a restart; fedmon relies on no other state of a broker.
 persistence true
 persistence_location data/
 autosave_interval 60"""
@@ -64,7 +64,7 @@ def render_mosquitto(
 ) -> str:
     """Return the text of mosquitto.conf; every path is relative to the broker's folder.
 
-    ``listeners`` holds port and host by role, the role None for a listener that is open to whoever reaches it; an empty
+    ``listeners`` holds port and host by role, the role None for a listener that is open to all clients; an empty
     host is every address. ``process_user`` is the user that a mosquitto started by root becomes.
     """
     is_open = None in listeners
@@ -135,7 +135,7 @@ def production_files(*, client_certificates: bool = False, max_packet_bytes: int
 
 
 def write_production(folder: BrokerFolder, files: Mapping[str, str]) -> list[str]:
-    """Write production files into a folder, and return their paths in it; users and certificates that lie there stay.
+    """Write production files into a folder, and return their paths in it; users and certificates in it stay.
 
     Raises StorageError.
     """

@@ -46,7 +46,7 @@ _CONFIGURATION_FILE = "running.conf"
 class BrokerEngine(abc.ABC):
     """A broker that runs as our child and ends with us, also when we are killed.
 
-    ``folder`` keeps its configuration, log and what it persists; `stop` removes a temporary one, made if none is given.
+    ``folder`` keeps its configuration, log and persistent state; `stop` removes a temporary one, made if none is given.
     ``port`` 0 picks free ports at the first start and keeps them. With ``access`` it has users, and one listener a
     role, on ``port`` and the ports above it; see `fedmon.broker.users`. A context manager; its methods may be called
     from any thread, one at a time.
@@ -89,7 +89,7 @@ class BrokerEngine(abc.ABC):
 
     @abc.abstractmethod
     def _command(self) -> list[str]:
-        """Write what the broker needs into the folder and return its command line."""
+        """Write the broker's files into the folder and return its command line."""
 
     # --- what to connect to ---------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class BrokerEngine(abc.ABC):
             self._process.send(signal.SIGHUP)
 
     def _new_log(self) -> str:
-        """Return what was logged since the last start."""
+        """Return the log since the last start."""
         with contextlib.suppress(FileNotFoundError):
             return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
         return ""
@@ -264,7 +264,7 @@ class MosquittoEngine(BrokerEngine):
         return [program, "-c", _CONFIGURATION_FILE]
 
     def _make_user_files(self, access: Access) -> None:
-        """Make the files that a configuration with users names; access lists that are there stay as they are."""
+        """Make the files that a configuration with users names; existing access lists stay unchanged."""
         for name in ("acl", "passwords"):
             (self.folder / name).mkdir(mode=0o700, exist_ok=True)
         for role in Role:
@@ -310,7 +310,7 @@ class EmbeddedEngine(BrokerEngine):
 def choose_engine(name: EngineName = "auto") -> type[BrokerEngine]:
     """Return the class of the named engine; "auto" takes mosquitto when it is installed, else the embedded one.
 
-    Raises EngineMissingError saying what to install.
+    Raises EngineMissingError naming the package to install.
     """
     for engine in (MosquittoEngine, EmbeddedEngine):
         if engine.name == name or (name == "auto" and engine.available()):

@@ -91,7 +91,7 @@ class FileStore:
         return self._files / file.sha256
 
     def sweep(self) -> int:
-        """Delete what has expired; return how many files that were."""
+        """Delete expired files; return their number."""
         deleted = 0
         oldest = time.time() - self.limits.keep_s
         for charge in self._parties.glob("*/*"):

@@ -18,7 +18,7 @@ _EDIT_S = 10.0
 
 
 class Reload(enum.Enum):
-    """What came of asking a running broker to read its users again."""
+    """The result of asking a running broker to read its users again."""
 
     DONE = "done"
     NOT_RUNNING = "not running"

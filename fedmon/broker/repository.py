@@ -137,7 +137,7 @@ class _Endpoints:
             return await run_in_threadpool(upload.finish)
 
     def _party(self, request: Request) -> str | None:
-        """Return the uploading party; None where all share one quota. Raises UploadRefusedError or StorageError."""
+        """Return the uploading party; None if all share one quota. Raises UploadRefusedError or StorageError."""
         if self._tokens is None:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")

@@ -25,7 +25,7 @@ _HASH_BYTES = 64
 
 
 class Role(enum.Enum):
-    """What a user of the broker is; the order is the order of the listeners' ports.
+    """The role of a user of the broker; the order is the order of the listeners' ports.
 
     Each role has a listener, a password file and an access list.
     """
@@ -43,7 +43,7 @@ class Role(enum.Enum):
 
     @property
     def port_offset(self) -> int:
-        """How far the port of this role's listener lies above the first."""
+        """Distance of the port of this role's listener from the first."""
         return list(Role).index(self)
 
 
@@ -108,7 +108,7 @@ class Users:
                 if entries.pop(name, None) is not None:
                     return role
         raise UnknownUserError(
-            f"there is no user {name!r} in {self._folder.path}; `fedmon broker user list` shows who there is"
+            f"user {name!r} not found in {self._folder.path}; `fedmon broker user list` lists all users"
         )
 
     def _refuse_taken(self, name: str, role: Role, *, replace: bool) -> None:
@@ -155,7 +155,7 @@ class Tokens:
             if entries.pop(party, None) is not None:
                 return
         raise UnknownUserError(
-            f"{party!r} has no token in {self._folder.path}; `fedmon broker repository token list` shows who has one"
+            f"{party!r} has no token in {self._folder.path}; `fedmon broker repository token list` lists all tokens"
         )
 
     def party_of(self, token: str) -> str | None:

@@ -1,3 +1,3 @@
-"""What every side agrees on; imports nothing else of ours."""
+"""Shared parts of all sides; imports nothing else of ours."""
 
 __version__ = "0.2.0"

@@ -46,7 +46,7 @@ ROOM_AGAIN = 0.5
 
 
 class Backlog(Generic[T]):
-    """What waits, within a bound for each priority, urgent before bulk; used under the lock of its owner."""
+    """Waiting jobs, within a bound for each priority, urgent before bulk; used under the lock of its owner."""
 
     def __init__(self, urgent: Bound, bulk: Bound) -> None:
         self.dropped = [0, 0]
@@ -145,7 +145,7 @@ class Actor:
             return False
 
     def at(self, due: float, job: Job) -> Callable[[], None]:
-        """Run a job at ``due``, on the monotonic clock, unless the actor closes before; return what cancels that."""
+        """Run a job at ``due``, on the monotonic clock, unless the actor closes before; return a canceller."""
         with self._changed:
             timer: list[Any] = [due, next(self._order), job]
             heapq.heappush(self._timers, timer)

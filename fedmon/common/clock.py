@@ -15,7 +15,7 @@ def utc_now() -> datetime.datetime:
 
 
 def seconds_from_now(seconds: float) -> datetime.datetime:
-    """Return the UTC moment that lies ``seconds`` ahead."""
+    """Return the UTC moment ``seconds`` ahead."""
     return utc_now() + datetime.timedelta(seconds=seconds)
 
 
@@ -32,7 +32,7 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
     def passed(self) -> bool:
-        """Tell whether the deadline lies behind us."""
+        """Tell whether the deadline has passed."""
         return time.monotonic() >= self._end
 
     def elapsed_s(self) -> float:

@@ -1,4 +1,4 @@
-"""The errors of fedmon: the class says what the caller can do, the message says what, where and what to do."""
+"""The errors of fedmon: the class tells the caller what to do, the message names the error, its place and remedy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from __future__ import annotations
 class FedmonError(Exception):
     """The root of every error that fedmon raises on purpose.
 
-    ``exit_code`` is what a shell verb ends with: 1 failed, 2 usage or settings, 3 not found, 4 refused or in conflict,
+    ``exit_code`` is the exit code of a shell verb: 1 failed, 2 usage or settings, 3 not found, 4 refused or in
+    conflict,
     5 no connection, 6 no answer in time.
     """
 
     exit_code: int = 1
 
     def facts(self) -> dict[str, str | int]:
-        """Return what a program is told of the error: its type, message and exit code."""
+        """Return the error for a program: its type, message and exit code."""
         return {"type": type(self).__name__, "message": str(self), "exit_code": self.exit_code}
 
 
@@ -24,7 +25,7 @@ class SettingsError(FedmonError):
 
 
 class NoAnswerError(FedmonError):
-    """A party is there but did not answer within the stated time."""
+    """A party is online but did not answer in time."""
 
     exit_code = 6
 

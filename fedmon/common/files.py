@@ -30,18 +30,18 @@ class TargetExistsError(StorageError):
 
 
 def target_of(path: Path) -> Path:
-    """Return where a path leads. Raises InvalidInputError for what no file can take the place of."""
+    """Return where a path leads. Raises InvalidInputError for targets that a file cannot replace."""
     try:
         target = path.expanduser().resolve()
         found = target.stat() if target.exists() else None
     except (OSError, RuntimeError) as error:
         raise InvalidInputError(f"cannot write {path}: {error}") from error
     if not target.parent.is_dir():
-        raise InvalidInputError(f"cannot write {path}: there is no folder {target.parent}; make it first")
+        raise InvalidInputError(f"cannot write {path}: folder {target.parent} not found; make it first")
     if found is not None and stat.S_ISDIR(found.st_mode):
         raise InvalidInputError(f"cannot write {path}: it is a folder; name a file in it")
     if found is not None and not stat.S_ISREG(found.st_mode):
-        raise InvalidInputError(f"cannot write {path}: it is no regular file; name another, or - for stdout")
+        raise InvalidInputError(f"cannot write {path}: not a regular file; name another, or - for stdout")
     return target
 
 
@@ -60,10 +60,10 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, only_new: bool = False) -> Iterator[Path]:
-    """Give a path to write to; what lies there takes the place of ``path`` when the block ends well.
+    """Give a path to write to; its file replaces ``path`` when the block succeeds.
 
     Otherwise ``path`` stays as it was, and nothing else is left. A file that is replaced hands on its rights. Raises
-    InvalidInputError for what cannot be replaced, StorageError, and with ``only_new`` TargetExistsError.
+    InvalidInputError for targets that cannot be replaced, StorageError, and with ``only_new`` TargetExistsError.
     """
     target = target_of(path)
     with storage_errors(path):
@@ -90,7 +90,7 @@ def write_whole(
 ) -> None:
     """Write a file, whole or not at all; its folder is made if there is none.
 
-    What lies there is replaced, a link itself and not its target; with ``only_new`` it raises TargetExistsError.
+    An existing file is replaced, a link itself and not its target; with ``only_new`` it raises TargetExistsError.
     ``mode`` is that of the file (default: that of every new file). Only a ``durable`` file outlives a loss of power.
     Raises StorageError.
     """
@@ -152,7 +152,7 @@ class _Staged:
             self.fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def publish(self, *, only_new: bool) -> None:
-        """Put what was written in the target's place. Raises OSError and TargetExistsError."""
+        """Replace the target by the written file. Raises OSError and TargetExistsError."""
         try:
             if only_new:
                 self._link(self.target)
@@ -167,7 +167,7 @@ class _Staged:
             raise TargetExistsError(f"{self.target} was made by another process in the meantime") from error
 
     def close(self) -> None:
-        """Let go of the file; what was not published is gone."""
+        """Release the file; unpublished content is lost."""
         if self._name is not None:
             self._name.unlink(missing_ok=True)
             self._name = None

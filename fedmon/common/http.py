@@ -54,7 +54,7 @@ _CARRIERS = tuple(ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff
 class RepositoryError(FedmonError):
     """A file could not be stored in, or fetched from, the file repository.
 
-    ``http_status`` is what the server answered, 0 where it answered nothing or the answer was not the trouble.
+    ``http_status`` is the server's status, 0 if it did not answer or the status was not the problem.
     """
 
     def __init__(self, message: str, *, http_status: int = 0) -> None:
@@ -210,7 +210,7 @@ def download_to(
 ) -> None:
     """Fetch a file that has this digest and size into an open one; None takes any digest or size.
 
-    What was written is worth nothing when this raises. Raises UrlRefusedError before anything is sent, and
+    The written bytes are worthless if this raises. Raises UrlRefusedError before anything is sent, and
     RepositoryError for every other failure, a full disk among them.
     """
     deadline = Deadline(deadline_s)
@@ -230,7 +230,7 @@ def download_to(
         raise RepositoryError(f"{url} holds {received} bytes, not the {size_bytes} that were announced")
     if sha256 is not None and digest.hexdigest() != sha256:
         raise RepositoryError(
-            f"{url} holds a file with digest {digest.hexdigest()}, not {sha256}; it is not what was announced"
+            f"{url} holds a file with digest {digest.hexdigest()}, not {sha256}; it is not the announced file"
         )
 
 
@@ -375,5 +375,5 @@ def _shown(text: object) -> str:
 def _cause(error: Exception) -> str:
     cause = _shown(error) or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
-        cause += "; for an authority of your own, name its certificate in the environment variable SSL_CERT_FILE"
+        cause += "; for a private authority, name its certificate in the environment variable SSL_CERT_FILE"
     return cause

@@ -60,9 +60,9 @@ def chosen(reference: str, ids: Mapping[str, str], *, named: Collection[str] = (
     shown, starts = repr(reference[:80]), {ids[each] for each in ids if reference and each.startswith(reference)}
     found: list[str] = sorted({*named, *(starts if len(reference) >= MIN_PREFIX else ())})
     if len(found) > 1:
-        raise ConflictError(f"{shown} stands for {len(found)} {what}s: {', '.join(found[:MAX_NAMED])}; see: {see}")
+        raise ConflictError(f"{shown} matches {len(found)} {what}s: {', '.join(found[:MAX_NAMED])}; see: {see}")
     if not found and starts:
-        raise InvalidInputError(f"{shown} is too short: give at least {MIN_PREFIX} characters of the id, or all of it")
+        raise InvalidInputError(f"{shown} is too short: give at least {MIN_PREFIX} characters of the id")
     if not found:
         raise NotFoundError(f"no {what} {shown} here; see: {see}")
     return found[0]

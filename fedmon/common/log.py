@@ -1,4 +1,4 @@
-"""Logging: what a terminal shows, what leaves the node, and text that cannot fake either."""
+"""Logging: records on the terminal and records that leave the node, safe against forged text."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def configure_cli_logging(level: str) -> None:
 
 
 class OutgoingLogHandler(logging.Handler):
-    """Hands records of our own loggers to ``send(level, logger_name, text, created)``.
+    """Hands records of fedmon's loggers to ``send(level, logger_name, text, created)``.
 
     ``level`` is one of LEVELS, ``text`` one line, ``created`` Unix time. More than ``burst`` records at once, or
     ``rate_per_s`` in the long run, are dropped and counted in ``dropped``, and the next record says how many.
-    Paths of this machine are taken out. ``send`` must return at once; what it logs itself is not handed out again.
+    Paths of this machine are taken out. ``send`` must return at once; its own records are not handed out again.
     Safe from any thread.
     """
 

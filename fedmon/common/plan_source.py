@@ -50,7 +50,8 @@ class PlanSource(msgspec.Struct, frozen=True, kw_only=True):
 def load_source(plan: Plan) -> PlanSource:
     """Return the exact bytes of a plan given as a path, or written by the ``save_code`` of a class or an instance.
 
-    Raises InvalidPlanError for what is missing, unreadable, a folder, empty, over 1 MiB, not UTF-8 or not Python.
+    Raises InvalidPlanError for a file that is missing, unreadable, a folder, empty, over 1 MiB, not UTF-8 or not
+    Python.
     """
     if isinstance(plan, str | Path):
         path = Path(plan).expanduser()
@@ -129,7 +130,7 @@ def _read(path: Path) -> bytes:
         if stat.S_ISDIR(mode):
             raise InvalidPlanError(f"training plan {path} is a folder; name the Python file in it")
         if not stat.S_ISREG(mode):
-            raise InvalidPlanError(f"training plan {path} is no regular file")
+            raise InvalidPlanError(f"training plan {path} is not a regular file")
         with path.open("rb") as file:
             return file.read(MAX_PLAN_BYTES + 1)
     except (OSError, ValueError) as error:

@@ -41,8 +41,13 @@ def joined(words: Sequence[str], *, most: int = 3, last: str = " and ") -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Cut a text to ``limit`` characters, with a sign that it goes on."""
+    """Cut a text to ``limit`` characters, with a sign that it continues."""
     return text if len(text) <= limit else text[: max(1, limit - 1)] + "…"
+
+
+def sound(text: str) -> str:
+    """Return a text that every format can hold: what is no character of Unicode is written as its code."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def one_line(text: str) -> str:
@@ -135,7 +140,8 @@ def table(
     """
     import shutil
     import textwrap
-    from itertools import zip_longest
+
+    from tabulate import tabulate
 
     room = (width or shutil.get_terminal_size((_UNLIMITED, 24)).columns) - _GAP * (len(headers) - 1)
     cells = [list(headers), *([one_line(str(cell)) for cell in row] for row in rows)]
@@ -148,36 +154,31 @@ def table(
             widths[folded] = max(min(least[folded], widths[folded]), widths[folded] - (sum(widths) - room))
     while not fold and sum(widths) > room and max(widths) > _LEAST_SHORTENED:
         widths[widths.index(max(widths))] -= 1
-    signs = [
-        ">" if at and len(column) > 1 and all(map(_is_number, column[1:])) else "<" for at, column in enumerate(columns)
-    ]
     plain = [""] * len(headers)
-    codes = [plain] * len(cells) if styles is None else [[_HEAD] * len(headers), *styles]
-    lines = []
-    for number, (row, row_codes) in enumerate(zip(cells, codes, strict=True)):
-        parts = [
-            textwrap.fill(cell, limit, break_on_hyphens=False).split("\n") if fold and len(cell) > limit
-            else [shorten(cell, limit)]
-            for cell, limit in zip(row, widths, strict=True)
-        ]  # fmt: skip
-        lines += [_aligned(line, widths, signs, row_codes) for line in zip_longest(*parts, fillvalue="")]
-        if not number:
-            rule = [_RULE] * len(headers) if styles is not None else plain
-            lines.append(_aligned(["─" * limit for limit in widths], widths, signs, rule))
-    return "\n".join(lines)
+    codes = [plain] * (len(cells) + 1) if styles is None else [[_HEAD] * len(headers), [_RULE] * len(headers), *styles]
+    fitted = [
+        [
+            _styled(textwrap.fill(cell, limit, break_on_hyphens=False) if fold else shorten(cell, limit), code)
+            for cell, limit, code in zip(row, widths, row_codes, strict=True)
+        ]
+        for row, row_codes in zip([cells[0], ["─" * limit for limit in widths], *cells[1:]], codes, strict=True)
+    ]
+    aligned = [
+        "right" if at and len(column) > 1 and all(map(_is_number, column[1:])) else "left"
+        for at, column in enumerate(columns)
+    ]
+    lines = tabulate(
+        fitted, tablefmt="plain", colalign=aligned, disable_numparse=True, preserve_whitespace=True
+    ).splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _is_number(cell: str) -> bool:
     return not cell or _NUMBER.fullmatch(cell) is not None
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int], signs: Sequence[str], codes: Sequence[str]) -> str:
-    """Return one line; codes take no room."""
-    shown = []
-    for cell, limit, sign, code in zip(cells, widths, signs, codes, strict=True):
-        text = f"\x1b[{code}m{cell}\x1b[0m" if code and cell else cell
-        shown.append(f"{text:{sign}{limit + len(text) - len(cell)}}")
-    return (" " * _GAP).join(shown).rstrip()
+def _styled(text: str, code: str) -> str:
+    return "\n".join(f"\x1b[{code}m{line}\x1b[0m" if code and line else line for line in text.split("\n"))
 
 
 def _least_folded(column: Sequence[str]) -> int:

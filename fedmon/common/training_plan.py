@@ -21,7 +21,7 @@ class InvalidPlanError(InvalidInputError):
 
 
 class TrainingPlan:
-    """Base class of training plans; the source of a subclass, with its import lines, is what nodes get.
+    """Base class of training plans; nodes get the source of a subclass, with its import lines.
 
     A file that is sent as a plan has exactly one subclass, which can be made without arguments.
 
@@ -45,7 +45,7 @@ class TrainingPlan:
     values: ClassVar[int | None] = None
 
     def run(self, context: PlanContext) -> Mapping[str, Any]:
-        """Do the work on a node, and return what leaves it: names with JSON values and numpy arrays.
+        """Do the work on a node, and return the result: names with JSON values and numpy arrays.
 
         ``context`` has the dataset, the arguments and the inputs. To be overridden.
         """
@@ -56,14 +56,14 @@ class TrainingPlan:
         return []
 
     def add_dependency(self, dependencies: Sequence[str]) -> None:
-        """Add import lines to this instance. Raises InvalidPlanError for what is no import line."""
+        """Add import lines to this instance. Raises InvalidPlanError for any other line."""
         for line in dependencies:
             _check_import(line)
         added = self.__dict__.setdefault("_added_dependencies", [])
         added.extend(line for line in dependencies if line not in added)
 
     def dependencies(self) -> list[str]:
-        """Return every import line, without repeats. Raises InvalidPlanError for what is no import line."""
+        """Return every import line, without repeats. Raises InvalidPlanError for any other line."""
         # The list of additions is looked up by name because a subclass may not call our constructor.
         lines = [*_OWN_DEPENDENCIES, *self.init_dependencies(), *self.__dict__.get("_added_dependencies", [])]
         for line in lines:
@@ -104,7 +104,7 @@ def _check_import(line: object) -> None:
             statements = []
         if statements and all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in statements):
             return
-    raise InvalidPlanError(f"dependency {line!r} is no import line such as 'import numpy as np'")
+    raise InvalidPlanError(f"dependency {line!r} is not an import line such as 'import numpy as np'")
 
 
 def class_source(kind: type) -> str:
@@ -121,7 +121,7 @@ def class_source(kind: type) -> str:
         # A notebook's module has no file, but each cell is kept as lines under a name that its functions know.
         found = next(_in_texts(kind, _cells(kind)), "")
     if not found:
-        raise LookupError("it was typed where Python keeps no source")
+        raise LookupError("Python keeps no source of typed code")
     return found if found.endswith("\n") else found + "\n"
 
 

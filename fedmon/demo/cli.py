@@ -224,7 +224,7 @@ def _table(columns: Row, rows: Sequence[Row], width: int) -> Text:
 
 
 class Story:
-    """One walk through a federation; ``document`` gathers what `--json` prints."""
+    """One walk through a federation; ``document`` gathers the output of `--json`."""
 
     def __init__(
         self, federation: Federation, hospitals: Hospitals, screen: DemoScreen, folder: Path, document: dict[str, Any]
@@ -478,7 +478,7 @@ class Story:
         }
         timings = self.document["timings_s"]
         rows = [(text, _ms(timings[name])) for name, text in names.items() if name in timings]
-        self._screen.table(("what", "time"), rows)
+        self._screen.table(("step", "time"), rows)
 
     # --- helpers of the steps ----------------------------------------------------------------------------------------
 
@@ -523,10 +523,10 @@ def _ms(seconds: float | None) -> str:
 
 
 class RoundCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round took of one node.
+    """The cost of one round on one node.
 
-    ``seconds`` is how long the plan ran there; bytes are those of the model on its way there, and of what came back;
-    ``joules`` of the job is None where the node does not measure it.
+    ``seconds`` is how long the plan ran there; bytes are those of the model sent, and of the result;
+    ``joules`` of the job is None if the node does not measure it.
     """
 
     seconds: float | None
@@ -537,9 +537,9 @@ class RoundCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
-    """One round: how good the model was that it began with, how far it was moved, and what that took.
+    """One round: the quality of its first model, the distance moved, and the cost.
 
-    ``seconds`` is what the round took at the researcher, from the request to the last answer.
+    ``seconds`` is the duration at the researcher, from the request to the last answer.
     """
 
     number: int
@@ -551,19 +551,19 @@ class TrainingRound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing changes any more."""
+        """Whether the model no longer changes."""
         return self.step < ENOUGH
 
 
 class Regression:
-    """Trains a model that no hospital and no researcher could train alone. ``model`` is what there is so far."""
+    """Trains a model that no hospital and no researcher could train alone. ``model`` is the current one."""
 
     def __init__(self, federation: Federation, plan: Path) -> None:
         self._federation, self._plan = federation, plan
         self.model: dict[str, npt.NDArray[Any]] = {}
 
     def rounds(self) -> Iterator[TrainingRound]:
-        """Run round after round until nothing changes any more. Raises RunFailedError, or what asking raises."""
+        """Run rounds until nothing changes. Raises RunFailedError, or the error of asking."""
         import numpy as np
 
         described = self._run({"task": "describe"}, {}).result(timeout_s=ROUND_S)
@@ -604,7 +604,7 @@ class Regression:
 
 
 def _average(parts: Parts, name: str) -> Any:
-    """Average what hospitals return under a name, each weighted by its rows."""
+    """Average the hospitals' results under a name, each weighted by its rows."""
     rows = sum(part["rows"] for part in parts.values())
     return sum(part["rows"] * part[name] for part in parts.values()) / rows
 

@@ -28,7 +28,7 @@ class DemoError(FedmonError):
 
 
 class Hospital(msgspec.Struct, frozen=True, kw_only=True):
-    """One owner of the demo: its node, and what it offers."""
+    """One owner of the demo: its node and dataset."""
 
     node_id: str
     file: str

@@ -50,7 +50,7 @@ def doctor(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Check settings, broker, rights, delivery, nodes, clocks and repository, and say what to do about each failure."""
+    """Check settings, broker, rights, delivery, nodes, clocks and repository, and print a remedy for each failure."""
     checks: list[Check] = []
     for check in check_node(directory) if directory else check_researcher(settings, broker, timeout_s=timeout):
         checks.append(check)
@@ -210,7 +210,7 @@ def products(broker: BrokerSettings) -> Iterator[Check]:
 
 
 def _greeting(host: str, port: int, opening: bytes, timeout_s: float) -> bytes:
-    """Return the first bytes that a port sends, empty where nothing answers."""
+    """Return the first bytes that a port sends, empty if nothing answers."""
     try:
         with socket.create_connection((host, port), timeout=min(PRODUCT_WITHIN_S, timeout_s)) as client:
             client.sendall(opening)
@@ -220,7 +220,7 @@ def _greeting(host: str, port: int, opening: bytes, timeout_s: float) -> bytes:
 
 
 def talk(broker: BrokerSettings, *, client_id: str, topic: str, timeout_s: float) -> Iterator[Check]:
-    """Connect as this party, and try on its own topic what the wire needs."""
+    """Connect as this party, and try the wire's needs on its own topic."""
     mark = secrets.token_hex(16)
 
     def connection(kind: str, will: bytes | None = None) -> EchoClient:
@@ -317,7 +317,7 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
         broker = settings.broker if broker_url is None else broker_from_url(broker_url)
         broker.password()
     except FedmonError as error:
-        yield failed("settings", str(error), "mend the file or variable that is named")
+        yield failed("settings", str(error), "correct the named file or variable")
         return
     yield ok("settings", f"researcher {settings.id}, broker {broker.url}, folder {settings.folder}")
     network = list(reach(broker))
@@ -421,20 +421,20 @@ def check_node(path: Path) -> Iterator[Check]:
         settings = sources.load_node(folder.path, os.environ)
         settings.broker.password()
     except FedmonError as error:
-        yield failed("settings", str(error), "mend the file or variable that is named")
+        yield failed("settings", str(error), "correct the named file or variable")
         return
     yield ok("settings", f"node {settings.id}, broker {settings.broker.url}, folder {folder.path}")
     yield from reach(settings.broker)
     yield from products(settings.broker)
     if not settings.policy.researchers:
-        yield warning("policy", "the node obeys nobody", "allow one with: fedmon node policy allow RESEARCHER")
+        yield warning("policy", "the node accepts no researcher", "allow one with: fedmon node policy allow RESEARCHER")
     else:
         yield ok("policy", f"obeys {', '.join(settings.policy.researchers)}")
     try:
         with ControlClient(folder.path) as client:
             live = client.call("status").get("live") or {}
     except DaemonNotRunningError:
-        yield skipped("connection", "the node does not run, so nobody was let in: start it with `fedmon node start`")
+        yield skipped("connection", "the node does not run: start it with `fedmon node start`")
         return
     except FedmonError as error:
         yield failed("connection", str(error), "look into the node's log")
@@ -445,5 +445,5 @@ def check_node(path: Path) -> Iterator[Check]:
         yield failed(
             "connection",
             f"not connected: {live.get('last_error') or 'no reason known'}",
-            "check user name, password file and certificates in node.toml; the node goes on trying",
+            "check user name, password file and certificates in node.toml; the node keeps trying",
         )

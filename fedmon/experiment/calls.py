@@ -47,7 +47,7 @@ class Function(ResourceManager):
     def _register_attributes(cls) -> None:
         own = Flags.NoWrite | Flags.Reserved
         cls._register_attribute(Attribute("function", "The name of the function.", flags=own))
-        cls._register_attribute(Attribute("result", "What it returned, as JSON.", flags=own))
+        cls._register_attribute(Attribute("result", "The function's result, as JSON.", flags=own))
 
     def do_start(self) -> None:
         """Call it."""
@@ -57,7 +57,7 @@ class Function(ResourceManager):
             self.set_stopped()
             return
         if self.function is None:
-            raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it anew")
+            raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it again")
         super().do_start()
         self.raised = None
         try:
@@ -73,7 +73,7 @@ class Function(ResourceManager):
         self.set_stopped()
 
     def result(self) -> Any:
-        """Return its result, or raise what it raised. Raises InvalidStateError before, and ResultLostError."""
+        """Return its result, or raise its exception. Raises InvalidStateError before, and ResultLostError."""
         if self.raised is not None:
             raise self.raised
         if not any(state is ResourceState.STOPPED for state, _ in self._seen().times):
@@ -90,7 +90,7 @@ ResourceFactory.register_type(Function)
 
 
 def prepared(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[ResourceManager], None]:
-    """Return what gives a resource its function. Raises InvalidTaskError for what cannot be called."""
+    """Return the attributes that give a resource its function. Raises InvalidTaskError if it cannot be called."""
     if not callable(function):
         raise InvalidTaskError(f"{function!r:.80} cannot be called: give a function, and its arguments after it")
     name = getattr(function, "__qualname__", type(function).__name__)
@@ -105,5 +105,5 @@ def prepared(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[R
 def result_of(resource: ResourceManager) -> Any:
     """Return the result of a resource that `ExperimentController.call` made. Raises InvalidTaskError for another."""
     if not isinstance(resource, Function):
-        raise InvalidTaskError(f"{resource.name} is no function: ec.result is for those that ec.call made")
+        raise InvalidTaskError(f"{resource.name} is not a function: ec.result is for resources of ec.call")
     return resource.result()

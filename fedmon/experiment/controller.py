@@ -113,7 +113,7 @@ class ExperimentController:
     """Runs an experiment: registers resources, deploys them by their conditions, waits, and releases all.
 
     A context manager, which always releases. Safe from any thread; only `wait_*`, verbs, `release` and `shutdown`
-    block. Names stand for guids, and texts for states and actions. The files of the run lie in
+    block. Names stand for guids, and texts for states and actions. The files of the run are in
     ``local_dir/exp_id/run_id``; ``journal=False`` keeps none. At most ``max_running`` hooks run at once (default: no
     limit). Without ``federation`` one is opened from the settings when a resource needs it, and closed at the end.
     """
@@ -137,7 +137,7 @@ class ExperimentController:
         left: SavedRun | None = None,
         **netgraph: Any,
     ) -> None:
-        """Begin a run, or go on with one that another process ``left``; see `reconnect`.
+        """Begin a run, or continue with one that another process ``left``; see `reconnect`.
 
         ``nthreads`` is NEPI's name for ``max_running``. Further keywords are those of `NetGraph`; the callbacks are
         called for each of its nodes and edges.
@@ -207,7 +207,7 @@ class ExperimentController:
         federation: Federation | None = None,
         attributes: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Self:
-        """Go on with the run in a folder, after its process died: what runs elsewhere is adopted, nothing runs twice.
+        """Continue the run in a folder after its process died: running work is adopted, nothing runs twice.
 
         ``attributes`` are credentials by guid, which no file holds. ``fm`` is the failure manager if it was made in
         Python; it does not judge old failures again. Raises StorageError without a journal, and FolderInUseError while
@@ -567,7 +567,7 @@ class ExperimentController:
         state = self.engine.state
         if state.is_aborted:
             raise ExperimentAbortedError(
-                f"the experiment was ended by a failure, and nothing more is deployed: {state.level_reason}; "
+                f"a failure ended the experiment, and nothing more is deployed: {state.level_reason}; "
                 f"release it, and make a new ExperimentController"
             )
 
@@ -668,7 +668,7 @@ class ExperimentController:
         return found
 
     def _end_at_once(self, guids: tuple[int, ...], reason: str) -> None:
-        """End what resources run, without grace, and set them RELEASED."""
+        """Kill the work of resources, without grace, and set them RELEASED."""
         self.registry.end_at_once(guids)
         self.engine.note(Became(t=self.engine.now(), guids=guids, state=ResourceState.RELEASED, reason=reason))
 
@@ -838,7 +838,7 @@ class ExperimentController:
             notes.append(f"it waits for {own}")
         if own is None and seen.returned and not seen.scheduled:
             hook = f"do_{seen.calling}"
-            notes.append(f"its hook returned without super().{hook}(), which says that it is there")
+            notes.append(f"its hook returned without super().{hook}(), which reports the state")
         if seen.left_alone:
             notes.append("its process ended, and it was not taken up again: its type has no do_reconnect")
         return replace(found, reason="; ".join(notes))

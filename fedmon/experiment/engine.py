@@ -84,8 +84,8 @@ class Hooks:
     """A pool of daemon threads; safe from any thread.
 
     Every job gets a thread, however many others block; but at most ``max_running`` verbs run at once. A thread takes
-    the next job when its own returns, and ends after a moment without one. A job that is left behind has no slot any
-    more, and nothing waits for it. ``later`` calls a function a moment later.
+    the next job when its own returns, and ends after a moment without one. A job that is left behind has no slot,
+    and nothing waits for it. ``later`` calls a function a moment later.
     """
 
     def __init__(self, max_running: int | None, later: Callable[[Callable[[], None]], None]) -> None:
@@ -222,7 +222,7 @@ class Engine:
     before the next event. If the journal cannot be written, the experiment counts as failed and can only be released.
     Hooks run on daemon threads, timers on the thread of an actor. ``call`` calls a verb of a resource, which
     notes its end; ``abandon`` leaves one behind and returns its job. ``inform`` must not
-    block; ``waits_for`` says what a resource waits for, for the reason of a timeout.
+    block; ``waits_for`` names the cause of a resource's wait, for the reason of a timeout.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Engine:
             raise ExperimentOverError("the experiment was shut down: make a new ExperimentController")
 
     def post(self, *wishes: AnyEvent) -> None:
-        """Apply what a caller asks for; on return, `state` is the one after it.
+        """Apply a caller's request; on return, `state` is the one after it.
 
         Raises StorageError or UnwritableEventError, without any effect, if the journal cannot hold it, and
         ExperimentOverError after `close`.
@@ -272,7 +272,7 @@ class Engine:
         self._take(wishes, is_fact=False)
 
     def note(self, *facts: AnyEvent) -> None:
-        """Apply what happened, even if the journal cannot hold it."""
+        """Apply an event that happened, even if the journal cannot hold it."""
         self._take(facts, is_fact=True)
 
     def at(self, moment: float, work: Callable[[], object]) -> None:
@@ -450,7 +450,7 @@ class Engine:
         self._actor.at(moment - self._start, functools.partial(self._look, key))
 
     def _look(self, key: object) -> None:
-        """Call what is scheduled under a key, if its moment has come."""
+        """Call the function scheduled under a key, if it is due."""
         with self._lock:
             if key not in self._timers:
                 return

@@ -46,7 +46,7 @@ class UnknownTraceError(UnknownNameError):
 
 
 class UnknownTypeError(UnknownNameError):
-    """No resource type of this name is registered or lies in a plug-in folder."""
+    """No resource type of this name is registered or found in a plug-in folder."""
 
 
 class InvalidExperimentError(ExperimentError, ValueError):
@@ -179,7 +179,7 @@ def told(error: BaseException) -> str:
 
 
 def as_reason(given: object) -> str:
-    """Return the reason of a failure as text, whatever a caller gave; "" for None."""
+    """Return the reason of a failure as text, from any value; "" for None."""
     if given is None:
         return ""
     return told(given) if isinstance(given, BaseException) else _text_of(given)

@@ -238,7 +238,7 @@ class Reopened(AnyEvent, frozen=True, kw_only=True, tag="reopened"):
 
 
 class Fired(AnyEvent, frozen=True, kw_only=True, tag="fired"):
-    """A timer is due; ``waits_for`` says in words what its resource waited for."""
+    """A timer is due; ``waits_for`` describes the cause of its resource's wait."""
 
     timer: Timer
     waits_for: str = ""

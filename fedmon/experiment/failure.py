@@ -1,4 +1,4 @@
-"""Failure managers: whether an experiment goes on after the failure of a resource."""
+"""Failure managers: whether an experiment continues after the failure of a resource."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ class FailureManager:
 
 
 class OptionalFailures(FailureManager):
-    """Lets the experiment go on after any failure."""
+    """Lets the experiment continue after any failure."""
 
     def eval_failure(self, guid: int) -> None:
         """Log the failure."""
-        logger.warning("%s failed, and the experiment goes on", name_of(self.ec, guid))
+        logger.warning("%s failed, and the experiment continues", name_of(self.ec, guid))
 
 
 class QuorumFailures(FailureManager):
-    """Lets the experiment go on while k of n resources have not failed.
+    """Lets the experiment continue while k of n resources have not failed.
 
     A failure outside of all quorums ends it if the resource is critical. Quorums may be added while it runs.
     """
@@ -132,7 +132,7 @@ class QuorumFailures(FailureManager):
             left = sum(_failed(self.ec, each) is None for each in members)
             if left < at_least:
                 self.give_up(
-                    f"{name_of(self.ec, guid)} failed, and {left} of {len(members)} are left, where {at_least} must be"
+                    f"{name_of(self.ec, guid)} failed, and {left} of {len(members)} are left, but {at_least} must be"
                 )
         if not groups:
             super().eval_failure(guid)

@@ -249,7 +249,7 @@ def _event(line: bytes, number: int, path: Path) -> AnyEvent:
     try:
         return _DECODER.decode(line)
     except msgspec.DecodeError as error:
-        raise StorageError(f"line {number} of {path} is no event of an experiment: {error}") from error
+        raise StorageError(f"line {number} of {path} is not an event of an experiment: {error}") from error
 
 
 class Reports:
@@ -354,7 +354,7 @@ def saved_run(run_dir: str | Path) -> SavedRun:
     where = path_of("run_dir", run_dir)
     folder = run_folder(where.parent.name, where.parent.parent, where.name)
     if not (where / NAME).is_file():
-        raise StorageError(f"there is no run to take up in {where}: it has no {NAME}")
+        raise StorageError(f"no run found in {where}: it has no {NAME}")
     journal = Journal(where / NAME)  # before it is read, so that no other process goes on with it meanwhile
     try:
         run = SavedRun(folder=folder, journal=journal)
@@ -375,7 +375,7 @@ def saved_run(run_dir: str | Path) -> SavedRun:
 
 
 class Follower:
-    """A reader of the journal of a run that goes on; for one thread. Raises NotFoundError for a folder without one.
+    """A reader of the journal of a run that continues; for one thread. Raises NotFoundError for a folder without one.
 
     ``began`` is the moment of the first event, 0 before that was read. ``on_event`` is called with each event once,
     unless the journal was read again from its start.
@@ -387,7 +387,7 @@ class Follower:
         self.path = self.folder / NAME
         if not self.path.is_file():
             raise NotFoundError(
-                f"there is no run in {self.folder}: it has no {NAME}; the folder of a run is LOCAL_DIR/EXP_ID/RUN_ID"
+                f"no run found in {self.folder}: it has no {NAME}; the folder of a run is LOCAL_DIR/EXP_ID/RUN_ID"
             )
         self._seen = self._stat()
         self._begin()
@@ -409,7 +409,7 @@ class Follower:
         return self._run.process
 
     def names(self) -> dict[int, str]:
-        """Return the names of resources that have one, as far as the journal was read."""
+        """Return the names of resources that have one, in the part of the journal read so far."""
         return self._run.names
 
     @property

@@ -1,6 +1,6 @@
 """The machine of an experiment: ``step(state, event)`` returns the next state and the actions to perform.
 
-It knows no clock, thread, file or network: an event says what happened, and when. A verb is under way from its `Call`
+It knows no clock, thread, file or network: an event holds the change and its time. A verb is under way from its `Call`
 until its hook has returned or raised; after a return, until the state is reached that the verb leads to.
 """
 
@@ -55,7 +55,7 @@ _AWAITED: tuple[Verb, ...] = ("deploy", "start", "stop", "release")
 
 
 def due_at(state: State, timer: Timer) -> float | None:
-    """Return when a timer is due; None if it is not needed any more."""
+    """Return when a timer is due; None if it is no longer needed."""
     if timer.purpose == "delay":
         want = state.wants.get((timer.guid, timer.want))
         return None if want is None else want.due
@@ -65,7 +65,7 @@ def due_at(state: State, timer: Timer) -> float | None:
 
 
 def alarms(state: State) -> Iterator[Alarm]:
-    """Return the alarms with which another process goes on; timeouts of verbs begin with their hooks."""
+    """Return the alarms with which another process continues; timeouts of verbs begin with their hooks."""
     for want in state.wants.values():
         if want.due is not None:
             yield Alarm(timer=Timer(guid=want.guid, purpose="delay", want=want.name), at=want.due)
@@ -221,7 +221,7 @@ def _begin(change: Change, resource: Resource, verb: Verb) -> None:
 
 
 def _judge(change: Change, want: Want) -> None:
-    """Do what is wanted, fail the resource if that is impossible, or keep the want if something blocks it."""
+    """Perform a want, fail the resource if that is impossible, or keep the want if something blocks it."""
     if change.level is not FailureLevel.OK:
         return
     found = verdict_on(want, change.resources, change.now)

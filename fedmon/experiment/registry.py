@@ -146,7 +146,7 @@ class Registry:
         self.names[guid], self._guids[name] = name, guid
 
     def remove(self, guid: int) -> None:
-        """Remove a resource, if it is there."""
+        """Remove a resource, if it exists."""
         self._resources.pop(guid, None)
         self._guids.pop(self.names.pop(guid, ""), None)
 
@@ -283,11 +283,11 @@ class Registry:
         return None if resource is None else resource.abandon()
 
     def waits_for(self, guid: int) -> str:
-        """Return what a resource waits for, in its own words."""
+        """Return the cause of a resource's wait, in its own words."""
         return str(getattr(self._resources.get(guid), "waits_for", ""))
 
     def end_at_once(self, guids: Iterable[int]) -> None:
-        """End what resources run, without grace."""
+        """Kill the work of resources, without grace."""
         for guid in guids:
             try:
                 self.get(guid).end_at_once()

@@ -479,10 +479,10 @@ class ResourceManager:
         return True
 
     def do_connect(self, guid: int) -> None:
-        """Do what a new connection takes; for types. If it raises, the two are disconnected."""
+        """Set up a new connection; for types. If it raises, the two are disconnected."""
 
     def do_disconnect(self, guid: int) -> None:
-        """Undo what a connection took; for types."""
+        """Undo a connection; for types."""
 
     def neighbour_releases(self, other: ResourceManager) -> None:
         """Read traces of a connected resource before its release; for types."""
@@ -563,7 +563,7 @@ class ResourceManager:
                 self._set_state(ResourceState.RELEASED)
 
     def reconnect(self, verb: str | None) -> None:
-        """Go on after the death of another process; ``verb`` is the one that was running."""
+        """Continue after the death of another process; ``verb`` is the one that was running."""
         if self.state < ResourceState.FAILED or verb == "release":
             self.do_reconnect(verb)
 
@@ -636,7 +636,7 @@ class ResourceManager:
                 self._noted(self._outermost(verb, getattr(self, verb))[0])
 
     def reconnected(self, verb: str | None) -> None:
-        """Go on after the death of another process, and note the end of the verb."""
+        """Continue after the death of another process, and note the end of the verb."""
         with self.__turn:
             event, error = self._outermost(verb or "reconnect", lambda: self.reconnect(verb))
             if verb != "release" or error is None:
@@ -668,7 +668,7 @@ class ResourceManager:
         raise error
 
     def end_at_once(self) -> None:
-        """End what runs, after its release timed out; for types, which must not block here."""
+        """Kill running work, after its release timed out; for types, which must not block here."""
 
     # --- hooks: types override them -----------------------------------------------------------------------------------
 
@@ -680,7 +680,7 @@ class ResourceManager:
         """Configure it."""
 
     def do_reconnect(self, verb: str | None) -> None:
-        """Call the interrupted verb again; types whose work goes on elsewhere ask there for its state."""
+        """Call the interrupted verb again; types whose work continues elsewhere ask there for its state."""
         if verb is not None:
             getattr(self, verb)()
 
@@ -757,13 +757,13 @@ class ResourceManager:
         self._enabled |= {name for name in traces if name in self._traces}
 
     def take_stored(self, attributes: Mapping[str, Any]) -> None:
-        """Take values that a resource had before, whatever their flags, without a set hook. Raises as `set` does."""
+        """Restore earlier values of a resource, with any flags, without a set hook. Raises as `set` does."""
         for name, value in attributes.items():
             attribute = self._attribute(name)
             self._own[name] = attribute.with_value(attribute.stored(value, resource=self.name))
 
     def give(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes whatever their flags, such as credentials after a reconnect. Raises as `set` does."""
+        """Set attributes with any flags, such as credentials after a reconnect. Raises as `set` does."""
         for name, value in attributes.items():
             self._set_own(name, value)
 
@@ -788,7 +788,7 @@ class ResourceManager:
         return None
 
     def _set_own(self, name: str, value: Any) -> Any:
-        """Set an attribute whatever its flags, for the code of types outside of hooks."""
+        """Set an attribute with any flags, for the code of types outside of hooks."""
         attribute = self._attribute(name)
         value = attribute.accepted(value, resource=self.name)
         self._note(attribute, value)  # before it takes effect, since the journal may refuse it

@@ -281,5 +281,5 @@ def _on_metric(condition: MetricCondition, want: Want, members: list[Resource]) 
     over = [one for one in unmet if one.state >= end]
     if len(members) - len(over) < needed:
         ended = "; ".join(f"resource {one.guid} ({one.rtype}) is {one.state.name}" for one in over)
-        return Impossible(f"{condition.metric} cannot come any more: {ended or 'all its resources were removed'}")
+        return Impossible(f"{condition.metric} can no longer come: {ended or 'all its resources were removed'}")
     return Blocked(tuple(one.guid for one in unmet))

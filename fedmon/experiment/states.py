@@ -42,7 +42,7 @@ class ECState(IntEnum):
 
 
 class FailureLevel(IntEnum):
-    """What failed: nothing, resources that the experiment needs, or the controller itself."""
+    """The part that failed: none, resources that the experiment needs, or the controller itself."""
 
     OK = 1
     RM_FAILURE = 2

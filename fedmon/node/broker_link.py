@@ -108,14 +108,14 @@ class BrokerLink:
             return not lost
 
     def refresh(self) -> None:
-        """Say once more who is there; a reader takes a long silence for an end."""
+        """Repeat the presence; a reader takes a long silence for an end."""
         with self._lock:
             if self._presence is not None:
                 self._refreshed = time.monotonic()
                 self._transport.publish(self._topic, codec.encode(self._presence), qos=1, retain=True)
 
     def come_up_again(self) -> None:
-        """Have every researcher ask anew for its lease: a newer presence says that this party came up once more."""
+        """Have every researcher ask again for its lease: a newer presence says that this party restarted."""
         self._announce()
 
     def keep(self) -> None:

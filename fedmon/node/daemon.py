@@ -303,7 +303,7 @@ class Daemon:
                 self._start(stack)
                 if self._node.policy.obeys_nobody:
                     logger.warning(
-                        "node %s obeys nobody yet: every request is refused; allow a researcher with: "
+                        "node %s obeys no researcher yet: every request is refused; allow one with: "
                         "fedmon node policy allow RESEARCHER --dir %s", self._settings.id, self._folder.path,
                     )  # fmt: skip
                 # Of several signals that wait, the lowest number comes first: SIGHUP before SIGTERM.
@@ -481,7 +481,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the node of a folder in the foreground; `fedmon node start` becomes this process."""
     parser = argparse.ArgumentParser(prog="fedmon node start", description="Run the node of a folder.")
     parser.add_argument("--dir", type=Path, required=True, help="The node's folder.")
-    parser.add_argument("--log-level", default="INFO", help="The lowest level that is shown here.")
+    parser.add_argument("--log-level", default="INFO", help="The lowest level of log records to show here.")
     options = parser.parse_args(argv)
     configure_cli_logging(options.log_level)
     try:

@@ -79,7 +79,7 @@ class PlanContext:
                 number = value.item()
             number = float(number) if isinstance(number, int | float) else None
         except OverflowError:
-            raise InvalidInputError(f"report() got an integer as {name} that is beyond every float") from None
+            raise InvalidInputError(f"report() got an integer as {name} that exceeds every float") from None
         except (AttributeError, TypeError, ValueError, RuntimeError):
             number = None
         if number is None:
@@ -93,7 +93,7 @@ class PlanContext:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return a text of at most so many characters, a longer one without its middle; it can always be encoded."""
+    """Return a text of limited length, a longer one without its middle; it can always be encoded."""
     if len(text) > longest:
         note = " [...] "
         head = (longest - len(note)) // 2

@@ -124,7 +124,7 @@ class PlanDataset:
             raise InvalidInputError(f"dataset {self.name!r} cannot be read: {error.strerror}") from error
         except (csv.Error, UnicodeDecodeError) as error:
             where = reader.line_num if reader is not None else 1
-            what = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
+            what = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
             raise InvalidInputError(f"dataset {self.name!r}, line {where}: {what}") from None
         if not names:
             raise InvalidInputError(f"dataset {self.name!r} is an empty file")

@@ -297,7 +297,7 @@ def _missing(error: ModuleNotFoundError) -> str | None:
     if not all(part.isidentifier() for part in name.split(".")) or len(name) > 100:
         return None
     if name.partition(".")[0] == "fedmon":
-        return f"the plan imports {name}{{where}}: of fedmon, only TrainingPlan is there while a plan runs"
+        return f"the plan imports {name}{{where}}: of fedmon, only TrainingPlan is available to a plan"
     version = ".".join(map(str, sys.version_info[:3]))
     return (
         f"the plan needs {name}{{where}}, which the Python {version} of this node lacks: the Python of plans, and so "

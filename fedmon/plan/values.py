@@ -203,7 +203,7 @@ def read_object(data: memoryview, *, max_depth: int = MAX_DEPTH) -> dict[str, An
     except (ValueError, RecursionError) as error:
         raise InvalidValuesError(f"no JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
-        raise InvalidValuesError("JSON that is no object")
+        raise InvalidValuesError("JSON that is not an object")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What recordings say: tables, exports, plots and reports; needs the extra `fedmon[report]`.
+"""Tables, exports, plots and reports of recordings; needs the extra `fedmon[report]`.
 
 In a notebook::
 

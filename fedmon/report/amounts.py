@@ -16,7 +16,7 @@ def size_rate(per_second: float) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with so many significant digits and no exponent as long as it can be read without one."""
+    """Return a number with this number of significant digits, and an exponent only if needed for reading."""
     if not math.isfinite(value):
         return "-"
     if value == int(value) and abs(value) < 1e6:

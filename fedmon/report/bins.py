@@ -1,4 +1,4 @@
-"""What a recording looks like over time, in a few hundred steps: the numbers behind plots."""
+"""Recordings over time, in a few hundred steps: the numbers behind plots."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SeriesKey(NamedTuple):
 
 
 class Binned(NamedTuple):
-    """One series over time: what its values were in each step that has any; a counter as its growth per second.
+    """One series over time: its values in each step that has any; a counter as its growth per second.
 
     ``steps`` numbers the steps, ``t`` is the mean Unix time of a step's values, ``counts`` how many there are. All
     arrays are of the same length and have no NaN.
@@ -53,7 +53,7 @@ class Binned(NamedTuple):
     def gaps(self) -> NDArray[np.bool_]:
         """Tell for each two neighbouring steps whether values are missing between them.
 
-        Missing is what is clearly further apart than the values around it are, as a node may change its interval.
+        A gap is clearly longer than the distance of the values around it, as a node may change its interval.
         """
         apart = np.diff(self.steps).astype(np.float64) if self.is_dense else np.diff(self.t)
         if len(apart) < 2 or np.max(apart) <= _GAP * np.min(apart):
@@ -94,7 +94,7 @@ class Bins:
 
     ``span`` is the time looked at, in Unix seconds, as `Source.span` gives it; samples outside are left out. ``wanted``
     says which series are kept. Values that are not finite count as missing. ``machines`` names those that several nodes
-    share, by the id of the node whose samples count. What ``trainings`` keep exactly is not kept twice.
+    share, by the id of the node whose samples count. Values that ``trainings`` keep exactly are not kept twice.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Bins:
         ]
 
     def of(self, key: SeriesKey) -> Binned:
-        """Return one series over time; empty where there is none."""
+        """Return one series over time; empty if there is none."""
         stream = self._streams.get((key.node_id, key.stream))
         row = stream.rows.get(key.series) if stream is not None else None
         if stream is None or row is None:
@@ -188,7 +188,7 @@ def _add(
     offset: Floats,
     values: Floats,
 ) -> None:
-    """Add values, a row a series, in steps that begin at ``begins``, to what a stream has."""
+    """Add values, a row a series, in steps that begin at ``begins``, to a stream."""
     lengths = np.diff(begins, append=len(offset))
     is_known = np.isfinite(values)
     with np.errstate(over="ignore", invalid="ignore"):

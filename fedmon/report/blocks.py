@@ -73,7 +73,7 @@ class Decoder:
     """Decodes rows that follow each other, those of one shape at once; ``damaged`` counts samples left out.
 
     ``wanted`` says which series are decoded; None is all. A row is left out, and said in the log, when something of
-    what is wanted of it cannot be decoded.
+    its selected part cannot be decoded.
     """
 
     def __init__(self, wanted: Chooser | None = None, *, what: str = "a stream") -> None:
@@ -83,7 +83,7 @@ class Decoder:
         self._shape: _Shape | None = None
 
     def add(self, row: SampleRow) -> Decoded | None:
-        """Take a row; returns what was taken before when this one does not go with it."""
+        """Take a row; returns the rows taken before if this one does not continue them."""
         length = row.last_seq - row.first_seq + 1
         shape = self._shape
         ready: Decoded | None = None
@@ -112,7 +112,7 @@ class Decoder:
         return ready
 
     def take(self) -> Decoded | None:
-        """Return what was taken and not returned yet; None when that is nothing."""
+        """Return the rows taken and not yet returned; None without any."""
         shape, self._shape = self._shape, None
         return shape.decoded() if shape is not None else None
 
@@ -127,7 +127,7 @@ class Decoder:
         return 0 if self._shape is None else self.samples * (2 + len(self._shape.names))
 
     def _chosen(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
-        """Return the wanted names, and for each column of the row the place of what is decoded, -1 for nothing."""
+        """Return the wanted names, and for each column of the row its place among the decoded ones, -1 for none."""
         found = self._places.get(names)
         if found is None:
             chosen = tuple(name for name in names if self._wanted is None or self._wanted(name))
@@ -154,7 +154,7 @@ class _Shape:
         return is_next and length == self.length and (names is self.names or names == self.names)
 
     def add(self, body: bytes, entries: Sequence[Any], start: int, places: Sequence[int]) -> None:
-        """Take the columns of a row. Raises what tells of damage, and then has taken nothing."""
+        """Take the columns of a row. Raises errors of damage, and then has taken nothing."""
         before = len(self._numbers), len(self._at), len(self._single)
         try:
             for place, entry in zip(places, entries, strict=True):
@@ -190,7 +190,7 @@ class _Shape:
         self._single.append((place, self.rows, _floats(restored(column, self.length))))
 
     def decoded(self) -> Decoded | None:
-        """Return what was taken; None when that is nothing."""
+        """Return the columns taken; None without any."""
         if not self.rows:
             return None
         values = np.full((len(self.names) + 2, self.rows, self.length), np.nan)
@@ -232,7 +232,7 @@ def _sparse(numbers: list[Any], decimals: int, unit: int, length: int) -> Floats
 
 
 def _known(numbers: list[Any]) -> slice | list[int]:
-    """Return where a column has values; most columns with nulls are those read at every so many ticks."""
+    """Return where a column has values; most columns with nulls are read only at some ticks."""
     first = next((place for place, number in enumerate(numbers) if number is not None), 0)
     step = next(
         (at for at, number in enumerate(numbers[first + 1 :], start=1) if number is not None), len(numbers) or 1
@@ -252,11 +252,11 @@ BLOCK_SAMPLES = 8_192
 BLOCK_VALUES = 2**20
 """A block takes 8 MiB at most, or one row of the recording."""
 _WINDOW_SAMPLES = 65_536
-"""Of several recordings so many samples are compared at once."""
+"""Samples of several recordings that are compared at once."""
 
 
 class Limits(NamedTuple):
-    """What is read; all of it belongs to it, ``until_t`` too."""
+    """Limits of a read, all of them included, ``until_t`` too."""
 
     first_seq: int = 0
     last_seq: int = LARGEST
@@ -332,7 +332,7 @@ def _read(recording: RecordingRows, key: Key, limits: Limits, damage: Damage) ->
 
 
 def _joined(key: Key, parts: Sequence[Decoded]) -> Iterator[Block]:
-    """Return blocks of what follows each other without a gap."""
+    """Return blocks of samples that follow each other without a gap."""
     run: list[Decoded] = []
     for part in parts:
         if run and part.first_seq != run[-1].first_seq + len(run[-1].t):

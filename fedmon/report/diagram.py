@@ -52,7 +52,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Stop = tuple[int, int, str]
-"""A row, and what is there: a box by its key, or the lines of one colour from that box, which pass the row."""
+"""A row and its content: a box by its key, or the lines of one colour from that box, which pass the row."""
 
 
 def laid_out(keys: Sequence[int], lines: Sequence[Line]) -> tuple[dict[int, Point], list[tuple[Point, ...]]]:
@@ -81,7 +81,7 @@ def _pair(line: Line) -> frozenset[int]:
 
 
 def _generations(keys: Sequence[int], lines: Sequence[Line]) -> dict[int, int]:
-    """Return the row of each box: below all boxes that lead to it; the boxes of a circle take rows of their own."""
+    """Return the row of each box: below all boxes that lead to it; the boxes of a circle take separate rows."""
     with report_extra("a drawing"):
         import networkx as nx
     graph = nx.DiGraph()

@@ -1,4 +1,4 @@
-"""The libraries that only reports need, and what to say when they are not there."""
+"""The libraries that only reports need, and the error if they are missing."""
 
 from __future__ import annotations
 

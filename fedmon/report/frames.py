@@ -30,12 +30,12 @@ class WideTable:
 
     The first columns are ``host``, ``time`` (UTC) and the labels of the run that have a value; then come the series in
     the order of the table of metrics, then those that it does not know. ``metrics`` are names or globs; ``job`` is a
-    job's id: of its hosts, what was measured while it ran. Times are Unix seconds and both included. A value that is
-    not there is null. Nothing but names is read before ``batches``, and that can be called again; a long table is then
-    read by ``processes`` of its own, as many as pay unless it is said. With ``origin`` rows tell boot, number and
-    monotonic time of their samples (``boot``, ``seq``, ``mono``), and columns without any value are left out.
+    job's id: the metrics of its hosts while it ran. Times are Unix seconds and both included. A missing value is null.
+    Nothing but names is read before ``batches``, and that can be called again; a long table is then
+    read by separate ``processes``, by default as many as pay off. With ``origin`` rows have boot, number and monotonic
+    time of their samples (``boot``, ``seq``, ``mono``), and columns without any value are left out.
 
-    Raises NotFoundError for a job that is not there, and StorageError.
+    Raises NotFoundError for an unknown job, and StorageError.
     """
 
     is_tidy = False
@@ -67,7 +67,7 @@ class WideTable:
 
     @property
     def rows(self) -> int:
-        """How many rows there will be at most."""
+        """The largest possible number of rows."""
         columns = sum(not column.is_rate for column in self.plan.layout.columns)
         return self.plan.rows * (columns if self.is_tidy else 1)
 
@@ -90,7 +90,7 @@ class WideTable:
 
 
 def job_tables(source: Source) -> list[WideTable]:
-    """Return everything that was measured with a job as a table, and what is about the tool itself as another."""
+    """Return all metrics of a job as a table, and those of the tool itself as another."""
     keys = {(one.node_id, one.stream, one.boot) for one in source.streams}
     names = {metric_name(name) for key in keys for rows in source.rows_with(key) for name in rows.series(key)}
     own = sorted(name for name in names if name.startswith("agent_"))
@@ -105,8 +105,8 @@ def job_tables(source: Source) -> list[WideTable]:
 class TidyTable(WideTable):
     """One row for each value: ``stream``, ``metric``, ``labels`` (as text), ``unit``, ``kind``, ``value``, ``rate``.
 
-    In front stand the same columns as in the wide table. ``rate`` is a counter's growth a second; it is left away
-    without ``rates``. Values that are not there have no row. Rows come by host, time, and the order of the columns of
+    The first columns are those of the wide table. ``rate`` is a counter's growth a second, if ``rates``. Missing values
+    have no row. Rows come by host, time, and the order of the columns of
     the wide table.
     """
 
@@ -126,7 +126,7 @@ def frame(
 ) -> pd.DataFrame:
     """Return a table as a data frame of pandas, all of it in memory; see WideTable and TidyTable.
 
-    Missing numbers are NaN. Raises NotFoundError for a job that is not there, StorageError, and MissingExtraError.
+    Missing numbers are NaN. Raises NotFoundError for an unknown job, StorageError, and MissingExtraError.
     """
     kind = TidyTable if tidy else WideTable
     table = kind(source, metrics=metrics, job=job, rates=rates, since_t=since_t, until_t=until_t)
@@ -150,10 +150,10 @@ def save(
     replace: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Path:
-    """Write what was recorded to a file and return its path; the ending of the file says the format.
+    """Write recordings to a file and return its path; the suffix selects the format.
 
-    See `WideTable` for what is selected, and `fedmon.report.export.write` for how it is written. In an HDF5 file the
-    table lies under ``wide_<key>`` or ``tidy_<key>``; the key is the job's where there is one. Raises NotFoundError,
+    See `WideTable` for the selection, and `fedmon.report.export.write` for the format. In an HDF5 file the
+    table is under ``wide_<key>`` or ``tidy_<key>``; the key is the job's if there is one. Raises NotFoundError,
     InvalidInputError, ConflictError, StorageError and MissingExtraError.
     """
     kind = TidyTable if tidy else WideTable
@@ -162,7 +162,7 @@ def save(
 
 
 def key_of(source: Source, job: str | None) -> str:
-    """Return under which key a table of a source is stored: that of its job, "all" where there is not one."""
+    """Return the key of a source's table: that of its job, or "all" without one."""
     if job is not None:
         from fedmon.report.selection import find_job
 
@@ -184,11 +184,11 @@ def plot(
     kind: str = "png",
     progress: Callable[[float], object] | None = None,
 ) -> list[Path]:
-    """Draw what was measured into a folder, a file for each figure; returns the files, in the order of reading.
+    """Draw metrics into a folder, a file for each figure; returns the files, in the order of reading.
 
     ``job``, ``nodes`` (ids or names), ``metrics`` (names or globs) and Unix times choose a part. ``per_node`` and
-    ``combined`` say which of both kinds of plots are made, ``kind`` is png, svg or pdf. Raises NotFoundError for a job
-    or node that is not there, InvalidInputError for another kind, MissingExtraError without matplotlib, StorageError.
+    ``combined`` choose both kinds of plots, ``kind`` is png, svg or pdf. Raises NotFoundError for an unknown job or
+    node, InvalidInputError for another kind, MissingExtraError without matplotlib, StorageError.
     """
     from fedmon.report.extra import report_extra
 
@@ -203,7 +203,7 @@ def plot(
 
 
 _TAKEN = frozenset({"group", "round", "node", "rows", *COSTS.values()})
-"""Columns of learning curves that are no values."""
+"""Columns of learning curves that are not values."""
 
 
 class LearningCurves:
@@ -244,7 +244,7 @@ class LearningCurves:
 
 
 def learning_curves(source: Source) -> LearningCurves:
-    """Return what programs and runs of plans reported by round or step. Raises StorageError."""
+    """Return the values that programs and runs of plans reported, by round or step. Raises StorageError."""
     found = Trainings()
     for stream in sorted({one.stream for one in source.streams if is_user_stream(one.stream)}):
         for block in source.blocks(stream=stream, series=is_reported):

@@ -30,7 +30,7 @@ class Growth(NamedTuple):
     """How a counter grew up to each sample: ``per_second``, and by how much since the reading before.
 
     NaN at the first reading, where the series has no value, and where the counter went back: it was restarted then,
-    and what it counted in between is not known.
+    and its count in between is unknown.
     """
 
     per_second: Floats
@@ -48,7 +48,7 @@ class Rates:
         self._last: dict[tuple[str, int, str, str], tuple[float, float]] = {}
 
     def begin(self, block: Block, name: str, moment: float, value: float) -> None:
-        """Say what a series of the block's stream was read as before, and when by its clock."""
+        """Set the previous reading of a series of the block's stream, and its time by its clock."""
         self._last[block.node_id, block.boot, block.stream, name] = (moment, value)
 
     def of(self, block: Block, name: str, *, shortest_s: float = 0.0) -> Growth:

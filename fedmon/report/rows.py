@@ -179,7 +179,7 @@ def _keep_apart(
 def _begin(
     growth: Rates, recordings: Sequence[RecordingRows], key: Key, block: Block, names: Sequence[str], read_to: int
 ) -> None:
-    """Tell what counters were read as before a block, as far back as that is; up to ``read_to`` is known already."""
+    """Set the readings of counters before a block, at any distance; up to ``read_to`` they are known already."""
     wanted = {name for name in names if not np.isnan(block.columns[name]).all()}
     position = block.seq
     while wanted and position > read_to + 1:
@@ -207,7 +207,7 @@ _EARLIEST_S, _LATEST_S = -62_135_596_800.0, 253_402_300_799.0
 
 
 def schema(layout: Layout, *, is_tidy: bool) -> pa.Schema:
-    """Return the columns of a table; values are floating point numbers, whatever was recorded."""
+    """Return the columns of a table; values are floating point numbers, for any recorded type."""
     fields = [("host", pa.string()), ("time", TIME), *((label, pa.string()) for label in layout.labels)]
     if is_tidy:
         fields += [(name, pa.string()) for name in ("stream", "metric", "labels", "unit", "kind")]
@@ -277,7 +277,7 @@ def _heads(layout: Layout, span: Span, t: Floats) -> list[pa.Array]:
 
 
 def _outside(times: Sequence[tuple[float, float]], t: Floats) -> NDArray[np.intp]:
-    """Return 0 for each time that lies in one of these, and 1 for all others."""
+    """Return 0 for each time within one of these, and 1 for all others."""
     found = np.ones(len(t), dtype=np.intp)
     for low, high in times:
         found[(t >= low) & (t <= high)] = 0
@@ -297,7 +297,7 @@ def _times(t: Floats) -> pa.Array:
 
 
 LONG_VALUES = 4_000_000
-"""From so many on it pays to start processes: each takes a third of a second to begin."""
+"""Samples from which processes pay off: each takes a third of a second to begin."""
 MOST_READERS = 3
 """Each takes about 100 MB."""
 _LENGTH = 8
@@ -318,7 +318,7 @@ _ENVIRONMENT = {
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reading process is told first; ``paths`` as the system has them, which need not be text."""
+    """The first message to a reading process; ``paths`` as the system has them, which need not be text."""
 
     paths: list[bytes]
     layout: Layout
@@ -354,7 +354,7 @@ class Reader:
 
 
 def readers(plan: Plan) -> int:
-    """Return how many processes should read: none for what is short, else as many as there are CPUs, within reason."""
+    """Return how many processes should read: none for short reads, else one per CPU, up to a limit."""
     if plan.rows * len(plan.layout.columns) < LONG_VALUES or len(plan.spans) < 2:
         return 0
     cpus = len(os.sched_getaffinity(0))
@@ -362,7 +362,7 @@ def readers(plan: Plan) -> int:
 
 
 def read_pieces(source: Source, plan: Plan, task: Task, processes: int | None = None) -> Iterator[Portion]:
-    """Return the pieces of a table, in order, read by so many processes more; None is as many as pay.
+    """Return the pieces of a table, in order, read by this number of additional processes; None is as many as pay off.
 
     Raises StorageError.
     """
@@ -438,7 +438,7 @@ class _Worker:
 
 
 def _exactly(stream: IO[bytes], length: int) -> pa.Buffer:
-    """Return so many bytes. Raises StorageError if the stream ends before."""
+    """Return this number of bytes. Raises StorageError if the stream ends before."""
     # Memory of Arrow's is used again without being cleared, which for large pieces is half of the work.
     content = pa.allocate_buffer(length)
     view = memoryview(content)
@@ -494,7 +494,7 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Serve on stdin and stdout; whatever else is printed goes to stderr."""
+    """Serve on stdin and stdout; all other prints go to stderr."""
     # Ctrl-C reaches all processes of a terminal; the one that asked decides what becomes of this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     target = os.fdopen(os.dup(1), "wb", buffering=0)

@@ -1,4 +1,4 @@
-"""What of a source becomes a table: its columns, the same in the same order, and stretches of time to be read."""
+"""The part of a source that becomes a table: its columns in a fixed order, and spans of time to read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fedmon.common.metrics.table import METRICS, Kind
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, chooser
 from fedmon.common.store.seq_ranges import SeqRanges
+from fedmon.common.text import sound
 from fedmon.report.source import Host, Source
 
 _PARTS = re.compile(r"([0-9]{1,18})")
@@ -26,7 +27,7 @@ Order = tuple[tuple[int, int, str], ...]
 
 
 def natural(text: str) -> Order:
-    """Return what a text is sorted by: numbers in it count as numbers, and come before letters."""
+    """Return the sort key of a text: numbers in it count as numbers, and come before letters."""
     parts = filter(None, _PARTS.split(text))
     return tuple((0, int(part), part) if _PARTS.fullmatch(part) else (1, 0, part) for part in parts)
 
@@ -35,7 +36,7 @@ JOB = "job-"
 ORIGIN = ("boot", "seq", "mono")
 """Columns that tell which sample a row is; ``seq`` is its number in the stream of the job, where there is one."""
 LABELS = ("job", "system", "partition", "env", "name")
-"""The words for a run that become columns of their own, in this order."""
+"""The labels of a run that become separate columns, in this order."""
 _PLACES = {name: place for place, name in enumerate(METRICS)}
 _TOTAL, _PER_SECOND = "_total", "_per_second"
 
@@ -50,7 +51,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in the columns of text in the rows of one node; ``labels`` are those of the layout.
+    """The text columns of the rows of one node; ``labels`` are those of the layout.
 
     The label ``job`` stands only in rows of the times in ``job_times``, in Unix seconds, both ends included.
     """
@@ -61,7 +62,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """What the columns of a table are, and what of it is known before a sample is read."""
+    """The columns of a table, and the facts known before a sample is read."""
 
     columns: tuple[Column, ...]
     labels: tuple[str, ...]
@@ -98,14 +99,9 @@ def columns(found: Iterable[tuple[str, Iterable[str]]], *, rates: bool) -> tuple
 
 
 def is_counter(series: str) -> bool:
-    """Tell whether a series only grows: by the table, and for what it does not know by its name."""
+    """Tell whether a series only grows: by the table, or by its name if the table lacks it."""
     metric = METRICS.get(metric_name(series))
     return metric.kind is Kind.COUNTER if metric is not None else metric_name(series).endswith(_TOTAL)
-
-
-def sound(text: str) -> str:
-    """Return a text that every format can hold: what is no character of Unicode is written as its code."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def labelled(series: str, label: Mapping[str, str]) -> str:
@@ -174,9 +170,9 @@ class _Rows(NamedTuple):
 def spans(
     node_id: str, reaches: Mapping[Key, Iterable[Reach]], *, since_t: float, until_t: float, rows: int
 ) -> Iterator[Span]:
-    """Cut what one node recorded into spans of about so many rows, by time.
+    """Cut the recordings of one node into spans of about this number of rows, by time.
 
-    ``reaches`` says what the rows of its recordings hold. ``until_t`` does not belong to it.
+    ``reaches`` are the extents of the rows of its recordings. ``until_t`` is excluded.
     """
     tables = {key: _table(list(found)).within(since_t, until_t) for key, found in reaches.items()}
     for low, high in itertools.pairwise([since_t, *_cuts(list(tables.values()), since_t, rows), until_t]):
@@ -198,7 +194,7 @@ def _table(reaches: Sequence[Reach]) -> _Rows:
 
 
 def _cuts(tables: Sequence[_Rows], since_t: float, rows: int) -> list[float]:
-    """Return times at which a row begins, with about so many samples between them."""
+    """Return times at which a row begins, with about this number of samples between them."""
     if not tables:
         return []
     lows = np.concatenate([table.times[:, 0] for table in tables])
@@ -324,7 +320,7 @@ def _times(since_t: float | None, until_t: float | None, of_job: Sequence[Reach]
 
 
 def _owner(source: Source, host: Host, jobs: set[str], keys: Sequence[Key]) -> Owner:
-    """Say what is in the rows of a host; where there is one job alone, also of which, while that ran there."""
+    """Return the labels of a host's rows; if there is one job alone, also its id, while it ran there."""
     labels = {name: sound(text) for name, text in host.labels.items() if name in LABELS and text}
     job_times: list[tuple[float, float]] = []
     if len(jobs) == 1:

@@ -22,10 +22,10 @@ HOST = "host"
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one node: the newest of what it said of itself in each respect.
+    """The facts about one node, the newest of each kind.
 
-    ``name`` is its host name where it told one that no other node has, else its id. ``labels`` are the owner's words
-    for the run (system, partition, env, name), ``jobs`` what is known of each job by its id. Nodes with the same
+    ``name`` is its host name if no other node has it, else its id. ``labels`` are the owner's words
+    for the run (system, partition, env, name), ``jobs`` the facts about each job by its id. Nodes with the same
     ``machine`` run on one machine; empty is unknown.
     """
 
@@ -118,12 +118,12 @@ class Source:
             yield from read_blocks(self.rows_with(key), key, limits, self._damage)
 
     def marks(self) -> list[Mark]:
-        """Return what happened, by time."""
+        """Return the events, by time."""
         found = {mark for recording in self._recordings for mark in recording.marks()}
         return sorted(found, key=lambda mark: (mark.t, mark.node_id, mark.text))
 
     def lost(self, stream: RecordedStream) -> list[LostRange]:
-        """Return what of a stream will never be there, and why."""
+        """Return the samples of a stream that are gone for good, and why."""
         key = (stream.node_id, stream.stream, stream.boot)
         return [
             lost

@@ -1,4 +1,4 @@
-"""What a report is about: chooses the job and its nodes, and adds up everything in one pass."""
+"""The subject of a report: chooses the job and its nodes, and computes all totals in one pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Consumer(Protocol):
 
 
 class Subject:
-    """What of a source a report is about: a job or None, its hosts, and the time; made by `choose`."""
+    """The part of a source in a report: a job or None, its hosts, and the time; made by `choose`."""
 
     def __init__(
         self, source: Source, job: str | None, hosts: Sequence[Host], since_t: float | None, until_t: float | None
@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """When the first and the last of its samples was taken; None where there is none."""
+        """Times of the first and the last of its samples; None without any."""
         streams = self._streams()
         if not streams:
             return None
@@ -130,7 +130,7 @@ class Subject:
         )
 
     def _reach(self) -> dict[str, list[_Reach]]:
-        """Return when each node measured its machine in the time that is looked at, stream by stream."""
+        """Return the times at which each node measured its machine, stream by stream."""
         since_t = -math.inf if self.since_t is None else self.since_t
         until_t = math.inf if self.until_t is None else self.until_t
         found: dict[str, list[_Reach]] = {}
@@ -176,11 +176,11 @@ def choose(
     since_t: float | None = None,
     until_t: float | None = None,
 ) -> Subject:
-    """Choose what a report is about.
+    """Choose the subject of a report.
 
-    ``job`` is a job's id, as the scheduler or as the recording writes it. Without it, it is the job of which every
-    node tells; where there is none, or several, it is the nodes. ``nodes`` are ids or names; all without it. A job is
-    looked at while there were samples of it, unless ``since_t`` and ``until_t`` say otherwise. Raises NotFoundError.
+    ``job`` is a job's id, as the scheduler or as the recording writes it. The default is the job that every node
+    reports; without one, or with several, the subject is the nodes. ``nodes`` are ids or names; all without it. The
+    time is that of the job's samples, unless ``since_t`` and ``until_t`` say otherwise. Raises NotFoundError.
     """
     hosts = [_host(source, name) for name in dict.fromkeys(nodes)] if nodes else list(source.hosts)
     chosen = find_job(source, job) if job is not None else _only_job(source, hosts)
@@ -215,7 +215,7 @@ def _only_job(source: Source, hosts: Sequence[Host]) -> str | None:
 def from_begin(job: StreamTotal, started_t: float) -> StreamTotal:
     """Return the totals of a job's stream with counters that grew from 0 since ``started_t``, in Unix seconds.
 
-    As they are where a clock was set meanwhile: then no two times can be compared.
+    Unchanged if a clock was set meanwhile: then no two times can be compared.
     """
     if job.clock_steps:
         return job

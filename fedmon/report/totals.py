@@ -1,4 +1,4 @@
-"""What there is of every series, in one pass over a recording: how many values, their range, mean and increase."""
+"""Totals of every series, in one pass over a recording: number of values, their range, mean and increase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPREAD = frozenset({"job_cpus_busy"})
 _MOST_LEVELS = 128
 
 _AT_ONCE = 500_000
-"""So many values are looked at together: 4 MB, which fits a cache and bounds the memory."""
+"""Values that are processed together: 4 MB, which fits a cache and bounds the memory."""
 _FIELDS = (
     "count", "weight", "sum", "low", "high", "first", "first_t", "last", "last_t", "covered", "moment", "increase",
     "grown_s", "idle_s",
@@ -35,7 +35,7 @@ _FIELDS = (
 _START = {"low": np.inf, "high": -np.inf, "covered": np.nan}
 
 HOLE_FACTOR = 2.5
-"""Two samples so many times as far apart as usual have a hole between them; a late tick or a halved pace is none."""
+"""Ratio to the usual distance from which two samples have a hole between them; a late tick is none."""
 CLOCK_STEP_S = 0.5
 """Wall and monotonic clock apart by so much more from one sample to the next: the wall clock was set."""
 _MOST = 64
@@ -43,11 +43,12 @@ _TAIL = 5
 
 
 class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """One series of one stream: ``values`` of them, and what they say; times are Unix seconds.
+    """One series of one stream: the number of ``values``, and their statistics; times are Unix seconds.
 
     ``mean`` is weighted by time: a value stands for the time since the reading before it, and holes stand for nothing.
     ``seconds`` is the time that the mean covers. ``increase`` is how much a counter grew within ``grown_s`` seconds,
-    holes included, by perf's own clock for its counts, without what restarts hid; None of what is no counter, and of a
+    holes included, by perf's own clock for its counts, without growth that restarts hid; None for other kinds, and for
+    a
     single reading.
     ``low_share`` is the share of the time in which the value lay below the limit under which its metric counts as idle
     (IDLE_BELOW); None of others. ``levels`` are values with the share of the time that they held, in order, of some
@@ -70,7 +71,7 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[tuple[float, float], ...] = ()
 
     def quantile(self, share: float) -> float | None:
-        """Return the value below which it lay for so much of the time; None where that is not known."""
+        """Return the value below which it was for this share of the time; None if unknown."""
         before = 0.0
         for value, held in self.levels:
             before += held
@@ -80,7 +81,7 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def per_second(self) -> float | None:
-        """How much a counter grew a second on average; None of what is no counter, and of a single value."""
+        """Mean growth of a counter per second; None for other kinds, and for a single value."""
         return None if self.increase is None or self.grown_s <= 0 else self.increase / self.grown_s
 
 
@@ -135,7 +136,7 @@ class Totals:
         running.add(block, covered, first_weight_s=time.typical_s or 1.0)
 
     def streams(self) -> list[StreamTotal]:
-        """Return what was added up, by node and stream."""
+        """Return the totals, by node and stream."""
         return [self._total(*key) for key in sorted(self._streams)]
 
     def _total(self, node_id: str, stream: str) -> StreamTotal:
@@ -159,7 +160,7 @@ class Totals:
 
 
 class Hole(NamedTuple):
-    """A time without samples: from Unix time ``after_t`` to ``until_t``, with so many numbers ``missing``.
+    """A time without samples: from Unix time ``after_t`` to ``until_t``; ``missing`` counts the sample numbers.
 
     ``until_seq`` is the number of the sample after it, in this boot.
     """
@@ -180,7 +181,7 @@ class ClockStep(NamedTuple):
 
 
 class CoveredTime:
-    """Follows the samples of one stream; ``has_pace`` is False where they come whenever somebody likes."""
+    """Follows the samples of one stream; ``has_pace`` is False if they come at any time."""
 
     def __init__(self, *, has_pace: bool = True) -> None:
         self._has_pace = has_pace
@@ -264,7 +265,7 @@ class Moments(NamedTuple):
 
 
 class RunningTotals:
-    """Adds up the series of one stream; see SeriesTotal for what comes of it."""
+    """Adds up the series of one stream; see SeriesTotal for the result."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
@@ -276,7 +277,7 @@ class RunningTotals:
         self._last_places: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
     def begin_boot(self) -> None:
-        """Start counters anew: what grew while nobody looked is not known."""
+        """Restart counters: their growth since the last reading is unknown."""
         self._of["covered"].fill(np.nan)
 
     def add(self, block: Block, covered: Floats, *, first_weight_s: float) -> None:
@@ -295,7 +296,7 @@ class RunningTotals:
                 self._add(at, chosen, moments, first_weight_s)
 
     def results(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Return what each series with a value came to, in the order in which they came."""
+        """Return the total of each series with a value, in the order of appearance."""
         for name, at in self._places.items():
             one = {field: float(array[at]) for field, array in self._of.items()}
             if not one["count"]:

@@ -20,7 +20,7 @@ COSTS: Mapping[str, str] = {"user_run_seconds": "seconds", "user_run_joules": "j
 
 
 class LearningCurve(NamedTuple):
-    """One value by step on one node; ``number`` counts from 0 where a program began again."""
+    """One value by step on one node; ``number`` counts from 0 if a program began again."""
 
     node_id: str
     number: int

@@ -52,7 +52,7 @@ class Federation:
 
     With nothing but a URL it connects as a researcher whose id is made once and kept. A request asks every node, or
     those that ``nodes`` names, and returns as soon as every node expected has answered; no later than
-    ``timeout_s``. The result says for each node what it answered, or why it did not.
+    ``timeout_s``. The result holds each node's answer, or the reason for its absence.
 
     Only one process of a researcher is the instance ``main``, whose late replies and decisions outlive it; others get
     a random name.
@@ -141,7 +141,7 @@ class Federation:
             )
         if self._pid != os.getpid():
             raise InvalidInputError(
-                f"this Federation belongs to process {self._pid}, and this is a fork of it: open another one here"
+                f"this Federation belongs to process {self._pid}, and this is a fork of it: open a new one here"
             )
         return self._session
 
@@ -159,7 +159,7 @@ class Federation:
         return Nodes(nodes, circumstances=asker.circumstances(), beyond=asker.roster.beyond)
 
     def forget(self, node_id: str, *, timeout_s: float = 1.0) -> Forgotten:
-        """Clear the retained presence of a node that is gone for good, or hide it here where we may not.
+        """Clear the retained presence of a node that is gone for good, or hide it here without that right.
 
         A node that is only said to be online is pinged first. Raises NotFoundError for an id never heard of and
         ConflictError for a node that is alive.
@@ -252,9 +252,10 @@ class Federation:
     ) -> RunHandle:
         """Run an approved plan on nodes; returns as soon as every node accepted or refused, see `RunHandle`.
 
-        ``plan`` is as in `approve`, the answer to it, or ``sha256:`` and a digest. It runs on the nodes named, or on
-        all that are there; with ``tags``, or the id of a ``dataset``, on those that offer such a dataset, which the
-        plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays, which go through the
+        ``plan`` is as in `approve`, the answer to it, or ``sha256:`` and a digest. It runs on the named nodes, or on
+        all online ones; with ``tags``, or the id of a ``dataset``, on those that offer
+        such a dataset, which the plan then gets. ``args`` are JSON values, ``inputs`` JSON values and numpy arrays,
+        which go through the
         repository of the settings when they are large; all nodes get the same. ``limits`` are those of RunLimits, and
         nodes lower them to their own. A node starts a ``job_id`` once, however often it is asked; one is made up if it
         is None. Runs of one ``group`` are the rounds of one training, which reports join to learning curves; a
@@ -290,10 +291,10 @@ class Federation:
         expected: Nodelist = None,
         timeout_s: float | None = None,
     ) -> RunHandle:
-        """Return a run by its id, also one that another process of this researcher started; waits for no end.
+        """Return a run by its id, also one that another process of this researcher started; does not wait for its end.
 
         Nodes that are ``expected`` to have it count as part of it while they are silent, until they say that they do
-        not know it. Raises RunNotKnownError, a NotFoundError, when no node knows it, and nothing of it is kept here.
+        not know it. Raises RunNotKnownError, a NotFoundError, if no node knows it, and nothing of it is kept here.
         """
         from fedmon.researcher.runs.start import find_run
 
@@ -328,9 +329,9 @@ class Federation:
     ) -> Watch:
         """Watch live metrics: by callback, or by iterating over the watch, until it is closed.
 
-        ``interval_s`` is the wished pace (None: each owner's), ``metrics`` names of metrics with ``*`` and
+        ``interval_s`` is the requested interval (None: each owner's), ``metrics`` names of metrics with ``*`` and
         ``?``. It begins with the first sample heard. Samples missed from then on are asked for again, and come marked
-        ``late``; with ``ordered`` newer samples of its stream wait for it, until it is there or known to be lost.
+        ``late``; with ``ordered`` newer samples of its stream wait for it, until it arrived or is known to be lost.
         """
         session = self.session
         watch = Watch(
@@ -356,7 +357,7 @@ class Federation:
     ) -> Record:
         """Keep every sample in a store at ``path`` until the record is stopped; see `Record`.
 
-        Of nodes that are not in the store yet it begins ``history_s`` seconds back. ``to`` is the URL of a metrics
+        Nodes that are new in the store begin ``history_s`` seconds back. ``to`` is the URL of a metrics
         store such as VictoriaMetrics, which gets every sample too; without ``path``, a file in the researcher's folder
         buffers up to 2 GiB for it. Raises StorageError when the file cannot be opened.
         """
@@ -390,7 +391,8 @@ class Federation:
     def on(self, event: str, callback: Callable[[Any], object]) -> Subscription:
         """Call back at each ``presence`` (a `Node`), ``decision`` (a `PlanDecision`) or ``outcome`` (a `JobOutcome`).
 
-        It ends when it is removed. A presence is told when it changes; `nodes` lists the nodes known already. Decisions
+        It ends when it is removed. A presence is reported when it changes; `nodes` lists the nodes known already.
+        Decisions
         and outcomes that no handle follows are kept until a callback takes them, also beyond the end of a process.
         ``telemetry`` brings batches of samples and scalars. Calls of one subscription follow each other.
         """
@@ -413,9 +415,9 @@ def opened_settings(
     username: str | None,
     **files: str | Path | None,
 ) -> ResearcherSettings:
-    """Return the settings that hold: arguments first, then ``settings``, or the user's file and environment.
+    """Return the settings in force: arguments first, then ``settings``, or the user's file and environment.
 
-    A broker that knows its users holds each to its own name, so that a user name given here is the id as well.
+    A broker with users binds each to its name, so that a user name given here is also the id.
     Raises SettingsError, InvalidIdError, and StorageError when an id cannot be kept.
     """
     options: dict[str, Any] = {name: Path(path).expanduser() for name, path in files.items() if path is not None}
@@ -445,7 +447,7 @@ def opened_settings(
 
 
 def _broker(broker: BrokerSettings, url: str | None, options: dict[str, Any]) -> BrokerSettings:
-    """Return these arguments over settings; another URL takes over no secret that was meant for the first."""
+    """Return these arguments over settings; another URL inherits no secret of the first."""
     if url is None:
         return msgspec.structs.replace(broker, **options)
     return broker_from_url(

@@ -1,4 +1,4 @@
-"""`Requests`: the names, arguments, defaults and results that scripts of Fed-BioMed 4.4 know, over our machinery.
+"""`Requests`: names, arguments, defaults and results for scripts of Fed-BioMed 4.4, on `Federation`.
 
 Timeouts are caps: each call ends as soon as every node expected has answered. Failures are logged, and the
 result is then as empty as it was there; `Federation` raises and explains instead.
@@ -53,7 +53,7 @@ _GONE = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE)
 
 
 class OnePerProcess(type):
-    """Makes a class return its one object in this process, until that one is closed, as scripts of 4.4 expect."""
+    """Makes a class return its one object in this process until it is closed, as scripts of 4.4 expect."""
 
     _lock: ClassVar[threading.RLock] = threading.RLock()
     _living: ClassVar[dict[type, Any]] = {}
@@ -118,10 +118,10 @@ class ReplyQueue:
 
 
 class Requests(metaclass=OnePerProcess):
-    """The requests of one researcher's process; there is one object of it, however often it is made.
+    """The requests of one researcher's process; every construction returns the same object.
 
     Connects at once, as the settings file and the environment say, or over ``mess``: a `Messaging` or a `Federation`.
-    Every method is safe from any thread. A context manager; `close` lets the next construction connect anew.
+    Every method is safe from any thread. A context manager; `close` lets the next construction connect again.
     """
 
     def __init__(self, mess: Any = None) -> None:
@@ -142,7 +142,7 @@ class Requests(metaclass=OnePerProcess):
         self.messaging.at_start(self._begin)
 
     def close(self) -> None:
-        """End what this began; the connection too, unless it was handed in. May be called twice."""
+        """Stop all work of this object; the connection too, unless it was handed in. May be called twice."""
         type(self).forget(self)
         self.messaging.not_at_start(self._begin)
         self.remove_monitor_callback()
@@ -297,7 +297,7 @@ class Requests(metaclass=OnePerProcess):
         self._monitor_by(self._federation.on("telemetry", lambda message: callback(historic(message))), callback)
 
     def remove_monitor_callback(self) -> None:
-        """Call back no more."""
+        """Stop calling back."""
         self._monitor_by(None, None)
 
     def _monitor_by(self, subscription: Subscription | None, callback: Callable[[Message], object] | None) -> None:
@@ -307,7 +307,7 @@ class Requests(metaclass=OnePerProcess):
             before.remove()
 
     def _begin(self) -> None:
-        """Listen anew: the connection was started."""
+        """Listen again: the connection was started."""
         self._logs = self._federation.logs(level="DEBUG")
         if self._callback is not None:
             self.add_monitor_callback(self._callback)
@@ -357,7 +357,7 @@ def _datasets(what: str, ask: Callable[[], Outcomes[D]], *, named: bool) -> dict
 
 
 def _explain(what: str, outcomes: Outcomes[R], *, named: bool) -> None:
-    """Log why no node, or one, did not do it; ``named`` when the caller asked these nodes and no others."""
+    """Log why no node, or one, did not do it; ``named`` if the caller asked only these nodes."""
     if not outcomes:
         logger.warning("%s", outcomes.explanation())
     for node_id, outcome in outcomes.failed.items():

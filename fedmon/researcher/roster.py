@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 PRESENCE_EVERY_S = 30.0
 STALE_AFTER_S = 3 * PRESENCE_EVERY_S
 CONFIRMED_WITHIN_S = 5.0
-"""Time for a node to come back with the broker; one that neither came nor is remembered is not waited for."""
+"""Time for a node to come back with the broker; other nodes are not waited for."""
 OFFLINE_HOLDS_S = 1.0
-"""A reply may be overtaken by the word that its sender is gone; one that comes later than this was sent after it."""
+"""The offline presence of a sender may overtake its reply; a reply later than this was sent after it."""
 DOUBLES_BEFORE_ID_IN_USE = 2
 QUIET_S = 0.3
 CAP_S = 2.0
@@ -71,7 +71,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 def only_tells(node_id: str, capabilities: Collection[str]) -> bool:
     """Tell whether a party answers ping and monitor alone.
 
-    A name that begins with ``job-`` is a batch job's whatever it claims: brokers let jobs choose the rest of it.
+    A name that begins with ``job-`` is always a batch job's: brokers let jobs choose the rest of it.
     """
     return node_id.startswith(JOB_PREFIX) or ONLY_TELLS in capabilities
 
@@ -128,7 +128,7 @@ class _Entry:
             if self.last_seen is None:
                 reason = "said to be online, but not heard since we connected"
             elif self.is_unconfirmed(now):
-                reason = "not heard of since the connection came back"
+                reason = "not heard of since the reconnect"
             elif self.silent:
                 reason = "did not answer the last request"
             else:
@@ -200,10 +200,10 @@ class Roster:
     """The nodes of a federation as this process believes them. Safe from any thread.
 
     A retained presence is a belief, a live message is a sign of life. A presence of an older boot never overrides a
-    newer one, unless the newer was not heard for three intervals (a node whose folder was set back). Where nodes are
-    not ``announced`` by their presence, silence means nothing until one leaves a request unanswered. Nodes beyond
+    newer one, unless the newer was not heard for three intervals (a node whose folder was set back). If nodes are not
+    ``announced`` by their presence, silence counts only after an unanswered request. Nodes beyond
     ``max_nodes`` are not kept track of: they are counted, and the first is logged. ``settled`` is set while the roster
-    holds every node that is there.
+    holds every online node.
     """
 
     def __init__(self, *, announced: bool = True, max_nodes: int = 10_000) -> None:
@@ -221,7 +221,7 @@ class Roster:
 
     @property
     def beyond(self) -> int:
-        """How many nodes there are beyond ``max_nodes``; not counted further than ``max_nodes`` of them."""
+        """Number of nodes beyond ``max_nodes``; counted up to ``max_nodes`` more."""
         return len(self._beyond)
 
     def presence(self, presence: Presence, *, retained: bool, now: Moment) -> RosterChange | None:
@@ -293,7 +293,7 @@ class Roster:
     def heard(self, node_id: NodeId, *, now: Moment, revives: bool) -> RosterChange | None:
         """Take a live message as a sign of life; ``revives`` when it was certainly sent after the last presence.
 
-        Returns what changed: a node unknown so far, or one that was taken for offline or stale.
+        Returns the change: a node unknown so far, or one that was taken for offline or stale.
         """
         with self._lock:
             entry = self._entries.get(node_id)

@@ -149,7 +149,7 @@ def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_what_was_asked_
     last = f"job-report-{job}.html" if how == "scancel" else "all_metrics.csv"
     wait_until((folder / last).exists, timeout_s=80, what=last)
     run = Results(folder, job)
-    assert run.job("node1")["reason"] == f"{'SIGTERM' if how == 'scancel' else how} came"
+    assert run.job("node1")["reason"] == f"received {'SIGTERM' if how == 'scancel' else how}"
     assert run.values("job_processes", "node1")
     assert is_whole(run.recording)
 
@@ -166,7 +166,7 @@ def test_the_signal_that_announces_the_time_limit_ends_the_measuring(slurm: Slur
 
     # then
     run = Results(slurm.work / f"job-metrics-{job}", job)
-    assert run.job("node1")["reason"] in {"SIGTERM came", "the time limit of the scheduler is near"}
+    assert run.job("node1")["reason"] in {"received SIGTERM", "the time limit of the scheduler is near"}
     assert is_whole(run.recording)
 
 
@@ -175,7 +175,7 @@ def test_a_number_that_no_job_has_ends_the_run_and_says_what_to_do(slurm: Slurm)
     ended = slurm.run("fedmon", "job", "-i", "1", environ={"SLURM_JOB_ID": "999999"})
 
     assert (ended.returncode, ended.stdout) == (3, "")
-    assert "there is no slurm job 999999 (squeue: Invalid job id specified)" in ended.stderr
+    assert "slurm job 999999 not found (squeue: Invalid job id specified)" in ended.stderr
     assert "'fedmon job -- COMMAND'" in ended.stderr
 
 

@@ -101,7 +101,7 @@ def test_saving_where_nothing_can_be_written_names_the_path(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("line", ["x = 1", "import", "__import__('os')", "", "import os\nx = 1", 5, None])
 def test_a_dependency_that_is_no_import_is_refused(line: str) -> None:
-    with pytest.raises(InvalidPlanError, match="is no import line"):
+    with pytest.raises(InvalidPlanError, match="is not an import line"):
         MeanRadius().add_dependency([line])
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_no_plan_is_refused_and_why(tmp_path: Path, content: byte
 def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    for name, complaint in {"": "is a folder", "pipe": "no regular file", "gone.py": "No such file"}.items():
+    for name, complaint in {"": "is a folder", "pipe": "not a regular file", "gone.py": "No such file"}.items():
         with pytest.raises(InvalidPlanError, match=complaint) as refusal:
             load_source(tmp_path / name)
         assert str(tmp_path / name) in str(refusal.value)

@@ -16,24 +16,24 @@ EVERYWHERE = ("critical", "hardRelease")
 
 HEAD = """# Experiments in files
 
-What `fedmon experiment` and `ExperimentController.load` read. [two_steps.toml](examples/experiments/two_steps.toml)
+Files for `fedmon experiment` and `ExperimentController.load`. [two_steps.toml](examples/experiments/two_steps.toml)
 needs this machine alone, [federated_mean.toml](examples/experiments/federated_mean.toml) the demo. Made by
 `python -m tests.docs.experiment_files > docs/experiment-files.md`.
 
 The broker is that of your [settings](settings.md#of-a-researcher): `mqtt://localhost:1883` unless `researcher.toml` or
-`FEDMON_BROKER_URL` says otherwise; `--broker` goes before both. Paths in a file are relative to the file.
+`FEDMON_BROKER_URL` says otherwise; `--broker` overrides both. Paths in a file are relative to the file.
 
 ## `[experiment]`
 
 | key | meaning |
 |---|---|
 | `id` | its name, and the name of the folder of its runs |
-| `local_dir` | where that folder lies, relative to the file; `--dir` goes before it |
+| `local_dir` | the place of that folder, relative to the file; `--dir` overrides it |
 | `run_id`, `nthreads`, `persist` | as in Python; a run makes its own `run_id` |
 
 ## `[failures]`
 
-What it means that a resource fails; without the table the policy is `"critical"`.
+The effect of a failed resource; the default policy is `"critical"`.
 
 | key | meaning |
 |---|---|
@@ -43,7 +43,7 @@ What it means that a resource fails; without the table the policy is `"critical"
 | `rtype` | a type, in place of `of`: all resources of it and of types derived from it |
 | `quorums` | more of them: a list of `{ at_least = 2, of = ["a", "b", "c"] }` |
 
-Whoever is of no quorum counts as critical or not. In XML it is
+A resource outside of all quorums counts by its `critical`. In XML the table is
 `<failures policy="quorum"><quorum at_least="2" group="[1, 2, 3]"/></failures>`.
 
 ## `[[resource]]`
@@ -53,28 +53,29 @@ Resources are numbered as they come: the first is guid 1.
 | key | meaning |
 |---|---|
 | `type` | such as `"fedmon::Job"`; nothing else is needed |
-| `name` | what conditions and `connect` call it; without one, its guid |
-| `connect` | a list of names: what it works with |
-| `attributes` | a table: what the type takes, see below; where a type has a set hook, what that has made of it |
+| `name` | its name in conditions and `connect` (default: its guid) |
+| `connect` | a list of names of resources that it works with |
+| `attributes` | a table of the type's attributes, see below; if a type has a set hook, with its result |
 | `deploy`, `start`, `stop` | lists of conditions; all of them must hold |
 | `set` | a list of `{ attribute = "rate", value = 1, when = "after train is STARTED" }` |
 | `retry` | by verb: `retry.start = { times = 2, delay_s = 0.5, factor = 2.0, max_delay_s = 60.0 }` |
 | `timeouts` | by verb, in seconds: `timeouts.deploy = 3600.0`, such as for an approval |
-| `guid`, `traces`, `state`, `times` | what `ec.save()` writes; a run begins with all NEW |
+| `guid`, `traces`, `state`, `times` | written by `ec.save()`; a run begins with all NEW |
 
 A condition is a text, in which `after` and `when` may be left out:
 
 | text | holds when |
 |---|---|
 | `after train is STOPPED` | train ended well |
-| `after train is STARTED for 2s` | train has been STARTED for so long |
+| `after train is STARTED for 2s` | train has been STARTED for 2 s |
 | `[a, b] are READY` | all of them are |
-| `2 of [a, b, c] are STOPPED within 60s` | two are; who waits fails after a minute |
-| `when train.accuracy > 0.9 for 3 samples` | train told so three times in a row; also `<`, `>=`, `90 %` |
+| `2 of [a, b, c] are STOPPED within 60s` | two are; the action fails after a minute |
+| `when train.accuracy > 0.9 for 3 samples` | train reported this three times in a row; also `<`, `>=`, `90 %` |
 
 ## Attributes
 
-What `attributes` and `register_resource` take. Every resource has `critical` (true: the experiment fails with it) and
+Keys of `attributes`, and arguments of `register_resource`. Every resource has `critical` (true: the experiment fails
+with it) and
 `hardRelease` (false: a release does not take it out of the experiment).
 """
 
@@ -99,7 +100,7 @@ def _type(rtype: str) -> Iterator[str]:
             yield f"| `{each.name}` | {each.takes()} | {_default(each)} | {each.help} |"
     told = [each for each in attributes if each.has_flag(Flags.NoWrite)]
     if told:
-        yield "\nWhat it tells of itself:\n"
+        yield "\nAttributes that it sets itself:\n"
         yield from (f"- `{each.name}`: {each.help}" for each in told)
     traces = [f"`{each.name}`" for each in cls.get_traces()]
     if traces:

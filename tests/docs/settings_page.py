@@ -25,15 +25,15 @@ A node reads `node.toml` in its folder; a researcher reads `researcher.toml` in 
 Linux `~/.config/fedmon`) or the file that `FEDMON_RESEARCHER_FILE` names, and needs none.
 [envs/node.toml](../envs/node.toml) and [envs/researcher.toml](../envs/researcher.toml) show every key.
 
-- An environment variable goes before the file, and a variable of ours before a historic one. A list in a variable is
-  separated by commas. A table can only be set in the file.
-- An unknown section, key or `FEDMON_` variable and a bad value are refused, naming the file or variable, the key, and
-  what is allowed.
+- An environment variable overrides the file, and a variable of fedmon a historic one. A list in a variable is separated
+  by commas. A table can only be set in the file.
+- An unknown section, key or `FEDMON_` variable and a bad value are errors that name the file or variable, the key, and
+  the allowed values.
 - A path is relative to the folder of the file that names it (in a variable: to the working folder); `~` is the user's
   home.
 - A secret is never a setting: the settings name a *file* that holds it on one line and that only its owner can read
-  (mode 0600; anything wider is refused). A password in a broker URL is refused.
-- `fedmon node config show` prints what holds, and where it comes from.
+  (mode 0600; wider modes are refused). A password in a broker URL is refused.
+- `fedmon node config show` prints the settings in force, and their origin.
 """
 
 
@@ -54,7 +54,7 @@ def page() -> str:
 
 
 def _titles() -> list[tuple[str, dict[str, list[Key]]]]:
-    """Sort keys by who has them."""
+    """Sort keys by party."""
     found = {party: {(key.section, key.name): key for key in keys_of(party)} for party in PARTIES}
     shared = found["node"].keys() & found["researcher"].keys()
     return [

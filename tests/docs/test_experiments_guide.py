@@ -81,7 +81,7 @@ def test_what_needs_no_federation_runs_as_it_stands(folder: Path) -> None:
 @pytest.mark.slow_docs
 def test_what_is_shown_over_hospitals_runs_as_it_stands(folder: Path, hospitals: str) -> None:
     reader = Reader(folder, hospitals)
-    reader.read("Two resources", "A type of your own")
+    reader.read("Two resources", "Your own type")
 
     reader.read(*FEDERATED)
 

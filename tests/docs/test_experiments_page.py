@@ -48,7 +48,7 @@ def test_the_table_of_verbs_is_what_verbs_do() -> None:
 
 
 def test_the_table_of_what_is_wanted_is_how_it_is_judged() -> None:
-    rows = {row[0].strip("`"): [listed(cell) for cell in row[1:]] for row in table(section("What is done when"))}
+    rows = {row[0].strip("`"): [listed(cell) for cell in row[1:]] for row in table(section("When actions run"))}
 
     assert list(rows) == ["deploy", "start", "stop", "set"]
     for kind, (waits, is_done, is_dropped) in rows.items():

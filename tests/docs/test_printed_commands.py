@@ -31,6 +31,7 @@ NO_COMMANDS = {
     "and",
     "runs:",
 }
+ONLY_VERBS = {"fedmon plan", "fedmon runs", "fedmon experiment", "fedmon node plan", "fedmon node dataset"}
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -51,30 +52,21 @@ def words_of() -> dict[str, list[str]]:
 def wrong(command: str) -> str:
     """Return the first word of a command that is no verb or option; empty if all are."""
     known, line = words_of(), "fedmon"
-    words = (
-        command.split(" -- ", maxsplit=1)[0].replace("(", " ").replace(")", " ").replace(",", " ").rstrip(".:").split()
-    )
-    for word in words:
-        if "|" in word and word[0] != "-":  # such as check|run
-            return next((f"{line} {each}" for each in word.split("|") if f"{line} {each}" not in known), "")
-        if f"{line} {word}" in known:
+    for word in re.sub(r"[(),]", " ", command.split(" -- ", maxsplit=1)[0]).rstrip(".:").split():
+        verbs = [each for each in known[line] if each[:1] != "-"]
+        if word in verbs:
             line = f"{line} {word}"
-        elif word[:2] == "--" and word not in ("--", "--debug"):
+        elif "|" in word and verbs:  # such as check|run
+            return next((f"{line} {each}" for each in word.split("|") if each not in verbs), "")
+        elif word[:2] == "--":
             if word.partition("=")[0] not in known[line]:
                 return f"{line} {word}"
-        elif line == "fedmon" and word not in ("help", "--debug", "X", "VERB", "..."):
+        elif word == "help":
+            return ""
+        elif line == "fedmon" and word not in ("X", "VERB", "..."):
             return f"{line} {word}"
-        elif line != "fedmon" and word[:1] != "-" and f"{line} {word}" not in known:
-            verbs = [each for each in known[line] if each[:1] != "-"]
-            if (
-                verbs
-                and line not in ("fedmon nodes", "fedmon runs", "fedmon job", "fedmon node")
-                and re.fullmatch(r"[a-z-]+", word)
-            ):
-                return f"{line} {word}"
-            if not verbs:
-                continue
-            break
+        elif verbs and line != "fedmon":  # an argument of a group, or prose
+            return f"{line} {word}" if line in ONLY_VERBS and word.islower() else ""
     return ""
 
 
@@ -91,14 +83,20 @@ def test_every_command_that_fedmon_prints_exists() -> None:
     assert sorted((place, command) for place, command in found if wrong(command)) == []
 
 
+def commands_in(text: str) -> list[str]:
+    """Return the commands in a page: in backticks, and at the start of a line in a block for a shell."""
+    blocks = re.findall(r"```(?:sh|bash|shell|console)\n(.*?)```", text, re.DOTALL)
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    typed = [line for block in blocks for line in re.findall(r"^(?:\$ |srun )? *fedmon (.+)", block, re.MULTILINE)]
+    return typed + [" ".join(words.split()) for words in re.findall(r"`fedmon ([^`]+)`", prose)]
+
+
 def test_every_command_in_a_page_exists() -> None:
     found = {
         (str(page.relative_to(ROOT)), command)
         for page in PAGES
-        for command in re.findall(
-            r"(?:`|^ *\$? ?|srun )fedmon ([^`\n]+)", page.read_text(encoding="utf-8"), re.MULTILINE
-        )
-        if command.split()[0] not in NO_COMMANDS and page.name != "commands.md"
+        for command in commands_in(page.read_text(encoding="utf-8"))
+        if page.name != "commands.md"
     }
 
     assert len(found) > 60

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from fedmon.broker.engine import choose_engine
 from fedmon.demo.cli import DemoScreen, RoundCost, Story, TrainingRound, explanation, round_columns, round_row
@@ -20,6 +24,8 @@ from fedmon.demo.hospitals import DemoError, Hospitals
 from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment
+from tests.support.requirements import require
+from tests.support.store import Store
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -189,6 +195,52 @@ def test_the_readme_the_examples_and_the_notebooks_run_as_they_stand(
             outputs = json.dumps([cell.get("outputs", []) for cell in document.cells])
             assert "hospital-east" in outputs
             assert "<table" in outputs
+
+
+def answered(command: list[str]) -> dict[str, str]:
+    """Run a query, and return the value of each node that it finds."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {one["metric"]["node"]: one["value"][1] for one in json.loads(done.stdout)["data"]["result"]}
+
+
+def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(kept: KeptDemo, tmp_path: Path) -> None:
+    # Given the page, a store as its compose file starts it, and curl
+    page = (ROOT / "docs/howtos/scaling.md").read_text()
+    require(shutil.which("curl"), "curl is not installed")
+    blocks = re.findall(r"```sh five commands\n(.*?)```", page, re.DOTALL)
+    demo, password, compose, record, ask = [line for block in blocks for line in block.splitlines()]
+    services = yaml.safe_load((ROOT / "envs/grafana/compose.yaml").read_text())["services"]
+    own_folder = "-storageDataPath="
+    options = [word for word in services["victoria-metrics"]["command"] if not word.startswith(own_folder)]
+    store = Store(tmp_path / "victoria", options=options)
+    typed = {"http://127.0.0.1:8428": store.url, ".venv/bin/fedmon": f"{sys.executable} -m fedmon"}
+
+    def words(line: str) -> list[str]:
+        for old, new in typed.items():
+            line = line.replace(old, new)
+        return shlex.split(line)
+
+    # When a stranger types them, docker's and the demo's own word excepted
+    dry = subprocess.run(["make", "-n", *shlex.split(demo)[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+    environ = researcher_environment(kept.url, tmp_path / "researcher")
+    with subprocess.Popen(words(record), env=environ, cwd=tmp_path) as recording:
+        try:
+            metrics = ("fedmon_node_online", "host_cpu_busy_ratio")
+            wait_until(lambda: all(len(store.query(metric)) >= 3 for metric in metrics), what="three hospitals")
+            online = wait_until(lambda: answered(words(ask)), what="an answer")
+        finally:
+            recording.send_signal(signal.SIGINT)
+            assert recording.wait(30) == 0
+            store.kill()
+
+    # Then the store holds the three hospitals, and each command fits the files
+    assert online == dict.fromkeys(("hospital-north", "hospital-east", "hospital-south"), "1")
+    assert dry.stdout.splitlines()[-1] == ".venv/bin/fedmon demo --keep"
+    assert shlex.split(password)[0] == "export"
+    variable = shlex.split(password)[1].partition("=")[0]
+    assert services["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"].startswith(f"${{{variable}:?")
+    assert shlex.split(compose) == ["docker", "compose", "-f", "envs/grafana/compose.yaml", "up", "--detach"]
+    assert services["victoria-metrics"]["ports"] == ["127.0.0.1:8428:8428"]
 
 
 def test_a_kept_demo_ends_with_all_its_processes(kept: KeptDemo) -> None:

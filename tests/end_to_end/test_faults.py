@@ -132,7 +132,7 @@ def test_a_full_disk_refuses_a_plan_with_the_cause_and_the_node_serves_on(mosqui
             reply = raw.ask("approval", name="p", sha256=digest, size_bytes=len(source), source=source)
 
             assert (reply["command"], reply["code"]) == ("error", "failed")
-            assert "cannot write what it must keep" in reply["reason"]
+            assert "cannot write its records" in reply["reason"]
             assert str(folder) not in reply["reason"]
             assert process.poll() is None
     finally:

@@ -295,7 +295,7 @@ SOURCES: dict[str, tuple[str, str, str]] = {
     "ends as it is loaded": (PLAN + "import os\nos._exit(0)\n", "failed", "without a result"),
     "never loaded": (PLAN + "while True: pass\n", "wall-limit", "0.5 s"),
     "a package that is not there": ("import no_such_package\n" + PLAN, "failed", "owner's choice"),
-    "the node's own package": ("import fedmon.node.daemon\n" + PLAN, "failed", "only TrainingPlan is there"),
+    "the node's own package": ("import fedmon.node.daemon\n" + PLAN, "failed", "only TrainingPlan is available"),
     "a lie about classes": (PLAN + "class L:\n    __class__ = type\nx = L()\n", "failed", "looking for the plan's"),
 }  # fmt: skip
 
@@ -360,4 +360,4 @@ def test_in_500_runs_beside_a_thread_that_swaps_the_file_no_other_bytes_run(nort
     ran = [each.values for each in ends if each.state == "succeeded"]
     assert all(values == {"served": 1} for values in ran)
     assert {each.state for each in ends} <= {"succeeded", "refused", "failed"}
-    assert all("no longer those that its owner approved" in each.reason for each in ends if each.values is None)
+    assert all("differ from those that its owner approved" in each.reason for each in ends if each.values is None)

@@ -176,7 +176,7 @@ def test_a_plan_file_swapped_while_runs_begin_never_runs_other_bytes(site: Site)
     # then only approved bytes ran
     assert len(jobs) + len(refusals) == 8
     assert set(jobs) <= {'{"rows":3}'}
-    assert all("no longer those that its owner approved" in reason for reason in refusals)
+    assert all("differ from those that its owner approved" in reason for reason in refusals)
 
 
 def test_where_the_minimum_cannot_be_had_nothing_runs_and_everybody_is_told(mosquitto: Broker, tmp_path: Path) -> None:

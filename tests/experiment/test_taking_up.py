@@ -243,7 +243,7 @@ def test_results_of_functions_are_kept_where_they_can_be_written(tmp_path: Path)
         with pytest.raises(ResultLostError):
             ec.result(2)
         assert ec.wait(3, "FAILED", timeout=10)
-        assert "was a function of a process that died: call it anew" in ec.get_resource(3).reason
+        assert "was a function of a process that died: call it again" in ec.get_resource(3).reason
 
 
 def test_two_never_have_one_run(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_last_line_that_was_cut_off_is_none(torn: bytes, is_read: bool, tmp_pa
         with ExperimentController.reconnect(path.parent):
             assert torn not in path.read_bytes()
     else:
-        with pytest.raises(StorageError, match="is no event of an experiment"):
+        with pytest.raises(StorageError, match="is not an event of an experiment"):
             ExperimentController.reconnect(path.parent)
         Journal(path).close()  # which was let go
 

@@ -157,7 +157,7 @@ def test_a_counter_of_32_bits_is_named_and_is_none_when_it_is_full(tmp_path: Pat
         f"infiniband_transmit_packets_total{HERE}": None,
     }
     where = tmp_path / PORT / "counters"
-    full = f"failed: {where / 'port_rcv_data'}: its 32 bits are full, and it stands still"
+    full = f"failed: {where / 'port_rcv_data'}: its 32 bits are full, and it no longer counts"
     assert reading.reasons[f"infiniband_receive_bytes_total{HERE}"] == full
     assert reading.reasons[f"infiniband_transmit_packets_total{HERE}"] == f"not found: {where / 'port_xmit_packets'}"
     assert report["infiniband_transmit_bytes_total"] is None

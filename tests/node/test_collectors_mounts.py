@@ -84,7 +84,7 @@ def test_what_may_wait_for_a_server_is_never_asked_and_says_why(tmp_path: Path, 
         "host_filesystem_free_bytes": None,
         "host_filesystem_available_bytes": None,
         'host_filesystem_size_bytes{mountpoint="/mnt"}': (f"unsupported: {kind} is not read because it could block"),
-        'host_filesystem_size_bytes{mountpoint="/mnt/local"}': ("unsupported: it lies below /mnt, which could block"),
+        'host_filesystem_size_bytes{mountpoint="/mnt/local"}': ("unsupported: it is below /mnt, which could block"),
     }
 
 

@@ -109,7 +109,7 @@ def test_readings_that_lie_too_far_apart_are_not_joined(tmp_path: Path) -> None:
     reading = node.collect(at(LONGEST_GAP_S + 1))
 
     assert reading.values == {NODE: None}
-    assert "601 s lie between two readings" in reading.reasons[NODE]
+    assert "are 601 s apart" in reading.reasons[NODE]
 
 
 def test_several_sensors_are_not_added_up_unless_the_owner_names_them(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(t
     after = node.collect(at(5))
 
     assert fallen.values == {JOULES: None}
-    assert "GPU 0 gives no energy any more" in fallen.reasons[JOULES]
+    assert "GPU 0 no longer gives energy" in fallen.reasons[JOULES]
     assert (without.values, back.values) == ({JOULES: 0.0}, {JOULES: 7.0})
     assert reset.values == {JOULES: None}
     assert after.values == {JOULES: 8.0}

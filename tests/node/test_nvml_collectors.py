@@ -326,7 +326,7 @@ def test_memory_that_the_driver_does_not_tell_is_null_and_not_a_number(sentinel:
 
     key = 'job_gpu_memory_bytes{gpu="0"}'
     assert (found.values[key], found.values['job_gpu_processes{gpu="0"}']) == (None, 2)
-    assert found.reasons[key] == "unsupported: the driver does not tell the memory of processes"
+    assert found.reasons[key] == "unsupported: the driver does not report the memory of processes"
 
 
 def test_no_sample_means_idle_only_where_the_gpu_is_idle() -> None:

@@ -67,7 +67,7 @@ def test_a_long_line_loses_its_middle_and_a_level_may_be_in_small_letters() -> N
         (lambda context: context.report(**{f"n{at}": at for at in range(101)}), "101 names; 100 at a time"),
         (lambda context: context.report(loss="low"), "got a str as loss; it takes numbers and None"),
         (lambda context: context.report(loss=np.zeros(2)), "got a ndarray as loss"),
-        (lambda context: context.report(loss=10**400), "beyond every float"),
+        (lambda context: context.report(loss=10**400), "exceeds every float"),
         (lambda context: context.report(step=1.5, loss=1), "got step '1.5'"),
         (lambda context: context.report(step=True, loss=1), "got step 'True'"),
         (lambda context: context.report(step=2**53 + 1, loss=1), "integer of at most 2"),

@@ -125,7 +125,7 @@ def test_of_fedmon_only_what_a_plan_needs_is_there() -> None:
 
     assert ran.said == (
         "failed",
-        "the plan imports fedmon.researcher (line 4): of fedmon, only TrainingPlan is there while a plan runs",
+        "the plan imports fedmon.researcher (line 4): of fedmon, only TrainingPlan is available to a plan",
     )
 
 

@@ -73,12 +73,12 @@ def test_plots_are_chosen_by_group_metric_and_node_and_told_as_json(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--group", "nope"], 3, "there is no group 'nope' of plots; there are: job, user, cpu"),
-        (["--metric", "gpu_*"], 3, "no value was recorded of what was chosen"),
+        (["--group", "nope"], 3, "unknown group 'nope' of plots; the groups are: job, user, cpu"),
+        (["--metric", "gpu_*"], 3, "the selection has no recorded value"),
         (["--node", "south"], 3, "no node 'south'"),
         (["--job", "4711"], 3, "no job '4711'"),
-        (["--since", "2030-01-01"], 3, "no value was recorded of what was chosen"),
-        (["--since", "soon"], 2, "'soon' is no time"),
+        (["--since", "2030-01-01"], 3, "the selection has no recorded value"),
+        (["--since", "soon"], 2, "'soon' is not a time"),
         (["--format", "gif"], 2, "gif"),
     ],
 )

@@ -85,9 +85,9 @@ def test_a_part_of_the_time_can_be_looked_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["nothing.fmr"], 3, "there is no recording nothing.fmr"),
+        (["nothing.fmr"], 3, "recording nothing.fmr not found"),
         (["job.fmr", "--job", "99"], 3, "no job '99' in the recording; it has 4711"),
-        (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is no time"),
+        (["job.fmr", "--since", "yesterday"], 2, "'yesterday' is not a time"),
         (["job.fmr", "--pdf", "job.fmr"], 2, "is the recording itself"),
         (["job.fmr", "--text", "--pdf", "x.pdf"], 2, "--text writes no file"),
     ],
@@ -127,5 +127,5 @@ def test_times_are_utc_unless_they_name_their_zone(text: str | None, expected: f
 
 
 def test_what_is_no_time_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="is no time"):
+    with pytest.raises(InvalidInputError, match="is not a time"):
         unix_time("noon")

@@ -204,7 +204,7 @@ def test_the_first_page_says_what_it_is_about_and_what_happened(written: tuple[P
     first = texts(written[1])[0]
 
     for words in ("Job 4711", "train-resnet", "ada", "python train.py --epochs 20", "slurm, atlas", "gcc-13",
-                  "exit code 0", "n1 and n2", "What happened", "GPU 1 of n1", "14.6 GiB of 16.0 GiB"):  # fmt: skip
+                  "exit code 0", "n1 and n2", "Findings", "GPU 1 of n1", "14.6 GiB of 16.0 GiB"):  # fmt: skip
         assert words in first, words
     assert first.index("Problem") < first.index("Look at") < first.index("Good")
 
@@ -303,7 +303,7 @@ def test_no_samples_are_a_report_too(tmp_path: Path) -> None:
     document = made(write_job(tmp_path / "j.fmr", samples=0))
     first = pdf_of(document, tmp_path / "r.pdf")[0]
 
-    assert "There is no sample of job 4711" in first
+    assert "No sample of job 4711 was recorded" in first
     assert "0 %" not in first
 
 
@@ -403,9 +403,9 @@ def test_a_job_is_chosen_by_the_id_of_its_scheduler_too(tmp_path: Path) -> None:
 
 def test_a_report_goes_somewhere_that_can_be_written_before_anything_is_read(tmp_path: Path) -> None:
     with Source([write_job(tmp_path / "j.fmr", samples=2)]) as source:
-        with pytest.raises(InvalidInputError, match="say where the report goes"):
+        with pytest.raises(InvalidInputError, match="name a file for the report"):
             write(source)
-        with pytest.raises(InvalidInputError, match="there is no folder"):
+        with pytest.raises(InvalidInputError, match=r"folder .* not found"):
             write(source, pdf=tmp_path / "nowhere" / "r.pdf")
     assert sorted(one.suffix for one in tmp_path.iterdir() if one.name != "j.fmr-wal") in (
         [".fmr"], [".fmr", ".fmr-shm"])  # fmt: skip

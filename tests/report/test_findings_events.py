@@ -39,11 +39,11 @@ def test_pressure_is_told_from_its_limit_on(resource: str, kind: str, share: flo
 
 
 def test_without_a_quota_counter_throttling_is_unknown_with_its_reason() -> None:
-    reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no cgroup of its own"}
+    reason = {"job_cpu_throttled_seconds_total": "unsupported: the job has no separate cgroup"}
     finding = only(cpus.cpu_quota(case(node(job=cpu(1), capabilities=reason))))
 
     assert finding.severity is U
-    assert "no cgroup of its own" in finding.text
+    assert "no separate cgroup" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_energy_says_the_share_its_method_and_where_it_is_missing() -> None:
     finding = only(energy.energy(case(first, node("b", job={}))))
 
     assert "The job used 500 Wh" in finding.text
-    assert "50 % of what its machines drew (1 kWh)" in finding.text
+    assert "50 % of the energy of its machines (1 kWh)" in finding.text
     assert "Not measured on b" in finding.text
     assert "GPUs only" in finding.how
     assert finding.figures["joules"] == 1.8e6
@@ -113,7 +113,7 @@ def test_a_job_is_compared_with_the_machines_of_which_its_share_is_known() -> No
     nodes = [node("a", job={JOULES: counter(JOULES, 500.0)}, host=drew), node("b", job={}, host=drew)]
     finding = only(energy.energy(case(*nodes)))
 
-    assert "50 % of what its machines drew (1000 J" in finding.text
+    assert "50 % of the energy of its machines (1000 J" in finding.text
     assert "Not measured on b" in finding.text
 
 
@@ -122,7 +122,7 @@ def test_a_job_on_nodes_of_one_machine_is_compared_with_it_as_a_whole() -> None:
     first = node("a", job={JOULES: counter(JOULES, 500.0)}, host=drew)
     other = msgspec.structs.replace(node("b", job={JOULES: counter(JOULES, 250.0)}), counted_by="a")
 
-    assert "75 % of what its machines drew (1000 J" in only(energy.energy(case(first, other))).text
+    assert "75 % of the energy of its machines (1000 J" in only(energy.energy(case(first, other))).text
 
 
 def test_co2_says_which_nodes_are_not_in_it() -> None:
@@ -167,7 +167,7 @@ def test_the_longest_gap_of_all_nodes_is_told_and_losses_before_all_samples_are_
     assert "The longest gap is 30.0 s on a" in of_two.text
     assert (single.severity, "longest gap" in single.text) == (N, False)
     assert gone.severity is N
-    assert gone.text == "Samples from before what is here are gone for good: 5 the node no longer keeps them."
+    assert gone.text == "Older samples are gone for good: 5 the node no longer keeps them."
 
 
 def test_readings_that_are_missing_in_samples_are_told() -> None:
@@ -235,7 +235,7 @@ ENDED = {"started": "2023-11-14T22:13:20+00:00", "ended": "2023-11-14T22:30:00+0
         (ENDED | {"exit_code": 137}, P, "exit code 137, SIGKILL"),
         (ENDED | {"exit_code": -15}, P, "exit code -15, SIGTERM"),
         (ENDED | {"exit_code": 255}, P, "exit code 255"),
-        (ENDED | {"reason": "time limit"}, N, "its exit code is not known. Noted reason: time limit."),
+        (ENDED | {"reason": "time limit"}, N, "its exit code is unknown. Noted reason: time limit."),
         ({}, U, "was not recorded: it may still run, or the tool was killed"),
     ],
 )

@@ -47,7 +47,7 @@ def test_cpus_of_the_machine_are_no_reproach_to_a_job_of_which_nobody_knows_what
 
     assert finding.severity is Severity.NOTE
     assert "of the 64 CPUs of the machine" in finding.text
-    assert "not known" in finding.how
+    assert "is unknown" in finding.how
 
 
 def test_cpus_of_a_machine_that_nodes_share_are_counted_once() -> None:
@@ -107,7 +107,7 @@ def test_the_cgroup_limit_counts_before_the_request_and_the_machine_last() -> No
     assert "all memory of the machine" in of_machine.text
     assert of_machine.severity is Severity.NOTE
     assert of_nobody.figures["limit_bytes"] is None
-    assert "Its limit is not known." in of_nobody.text
+    assert "Its limit is unknown." in of_nobody.text
 
 
 def test_how_often_a_cgroup_ran_into_its_limit_is_told() -> None:
@@ -152,7 +152,7 @@ def test_a_gpu_that_others_use_is_not_held_against_the_job() -> None:
     assert finding.figures["gpus"] == 1
     assert finding.severity is Severity.GOOD
     assert unknown.severity is Severity.NOTE
-    assert "which of them it was given is not known" in unknown.text
+    assert "which of them were assigned to it is unknown" in unknown.text
 
 
 def test_gpus_are_known_by_their_uuid_too() -> None:

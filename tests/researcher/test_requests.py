@@ -158,7 +158,7 @@ def test_a_fork_is_told_that_it_is_one_and_its_end_costs_no_connection(mosquitto
         )
 
     error, parent = done.stdout.splitlines()
-    assert "this is a fork of it: open another one here" in error
+    assert "this is a fork of it: open a new one here" in error
     assert parent == "['a'] True"
 
 
@@ -416,7 +416,7 @@ def test_a_node_whose_only_reply_cannot_be_read_is_said_to_have_replied(mosquitt
         again = federation.datasets()
 
     assert statuses(outcomes) == {"a": OutcomeStatus.FAILED, "b": OutcomeStatus.FAILED}
-    assert all("a reply came but could not be read: " in outcome.reason for outcome in outcomes.values())
+    assert all("its reply could not be read: " in outcome.reason for outcome in outcomes.values())
     assert len(again.ok) == 2
 
 
@@ -426,7 +426,7 @@ def test_an_error_reply_is_an_answer_with_its_reason(mosquitto: Broker, federate
         "version": OutcomeStatus.TOO_OLD,
         "unknown-command": OutcomeStatus.TOO_OLD,
         "failed": OutcomeStatus.FAILED,
-        "busy": OutcomeStatus.FAILED,
+        "busy": OutcomeStatus.BUSY,
     }
     codes = list(expected)
 

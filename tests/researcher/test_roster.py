@@ -78,7 +78,7 @@ def test_a_node_that_does_not_come_back_with_the_connection_is_not_waited_for() 
 
     assert roster.expected(at(14)) == {"a", "b", "c"}
     assert roster.expected(at(16)) == {"b", "c"}
-    assert known(roster, 16).reason == "not heard of since the connection came back"
+    assert known(roster, 16).reason == "not heard of since the reconnect"
 
 
 def test_a_last_will_of_an_older_boot_does_not_put_a_node_offline() -> None:

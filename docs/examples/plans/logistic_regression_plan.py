@@ -1,4 +1,4 @@
-"""One hospital's part of a logistic regression; what leaves are sums over all of its rows. Needs numpy."""
+"""One hospital's part of a logistic regression; it returns sums over all of its rows. Needs numpy."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ class LogisticRegression(TrainingPlan):
     values = 1_000  # of ten columns: 132 of gradient and curvature, and three more
 
     def run(self, context: Any) -> dict[str, Any]:
-        """Read the table and do what ``arguments["task"]`` names: "describe" or "step".
+        """Read the table and do the ``arguments["task"]``: "describe" or "step".
 
-        ``arguments["columns"]`` are the features; ``outcome`` is a column, and ``positive`` what it holds where the
+        ``arguments["columns"]`` are the features; ``outcome`` is a column, and ``positive`` its value where the
         answer is yes. Rows that lack a value are left out.
         """
         table, arguments = context.dataset.columns(), context.arguments

@@ -1,4 +1,4 @@
-"""What one row of the table of metrics says, and the words in which it says it."""
+"""One row of the table of metrics, and its vocabulary."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAMED_UNITS = tuple(sorted(set(Unit) - {Unit.COUNT, Unit.NONE}, key=lambda unit
 
 
 class Scope(enum.Enum):
-    """What a metric describes; the first word of its name."""
+    """The subject of a metric; the first word of its name."""
 
     HOST = "host"
     JOB = "job"

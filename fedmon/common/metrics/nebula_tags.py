@@ -17,16 +17,16 @@ VOLUMES: Mapping[str, tuple[str, str, int]] = {
     "old": ("X-Network/Network (bytes sent)", "X-Network/Network (bytes received)", 1),
     "1.0.0": ("X-Network/Network (MB sent)", "X-Network/Network (MB received)", MIB),
 }
-"""Tags of the volume sent and received, and what they are counted in: the old ones say bytes and hold bytes."""
+"""Tags of the volume sent and received, with their unit: the old ones say bytes and hold bytes."""
 
 PROCESSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal", "x86_pkg_temp", "acpitz")
-"""Chips that sit on a processor, the surest first: Intel, AMD, ARM boards, then what firmware tells."""
+"""Chips that sit on a processor, the most reliable first: Intel, AMD, ARM boards, then firmware values."""
 WHOLE = ("Package id 0", "Tdie", "Tctl")
 """Sensors that stand for the whole processor. Source: Linux Documentation/hwmon/coretemp.rst and k10temp.rst."""
 
 
 def gpu_tag(number: int | str) -> str:
-    """Return what the tags of one GPU begin with."""
+    """Return the prefix of the tags of one GPU."""
     return f"W-GPU/GPU{number}"
 
 

@@ -18,7 +18,7 @@ class Instant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(Instant, frozen=True, kw_only=True):
-    """What every collector read at one tick.
+    """The readings of all collectors at one tick.
 
     ``values`` maps a series such as ``host_disk_read_bytes_total{device="sda"}`` to its value, or to None where this
     one reading was missed; ``reasons`` says why for those series. ``t`` and ``mono`` are as in Instant. The mappings
@@ -30,10 +30,10 @@ class Sample(Instant, frozen=True, kw_only=True):
 
 
 def rate(earlier: float | None, later: float | None, elapsed_s: float) -> float | None:
-    """Return the growth a second between two readings of a counter that lie ``elapsed_s`` monotonic seconds apart.
+    """Return the growth a second between two readings of a counter, ``elapsed_s`` monotonic seconds apart.
 
     None when a reading is missing, when no time passed, and when the counter went back, which means that it was
-    restarted and that what it counted in between is not known.
+    restarted and that its count in between is unknown.
     """
     if earlier is None or later is None or elapsed_s <= 0 or later < earlier:
         return None
@@ -41,7 +41,7 @@ def rate(earlier: float | None, later: float | None, elapsed_s: float) -> float 
 
 
 def user_stream(researcher_id: str) -> str:
-    """Return the stream of what the runs of one researcher report."""
+    """Return the stream of values that the runs of one researcher report."""
     return f"{USER_STREAM}-{researcher_id}"
 
 
@@ -51,7 +51,7 @@ def is_user_stream(stream: str) -> bool:
 
 
 def may_read(stream: str, researcher_id: str) -> bool:
-    """Tell whether a researcher may read a stream: what runs report is for their own researcher."""
+    """Tell whether a researcher may read a stream: values of runs are for their own researcher."""
     return not stream.startswith(f"{USER_STREAM}-") or stream == user_stream(researcher_id)
 
 

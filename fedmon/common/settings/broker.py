@@ -40,9 +40,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Annotated[
         Path | None, Meta(description="Certificates that the broker's own must come from; the system's when absent.")
     ] = None
-    cert_file: Annotated[
-        Path | None, Meta(description="Our client certificate, where the broker asks for one (PEM).")
-    ] = None
+    cert_file: Annotated[Path | None, Meta(description="Our client certificate, if the broker asks for one (PEM).")] = (
+        None
+    )
     key_file: Annotated[Path | None, Meta(description="Private key of the client certificate (PEM, mode 0600).")] = None
     username: Annotated[
         Annotated[str, Meta(min_length=1)] | None,

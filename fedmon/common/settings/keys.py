@@ -1,4 +1,4 @@
-"""Which keys and environment variables exist, what each may hold, and the files that explain them."""
+"""Settings keys and environment variables: their values, and the files that explain them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ HISTORIC: Mapping[str, tuple[str, str]] = {
     "NODE_ID": ("node", "id"),
     "RESEARCHER_ID": ("researcher", "id"),
 }
-"""Variables of Fed-BioMed and what they set; ``host`` and ``port`` change the broker's URL."""
+"""Variables of Fed-BioMed and their settings; ``host`` and ``port`` change the broker's URL."""
 
 OTHER_VARIABLES: Mapping[str, str] = {
-    "FEDMON_NODE_DIR": "Folder of the node that `fedmon node` works on, where `--dir` is not given.",
+    "FEDMON_NODE_DIR": "Folder of the node that `fedmon node` works on, unless `--dir` is given.",
     "FEDMON_RESEARCHER_FILE": "Settings file of the researcher, in place of the one in the user's folder.",
-    "FEDMON_JOB_ID": "Id of the job that a process belongs to, where no scheduler gives one.",
+    "FEDMON_JOB_ID": "Id of the job that a process belongs to, if no scheduler sets one.",
     "FEDMON_JOB_CGROUPS": "Where a batch system keeps cgroups of jobs, such as `site/jobs/{id}`; several with a colon.",
     "FEDMON_UID": "User that the containers of broker/compose.yaml run as, by number.",
     "FEDMON_GID": "Group that the containers of broker/compose.yaml run as, by number.",
-    "FEDMON_REQUIRE_ALL": "Set to 1, the test suite fails where it would skip a part that is not installed.",
+    "FEDMON_REQUIRE_ALL": "Set to 1, the test suite fails instead of skipping a part that is not installed.",
 }
 """Variables that are no key of a settings file."""
 
@@ -75,7 +75,7 @@ _EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("store", "ca_file"): "store-ca.crt",
     ("store", "tenant"): "7",
 }
-"""What a key without a default may look like."""
+"""Examples for keys without a default."""
 _TABLE_EXAMPLES = {"policy": '"breast cancer" = ["researcher-anna"]', "plugins": 'key = "value"'}
 SECTIONS = {
     "node": "Who this node is.",

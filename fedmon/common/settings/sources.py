@@ -1,4 +1,4 @@
-"""Read a settings file, let the environment override it, and refuse what is not a setting."""
+"""Read a settings file, let the environment override it, and refuse unknown settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Sections = dict[str, dict[str, Any]]
 def load_node(folder: Path, environ: Mapping[str, str]) -> NodeSettings:
     """Read the settings of the node that lives in ``folder``.
 
-    Raises SettingsError naming the file or variable, the key, and what is allowed.
+    Raises SettingsError naming the file or variable, the key, and the allowed values.
     """
     path = folder / NODE_FILE
     found = _sections("node", path, environ)
@@ -74,7 +74,7 @@ def load_broker(url: str, environ: Mapping[str, str]) -> BrokerSettings:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Put the file's name before what the values themselves object to."""
+    """Prefix errors about values with the file's name."""
     try:
         yield
     except SettingsError as error:
@@ -90,7 +90,7 @@ def _sections(party: Party, path: Path, environ: Mapping[str, str], *, may_be_ab
         if section not in found:
             raise SettingsError(f"{path}: unknown section [{section}]{_instead(section, found)}")
         if not isinstance(values, dict):
-            raise SettingsError(f"{path}: {section} stands outside a section; sections are {', '.join(found)}")
+            raise SettingsError(f"{path}: {section} is outside of a section; sections are {', '.join(found)}")
         for name, value in values.items():
             key = keys.get((section, name)) or next(
                 (k for k in keys.values() if k.section == section and k.is_any_name), None
@@ -135,7 +135,7 @@ def _override(found: Sections, keys: Mapping[tuple[str, str], Key], environ: Map
             continue
         key = known.get(variable)
         if key is None:
-            raise SettingsError(f"environment variable {variable} is no setting{_instead(variable, known)}")
+            raise SettingsError(f"environment variable {variable} is not a setting{_instead(variable, known)}")
         if (key.section, key.name) in keys:
             found[key.section][key.name] = _value(key, environ[variable], variable, base=None)
 

@@ -39,9 +39,9 @@ _MIB, _GIB = 2**20, 2**30
 
 _WIRE = "Wire: fedmon, or fedbiomed4 to talk to programs of Fed-BioMed 4.4."
 _STRICT = (
-    "Refuse what carries no sender in its topic; a node also refuses a directed command that does not name the node. "
-    "When absent: on whenever we name ourselves to the broker "
-    "(username or certificate), except with the wire fedbiomed4, whose topics never name a sender."
+    "Refuse messages without a sender in their topic; a node also refuses a directed command that does not name it. "
+    "Default: on if the settings name a broker user "
+    "or certificate, except with the wire fedbiomed4, whose topics name no sender."
 )
 
 
@@ -50,15 +50,15 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     enabled: Annotated[bool, Meta(description="Measure and publish metrics of this machine.")] = True
     interval_s: Annotated[
-        float, Meta(description="Seconds between two samples while nobody asks for another pace.", ge=0.2, le=3600)
+        float, Meta(description="Seconds between two samples, unless a researcher asks otherwise.", ge=0.2, le=3600)
     ] = 5.0
     min_interval_s: Annotated[
-        float, Meta(description="The fastest pace that a researcher may ask for, in seconds.", ge=0.2, le=3600)
+        float, Meta(description="The shortest interval that a researcher may ask for, in seconds.", ge=0.2, le=3600)
     ] = 0.2
     cost_budget_ratio: Annotated[
         float,
         Meta(
-            description="Share of a core that sampling may take, 0 to 1; above it samples are taken further apart.",
+            description="Share of a core that sampling may take, 0 to 1; above it the interval grows.",
             gt=0,
             le=1,
         ),
@@ -68,12 +68,12 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Measure each CPU by itself, too: its modes, busy share and frequency.")
     ] = False
     proc_root: Annotated[
-        Path, Meta(description="Where /proc is; a tree of files that stands in for it makes results simulated.")
+        Path, Meta(description="Path of /proc; another tree of files makes the results simulated.")
     ] = Path("/proc")
-    sys_root: Annotated[Path, Meta(description="Where /sys is, or a tree that stands in for it.")] = Path("/sys")
-    cgroup_root: Annotated[
-        Path, Meta(description="Where the cgroup file systems are, or a tree that stands in for them.")
-    ] = Path("/sys/fs/cgroup")
+    sys_root: Annotated[Path, Meta(description="Path of /sys, or of a tree of files in its place.")] = Path("/sys")
+    cgroup_root: Annotated[Path, Meta(description="Path of the cgroup file systems, or of a tree of files.")] = Path(
+        "/sys/fs/cgroup"
+    )
 
     def __post_init__(self) -> None:
         if self.min_interval_s > self.interval_s:
@@ -84,29 +84,29 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom the node obeys, and what leaves it."""
+    """Researchers that the node obeys, and data that leaves it."""
 
     researchers: Annotated[
-        tuple[str, ...], Meta(description='Ids of the researchers whom this node obeys; "*" is everybody.')
+        tuple[str, ...], Meta(description='Ids of the researchers whom this node obeys; "*" is every researcher.')
     ] = ()
     datasets: Annotated[
         Mapping[str, tuple[str, ...]],
         Meta(
             description="Name or id of a dataset, and the researchers who may see it; "
-            "one that is not named here is shown to every researcher whom the node obeys."
+            "a dataset that is not named here is shown to every researcher whom the node obeys."
         ),
     ] = {}
     metrics: Annotated[
         tuple[str, ...], Meta(description='Names of the metrics that leave the node, as globs such as "host_cpu_*".')
     ] = ("*",)
     log_level: Annotated[
-        LogLevel, Meta(description="The lowest level of log records that leaves the node; NONE: none leaves.")
+        LogLevel, Meta(description="The lowest level of log records that leaves the node; NONE: no record leaves.")
     ] = "WARNING"
     job_output: Annotated[
         bool,
         Meta(
-            description="Let what a job prints and logs, and the text of its errors, leave to the researcher who runs "
-            "it. It may hold anything of your data; results and scalars of an approved plan leave in any case."
+            description="Send a job's output, log records and error texts to the researcher who runs "
+            "it. They can contain any of your data; results and scalars of an approved plan leave in any case."
         ),
     ] = False
 
@@ -118,13 +118,13 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
             for name in names:
                 if name != EVERYBODY and not ID_PATTERN.fullmatch(name):
                     raise SettingsError(
-                        f"policy: {key} names {name!r}, which is no researcher id: use 1 to 64 letters, digits, "
-                        '"_" or "-", or "*" for everybody'
+                        f"policy: {key} names {name!r}, not a researcher id: use 1 to 64 letters, digits, "
+                        '"_" or "-", or "*" for every researcher'
                     )
 
 
 class RecordingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node keeps of its samples, so that what was missed can be asked for again."""
+    """The node's recording, from which missed samples are sent again."""
 
     enabled: Annotated[
         bool, Meta(description="Keep samples in recording.sqlite in the node's folder, and send them again on request.")
@@ -132,19 +132,19 @@ class RecordingSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: Annotated[
         int,
         Meta(
-            description="The most that the recording takes on the disk, in bytes; the oldest samples go first.",
+            description="Largest size of the recording on disk, in bytes; the oldest samples are dropped first.",
             ge=1_048_576,
             le=1_099_511_627_776,
         ),
     ] = 268_435_456
     max_age_s: Annotated[
         float,
-        Meta(description="How long a sample is kept at most, in seconds.", ge=60, le=315_360_000),
+        Meta(description="Largest age of a sample, in seconds.", ge=60, le=315_360_000),
     ] = 604_800.0
 
 
 class EnergySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owner says about power and emissions; without a region or a factor no emissions are told."""
+    """Power and emissions; without a region or a factor no emissions are reported."""
 
     region: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}\Z")] | None,
@@ -174,7 +174,7 @@ class EnergySettings(msgspec.Struct, frozen=True, kw_only=True):
     pue: Annotated[
         float,
         Meta(
-            description="What the building draws for each watt of its machines (power usage effectiveness); emissions "
+            description="Watts of the building per watt of its machines (power usage effectiveness); emissions "
             "are multiplied by it.",
             ge=1,
             le=10,
@@ -183,7 +183,7 @@ class EnergySettings(msgspec.Struct, frozen=True, kw_only=True):
     max_zone_watts: Annotated[
         float,
         Meta(
-            description="The most that one processor draws, in watts; how often its counter can wrap follows from it.",
+            description="Maximum power of one processor, in watts; it bounds how often its counter can wrap.",
             ge=1,
             le=10_000,
         ),
@@ -191,7 +191,7 @@ class EnergySettings(msgspec.Struct, frozen=True, kw_only=True):
     node_power_sensors: Annotated[
         tuple[Annotated[str, Meta(pattern="^[^/]+/.+$")], ...],
         Meta(
-            description="Power sensors, as chip/sensor, that together measure this whole machine; used where the "
+            description="Power sensors, as chip/sensor, that together measure this whole machine; used if the "
             "processors have no energy counters."
         ),
     ] = ()
@@ -199,7 +199,7 @@ class EnergySettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.gco2e_per_kwh is not None and not (self.factor_source and self.factor_date):
             raise SettingsError(
-                "energy: gco2e_per_kwh needs factor_source (who published it) and factor_date (what it holds for)"
+                "energy: gco2e_per_kwh needs factor_source (its publisher) and factor_date (its year or day)"
             )
 
 
@@ -213,8 +213,8 @@ class PerfSettings(msgspec.Struct, frozen=True, kw_only=True):
     groups: Annotated[
         tuple[PerfGroup, ...],
         Meta(
-            description="What is counted: software (always), cycles, branches, cache, l2, l2cache, l3, l3cache, "
-            "flops_sp, flops_dp, memory. The more, the less of the time a counter is free for each."
+            description="Groups to count: software (always), cycles, branches, cache, l2, l2cache, l3, l3cache, "
+            "flops_sp, flops_dp, memory. More groups mean less counter time for each."
         ),
     ] = ("software", "cycles", "branches", "cache")
     interval_s: Annotated[
@@ -226,7 +226,7 @@ class PerfSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of an approved plan may use. That a plan needs approval is no setting."""
+    """Limits of a run. Plans always need approval; no setting changes that."""
 
     enabled: Annotated[bool, Meta(description="Run plans that the owner approved, for researchers who are obeyed.")] = (
         True
@@ -234,14 +234,14 @@ class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Annotated[
         SandboxLevel,
         Meta(
-            description="The weakest confinement in which a plan may run. bubblewrap: namespaces of its own; landlock: "
+            description="The weakest confinement in which a plan may run. bubblewrap: separate namespaces; landlock: "
             "no_new_privs, limits, seccomp and Landlock; limits: as landlock, on kernels that have no Landlock. "
             "The strongest that this machine has is used; below this one nothing runs."
         ),
     ] = "landlock"
     python: Annotated[
         Path | None,
-        Meta(description="The Python that plans run on; its packages are what they can import. When absent: our own."),
+        Meta(description="The Python that runs plans, with the packages they can import (default: fedmon's own)."),
     ] = None
     devices: Annotated[
         tuple[str, ...], Meta(description='Device files that plans may use, such as "/dev/nvidia0".')
@@ -250,18 +250,14 @@ class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_cpu_s: Annotated[
         float, Meta(description="CPU time of one job, all of its processes together, in seconds.", ge=1, le=31_536_000)
     ] = 3600.0
-    max_wall_s: Annotated[float, Meta(description="How long one job may last, in seconds.", ge=1, le=31_536_000)] = (
-        3600.0
-    )
+    max_wall_s: Annotated[float, Meta(description="Wall time of one job, in seconds.", ge=1, le=31_536_000)] = 3600.0
     max_memory_bytes: Annotated[int, Meta(description="Memory of one job, in bytes.", ge=64 * _MIB, le=2**50)] = (
         4 * _GIB
     )
     max_processes: Annotated[
         int, Meta(description="Processes and threads of one job at a time.", ge=1, le=1_000_000)
     ] = 256
-    max_tmp_bytes: Annotated[
-        int, Meta(description="What one job may have in files of its own, in bytes.", ge=_MIB, le=2**50)
-    ] = _GIB
+    max_tmp_bytes: Annotated[int, Meta(description="Temporary files of one job, in bytes.", ge=_MIB, le=2**50)] = _GIB
     max_output_bytes: Annotated[
         int, Meta(description="The largest result that one job may return, in bytes.", ge=1024, le=64 * _GIB)
     ] = 256 * _MIB
@@ -269,11 +265,11 @@ class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="The largest inputs that a researcher may send to one job, in bytes.", ge=0, le=64 * _GIB)
     ] = 256 * _MIB
     trace_bytes: Annotated[
-        int, Meta(description="What is kept of each of stdout and stderr of a job, in bytes.", ge=4096, le=_GIB)
+        int, Meta(description="Kept output of a job for each of stdout and stderr, in bytes.", ge=4096, le=_GIB)
     ] = _MIB
-    keep_s: Annotated[
-        float, Meta(description="How long traces and results of a job that is over are kept, in seconds.", ge=60)
-    ] = 2_592_000.0
+    keep_s: Annotated[float, Meta(description="Seconds to keep traces and results after the end of a job.", ge=60)] = (
+        2_592_000.0
+    )
 
 
 class ReleaseSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""What is kept on disk and shared by both sides: queues and recordings."""
+"""Storage shared by both sides: queues and recordings."""

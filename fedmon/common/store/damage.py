@@ -37,7 +37,7 @@ def is_damaged(path: Path) -> bool:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged database and what belongs to it; returns its new name. Raises StorageError."""
+    """Rename a damaged database and its side files; returns its new name. Raises StorageError."""
     target = path.with_name(f"{path.name}.damaged-{utc_now():%Y%m%dT%H%M%S%fZ}")
     try:
         for suffix in ("", "-wal", "-shm"):  # without its log, a database that lost commits would look sound

@@ -1,4 +1,4 @@
-"""The recording of samples: a node's log, a researcher's store, and what a job leaves behind, in one SQLite file."""
+"""The recording of samples in one SQLite file: a node's log, a researcher's store, or a job's result."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Recording:
 
     For one thread at a time; several recordings, also in several processes, can have the same file open. Readers
     never wait for writers. A file that is damaged when a writer opens it is set aside (``aside``), and
-    what can be read of it is taken over. Bounds: when the file would take more than ``max_bytes``, or a sample is
+    its readable part is taken over. Bounds: when the file would take more than ``max_bytes``, or a sample is
     older than ``max_age_s``, the oldest go first and are counted. Every method raises StorageError when the file
     cannot be read or written, and InvalidInputError for text that is no Unicode; then nothing has changed.
     """
@@ -137,14 +137,14 @@ class Recording:
         self._file.close()
 
     def set_bounds(self, *, max_bytes: int | None, max_age_s: float | None) -> None:
-        """Keep to other bounds from now on; what they exclude goes with the next ``append`` or ``maintain``."""
+        """Change the bounds; excluded samples go with the next ``append`` or ``maintain``."""
         self._bounds.set(max_bytes=max_bytes, max_age_s=max_age_s)
         self._file.limit_log(self._bounds.wal_pages)
         self._file.rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @property
     def aside(self) -> Path | None:
-        """Where the damaged file lies that was found in place of this one; None when there was none."""
+        """Path of the damaged file that this one replaced; None without one."""
         return self._file.aside
 
     # --- writing -----------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Recording:
             self._file.run("INSERT INTO mark (source, t, text) VALUES (?, ?, ?)", (source, t, text))
 
     def maintain(self, *, everything: bool = False) -> bool:
-        """Do one small piece of what can wait: bounds, or merging rows; tells whether there may be more to do.
+        """Do one small piece of maintenance: bounds, or merging rows; tells whether more may be left.
 
         One piece takes some 100 ms at most. With ``everything`` the newest rows are merged too, as at the end.
         """
@@ -219,7 +219,7 @@ class Recording:
     ) -> Iterator[Batch]:
         """Return samples batch by batch, ordered by node, stream, boot and number, of everything that is not excluded.
 
-        ``first_seq`` to ``last_seq`` and ``since_t`` to ``until_t`` (Unix time) belong to what is read. ``metrics``
+        ``first_seq`` to ``last_seq`` and ``since_t`` to ``until_t`` (Unix time) are read, both included. ``metrics``
         are names or globs such as ``host_cpu_*``: samples with none of them are left out. ``series`` says which series
         are wanted; samples with none of them come without columns. A row that is damaged is reported in the log and
         left out.
@@ -313,27 +313,27 @@ class Recording:
         return {name: int(found.get(name, 0)) for name in (DROPPED_BY_SIZE, DROPPED_BY_AGE, DAMAGED)}
 
     def size_bytes(self) -> int:
-        """Return what the recording takes on the disk."""
+        """Return the size of the recording on disk."""
         return self._file.size_bytes()
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Run a block in one transaction, on what the file holds at its begin."""
+        """Run a block in one transaction, on the content of the file at its begin."""
         with self._guarded(), self._file.transaction():
             self._streams.refresh()
             yield
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Forget what is in memory when something failed: the file did not follow."""
+        """Forget the state in memory after a failure: the file did not follow."""
         try:
             yield
         except BaseException as error:
             self._streams.forget()
             if isinstance(error, UnicodeEncodeError):
-                raise InvalidInputError(f"{ascii(error.object)[:80]} is no Unicode, so not to be kept") from error
+                raise InvalidInputError(f"{ascii(error.object)[:80]} is not Unicode, and cannot be kept") from error
             raise
 
 

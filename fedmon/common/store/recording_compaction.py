@@ -29,7 +29,7 @@ HALFWAY_SAMPLES = 150
 IDLE_S = 600.0
 """A stream to which nothing was added for so long is taken as complete."""
 _MOST_BYTES = 131_072
-"""So many bytes of bodies are merged at most at once: about 60,000 numbers, some 50 ms."""
+"""Most bytes of bodies merged at once: about 60,000 numbers, some 50 ms."""
 
 Row = tuple[int, int, int, int]
 """Id, first and last sample, bytes of the body."""

@@ -25,11 +25,11 @@ APPLICATION_ID = 0x666D7263
 PAGE_BYTES = 4096
 """Pages of a new file: merged rows of some KB left a quarter of pages of 16 KiB, as older files have, empty."""
 WAL_PAGES = 64
-"""The log is written back to the file when it has grown to so many pages."""
+"""Size of the log, in pages, at which it is written back to the file."""
 LARGEST = 2**63 - 1
 """The largest number of a sample, as on the wire."""
 ROW_SAMPLES, TARGET_SAMPLES = 60, 600
-"""Short batches of one transaction are joined up to so many samples, and rows later up to so many."""
+"""Most samples when short batches of one transaction are joined, and when rows are joined later."""
 _BUSY_TIMEOUT_S = 5.0
 DROPPED_BY_SIZE = "dropped_by_size"
 DROPPED_BY_AGE = "dropped_by_age"
@@ -38,7 +38,7 @@ AGE_S, _AGE_WALL = "age_s", "age_wall"
 _SAVE_EVERY_S = 60.0
 _TRANSACTION_BYTES = 393_216
 _MOST_ROWS = 500
-"""So many rows are dropped at most in one call, so that no append waits long."""
+"""Most rows dropped in one call, so that no append waits long."""
 _MOST_ERRORS = 1_000
 """A file that fails so often holds nothing worth more time."""
 _AGE = (
@@ -104,7 +104,7 @@ class RecordingFile:
         self._connection.close()
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return what a query finds. Raises StorageError."""
+        """Return the rows of a query. Raises StorageError."""
         with self.errors("read"):
             return self._connection.execute(statement, values).fetchall()
 
@@ -114,7 +114,7 @@ class RecordingFile:
             return int(self._connection.execute(statement, values).lastrowid or 0)
 
     def pragma(self, name: str) -> int:
-        """Return what a pragma says. Raises StorageError."""
+        """Return the value of a pragma. Raises StorageError."""
         return int(self.rows(f"PRAGMA {name}")[0][0])
 
     @contextlib.contextmanager
@@ -122,7 +122,7 @@ class RecordingFile:
         """Make all changes of the block one commit, on the disk when it ends; an exception undoes them all.
 
         Raises StorageError, with nothing changed, when the disk is full or the file cannot be written, and
-        DamagedFileError when the path is not that of this file any more.
+        DamagedFileError when the path no longer leads to this file.
         """
         if self.read_only:
             raise StorageError(f"recording {self.path} was opened for reading only")
@@ -151,7 +151,7 @@ class RecordingFile:
         return self.pragma("page_count") - self.pragma("freelist_count")
 
     def size_bytes(self) -> int:
-        """Return what the file and its log take on the disk."""
+        """Return the size of the file and its log on disk."""
         total = 0
         for suffix in ("", "-wal"):
             with contextlib.suppress(OSError):
@@ -181,7 +181,7 @@ class RecordingFile:
         return found.st_dev, found.st_ino
 
     def _opened(self) -> sqlite3.Connection:
-        """Open for writing, and make what is missing. Raises StorageError."""
+        """Open for writing, and make missing files. Raises StorageError."""
         if self.path.is_symlink():
             raise StorageError(f"{self.path} is a symbolic link: name the recording itself")
         with self.errors("open"):
@@ -192,7 +192,7 @@ class RecordingFile:
             if self.path.stat().st_size:
                 self._refuse_others()
         if is_damaged(self.path):
-            raise DamagedFileError(f"recording {self.path} is no sound SQLite database")
+            raise DamagedFileError(f"recording {self.path} is not a sound SQLite database")
         self._inode = self._found()
         connection = self._connected()
         try:
@@ -236,7 +236,7 @@ class RecordingFile:
     def _refuse_others(self) -> None:
         """Raise StorageError for a file that is no recording, or one of a newer fedmon; the file stays as it is."""
         if not self.path.exists():
-            raise StorageError(f"there is no recording {self.path}")
+            raise StorageError(f"recording {self.path} not found")
         with self.errors("read"):
             try:
                 application, version, objects = self._marks("ro")
@@ -250,7 +250,7 @@ class RecordingFile:
                 f"recording {self.path} has version {version} and this fedmon knows up to {VERSION}: upgrade fedmon"
             )
         if self.read_only and not (application or objects):
-            raise DamagedFileError(f"{self.path} is empty: there is no recording in it")
+            raise DamagedFileError(f"{self.path} is empty: it holds no recording")
         if application != APPLICATION_ID and (objects or self.read_only):
             raise StorageError(f"{self.path} is a database but no recording of fedmon: name another file")
 
@@ -266,7 +266,7 @@ class RecordingFile:
 
 @dataclasses.dataclass(kw_only=True)
 class Stream:
-    """One stream of one boot of one node, as it lies in the file.
+    """One stream of one boot of one node, as stored in the file.
 
     Samples below ``floor_seq`` were dropped and do not come back. ``oldest_mono`` and ``newest_mono`` are the
     monotonic times of the last sample of the oldest and of the newest row; ``kept`` is the age clock when the newest
@@ -362,7 +362,7 @@ class StreamTable:
 
 
 def add_batches(file: RecordingFile, streams: StreamTable, batches: Iterable[Batch], now: float) -> int:
-    """Store what is new, at ``now`` on the age clock; inside a transaction. Returns how many samples that were.
+    """Store new samples, at ``now`` on the age clock; inside a transaction. Returns their number.
 
     Short batches that follow each other make a row together. Raises StorageError.
     """
@@ -410,7 +410,7 @@ def _insert(file: RecordingFile, stream: Stream, parts: Sequence[Batch], now: fl
 
 
 def _note(stream: Stream, part: Batch, now: float) -> None:
-    """Note in memory what was stored."""
+    """Note the stored samples in memory."""
     if not stream.stored or part.seq < stream.stored.first:
         stream.oldest_t, stream.oldest_mono = part.t[0], part.mono[-1]
     if not stream.stored or part.last_seq > stream.stored.last:
@@ -436,9 +436,9 @@ def _is_sound(batch: Batch) -> bool:
 
 
 class AgeClock:
-    """Seconds in the life of a recording: they pass as the monotonic clock does, whatever the wall clock is set to.
+    """Seconds in the life of a recording: they pass as the monotonic clock does, at any setting of the wall clock.
 
-    Between two processes only the wall clock can tell what passed; when it went back, nothing did.
+    Between two processes only the wall clock can tell the time that passed; when it went back, nothing did.
     """
 
     def __init__(self, file: RecordingFile, *, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
@@ -551,7 +551,7 @@ def salvage(aside: Path, *, into: RecordingFile) -> None:
             into.run(_AGE, (AGE_S,))  # without it new samples would be older than rescued ones, and go first
             ((rescued,),) = into.rows("SELECT total(last_seq - first_seq + 1) FROM batch")
     except (sqlite3.Error, StorageError) as error:
-        logger.warning("nothing can be read of %s: %s", aside, error)
+        logger.warning("cannot read any part of %s: %s", aside, error)
     else:
         logger.warning("%d samples were taken over from the damaged recording %s", rescued, aside)
 

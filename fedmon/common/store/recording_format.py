@@ -36,7 +36,7 @@ _MAX_SCALED = 2**60
 
 Column = list[float | None]
 _SHORT = 30
-"""Up to so many samples the columns stay in the directory: compressed together they are half as large as apart."""
+"""Most samples with columns in the directory: compressed together they are half as large as apart."""
 _INLINE_BYTES = 40
 _MAX_BYTES = 64 * 2**20
 _LEVEL = 6
@@ -164,7 +164,7 @@ def _compressed(content: object) -> bytes:
 def series_names(head: bytes) -> tuple[str, ...] | None:
     """Return the names of a body's columns from its first bytes; None when these are too few.
 
-    Raises what `directory` raises.
+    Raises as `directory`.
     """
     end = 4 + int.from_bytes(head[:4], "big")
     return _names(head[4:end]) if 4 <= end <= len(head) else None
@@ -244,7 +244,7 @@ def _equal(value: float) -> list[Any]:
 def restored(column: Sequence[Any], length: int) -> Column:
     """Return the values of a written column of ``length`` values.
 
-    Raises TypeError or ValueError for what `written` cannot have made.
+    Raises TypeError or ValueError for bytes that `written` cannot have made.
     """
     decimals, numbers, unit = checked(column, length)
     if numbers is None:

@@ -1,4 +1,4 @@
-"""Reading a recording, a few rows at a time: as batches, or as the rows that lie in the file."""
+"""Reading a recording, a few rows at a time: as batches, or as the rows of the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedmon.common.store.recording_format import Chooser, RowPlace, UnreadableRo
 logger = logging.getLogger(__name__)
 
 _ROWS = 16
-"""So many rows are held at once: under 1 MiB for most nodes."""
+"""Most rows held at once: under 1 MiB for most nodes."""
 _HEAD_BYTES = 4096
 """The names of some hundred series fit in."""
 _FETCHED = 500
@@ -38,7 +38,7 @@ _BATCHES = (
 
 
 class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read; a limit that is None excludes nothing."""
+    """Limits of a read; a limit that is None excludes nothing."""
 
     node_id: str | None = None
     boot: int | None = None
@@ -51,7 +51,7 @@ class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     series: Chooser | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no recording can hold. Raises InvalidInputError."""
+        """Refuse limits that no recording can match. Raises InvalidInputError."""
         for what, text in (("node", self.node_id), ("stream", self.stream)):
             if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
                 raise InvalidInputError(f"{what} {text!r} holds half a character, and is the name of none")
@@ -79,7 +79,7 @@ def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
 
 
 def sources(file: RecordingFile, selection: RowSelection) -> list[tuple[int, str, str, int]]:
-    """Return key, node, stream and boot of what is selected, in order. Raises StorageError."""
+    """Return key, node, stream and boot of the selected streams, in order. Raises StorageError."""
     return file.rows(_SOURCES, (selection.node_id, selection.stream, selection.boot))
 
 
@@ -111,7 +111,7 @@ def timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterato
 
 
 def chooser(metrics: Sequence[str] | None, series: Chooser | None = None) -> Chooser | None:
-    """Return what says yes to the series of metrics, by name or glob, that ``series`` says yes to; None for all."""
+    """Return a filter for series, by metric name or glob, on top of ``series``; None for all."""
     if metrics is None:
         return series
     known: dict[str, bool] = {}
@@ -188,7 +188,7 @@ class RecordingRows:
         return None
 
     def reaches(self, key: Key) -> list[Reach]:
-        """Return what each row holds, in order; a row whose times are damaged tells nothing."""
+        """Return the extent of each row, in order; a row with damaged times has none."""
         found = self._file.rows(
             "SELECT first_seq, last_seq, low_t, high_t FROM batch WHERE source = ? ORDER BY last_seq",
             (self._source(key),),
@@ -196,7 +196,7 @@ class RecordingRows:
         return [Reach._make(row) for row in found if _is_time(row[2]) and _is_time(row[3])]
 
     def series(self, key: Key) -> dict[str, None]:
-        """Return the series that there are, in the order in which they came; a damaged row has none."""
+        """Return the series, in the order in which they came; a damaged row has none."""
         found: dict[str, None] = {}
         position, source = -1, self._source(key)
         seen: set[tuple[str, ...]] = set()
@@ -237,5 +237,5 @@ class RecordingRows:
 
 
 def _is_time(value: object) -> bool:
-    """Tell whether this is a time that a calendar has; SQLite keeps what it is given, so damage may leave anything."""
+    """Tell whether this is a time of the calendar; SQLite keeps any value, so damage may leave anything."""
     return isinstance(value, int | float) and _FIRST_T <= value <= _LAST_T

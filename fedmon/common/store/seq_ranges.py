@@ -1,4 +1,4 @@
-"""Ranges of sample numbers: which are there, and which are not."""
+"""Ranges of sample numbers: present and missing ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SeqRanges:
         self._lasts[low:high] = [last]
 
     def remove(self, first: int, last: int) -> None:
-        """Take the numbers from ``first`` to ``last`` out, as far as they are there."""
+        """Remove the numbers from ``first`` to ``last`` that are present."""
         if last < first:
             return
         low = bisect.bisect_left(self._lasts, first)

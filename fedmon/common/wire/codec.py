@@ -35,7 +35,7 @@ REQUEST_COMMANDS = frozenset(kind.__struct_config__.tag for kind in typing.get_a
 
 
 class _Head(msgspec.Struct):
-    """What is looked at before the rest, so that an old or new party gets the right error."""
+    """Fields that are decoded first, so that an old or new party gets the right error."""
 
     protocol_version: Any = None
     command: Any = None
@@ -59,7 +59,7 @@ def encode(message: object, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
 
 
 def decode_request(payload: bytes) -> AnyRequest:
-    """Decode what a researcher sends. Raises InvalidMessageError, with the wire's error code."""
+    """Decode a researcher's message. Raises InvalidMessageError, with the wire's error code."""
     command = _versioned(payload).command
     if not isinstance(command, str) or command not in REQUEST_COMMANDS:
         raise InvalidMessageError(
@@ -71,7 +71,7 @@ def decode_request(payload: bytes) -> AnyRequest:
 
 
 def decode_reply(payload: bytes) -> AnyReply:
-    """Decode what a node sends to a researcher. Raises InvalidMessageError."""
+    """Decode a node's message to a researcher. Raises InvalidMessageError."""
     _versioned(payload)
     _refuse_depth(payload)
     message = _decoded(payload, _replies)

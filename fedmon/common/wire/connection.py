@@ -45,7 +45,7 @@ LAST_CONTESTED_RETRY_S = 60.0
 QUICK_LOSS_S = 2.0
 QUICK_LOSSES = 3
 DOWN_AFTER_ROUNDS = 10
-"""After so many rounds without a connection the broker is down, and no longer losing connections."""
+"""After this number of rounds without a connection the broker counts as down, not as losing connections."""
 RESUME_WITHIN_S = 30.0
 QUICK_ANSWER_S, QUICK_ROUNDS = 1.0, 3
 """A cluster that lost a host chooses a new leader (NATS) and loses the logins that it got until then."""
@@ -61,7 +61,7 @@ TAKEN_OVER = "Session taken over"
 
 
 class Will(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker publishes for us when we vanish."""
+    """The last will, which the broker publishes when we vanish."""
 
     topic: str
     payload: bytes
@@ -403,7 +403,7 @@ class MqttClient:
         return self.granted
 
     def _forgotten(self, host: BrokerHost) -> bool:
-        """Have the broker drop what it keeps of us: a clean session of the same id replaces it, and ends."""
+        """Have the broker drop our session: a clean session of the same id replaces it, and ends."""
         clean = MqttClient(self._broker, self._client_id, None, self._deliver)
         is_done = clean.open(host, {})
         clean.close()

@@ -1,4 +1,4 @@
-"""What every message of the wire carries, and the types that their fields share."""
+"""Fields of every message of the wire, and the types that they share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Utc = Annotated[datetime.datetime, Meta(tz=True)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
-    """What every message carries; ``command`` is the tag of the class."""
+    """Fields of every message; ``command`` is the tag of the class."""
 
     protocol_version: str = PROTOCOL
 

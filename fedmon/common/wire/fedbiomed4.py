@@ -1,6 +1,6 @@
 """Every message of Fed-BioMed 4.4, with exactly the fields that its programs check for.
 
-A field too many or too few ends a Fed-BioMed program's network thread, so these classes allow neither.
+One field more or less ends a Fed-BioMed program's network thread, so these classes allow neither.
 Source: the message classes of Fed-BioMed 4.4.0.
 """
 
@@ -36,7 +36,7 @@ class ErrorNumbers(enum.StrEnum):
 
 
 class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command"):
-    """What every message carries; ``command`` is the tag of the class."""
+    """Fields of every message; ``command`` is the tag of the class."""
 
     protocol_version: str = PROTOCOL_VERSION
 
@@ -45,7 +45,7 @@ class WireMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class WireRequest(WireMessage, frozen=True, kw_only=True):
-    """What every request carries."""
+    """Fields of every request."""
 
     researcher_id: str
 
@@ -57,17 +57,17 @@ class PingRequest(WireRequest, frozen=True, kw_only=True, tag="ping"):
 
 
 class ListRequest(WireRequest, frozen=True, kw_only=True, tag="list"):
-    """Ask for all datasets; the reply carries nothing that tells to which request it belongs."""
+    """Ask for all datasets; the reply does not name its request."""
 
 
 class SearchRequest(WireRequest, frozen=True, kw_only=True, tag="search"):
-    """Ask for the datasets that carry every one of ``tags``; not answered when there is none."""
+    """Ask for the datasets that carry all of ``tags``; without a match there is no answer."""
 
     tags: list[str]
 
 
 class ApprovalRequest(WireRequest, frozen=True, kw_only=True, tag="approval"):
-    """Ask for approval of the training plan that lies at a URL."""
+    """Ask for approval of the training plan at a URL."""
 
     description: str
     sequence: int
@@ -75,7 +75,7 @@ class ApprovalRequest(WireRequest, frozen=True, kw_only=True, tag="approval"):
 
 
 class StatusRequest(WireRequest, frozen=True, kw_only=True, tag="training-plan-status"):
-    """Ask where the training plan that lies at a URL stands; the reply repeats ``job_id``."""
+    """Ask for the status of the training plan at a URL; the reply repeats ``job_id``."""
 
     job_id: str
     training_plan_url: str
@@ -129,7 +129,7 @@ AnyRequest = ServedRequest | TrainRequest | SecaggRequest | SecaggDeleteRequest
 
 
 class WireReply(WireMessage, frozen=True, kw_only=True):
-    """What everything carries that a node sends."""
+    """Fields of every message of a node."""
 
     researcher_id: str
     node_id: str
@@ -143,7 +143,7 @@ class PingReply(WireReply, frozen=True, kw_only=True, tag="pong"):
 
 
 class WireDatasetsReply(WireReply, frozen=True, kw_only=True):
-    """Datasets as a node keeps them, without what it hides; ``count`` is how many."""
+    """Datasets as a node keeps them, without hidden fields; ``count`` is their number."""
 
     success: bool
     databases: list[dict[str, Any]]
@@ -155,11 +155,11 @@ class WireListReply(WireDatasetsReply, frozen=True, kw_only=True, tag="list"):
 
 
 class WireSearchReply(WireDatasetsReply, frozen=True, kw_only=True, tag="search"):
-    """The datasets that match; there is at least one."""
+    """The matching datasets, at least one."""
 
 
 class WireApprovalReply(WireReply, frozen=True, kw_only=True, tag="approval"):
-    """The plan is with the node, or not; ``status`` is how its download ended in HTTP, 0 where there was none."""
+    """Whether the plan reached the node; ``status`` is the HTTP status of its download, 0 without one."""
 
     sequence: int
     status: int
@@ -167,7 +167,7 @@ class WireApprovalReply(WireReply, frozen=True, kw_only=True, tag="approval"):
 
 
 class StatusReply(WireReply, frozen=True, kw_only=True, tag="training-plan-status"):
-    """Where a plan stands: ``status`` is Approved, Rejected, Pending, Not Registered, or Error without success."""
+    """The status of a plan: ``status`` is Approved, Rejected, Pending, Not Registered, or Error without success."""
 
     job_id: str
     success: bool
@@ -178,7 +178,7 @@ class StatusReply(WireReply, frozen=True, kw_only=True, tag="training-plan-statu
 
 
 class TrainReply(WireReply, frozen=True, kw_only=True, tag="train"):
-    """What came of a round."""
+    """The result of a round."""
 
     job_id: str
     success: bool
@@ -208,7 +208,7 @@ class SecaggDeleteReply(WireReply, frozen=True, kw_only=True, tag="secagg-delete
 
 
 class ErrorMessage(WireReply, frozen=True, kw_only=True, tag="error"):
-    """Something went wrong; says neither with which request nor of which instance."""
+    """An error; it names neither the request nor the instance."""
 
     errnum: str
     extra_msg: str
@@ -239,7 +239,7 @@ class Log(WireReply, frozen=True, kw_only=True, tag="log"):
 
 
 class LogText(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ``msg`` of a log record holds; ``asctime`` is the node's local time and names no zone."""
+    """The ``msg`` of a log record; ``asctime`` is the node's local time and names no zone."""
 
     asctime: str
     node_id: str

@@ -1,6 +1,6 @@
 """Every message of the wire "fedmon/1", as frozen values.
 
-Requests, replies and what a node sends of itself have separate unions, so that a reply can never be taken for a
+Requests, replies and unrequested messages of a node have separate unions, so that a reply can never be taken for a
 request. Field names are the JSON keys. Times are RFC 3339 in UTC.
 """
 
@@ -25,7 +25,7 @@ CONNECTION_LOST = "connection lost"
 
 
 class ErrorCode(enum.Enum):
-    """Why a node did not do what a message asked."""
+    """Why a node did not serve a request."""
 
     MALFORMED = "malformed"
     VERSION = "version"
@@ -96,7 +96,7 @@ class TrainingPlanStatus(Request, frozen=True, kw_only=True, tag="training-plan-
 
 
 class Monitor(Request, frozen=True, kw_only=True, tag="monitor"):
-    """Start, stop or renew a lease on live metrics, ask what is measured, or ask for samples again.
+    """Start, stop or renew a lease on live metrics, ask for the metrics, or ask for samples again.
 
     ``interval_s`` is the wanted sampling interval; ``lease_s`` how long it holds unless renewed. ``first_seq`` and
     ``last_seq`` (both included) name the samples of ``stream`` that a resend asks for; with ``since_t`` it begins with
@@ -141,7 +141,7 @@ class Pong(Reply, frozen=True, kw_only=True, tag="pong"):
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node tells of a dataset; its path never leaves the node.
+    """A node's description of a dataset; its path never leaves the node.
 
     ``shape`` is rows and columns of a table (or as the owner gave it); ``dtypes`` maps column to type name.
     """
@@ -176,7 +176,7 @@ class SearchReply(DatasetsReply, frozen=True, kw_only=True, tag="search"):
 
 
 class ApprovalReply(Reply, frozen=True, kw_only=True, tag="approval"):
-    """The plan's bytes and record are on the node's disk; ``status`` is what its owner decided so far."""
+    """The plan's bytes and record are on the node's disk; ``status`` is the owner's decision so far."""
 
     plan_id: str
     sha256: str
@@ -285,6 +285,6 @@ AnyReply = (
     | RunScalars
 )
 Result = PlanDecision | JobOutcome
-"""What a node sends of itself and keeps in its outbox until the researcher acknowledges it."""
+"""Messages that a node keeps in its outbox until the researcher acknowledges them."""
 
 AnyTelemetry = SampleBatch | AddScalar

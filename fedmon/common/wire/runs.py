@@ -37,7 +37,7 @@ class JobState(enum.Enum):
     FAILED = "failed"
     """The plan raised, ended with an exit code or by a signal, or is no plan."""
     INVALID_RESULT = "invalid-result"
-    """What ``run`` returned is no mapping of JSON values and plain arrays."""
+    """``run`` did not return a mapping of JSON values and plain arrays."""
     STOPPED = "stopped"
     """By the researcher."""
     STOPPED_BY_OWNER = "stopped-by-owner"
@@ -85,10 +85,10 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job may take at most; in a request null asks for the node's own limit, and no more than that is given.
+    """Limits of a job; in a request null asks for the node's own limit, which is never exceeded.
 
-    ``cpu_s`` is CPU time of all its processes together, ``tmp_bytes`` what it may have in files at once,
-    ``output_bytes`` the size of what it returns.
+    ``cpu_s`` is CPU time of all its processes together, ``tmp_bytes`` the size of its files at once,
+    ``output_bytes`` the size of its result.
     """
 
     cpu_s: Annotated[float, Meta(gt=0)] | None = None
@@ -100,7 +100,7 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job took; null is not known. ``energy_j`` is only there where it was measured for the job alone."""
+    """Usage of a job; null is unknown. ``energy_j`` is present only if it was measured for the job alone."""
 
     wall_s: float | None = None
     cpu_s: float | None = None
@@ -109,7 +109,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan failed with: the type of the error, and as far as the owner lets them leave its text and trace."""
+    """A plan's error: its type, and if the owner allows it, its text and trace."""
 
     type: ShortText
     message: LongText | None = None
@@ -128,7 +128,7 @@ class Scalar(msgspec.Struct, frozen=True, kw_only=True):
 class JobScalar(Scalar, frozen=True, kw_only=True):
     """One ``context.report`` of a job, as it is sent while the job runs.
 
-    ``seq`` is its number in the stream of its researcher, null where the node records nothing; ``mono`` is monotonic
+    ``seq`` is its number in the stream of its researcher, null if the node records nothing; ``mono`` is monotonic
     time in seconds. ``dropped`` counts the values that came too fast until then. ``group`` is the training of the run.
     """
 
@@ -187,7 +187,7 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
-    """What jobs of one researcher reported since the last such message, to that researcher alone."""
+    """Values that jobs of one researcher reported since the last such message, to that researcher alone."""
 
     node_id: Id
     researcher_id: Id
@@ -225,7 +225,7 @@ class RunScalars(Message, frozen=True, kw_only=True, tag="run-scalars"):
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of one job.
+    """A node's description of one job.
 
     ``sandbox`` is the level in force, null as long as it is not known. ``scalars`` is how many there were so far.
     ``exit_code`` is negative for a signal, null where no process of the plan ended by itself. ``group`` is the training
@@ -282,7 +282,7 @@ class JobStatus(Request, frozen=True, kw_only=True, tag="job-status"):
     """Ask how a job stands, or with a null ``job_id`` all jobs of this researcher, newest first.
 
     For one job: ``scalars_from`` asks for its scalars from that number on, ``stdout_from`` and ``stderr_from`` for its
-    output from that byte on, and ``result`` for what its outcome said of the result, which may have been lost.
+    output from that byte on, and ``result`` for the result in its outcome, which may have been lost.
     """
 
     job_id: Id | None = None
@@ -310,9 +310,9 @@ class StopReply(Reply, frozen=True, kw_only=True, tag="stop"):
 
 
 class TracePiece(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of what a job printed, from byte ``offset`` on.
+    """A piece of a job's output, from byte ``offset`` on.
 
-    ``size_bytes`` is how many bytes it printed so far, ``skipped_bytes`` how many between what was asked for and
+    ``size_bytes`` is the size of its output so far, ``skipped_bytes`` the number between the requested offset and
     ``offset`` are not kept. ``next_offset`` is where to go on.
     """
 

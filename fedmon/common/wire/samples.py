@@ -1,4 +1,4 @@
-"""The messages that carry samples, and what a node says of what it measures and keeps."""
+"""The messages that carry samples, and a node's description of its metrics and recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SampleBatch(Message, frozen=True, kw_only=True, tag="sample"):
     """Samples ``seq`` to ``seq + len(t) - 1`` of one stream, as columns.
 
     ``t`` is Unix time and ``mono`` monotonic time, both in seconds; ``m`` maps a series such as
-    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample, null where a reading was missed.
+    ``host_disk_read_bytes_total{device="sda"}`` to one value a sample, null if a reading was missed.
     ``reasons`` says why a null is one; a null of a series that has no reason was not due, because the series is read
     less often than others, or was not there.
     """
@@ -46,7 +46,7 @@ class AddScalar(Message, frozen=True, kw_only=True, tag="add_scalar"):
 
 
 class Extent(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node still keeps of one stream of one boot: samples ``oldest_seq`` to ``last_seq``, and their times."""
+    """The kept part of one stream of one boot: samples ``oldest_seq`` to ``last_seq``, and their times."""
 
     boot: Count
     stream: ShortText
@@ -57,11 +57,12 @@ class Extent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorReply(Reply, frozen=True, kw_only=True, tag="monitor"):
-    """The lease as granted, and what this node measures.
+    """The lease as granted, and the metrics of this node.
 
-    ``capabilities`` maps a metric or collector to null when measured, else to the reason why not. ``extents`` are what
+    ``capabilities`` maps a metric or collector to null when measured, else to the reason why not. ``extents`` are the
+    samples that
     the node's recording holds, newest first; when there is a ``reason`` and none of them, that is not known yet.
-    ``hardware`` describes the machine. ``counts`` are what the node counted since its start: samples dropped, ticks
+    ``hardware`` describes the machine. ``counts`` are the node's counts since its start: samples dropped, ticks
     missed and the like.
     """
 
@@ -88,10 +89,10 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplesReply(Reply, frozen=True, kw_only=True, tag="samples"):
-    """One page of samples that were asked for again, in order, as far as the owner lets them leave.
+    """One page of samples that were asked for again, in order, if the owner lets them leave.
 
-    ``next_seq`` is where the next page starts, null when this one is the last. What was asked for below it and is not
-    here is gone for good. ``oldest_seq`` and ``last_seq`` are what the node keeps now, null when nothing of this boot.
+    ``next_seq`` is the start of the next page, null when this one is the last. Requested samples below it that are not
+    here is gone for good. ``oldest_seq`` and ``last_seq`` bound the samples kept now, null when nothing of this boot.
     """
 
     boot: Count

@@ -1,4 +1,4 @@
-"""The topics of the federation, and who wrote what is found on them.
+"""The topics of the federation, and the senders of their messages.
 
 The sender's id is a topic level, so that any broker's access list can hold each party to its own name.
 """
@@ -6,6 +6,7 @@ The sender's id is a topic level, so that any broker's access list can hold each
 from __future__ import annotations
 
 import enum
+import functools
 import re
 
 import msgspec
@@ -24,7 +25,7 @@ _PORTABLE_TOPIC = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 
 
 class Channel(enum.Enum):
-    """What kind of message travels on a topic."""
+    """The kind of message on a topic."""
 
     BROADCAST = "broadcast command"
     COMMAND = "command to one node"
@@ -36,7 +37,7 @@ class Channel(enum.Enum):
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic says: its channel, its sender, and for whom it is."""
+    """A parsed topic: its channel, sender and recipient."""
 
     channel: Channel
     researcher_id: ResearcherId | None = None
@@ -84,8 +85,9 @@ def status(node_id: str) -> str:
     return f"general/status/{node_id}"
 
 
+@functools.lru_cache(maxsize=256)  # a flood comes on one topic
 def parse(topic: str) -> Address:  # noqa: PLR0911  # a table of topics, one return each
-    """Read a topic; what is not of this wire, or carries an unusable id, becomes channel OTHER."""
+    """Read a topic; one of another wire, or with an unusable id, becomes channel OTHER."""
     levels = topic.split("/")
     if levels[0] != "general" or not all(map(ID_PATTERN.fullmatch, levels[2:])):
         return Address(channel=Channel.OTHER)

@@ -24,7 +24,7 @@ from fedmon.common.wire.fedbiomed4 import (
 from fedmon.common.wire.messages import ErrorCode
 
 MAX_MESSAGE_BYTES = 990_000
-"""This wire has no pages: a list comes whole, however long."""
+"""This wire has no pages: a list of any length comes whole."""
 
 REQUEST_COMMANDS = frozenset(kind.__struct_config__.tag for kind in typing.get_args(ServedRequest))
 NOT_RUN_HERE = ("train", "secagg", "secagg-delete")
@@ -43,7 +43,7 @@ def encode(message: WireMessage | Mapping[str, Any]) -> bytes:
 
 
 def decode_request(payload: bytes) -> ServedRequest:
-    """Decode what a researcher sends. Raises InvalidMessageError, with the code of what is wrong."""
+    """Decode a researcher's message. Raises InvalidMessageError, with the code of the error."""
     document = _document(payload)
     command = document.get("command")
     if command in NOT_RUN_HERE:
@@ -55,7 +55,7 @@ def decode_request(payload: bytes) -> ServedRequest:
 
 
 def decode_reply(payload: bytes, *, researcher_id: str) -> UnderstoodReply | None:
-    """Decode what a node answers to this researcher; None when it is meant for another.
+    """Decode a node's answer to this researcher; None when it is meant for another.
 
     Raises InvalidMessageError.
     """
@@ -81,14 +81,14 @@ def decode_log(payload: bytes) -> tuple[Log, LogText]:
         text = msgspec.json.decode(log.msg, type=LogText)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
         raise InvalidMessageError(
-            f"the text of a log record is not as agreed: {' '.join(str(error).split())[:300]}"
+            f"the text of a log record is malformed: {' '.join(str(error).split())[:300]}"
         ) from None
     checked_party(log.node_id, what="node id")
     return log, text
 
 
 def sender(payload: bytes) -> str | None:
-    """Return who sent a request that cannot be served, as far as it says so."""
+    """Return the sender of a request that cannot be served, if it names one."""
     try:
         researcher_id = codec.decode_document(payload).get("researcher_id")
     except InvalidMessageError:
@@ -97,7 +97,7 @@ def sender(payload: bytes) -> str | None:
 
 
 def answering_node(payload: bytes, *, researcher_id: str) -> str | None:
-    """Return which node sent this researcher a reply that cannot be read, as far as it says so."""
+    """Return the node that sent this researcher an unreadable reply, if it names one."""
     try:
         document = codec.decode_document(payload, max_bytes=MAX_MESSAGE_BYTES)
         if document.get("researcher_id") != researcher_id:

@@ -41,7 +41,7 @@ _STATUS_WORDS = {
 class FedBioMedDialect(NodeDialect):
     """The wire of Fed-BioMed 4.4, as a node speaks it.
 
-    It pushes no decisions, and knows no pages: what does not fit into one message is refused as too large.
+    It pushes no decisions, and knows no pages: a list that exceeds one message is refused as too large.
     """
 
     commands: AbstractSet[str] = codec.REQUEST_COMMANDS

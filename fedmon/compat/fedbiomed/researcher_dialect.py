@@ -1,8 +1,8 @@
 """How a researcher speaks with nodes of Fed-BioMed 4.4.
 
-Most of their replies say to which request they belong: by sequence, or by the job id, which is ours to choose. Those to
-list and search do not; but a node answers in order, so each of these is followed by a ping, the barrier: what a node
-said before the barrier's pong is its answer, and when it said nothing to a search it has no match.
+Most of their replies name their request: by sequence, or by the job id, which we choose. Those to list and search do
+not; but a node answers in order, so a ping, the barrier, follows each of these. The messages of a
+node before the barrier's pong are its answer; a search without a message has no match.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_TEXT = 16_384
 MAX_NAME = 256
 MAX_HELD_BYTES = 32 * 1024 * 1024
 HELD_S = 60.0
-NOT_TOLD = "it is with the node; this wire does not tell what its owner decided: ask for the plan's status"
+NOT_TOLD = "the plan reached the node; this wire does not push the owner's decision: ask for the plan's status"
 
 _PLAN_STATUS = {
     "Approved": PlanStatus.APPROVED,
@@ -48,7 +48,7 @@ _PLAN_STATUS = {
 
 
 _REQUESTS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.Approval, StatusByUrl)
-"""Requests that an error may be about; one about a training is kept as it came."""
+"""Requests that an error may belong to; one about a training is kept as it came."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class Held:
         self._bytes = 0
 
     def add(self, node_id: NodeId, said: Listed | InvalidMessageError, *, size_bytes: int, at: float) -> None:
-        """Hold an answer; the oldest goes when there are too many bytes, or when it is too old."""
+        """Hold an answer; the oldest is dropped if there are too many bytes, or if it is too old."""
         self._said.append(_Said(node_id, said, at, size_bytes))
         self._bytes += size_bytes
         while self._said and (self._bytes > self._max_bytes or at - self._said[0].at > self._held_s):
@@ -106,7 +106,7 @@ class RoundScalar(AddScalar, frozen=True, kw_only=True, tag="add_scalar"):
 
     @property
     def phase(self) -> str:
-        """Which part of a round it belongs to."""
+        """The part of a round that it belongs to."""
         if self.test_on_global_updates:
             return "test-global"
         if self.test_on_local_updates:
@@ -153,7 +153,7 @@ class FedBioMedDialect(Dialect):
     # --- saying ------------------------------------------------------------------------------------------------------
 
     def subscriptions(self) -> list[tuple[str, int]]:
-        """Return the filters and QoS that are always heard: the replies to everybody, and our own marker."""
+        """Return the filters and QoS that are always heard: the shared topic of replies, and our own marker."""
         marker = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         return [(fedbiomed4.REPLIES, 0), (marker, 0)]
 
@@ -295,7 +295,7 @@ class FedBioMedDialect(Dialect):
         )
 
     def _error(self, told: fedbiomed4.ErrorMessage) -> Reply | None:
-        """Give an error to the newest request that this node owes an answer: it does not say which one it is about.
+        """Give an error to the newest request that this node owes an answer: it does not name the request.
 
         Older ones may be of a script that no longer waits.
         """
@@ -328,7 +328,7 @@ class FedBioMedDialect(Dialect):
 
 
 def scalar_of(payload: bytes) -> RoundScalar:
-    """Read scalars; ``t`` is when they arrived. Raises InvalidMessageError."""
+    """Read scalars; ``t`` is their arrival. Raises InvalidMessageError."""
     fields = msgspec.structs.asdict(codec.decode_scalar(payload))
     del fields["protocol_version"]
     metric = {name: _number(value) for name, value in fields["metric"].items()}
@@ -336,7 +336,7 @@ def scalar_of(payload: bytes) -> RoundScalar:
 
 
 def log_record_of(payload: bytes) -> LogRecord:
-    """Read a log record; its time is when it arrived, as its own names no zone. Raises InvalidMessageError."""
+    """Read a log record; its time is the arrival, as its own names no zone. Raises InvalidMessageError."""
     told, text = codec.decode_log(payload)
     return LogRecord(
         node_id=told.node_id,
@@ -361,8 +361,8 @@ def _answer_to(
 ) -> Reply:
     """Return the answer of a node before the barrier.
 
-    Another process of ours may have asked it something else meanwhile. An answer to other tags that fits these as well
-    is a part of the answer to these, so that the longest is the one.
+    Another of our processes may have asked it something else meanwhile. An answer to other tags that fits these as well
+    is a part of the answer to these, so the longest is used.
     """
     echo = echo_of(request, node_id)
     fitting = [listed for listed in said if isinstance(listed, Listed) and _fits(listed, request)]

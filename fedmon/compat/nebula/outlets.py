@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FINISHED = "user_scenario_finished"
-REFUSAL = "this is a reporter: it tells what it measures, and keeps nothing to send again"
+REFUSAL = "this is a reporter: it publishes its metrics, and keeps nothing to send again"
 SENT: Mapping[str, tuple[str, ...]] = {
     "device_args": ("uid", "idx", "name", "role", "malicious"),
     "network_args": ("ip", "port", "neighbors"),
@@ -97,7 +97,7 @@ class Complaints:
 
 
 STATUSES = ("queued", "delivered", "refused", "dropped", "waiting", "failures")
-"""What is counted of statuses: those that wait may still arrive, those refused or dropped never will."""
+"""Counts of statuses: waiting ones may still arrive, refused or dropped ones never will."""
 
 
 class Controller:

@@ -79,7 +79,7 @@ class Tick(NamedTuple):
 
 
 class Ticks:
-    """The node's sampler for an event loop that it never waits for; made anew for each start, on that loop.
+    """The node's sampler for an event loop that it never waits for; made for each start, on that loop.
 
     ``publish(stream, sample)`` gets every sample, on the sampler's thread. `prime` comes first, because shares of CPU
     time need two readings. `sampler.start` and awaiting `next` follow; ``sampler.stop`` and `end` come last.
@@ -237,7 +237,7 @@ class Cycle:
         self.queue.put_nowait(Enqueued(name, value, time.time()))
 
     async def report(self, tick: Tick, participant: Callable[[], Mapping[str, Any]] | None = None) -> None:
-        """Report once; with ``participant`` a status first, whose failure takes nothing else away."""
+        """Report once; with ``participant`` a status first, whose failure affects nothing else."""
         try:
             if participant is not None:
                 self._outlets.status(participant(), tick.t)
@@ -302,8 +302,8 @@ def _counter(kind: str, *, reading: bool = False) -> Any:
 class Reporter:
     """Measures this machine and its own processes, and reports them together with the values of a program.
 
-    ``config`` is NEBULA's participant mapping, an object that has it as ``.participant``, or nothing; each keyword
-    from ``report_frequency`` to ``node_id`` goes before the participant's key of that name. ``trainer.logger`` and each
+    ``config`` is NEBULA's participant mapping, an object that has it as ``.participant``, or nothing; each keyword from
+    ``report_frequency`` to ``node_id`` overrides the participant's key of that name. ``trainer.logger`` and each
     of ``sinks`` get NEBULA's tags (see `view`); ``cm`` has the connections; ``broker`` (a URL or BrokerSettings) gets
     our own metrics, values and presence under ``node_id``, which no other party there may use. ``generation`` chooses
     the controller's paths and the names of the network's tags. The period differs from ``report_frequency`` by up to
@@ -388,7 +388,7 @@ class Reporter:
 
     @property
     def frequency(self) -> float:
-        """The period that was asked for, in seconds; NEBULA calls it a frequency."""
+        """The requested period, in seconds; NEBULA calls it a frequency."""
         return self._settings.report_frequency
 
     @property
@@ -563,6 +563,6 @@ class Reporter:
             self._ticks.sampler.set_interval(self.period_s)
 
     def _participant(self) -> Mapping[str, Any]:
-        """Return the present participant; a file goes before the mapping in memory."""
+        """Return the present participant; a file overrides the mapping in memory."""
         given = participant_of(self.config)
         return {**given, **self._from_file} if self._from_file else given

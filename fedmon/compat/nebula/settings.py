@@ -143,5 +143,5 @@ def _controller(value: object) -> str | None:
     except ValueError:
         is_usable = False
     if not is_usable:
-        raise SettingsError(f"controller = {text!r} is no address: give HOST:PORT or http(s)://HOST:PORT")
+        raise SettingsError(f"controller = {text!r} is not an address: give HOST:PORT or http(s)://HOST:PORT")
     return url

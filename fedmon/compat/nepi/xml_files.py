@@ -146,7 +146,7 @@ class _Reader:
         for each in elements:
             name = _needed(each, "name", where)
             if name in values:
-                raise DescriptionError(f"{where} has two values of {name!r:.60}: take one out")
+                raise DescriptionError(f"{where} has two values of {name!r:.60}: remove one")
             values[name] = self._value(_needed(each, "value", where), each.get("type", "string"), f"{where}: {name}")
         return values
 

@@ -1,1 +1,1 @@
-"""What can be said of an experiment without running it: its plan, why it waits, how a run stands, and its picture."""
+"""Views of an experiment: its plan, the reasons of waits, the status of a run, and its picture."""

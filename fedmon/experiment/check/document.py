@@ -60,7 +60,7 @@ def check(
 ) -> Checked:
     """Plan the experiment in a file; with ``asks`` ask the federation too.
 
-    Its resources are made in a temporary folder, without what is wrong in them, and none is deployed. Raises
+    Its resources are made in a temporary folder, without their wrong parts, and none is deployed. Raises
     DescriptionError for a file without an experiment, NotFoundError, StorageError, and ConnectionFailedError.
     """
     from fedmon.experiment.controller import ExperimentController
@@ -101,7 +101,7 @@ def lines_of(text: str, description: Description) -> dict[int, int]:
 
 
 def _sound(description: Description, problems: list[Problem]) -> Description:
-    """Return a description without what is wrong in single resources, which is added to the problems."""
+    """Return a description without the wrong parts of single resources, which are added to the problems."""
     known = {each.guid for each in description.resources}
     kept = []
     for each in description.resources:

@@ -1,4 +1,4 @@
-"""Explanations of single resources: what each waits for, since when, and how much longer at most."""
+"""Explanations of single resources: the cause of a wait, its start, and its longest remaining time."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _reason_at_rest(state: State, resource: Resource, waiting: tuple[Waiting, ..
     if is_running:
         is_ending = nature(resource.rtype).ending == "always" and not lasts(resource, state.resources, nature)
         return f"it runs, and {'ends by itself' if is_ending else 'no condition stops it'}"
-    return "it ended" if resource.state is ResourceState.STOPPED else "it waits for nothing known"
+    return "it ended" if resource.state is ResourceState.STOPPED else "it waits for no known cause"
 
 
 def _waiting(state: State, resource: Resource, now: float, nature: Natures) -> Iterator[Waiting]:

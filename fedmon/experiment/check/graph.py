@@ -197,7 +197,7 @@ class Dependencies:
         return conditions, own
 
     def _coming(self, guid: int, wanted: ResourceState) -> Step | None:
-        """Return the step that brings a resource to a state; None if it is there, or nothing known brings it there."""
+        """Return the step that leads to a resource's state; None if it has reached it, or no known step does."""
         other = self._resources.get(guid)
         if other is None or other.state >= wanted or wanted > ResourceState.STOPPED or not self._is_coming(other):
             return None
@@ -214,7 +214,7 @@ class Dependencies:
         return Step(NEW_GROUP, "group") if self._wait_all_ready else None
 
     def _condition(self, condition: AnyCondition) -> Step:
-        """Return the step of a condition, and count what a quorum misses."""
+        """Return the step of a condition, and count the missing members of a quorum."""
         step = Step(id(condition), "condition")
         if step.guid in self._conditions:
             return step
@@ -233,7 +233,7 @@ class Dependencies:
         return ResourceState.READY if is_early else ResourceState.STARTED
 
     def _is_there(self, condition: AnyCondition, guid: int) -> bool:
-        """Tell whether a member of a group needs no step any more."""
+        """Tell whether a member of a group needs no further step."""
         other = self._resources.get(guid)
         if other is None or not self._is_coming(other):
             return other is not None

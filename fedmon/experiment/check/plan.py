@@ -146,7 +146,7 @@ def _has(action: ResourceAction, resource: Resource) -> bool:
 
 
 class _Found(NamedTuple):
-    """A problem, apart from the resource that has it; ``text`` goes on after that resource."""
+    """A problem, apart from the resource that has it; ``text`` continues after that resource."""
 
     kind: ProblemKind
     text: str
@@ -172,7 +172,7 @@ class _Checks:
         yield from self._of_waits(resources, self._of_condition)
 
     def hopeless(self, resources: Iterable[Resource]) -> Iterator[Problem]:
-        """Return the problems with which the deployment of resources must fail, as far as that is cheap to tell."""
+        """Return the problems with which the deployment of resources must fail, if that is cheap to tell."""
         for resource in resources:
             found = self._missing_parts(resource)
             yield from self._of(resource, (each for each in found if each.severity == "error"))
@@ -257,7 +257,7 @@ class _Checks:
             yield from self._endings(condition)
 
     def _losses(self, condition: AnyCondition, name: str) -> Iterator[_Found]:
-        """Return why a condition can never hold any more."""
+        """Return why a condition can no longer hold."""
         if condition.at_least is None and isinstance(condition, StateCondition):
             # Members that are still to come are waited for first, but the wait fails with this one all the same.
             for guid in condition.group if condition.state is not ResourceState.FAILED else ():

@@ -20,7 +20,7 @@ from fedmon.experiment.states import FailureLevel, ResourceState
 
 Status = Literal["running", "ended", "failed", "left"]
 MAX_EXPLAINED = 300
-"""At most so many resources are explained, to keep a look at a large run short."""
+"""Most resources that are explained, to keep the status of a large run short."""
 RUNS = "it runs"
 _WORDS: Mapping[Status, str] = {
     "running": "running",
@@ -33,7 +33,7 @@ _WORDS: Mapping[Status, str] = {
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a resource. ``reached`` is its state, or the last one before RELEASED.
 
-    ``times`` are Unix seconds by state; ``waiting`` is what it waits for in words, ``reason`` why it failed.
+    ``times`` are Unix seconds by state; ``waiting`` describes the cause of its wait, ``reason`` its failure.
     ``action`` waits for the resources ``waits_for``, or for another ``left_s`` seconds.
     """
 
@@ -101,7 +101,7 @@ def explanations(state: State, now: float) -> dict[int, Explanation]:
 
 
 def blocker(state: State, names: Mapping[int, str], now: float, explained: Mapping[int, Explanation]) -> str:
-    """Return which resource holds up most others, and what it waits for itself; "" if none waits for another."""
+    """Return the resource that holds up most others, and the cause of its wait; "" if none waits for another."""
     chains = [each.chain for each in explained.values() if each.state < ResourceState.STARTED and len(each.chain) > 1]
     if not chains or state.is_aborted:
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,31 +15,14 @@ from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing
 from fedmon.common.log import escape_control
 from fedmon.common.options import BrokerOption, IdOption, JsonOption, SettingsOption
+from fedmon.experiment.cli import EachOption, FileArgument, RunArgument, connected
 from fedmon.researcher.cli.shell import emit
 
 if TYPE_CHECKING:
     from fedmon.experiment.check.diagram import Diagram
-    from fedmon.researcher.federation import Federation
 
 IMPOSSIBLE = 2
 _FORMATS = ("png", "svg", "dot", "mmd")
-
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment as .toml or .xml.")]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, with its journal.")]
-EachOption = Annotated[
-    bool, typer.Option("--each", help="Start each resource when it is READY (default: when all are).")
-]
-
-
-def connected(
-    broker: str | None, settings: Path | None, researcher: str | None
-) -> AbstractContextManager[Federation | None]:
-    """Return the federation that options name; without options None, for one that is opened when it is needed."""
-    from fedmon.researcher.federation import Federation
-
-    if broker is None and settings is None and researcher is None:
-        return nullcontext()
-    return Federation(broker, settings=settings, researcher_id=researcher)
 
 
 def check(

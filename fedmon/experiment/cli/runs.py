@@ -1,4 +1,4 @@
-"""`fedmon experiment run`, `show`, `watch` and `reconnect`: a run while it goes on, and as it was left."""
+"""`fedmon experiment run`, `show`, `watch` and `reconnect`: live runs and finished ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.common.options import BrokerOption, ForOption, IdOption, JsonOption, LinesOption, SettingsOption
 from fedmon.common.text import duration, joined, moment, table
-from fedmon.experiment.cli.documents import EachOption, FileArgument, RunArgument, connected
+from fedmon.experiment.cli import EachOption, FileArgument, RunArgument, connected
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.cli.shell import NO_ANSWER, emit
 
@@ -39,7 +39,7 @@ MANY = 100
 """The end lists this many resources; a JSON document has all."""
 FOLDER = Path("experiments")
 _WIDE, _UNLIMITED = 100, 10_000
-"""A terminal of so many columns has room for types beside names; lines in files and pipes are not cut."""
+"""Columns of a terminal with room for types beside names; lines in files and pipes are not cut."""
 _RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
 """These states are listed first if there is no room for all."""
 
@@ -261,7 +261,7 @@ class _Changes:
         self._blocker: str | None = None
 
     def print(self, shown: Overview) -> None:
-        """Print what changed since the last call."""
+        """Print the changes since the last call."""
         changed = [each for each in shown.resources if self._seen.get(each.guid) != each.times]
         if self._as_json:
             lines = [msgspec.json.encode(each).decode() for each in changed]
@@ -309,7 +309,7 @@ def _print(shown: Overview, *, as_json: bool) -> None:
 
 
 def facts_of(shown: Overview) -> dict[str, str]:
-    """Return what is known about a run as a whole, by name."""
+    """Return the facts about a run as a whole, by name."""
     reached = Counter(each.reached for each in shown.resources)
     counts = ", ".join(f"{reached[state.name]} {state.name}" for state in ResourceState if reached[state.name])
     over = sum(ResourceState[each.state] >= ResourceState.STOPPED for each in shown.resources)

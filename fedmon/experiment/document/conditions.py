@@ -160,7 +160,7 @@ def member_named(name: str | int, names: Mapping[str, int], where: str) -> int:
     if isinstance(name, str) and re.fullmatch(r"[0-9]{1,19}", name):
         return int(name)
     known = ", ".join(list(names)[:20]) or "no names"
-    raise DescriptionError(f"{where}: resource {str(name)[:60]!r} not found; there is: {known}")
+    raise DescriptionError(f"{where}: resource {str(name)[:60]!r} not found; known are: {known}")
 
 
 def state_named(name: str, where: str) -> ResourceState:

@@ -104,14 +104,14 @@ class QuorumDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What ends the experiment: a critical failure, no failure, or a lost quorum."""
+    """The failure that ends the experiment: a critical one, none, or a lost quorum."""
 
     policy: Literal["critical", "optional", "quorum"]
     quorums: tuple[QuorumDescription, ...] = ()
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A whole experiment; None where the document is silent."""
+    """A whole experiment; None if the document is silent."""
 
     exp_id: str = msgspec.field(name="id")
     run_id: str | None = None

@@ -92,7 +92,7 @@ def left_of(condition: AnyCondition, known: Container[int]) -> AnyCondition | No
 def build(description: Description, registry: Registry, *, masked: Mapping[int, Mapping[str, Any]]) -> None:
     """Register the resources of a description, with the values that it masks by guid.
 
-    Raises what registering does, naming the resource.
+    Raises the errors of registering, naming the resource.
     """
     for each in description.resources:
         known = {one.name: one for one in ResourceFactory.get_resource_type(each.rtype).get_attributes()}

@@ -91,7 +91,7 @@ class _Reader:
             reason = re.sub("Object (contains unknown|missing required) field", r"\1 key", reason)
             is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
             known = [field.encode_name for field in msgspec.structs.fields(kind)] if is_table else []
-            reason += f"; there is: {', '.join([*known, *keys])}" if known else ""
+            reason += f"; known are: {', '.join([*known, *keys])}" if known else ""
             raise DescriptionError(f"{where}: {reason}") from error
 
     def _resource(self, guid: int, raw: Mapping[str, Any]) -> ResourceDescription:

@@ -127,8 +127,8 @@ _known.update({"collect": collect, "sum": total, "mean": mean, "weighted-mean": 
 class Aggregator(LinkedResource):
     """Waits for its jobs once it was started, and is STOPPED with the result of its function over their results.
 
-    Jobs that failed and are not critical are left out, unless none is left. With ``atLeast`` it goes on as soon as so
-    many jobs ended well and no other is STARTED. The numbers of its result reach conditions under its guid.
+    Jobs that failed and are not critical are left out, unless none is left. With ``atLeast`` it continues once that
+    number of jobs ended well and no other is STARTED. The numbers of its result reach conditions under its guid.
     """
 
     _rtype = "fedmon::Aggregator"

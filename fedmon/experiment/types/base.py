@@ -194,7 +194,7 @@ class LinkedResource(ResourceManager):
         return found
 
     def around(self, steps: int) -> list[LinkedResource]:
-        """Return the resources within so many connections, the nearest first."""
+        """Return the resources within a number of connections, the nearest first."""
         found: dict[LinkedResource, None] = {self: None}
         for _ in range(steps):
             found |= dict.fromkeys(far for near in list(found) for far in near.linked(LinkedResource))

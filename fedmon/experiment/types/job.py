@@ -86,8 +86,8 @@ class Job(LinkedResource):
     _required_connections = (("fedmon::TrainingPlan",),)
 
     own_attributes = (
-        CheckedAttribute("args", "What the plan finds in context.arguments.", json_object, _OBJECT),
-        CheckedAttribute("inputs", "What the plan finds in context.inputs.", inputs,
+        CheckedAttribute("args", "Content of context.arguments in the plan.", json_object, _OBJECT),
+        CheckedAttribute("inputs", "Content of context.inputs in the plan.", inputs,
                          f"{_OBJECT}, or the path of a .json or .npz file, which may hold arrays"),
         Attribute("inputsFrom", "The guid of a fedmon::Aggregator whose result is added to the inputs.", Types.Integer),
         CheckedAttribute("limits", "The most it may use; nodes lower that to their own limits.", _limits,
@@ -101,8 +101,8 @@ class Job(LinkedResource):
     )  # fmt: skip
 
     own_traces = (
-        Trace("stdout", "The plan's standard output, where the owners let that leave."),
-        Trace("stderr", "The plan's standard error, where the owners let that leave."),
+        Trace("stdout", "The plan's standard output, if the owners allow it."),
+        Trace("stderr", "The plan's standard error, if the owners allow it."),
         Trace("result", "The plan's results, as JSON by node; arrays by type, shape and, if few, elements."),
         Trace("scalars", "The plan's reports, a line of JSON each."),
     )
@@ -203,7 +203,7 @@ class Job(LinkedResource):
             return
         if all(part.job is None and part.is_over for part in handle.states().values()):
             said = "; ".join(f"{node_id}: {part.sentence()}" for node_id, part in handle.states().items())
-            raise ResourceFailedError(f"no node took it: {said}")
+            raise ResourceFailedError(f"no node accepted it: {said}")
         self.set_started()
         self._follow(handle, Reports())
 
@@ -251,7 +251,7 @@ class Job(LinkedResource):
         self._subscriptions.append(handle.on_over(lambda: self.later(work), without=sorted(self._lost)))
 
     def look(self) -> None:
-        """Wait no longer for nodes that failed; the job goes on where there are others."""
+        """Wait no longer for nodes that failed; the job continues where there are others."""
         failed = {node.get("nodeId") for node in self._nodes_around() if node.state is ResourceState.FAILED}
         lost = self._lost | failed.intersection(self.ran_on)
         if self.handle is not None and lost != self._lost:

@@ -36,7 +36,7 @@ def _metrics(value: Any) -> list[str]:
     found = words(value)
     for name in found:
         if near := unknown_metric(name):
-            raise ValueError(f"there is no metric {metric_name(name)!r}; did you mean {near!r}?")
+            raise ValueError(f"unknown metric {metric_name(name)!r}; did you mean {near!r}?")
     return found
 
 

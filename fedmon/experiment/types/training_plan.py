@@ -39,7 +39,7 @@ def _plan(value: Any) -> str:
 class TrainingPlanResource(LinkedResource):
     """Asks the owners of its nodes for approval: RESERVED until all approved, or ``atLeast`` of them, then READY.
 
-    FAILED when so many rejected it that the rest is too few. Its nodes are those connected to it, or those of its jobs,
+    FAILED when too few are left that have not rejected it. Its nodes are those connected to it, or those of its jobs,
     or else all online ones. It waits for owners without limit, unless deploy has a timeout. A later approval counts
     for the jobs that start later.
     """
@@ -60,7 +60,7 @@ class TrainingPlanResource(LinkedResource):
     own_attributes = (
         CheckedAttribute("plan", "The file of the plan, or its class, which is kept as source.", _plan,
                          "the path of a Python file, or a class or instance of TrainingPlan", flags=Flags.Design),
-        Attribute("description", "What owners read about it.", default="", flags=Flags.Design),
+        Attribute("description", "Description for the owners.", default="", flags=Flags.Design),
         at_least("How many owners must approve it for it to be READY; None: all."),
         own("sha256", "The digest of the submitted source."),
         own("approvedBy", "The nodes whose owners approved it, separated by commas."),
@@ -164,7 +164,7 @@ class TrainingPlanResource(LinkedResource):
             self._is_asked = True
             self._judge()
         for node_id, outcome in outcomes.failed.items():
-            self.warning(f"goes on without node {node_id}, to which it could not be submitted: {outcome.reason}")
+            self.warning(f"continues without node {node_id}, which did not take it: {outcome.reason}")
 
     def _why_not(self, outcomes: Outcomes[ApprovalReply], asked: list[NodeId]) -> str:
         said = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.failed.items())

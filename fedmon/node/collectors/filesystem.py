@@ -37,9 +37,7 @@ _TMPFS_WORTH_READING = frozenset({"/tmp", "/dev/shm"})  # noqa: S108 - compared 
 _KNOWN_TYPES = LOCAL_TYPES | PSEUDO_TYPES
 _OCTAL = re.compile(r"\\([0-7]{3})")
 FILESYSTEM = ("host_filesystem_size_bytes", "host_filesystem_free_bytes", "host_filesystem_available_bytes")
-_NOT_OURS = (
-    f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine lists its mounts, and this machine has others"
-)
+_NOT_OURS = f"{Why.UNSUPPORTED.value}: a simulated tree lists other mounts than this machine"
 
 
 class Mounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +75,7 @@ def choose_mounts(entries: dict[str, tuple[str, str]]) -> Mounts:
             continue
         above = next((other for other in foreign if other != "/" and point.startswith(f"{other}/")), None)
         if above is not None:
-            unread[point] = f"{Why.UNSUPPORTED.value}: it lies below {above}, which could block"
+            unread[point] = f"{Why.UNSUPPORTED.value}: it is below {above}, which could block"
         elif kind == "tmpfs" or (device, kind) not in devices:
             devices.add((device, kind))
             readable.append(point)

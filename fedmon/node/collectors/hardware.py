@@ -59,7 +59,7 @@ _HYPERVISORS = {
 
 
 def hardware(roots: Roots = THIS_MACHINE) -> dict[str, Any]:
-    """Describe the machine whose files lie under ``roots`` as a document; takes milliseconds, so do it once.
+    """Describe the machine with its files under ``roots`` as a document; takes milliseconds, so do it once.
 
     Unknown fields are None; ``reasons`` says why, by the field's name, or by a name such as ``disks.sda.model``.
     ``notes`` holds cautions. ``simulated`` is true if the files are not those of this process's machine. ``threads``
@@ -94,7 +94,7 @@ class HardwareCollector:
         return Reading({self._key: 1})
 
     def probe(self) -> dict[str, str | None]:
-        """Report that there is always a description."""
+        """Report that the description is always available."""
         return {INFO: None}
 
 
@@ -196,7 +196,7 @@ def _system(roots: Roots, found: dict[str, Any], reasons: dict[str, str]) -> Non
     found["boot_id"] = _read(lambda: read_text(boot_id), "boot_id", reasons)
     found["os"] = None
     if roots.simulated:
-        reasons["os"] = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine does not name its distribution"
+        reasons["os"] = f"{Why.UNSUPPORTED.value}: a simulated tree does not name its distribution"
     else:
         try:
             found["os"] = platform.freedesktop_os_release().get("PRETTY_NAME")

@@ -218,7 +218,7 @@ def _traffic(port: Port, metric: str) -> int:
         raise CollectorUnavailableError(Why.NOT_FOUND, f"{port.folder / 'counters' / TRAFFIC[metric]}")
     number = read_number(path)
     if port.is_short and number == FULL:
-        raise CollectorUnavailableError(Why.FAILED, f"{path}: its 32 bits are full, and it stands still")
+        raise CollectorUnavailableError(Why.FAILED, f"{path}: its 32 bits are full, and it no longer counts")
     return number * OCTETS_PER_DATA if "bytes" in metric else number
 
 

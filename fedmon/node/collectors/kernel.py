@@ -28,7 +28,7 @@ from fedmon.node.collectors.files import (
 _KIB = 1024
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SECTOR_BYTES = 512
-"""The kernel's unit of disk counters, whatever the disk's own sectors are."""
+"""The kernel's unit of disk counters, for any sector size of the disk."""
 
 MAX_DEVICES = 64
 """Disks, interfaces and NUMA nodes beyond this number are left out, so that one sample always fits into a message."""
@@ -144,7 +144,7 @@ def disk_collector(proc: Path) -> FileCollector:
 
 
 def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
-    """Map each disk that is reported to its series; a name such as ``xvda1`` is a partition if ``xvda`` is there."""
+    """Map each disk that is reported to its series; a name such as ``xvda1`` is a partition if ``xvda`` exists."""
 
     def is_whole(name: bytes) -> bool:
         match = _PARTITION.fullmatch(name)

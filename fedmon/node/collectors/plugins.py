@@ -197,7 +197,7 @@ class GuardedCollector:
         try:
             name, labels = split_series(key)
         except (ValueError, AttributeError):
-            return "gave what is no series"
+            return "gave keys that are no series"
         metric = self.declared.get(name)
         if metric is None:
             return "gave a series without declaring its metric"

@@ -52,7 +52,7 @@ class OwnCgroup:
                 del self.folders[hierarchy]
 
     def remove(self) -> int:
-        """Remove it, and return how many processes were left in it; they go on in the cgroup above."""
+        """Remove it, and return how many processes were left in it; they continue in the cgroup above."""
         folders, self.folders = self.folders, {}
         return remove_cgroup(folders.values())
 

@@ -106,7 +106,7 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) ->
 
 
 def _has_ended(pid: int, timeout_s: float) -> bool:
-    """Wait for the end of a child without reaping it; False if it goes on after ``timeout_s``."""
+    """Wait for the end of a child without reaping it; False if it continues after ``timeout_s``."""
     deadline, look_again = Deadline(timeout_s), threading.Event()
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         if deadline.passed():

@@ -108,13 +108,13 @@ class RunEnd:
             if message.kind == "ended":
                 return End(reason=_how(message.code), exit_code=message.code, switches=message.switches)
             if message.kind == "signal" and not self._has_command:
-                return End(reason=f"{message.text} came")
+                return End(reason=f"received {message.text}")
             if message.kind == "signal" and message.text in _ASKED_TO_END and self._asked_at is None:
                 self._asked_at, self._asked_by = time.monotonic(), message.text
         if self._channel.is_closed:
             return End(reason="the process that ran the command was killed")
         if self._asked_at is not None and time.monotonic() - self._asked_at >= GRACE_S:
-            return End(reason=f"{self._asked_by} came, and the command did not end within {GRACE_S:g} s")
+            return End(reason=f"received {self._asked_by}, and the command did not end within {GRACE_S:g} s")
         return None
 
 
@@ -185,7 +185,7 @@ def slurm_time(identity: JobIdentity, environ: Mapping[str, str], run: Runner, w
         said = run(argv, _ASK_WITHIN_S).checked()
         return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
     except (CommandError, ValueError) as error:
-        logger.info("squeue does not tell the job's %s time: %s", which.lower(), error)
+        logger.info("squeue does not report the job's %s time: %s", which.lower(), error)
         return None
 
 
@@ -230,7 +230,7 @@ class StopFile:
             return
 
     def check(self) -> str | None:
-        """Return why to stop, None to go on."""
+        """Return why to stop, None to continue."""
         if not self._is_made:
             return None
         try:

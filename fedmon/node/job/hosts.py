@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 BEAT_S = 2.0
 SILENT_BEATS = 6
-"""A host that misses so many beats counts as lost."""
+"""Missed beats after which a host counts as lost."""
 _LOOKS_A_BEAT = 4
 _TICK_S = 0.01
 _MOST_NAMES = 1000

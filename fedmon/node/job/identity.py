@@ -114,7 +114,7 @@ def named(job_id: str, scheduler: str, *, hostname: str) -> JobIdentity:
         "oar": (r"[0-9]{1,18}", "4711"),
     }[known]
     if not re.fullmatch(pattern, job_id):
-        raise InvalidInputError(f"{_text(job_id)!r} is no job of {scheduler}: its ids are like {example}")
+        raise InvalidInputError(f"{_text(job_id)!r} is not a job id of {scheduler}; an example is {example}")
     array, index = _pbs_array(job_id) if known == "pbs" else (None, None)
     if known == "slurm" and "_" in job_id:
         array, _, number = job_id.partition("_")

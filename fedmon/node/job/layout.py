@@ -76,7 +76,7 @@ class JobFolder:
 
     @staticmethod
     def make_folder(path: Path) -> None:
-        """Make one folder for its owner only, unless it is there. Raises StorageError."""
+        """Make one folder for its owner only, if it is missing. Raises StorageError."""
         try:
             path.mkdir(mode=FOLDER_MODE, exist_ok=True)
         except OSError as error:

@@ -30,7 +30,7 @@ _LEFT_BEHIND_S = 3600.0
 _COPIES = 4
 """How often a file that is written meanwhile is copied until a copy is of one moment."""
 _MOST_MISSING = 1000
-"""A head that claims a file so many times as long is damaged itself."""
+"""Ratio to the real length of a file above which its head is damaged itself."""
 _LOG = "-wal"
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
@@ -99,7 +99,7 @@ def _only_recording(folder: JobFolder) -> Path | None:
 
 
 def _is_linked(name: Path, target: Path) -> bool:
-    """Give a file a second name; False where a file system has no symbolic links, as CIFS and exFAT."""
+    """Give a file a second name; False if a file system has no symbolic links, as CIFS and exFAT."""
     try:
         name.symlink_to(target)
     except OSError:
@@ -173,7 +173,7 @@ def _lengthen(copy: Path) -> None:
 
 
 def _stamp(path: Path) -> tuple[tuple[int, int, int] | None, ...]:
-    """Return inode, size and time of a recording and its log, each opened anew to ask the file server."""
+    """Return inode, size and time of a recording and its log, each opened again to ask the file server."""
     found: list[tuple[int, int, int] | None] = []
     for each in (path, path.with_name(path.name + _LOG)):
         try:
@@ -237,7 +237,7 @@ class _Steps:
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Log the failure of one step, so that the others go on."""
+        """Log the failure of one step, so that the others continue."""
         try:
             yield
         except MissingExtraError as error:
@@ -267,7 +267,7 @@ class _Steps:
         return write_json(source, self._folder.metrics, self._job(source), name_job=self._is_shared)
 
     def export(self, source: Source, name: str) -> Iterator[Path]:
-        """Write perfmon's groups, all metrics and those of the tool in one format, as far as anything was measured."""
+        """Write perfmon's groups, all metrics and those of the tool in one format; empty ones are skipped."""
         from fedmon.report import export
         from fedmon.report.frames import job_tables
         from fedmon.report.views import perfmon
@@ -280,7 +280,7 @@ class _Steps:
             yield export.write(table, path, format=name, key=self._folder.key, replace=True)
 
     def plots(self, source: Source) -> Iterable[Path]:
-        """Draw what people look at first."""
+        """Draw the main charts."""
         from fedmon.report import charts
 
         place = self._folder.plots / self._folder.key if self._is_shared else self._folder.plots

@@ -192,7 +192,7 @@ class JobMonitor:
         left = len(self._pipeline.jobs.pids().get(self._identity.key, ()))
         if left and end.exit_code is not None:
             # A shell does not wait for background processes, nor do we.
-            logger.warning("%d processes that the command started go on without it, and are measured no longer", left)
+            logger.warning("%d processes of the command continue without it, and are no longer measured", left)
         if self._options.command and self._channel.is_closed and self._cgroup is not None:
             remove_cgroup(self._cgroup.folders.values())  # its maker was killed
         self._write(document, mark=f"the run ended: {end.reason}")
@@ -387,7 +387,7 @@ class JobStream:
             self._link.come_up_again()
 
     def stop(self) -> None:
-        """Wait until researchers with a lease have pulled what they missed, and say farewell.
+        """Wait until researchers with a lease have pulled missed samples, and say farewell.
 
         Without a connection or a lease it does not wait.
         """

@@ -90,8 +90,8 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     add = job.options.add_argument
     add("-d", "--save_dir", type=Path, metavar="<path>", default=Path(),
         help="Folder that all hosts of the job share.  [default: ($PWD)]")  # fmt: skip
-    add("-p", "--prefix", metavar="<str>", help="Name of the job's folder in it.  [default: (job-metrics-JOBID)]")
-    add("-l", "--launcher", metavar="<str>", default="auto", help="What starts the job's ranks.  [default: auto]")
+    add("-p", "--prefix", metavar="<str>", help="Name of the job's folder there.  [default: (job-metrics-JOBID)]")
+    add("-l", "--launcher", metavar="<str>", default="auto", help="Launcher of the job's ranks.  [default: auto]")
     add("-i", "--interval", type=float, metavar="<float>", default=30.0,
         help="Seconds between two samples.  [default: 30.0]")  # fmt: skip
     add("--sampling_freq", dest="interval", type=float, default=argparse.SUPPRESS, help=argparse.SUPPRESS)

@@ -100,7 +100,7 @@ class Pipeline:
         return [*self.sampler.streams, *self._reported(USER_STREAM)] if self.enabled else []
 
     def streams_for(self, researcher_id: str) -> list[str]:
-        """Name the streams that a researcher may read, that of its own runs included."""
+        """Name the streams that a researcher may read, including the stream of its runs."""
         return [*self.streams, *self._reported(user_stream(researcher_id))]
 
     def _reported(self, stream: str) -> list[str]:

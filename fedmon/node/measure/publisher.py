@@ -286,7 +286,7 @@ class UserValues:
         number = None if step is None else _checked_step(step)
         labels = {} if job is None else {"job": _text(job, "a job id")}
         if t is not None and not (math.isfinite(t) and 0 <= t < _MAX_T):
-            raise InvalidInputError(f"t={t!r} is no time: give Unix seconds, or leave it away for now")
+            raise InvalidInputError(f"t={t!r} is not a time: give Unix seconds, or omit it for now")
         # Publishing under the lock keeps samples in the order of their times.
         with self._lock:
             wall, mono = self._wall(), self._monotonic()
@@ -360,7 +360,7 @@ def _checked_step(step: object) -> int:
     try:
         number = operator.index(int(step) if isinstance(step, float) and step.is_integer() else step)  # type: ignore[arg-type]  # raises TypeError
     except TypeError:
-        raise InvalidInputError(f"step={step!r} is no whole number: give the epoch or iteration") from None
+        raise InvalidInputError(f"step={step!r} is not a whole number: give the epoch or iteration") from None
     if abs(number) > MAX_STEP:
         raise InvalidInputError(f"step={step!r} is beyond {MAX_STEP}")
     return number

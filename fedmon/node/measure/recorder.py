@@ -40,7 +40,7 @@ Place = tuple[str, int]
 
 
 class Recorder:
-    """Keeps every sample of this node in its recording, as far as the bounds allow.
+    """Keeps every sample of this node in its recording, within its bounds.
 
     Every method is safe from any thread, and only ``samples`` and ``stop`` wait for the disk. Samples wait in memory
     until a stream has 10, or for ``hold_s``, then a thread commits them. While that fails, as on a full disk, they wait

@@ -22,7 +22,7 @@ MIN_INTERVAL_S = 0.2
 COST_BUDGET_RATIO = 0.05
 MAX_STRETCH = 64
 STUCK_AFTER_S = 10.0
-"""The other collectors go on without one that has not returned for so long."""
+"""Seconds after which the other collectors continue without one that has not returned."""
 
 COLLECT_SECONDS = "agent_collect_seconds"
 COLLECT_CPU = "agent_collect_cpu_seconds_total"

@@ -25,13 +25,13 @@ from fedmon.node.collectors.nvml.library import AbsentError
 if TYPE_CHECKING:
     from fedmon.node.perf.source import PerfSource
 
-NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a tree that stands in for a machine has no GPUs")
+NO_GPU_IN_A_TREE = AbsentError(Why.UNSUPPORTED, "a simulated tree has no GPUs")
 PROBED_WITHIN_S = 20.0
 """The longest wait for perf's trials, and for a slow start of NVML."""
 
 _PACE = ("enabled", "interval_s", "min_interval_s", "cost_budget_ratio")
 _EVERY = {Lane.FAST: "each sample", Lane.MEDIUM: "10 s", Lane.SLOW: "60 s"}
-_NO_PERF_IN_A_TREE = f"{Why.UNSUPPORTED.value}: a tree that stands in for a machine has no events"
+_NO_PERF_IN_A_TREE = f"{Why.UNSUPPORTED.value}: a simulated tree has no events"
 _PERF_IS_OFF = f"{Why.UNSUPPORTED.value}: switched off in the settings, [perf] enabled"
 
 Counts = Callable[[], Mapping[str, float | None]]

@@ -1,1 +1,1 @@
-"""What a node's owner can have done: the commands behind `fedmon node`."""
+"""The owner's commands behind `fedmon node`."""

@@ -32,7 +32,7 @@ from fedmon.node.measure.publisher import PER_S, UserValues
 from fedmon.node.owner.control import DaemonNotRunningError
 from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
-from fedmon.node.registers.grants import EVERY, Declared, Terms, Wish, checked_rules, until_of, wished_datasets
+from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
 from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
 from fedmon.node.registers.plan_source import diff, read_plan_file, visible, visible_text
 from fedmon.node.registers.plan_workers import check_source
@@ -56,12 +56,12 @@ _SHOWN_BYTES = 16_384
 _SHOWN_LINES = 20
 _POLICY_VARIABLE = "FEDMON_POLICY_"
 _SET_ASIDE = "*.sqlite.damaged-*Z"
-"""Registers and recordings that were found damaged; they lie there until the owner has looked at them."""
+"""Registers and recordings that were found damaged; they stay until the owner has inspected them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunningNode:
-    """What only a running node can do for its owner.
+    """The parts that only a running node can serve.
 
     ``push(researchers)`` sends them the outbox, ``check_plan(sha256)`` has a new plan read by a worker,
     ``follow(settings)`` makes the node obey changed settings, and ``live()`` returns the part of the status that is in
@@ -166,7 +166,7 @@ class OwnerCommands:
         }
 
     def requests(self) -> Document:
-        """List what waits for the owner: plans to decide about, and researchers that were refused, the latest first."""
+        """List waiting plans and refused researchers, the latest first."""
         refusal = Policy(self.settings.policy, self.settings.id).refusal
         plans = self.registers.plans
         again = plans.grants.asked_again()
@@ -217,7 +217,7 @@ class OwnerCommands:
         before = load_node(self._folder.path, without_policy).policy
         rules, notes = allow(before, wish) if verb == "allow" else (deny(before, wish), [])
         if verb == "deny" and rules == before:
-            notes = ["no rule says that: nothing changed"]
+            notes = ["no rule matched: nothing changed"]
         text = with_policy(path.read_text(encoding="utf-8"), rules)
         change = {"verb": verb, **{name: value for name, value in msgspec.to_builtins(wish).items() if value}}
         audit.record_durably("policy-change", change=change, by=self._by)
@@ -236,9 +236,9 @@ class OwnerCommands:
             "overridden_by": overridden,
             "notes": [
                 *notes,
-                *(f"there is no dataset {name!r} here yet; the rule waits for it" for name in names if not names[name]),
+                *(f"dataset {name!r} not found yet; the rule waits for it" for name in names if not names[name]),
                 *(
-                    f"the environment variable {each} overrides what was written: unset it where the node is started"
+                    f"the environment variable {each} overrides the file: unset it where the node is started"
                     for each in overridden
                 ),
             ],
@@ -271,7 +271,7 @@ class OwnerCommands:
             rules = self.settings.policy.datasets
             if name not in (None, old.name) and old.name in rules and not {name, old.dataset_id} & rules.keys():
                 raise ConflictError(
-                    f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'nobody'} by that name: "
+                    f"a rule lists dataset {old.name!r} to {', '.join(rules[old.name]) or 'none'} by that name: "
                     f"write it for {name!r} first, with: fedmon node policy allow RESEARCHER --dataset {name!r}"
                 )
             record = self.registers.datasets.edit(old.dataset_id, changes, measured=measured)
@@ -348,7 +348,7 @@ class OwnerCommands:
         before = plans.last_approved(found.name, other_than=found.sha256)
         if before is None:
             raise NotFoundError(
-                f"no other plan named {visible_text(found.name)!r} was approved here: read the whole of it with "
+                f"no other plan named {visible_text(found.name)!r} was approved here: read all of it with "
                 f"'fedmon node plan show {found.plan_id}'"
             )
         text = diff(
@@ -439,8 +439,8 @@ class OwnerCommands:
         terms: Terms,
         declared: Declared,
         *,
-        asking: Sequence[Wish] = (),
-        wishes: Sequence[Wish] = (),
+        asking: Sequence[GrantRequest] = (),
+        wishes: Sequence[GrantRequest] = (),
     ) -> Grant:
         datasets, policy = self.registers.datasets, Policy(self.settings.policy, self.settings.id)
 
@@ -520,7 +520,7 @@ class OwnerCommands:
         job_id = chosen(reference, ids, what="job", see="fedmon node runs")
         found = register.find(job_id) if self._running is None else self._running.runs.record(job_id)
         if found is None:
-            raise NotFoundError(f"no job {job_id} here any more; see: fedmon node runs")
+            raise NotFoundError(f"job {job_id} is no longer kept here; see: fedmon node runs")
         return found
 
     # --- results that wait for the owner ------------------------------------------------------------------------------
@@ -609,7 +609,7 @@ class OwnerCommands:
         t: float | None = None,
         job: str | None = None,
     ) -> Document:
-        """Put a value of a program on the time axis of what the node measures.
+        """Put a value of a program on the time axis of the node's samples.
 
         The value may be a text, since JSON cannot write one that is not finite. Raises ConflictError if the node
         measures nothing, or if values come too fast.

@@ -87,7 +87,7 @@ class ControlServer:
         self._spare: list[int] = []
 
     def start(self) -> None:
-        """Listen. The caller holds the folder's lock, so a socket file that lies there is a dead daemon's.
+        """Listen. The caller holds the folder's lock, so an existing socket file is a dead daemon's.
 
         Raises StorageError when the socket cannot be made.
         """
@@ -216,7 +216,7 @@ class ControlClient:
 
     @property
     def daemon_pid(self) -> int | None:
-        """Number of the daemon's process, 0 in another process namespace; None where the system tells no number."""
+        """Number of the daemon's process, 0 in another process namespace; None if the system tells no number."""
         return _peer(self._socket)[0] if sys.platform == "linux" else None
 
     def call(self, command: str, **args: Any) -> dict[str, Any]:

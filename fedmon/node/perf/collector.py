@@ -158,14 +158,14 @@ class PerfSession:
         self.idle = False
         """Whether there is nothing to count until ``attach_again``."""
         self.planned = threading.Event()
-        """Set when the plan is there."""
+        """Set when the plan is ready."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def attach_again(self) -> None:
-        """Look at the target again: end perf and start it anew."""
+        """Look at the target again: end perf and start it again."""
         if not self._stopping:
             self.attaching = True
             os.eventfd_write(self._wake, 1)
@@ -294,7 +294,7 @@ class JobTarget:
         self._pids = frozenset(pids)
 
     def target(self) -> PerfTarget | None:
-        """Return what perf is to count now; None if no process of the job lives."""
+        """Return perf's target; None if no process of the job lives."""
         if self.cgroup:
             return None if self.has_ended else PerfTarget(cgroup=self.cgroup)
         self._listed = frozenset(pid for pid in self._pids if self._living(pid) is not None)
@@ -369,7 +369,7 @@ class PerfCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Say what is counted; "first sample" until the groups were tried out."""
+        """Report the counted groups; "first sample" until they were tried out."""
         self._start()
         self._reported = plan, problem = self._session.plan, self._session.problem
         if plan is None:

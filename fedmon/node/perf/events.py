@@ -279,7 +279,7 @@ def candidates(
     """
     found = [everywhere(name) for name in ("cycles", "branches", "cache") if name in topics]
     if architecture is None:
-        reason = f"{Why.UNSUPPORTED.value}: there is no table of events for {described}"
+        reason = f"{Why.UNSUPPORTED.value}: no table of events for {described}"
         missing = {name: reason for topic in topics for name in OF_ARCHITECTURE.get(topic, ())}
     else:
         found += [group for group in architecture.groups if group.asked(topics)]

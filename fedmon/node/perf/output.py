@@ -20,9 +20,7 @@ NOT_SUPPORTED = "not supported"
 
 _VALUE = re.compile(r"<(not counted|not supported)>|\d+(?:\.\d+)?", re.ASCII)
 _MODIFIERS = re.compile(r"(?<=[^:]):([ukhGHpPSDWeIb]+)$")
-_NOT_COUNTED = (
-    f"{Why.FAILED.value}: not counted: nothing of it ran since the previous sample, or no counter was free for it"
-)
+_NOT_COUNTED = f"{Why.FAILED.value}: not counted: it did not run since the previous sample, or no counter was free"
 _NOT_SUPPORTED = f"{Why.UNSUPPORTED.value}: perf says that the event is not supported here"
 _KERNEL_ONLY = f"{Why.NO_PERMISSION.value}: happens in the kernel, which only a user with CAP_PERFMON may count"
 

@@ -127,7 +127,7 @@ def exit_reason(text: str, status: int, paranoia: str) -> str:
         return f"{Why.UNSUPPORTED.value}: perf says: {said[:160]}"
     if not said:
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"{Why.FAILED.value}: perf {how} and said nothing"
+        return f"{Why.FAILED.value}: perf {how} without a message"
     return f"{Why.FAILED.value}: perf says: {said[:160]}"
 
 
@@ -146,7 +146,7 @@ _ARCHSPEC_NAMES = {"skylake_avx512": "skylake_x", "cascadelake": "skylake_x"}
 def processor(roots: Roots) -> Processor:
     """Name the processor by ``/proc/cpuinfo``, else by archspec's guess from its features.
 
-    A virtual machine may claim another processor: only a trial shows what can be counted.
+    A virtual machine may claim another processor: only a trial shows which events can be counted.
     """
     first = _text(roots.proc / "cpuinfo").partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())

@@ -1,1 +1,1 @@
-"""What a node keeps: datasets, plans, jobs and decisions, in one SQLite file."""
+"""The registers of a node: datasets, plans, jobs and decisions, in one SQLite file."""

@@ -190,7 +190,7 @@ class Database:
 
     For one thread at a time. A damaged file is set aside under its name plus ``.damaged-<utc>`` and replaced by its
     copy, or by an empty one where there is none. Then `behind` is the last line of the audit when the copy was made,
-    the mark ``damage`` says what happened, and `Registers` brings the content up to date.
+    the mark ``damage`` describes it, and `Registers` brings the content up to date.
     """
 
     def __init__(self, path: Path, *, must_exist: bool = False, restores: bool = True) -> None:
@@ -346,7 +346,7 @@ class Database:
     def _put_copy_in_place(self, damage: str) -> None:
         """Replace the damaged file in one step by its copy, or by an empty register that is behind the whole audit."""
         _remove(self._staged)
-        source = "begun anew: there was no copy"
+        source = "begun again without a copy"
         with storage_errors(self._staged):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(self.copy_path, self._staged)
@@ -355,7 +355,7 @@ class Database:
             try:
                 new = Database(self._staged, restores=False)
             except DamagedFileError:
-                source = "begun anew: its copy was damaged as well"
+                source = "begun again: its copy was damaged as well"
                 _remove(self._staged)
                 set_aside(self.copy_path)
                 new = Database(self._staged, restores=False)
@@ -409,7 +409,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     if version < 0 or _objects(connection) != _expected_objects(version):
         raise DamagedFileError("its tables are not those of any fedmon")
     if version >= TOTAL_SINCE and connection.execute("SELECT value FROM total").fetchone() != (_total_of(connection),):
-        raise DamagedFileError("a row in it is not what was written")
+        raise DamagedFileError("a row differs from the written one")
     if version == SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -432,7 +432,7 @@ def _objects(connection: sqlite3.Connection) -> set[tuple[str, str]]:
 
 
 def _expected_objects(version: int) -> set[tuple[str, str]]:
-    """Return what `_objects` finds in an undamaged file of this version."""
+    """Return the result of `_objects` for an undamaged file of this version."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for statements in SCHEMA[:version]:
             for statement in statements:

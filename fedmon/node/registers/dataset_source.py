@@ -49,7 +49,7 @@ def measure(path: Path, data_type: str) -> DatasetShape:
     """
     try:
         if not path.exists():
-            raise InvalidInputError(f"there is nothing at {path}: name an existing file or folder")
+            raise InvalidInputError(f"{path} not found: name an existing file or folder")
         if data_type in TABLES:
             if not path.is_file():
                 raise InvalidInputError(f"{path} is not a file: a dataset of type {data_type} is one table")
@@ -59,7 +59,7 @@ def measure(path: Path, data_type: str) -> DatasetShape:
                 raise InvalidInputError(f"{path} is not a folder: a dataset of type {data_type} needs one")
             count, wanted = (_images(path), "image") if data_type == "images" else (_subjects(path), "subject's folder")
             if not count:
-                raise InvalidInputError(f"there is no {wanted} in {path}")
+                raise InvalidInputError(f"{wanted} not found in {path}")
             return DatasetShape(shape=[count])
         if not os.access(path, os.R_OK):
             raise InvalidInputError(f"{path} cannot be read by this user")
@@ -107,7 +107,7 @@ def _read(path: Path, file: TextIO, delimiter: str) -> DatasetShape:
 
 
 def _chunks(path: Path, reader: Iterator[list[str]], width: int) -> Iterator[list[list[str]]]:
-    """Yield rows in lists of about as many cells whatever the width; blank lines do not count."""
+    """Yield rows in lists of about the same number of cells; blank lines do not count."""
     size = max(1, _CHUNK_CELLS // width)
     chunk: list[list[str]] = []
     for row in reader:

@@ -71,7 +71,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the owner says of a dataset; None is not said."""
+    """The owner's description of a dataset; None is not given."""
 
     path: str | None = None
     name: str | None = None
@@ -127,9 +127,9 @@ class DatasetRegister:
         return self._keep(record, measured, is_moved=True)
 
     def edit(self, reference: str, changes: DatasetFields, *, measured: DatasetShape | None = None) -> DatasetRecord:
-        """Change the given fields and check them all again; a changed path or type is read anew.
+        """Change the given fields and check them all again; a changed path or type is read again.
 
-        Raises NotFoundError, and what `add` raises; nothing is changed then.
+        Raises NotFoundError, and as `add`; nothing is changed then.
         """
         given = changes.given()
         if "parameters" in given:
@@ -163,7 +163,7 @@ class DatasetRegister:
         """
         is_there = line["event"] != "dataset-remove"
         if is_there and "record" not in line:
-            raise StorageError("the audit does not hold all of it: add it again")
+            raise StorageError("the audit holds only a part of the dataset: add it again")
         self._replace(line["dataset_id"], msgspec.convert(line["record"], DatasetRecord) if is_there else None)
 
     def all(self) -> list[DatasetRecord]:

@@ -35,7 +35,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     values: int | None = None
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class GrantRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The last request of a researcher for a plan; ``datasets`` are ids, None for all that are listed to them."""
 
     researcher_id: str
@@ -135,11 +135,11 @@ class GrantRegister:
             (plan_id, researcher_id, None if datasets is None else json.dumps(list(datasets)), purpose),
         )
 
-    def wishes(self, plan_id: str) -> list[Wish]:
+    def wishes(self, plan_id: str) -> list[GrantRequest]:
         """Return the last request of each researcher for a plan."""
         rows = self._database.rows("SELECT * FROM wishes WHERE plan_id = ? ORDER BY rowid", (plan_id,))
         return [
-            Wish(
+            GrantRequest(
                 researcher_id=row["researcher_id"],
                 datasets=None if row["datasets"] is None else tuple(msgspec.json.decode(row["datasets"])),
                 purpose=row["purpose"],
@@ -309,7 +309,7 @@ def until_of(text: str | None) -> datetime.datetime | None:
 
 def wished_datasets(
     researchers: Collection[str] | None,
-    wishes: Sequence[Wish],
+    wishes: Sequence[GrantRequest],
     listed: Callable[[str], Collection[str]],
 ) -> tuple[str, ...] | None:
     """Return the datasets that researchers asked for, and for those who named none all that are listed to them.

@@ -24,10 +24,10 @@ MAX_JOBS = 64
 MAX_ROOTS = 16_384
 MAX_NAME = 200
 ENDED_KEPT = 64
-"""So many jobs that are watched no longer are still listed."""
+"""Most jobs that are still listed after their watch ended."""
 
 MARKER = "FEDMON_JOB_ID"
-"""A process with this variable set to the job's id is known as the job's, whatever its parent is."""
+"""A process with this variable set to the job's id counts for the job, under any parent."""
 
 ALL_ENDED = "all of its processes have ended"
 FORGOTTEN = "its owner had it forgotten"
@@ -43,7 +43,7 @@ class JobOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job; times are RFC 3339 in UTC, ``cpu_seconds`` as of the last reading.
+    """Facts about a job; times are RFC 3339 in UTC, ``cpu_seconds`` as of the last reading.
 
     ``ended`` and ``reason`` tell of one that is watched no longer. ``methods`` says where CPU time, members, peak and
     swap come from, and how orphans are known. ``origin`` is None where processes or cgroup were named.
@@ -63,7 +63,7 @@ class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobWatches:
-    """Watches jobs, each in a stream ``job-<id>`` of its own, until it has ended or is forgotten.
+    """Watches jobs, each in a separate stream ``job-<id>``, until it has ended or is forgotten.
 
     ``add_stream(stream, collectors)``, ``remove_stream(stream)`` and ``sample_last(stream)`` are the sampler's.
     ``on_end(record)`` is told of each job that has ended, on the thread that calls ``close_ended``. A job's last

@@ -27,7 +27,7 @@ FORMS = (
 
 
 def main() -> None:
-    """Check what stdin holds and print the verdict."""
+    """Check the plan on stdin and print the verdict."""
     for limit, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         resource.setrlimit(limit, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))

@@ -17,7 +17,7 @@ from fedmon.common.log import is_hidden
 MAX_NAME_LENGTH = 256
 MAX_TEXT_LENGTH = 16_384
 OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
-"""They enclose what stands for a hidden character; a plan that holds them itself has them shown in the same way."""
+"""They enclose the code of a hidden character; a plan that holds them itself has them shown in the same way."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STAGED = re.compile(r"\.[0-9a-f]{64}\.([0-9a-f]{16}|[0-9a-f]{12}\.part)")
@@ -48,7 +48,7 @@ class PlanStore:
         return sha256
 
     def read(self, sha256: str) -> bytes:
-        """Return the bytes with this digest, computed anew. Raises StorageError when they are missing or altered."""
+        """Return the bytes with this digest, computed again. Raises StorageError when they are missing or altered."""
         path = self.folder / sha256
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:

@@ -57,7 +57,7 @@ class PlanChecker:
         return self._actor.post(lambda: self._check(sha256))
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the thread; what waits stays unchecked, and a child that runs ends at its own limits."""
+        """End the thread; waiting plans stay unchecked, and a running child ends at its limits."""
         self._stopping = True
         self._actor.close(timeout_s=timeout_s, drop=True)
 

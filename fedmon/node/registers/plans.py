@@ -133,7 +133,8 @@ class PlanRegister:
     line cannot happen, while a crash between the two leaves a line about a decision that did not take hold. Methods
     may run inside ``database.transaction()``, to commit together with effects and outbox.
 
-    The file of a plan's bytes is on the disk before its record, and goes after it; a start removes what a crash left.
+    The file of a plan's bytes is on the disk before its record, and goes after it; a start removes leftovers of a
+    crash.
     """
 
     def __init__(
@@ -288,7 +289,7 @@ class PlanRegister:
         InvalidInputError when there is no such folder.
         """
         if not folder.is_dir():
-            raise InvalidInputError(f"there is no folder {folder} of default plans: make it, or change the setting")
+            raise InvalidInputError(f"folder {folder} of default plans not found: make it, or change the setting")
         new = []
         with self._database.transaction():
             removed = {row["sha256"] for row in self._database.rows("SELECT sha256 FROM removed_defaults")}

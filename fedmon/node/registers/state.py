@@ -130,9 +130,7 @@ class Registers:
             )
         if jobs:
             more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
-            sentences.append(
-                f"{len(jobs)} jobs begun since then are not known any more: {', '.join(jobs[:_SHOWN])}{more}"
-            )
+            sentences.append(f"{len(jobs)} jobs begun since then are no longer known: {', '.join(jobs[:_SHOWN])}{more}")
         sentences.append(
             f"since then {len(lines) - len(jobs) - len(missing)} changes were done again from the audit; replies and "
             "outcomes that waited are lost, and requests from before the restore are refused"

@@ -45,7 +45,7 @@ class Audit:
     """The audit of one node folder; every method is safe from any thread.
 
     A line is one write to the file, so that readers see whole lines and a killed process leaves whole lines. Only one
-    process may write at a time, which the lock of the node folder guards. What can be proved later, and what not, is
+    process may write at a time, which the lock of the node folder guards. The limits of later proof are
     told by `verify`.
     """
 
@@ -195,7 +195,7 @@ class Audit:
         return number
 
     def _rotate(self) -> None:
-        """Give the full file a name that sorts by its first line, and go on in a new one."""
+        """Give the full file a name that sorts by its first line, and continue in a new one."""
         os.fsync(self._file)
         if self.path.exists():  # it is not when an earlier attempt came only this far
             with self.path.open("rb") as file:
@@ -293,7 +293,7 @@ def _opened(path: Path) -> int:
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the chain needs of a line; ``intact`` tells whether its bytes are those of its ``hash``."""
+    """The chain's view of a line; ``intact`` tells whether its bytes are those of its ``hash``."""
 
     n: int
     event: str
@@ -325,7 +325,7 @@ class BadLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What reading a whole audit found: how much of it is good, and the first bad line if there is one."""
+    """The result of reading a whole audit: its good part, and the first bad line if there is one."""
 
     files: int
     lines: int
@@ -400,9 +400,9 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 def find_end(folder: Path) -> tuple[ChainHead, dict[str, object] | None]:
-    """Learn from the last lines of an audit, and from the note of its last sync, where the chain goes on.
+    """Learn from the last lines of an audit, and from the note of its last sync, where the chain continues.
 
-    If it is not the chain that was synced to the disk, the facts of that come too, and what was synced is the end, so
+    If it is not the chain that was synced to the disk, the facts of that come too, and the synced line is the end, so
     that every later `verify` finds the break.
     """
     head = read_head(folder) or ChainHead(n=0, hash=FIRST_PREVIOUS)
@@ -522,7 +522,7 @@ def verify(folder: Path) -> VerifyResult:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
-    """Yield the files of an audit, oldest first, each with its name; what is rotated meanwhile comes once."""
+    """Yield the files of an audit, oldest first, each with its name; a file rotated meanwhile comes once."""
     with contextlib.ExitStack() as stack:
         log, number = None, 0
         with contextlib.suppress(FileNotFoundError):  # for a moment while it is rotated
@@ -581,20 +581,20 @@ def _notes(files: int, lines: int, head: ChainHead | None, stub: ChainHead | Non
 
 
 def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:
-    """Return the flaw of a line; empty when it goes on where the one before ended."""
+    """Return the flaw of a line; empty when it continues where the one before ended."""
     expected = before.n + 1
     if line is None:
         return "not a line of an audit: altered, or cut off"
     if not line.intact:
-        return "altered: it does not hold what its hash stands for"
+        return "altered: its content does not match its hash"
     if line.n > expected:
         return f"missing or moved: {_span(expected, line.n - 1)}; number {line.n} follows instead"
     if line.n < expected:
         return f"number {line.n} comes again or too late"
     if line.prev != before.hash:
-        return "it does not continue the line before it: one of the two was written anew"
+        return "it does not continue the line before it: one of the two was rewritten"
     if head is not None and line.n == head.n and line.hash != head.hash:
-        return "written anew: another line had been synced to the disk under this number"
+        return "rewritten: another line had been synced to the disk under this number"
     return ""
 
 

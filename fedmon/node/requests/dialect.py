@@ -166,7 +166,7 @@ def error(request: Request, node_id: str, code: ErrorCode, reason: str, *, retry
 
 
 def error_reply(node_id: str, refused: RefusedMessageError, sender: Sender) -> Error:
-    """Return the error reply to a message that is not served, with as much of its envelope as can be read."""
+    """Return the error reply to a message that is not served, with the readable part of its envelope."""
     envelope = refused.envelope
     sequence = envelope.get("sequence", 0)
     return Error(

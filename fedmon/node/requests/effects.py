@@ -63,7 +63,7 @@ class Effects:
                 raise ConflictError(
                     f"request {request_id!r} was made before this node restored its register at "
                     f"{restored.isoformat(timespec='seconds')}, or its id is no UUID of version 7, so it may have had "
-                    "its effect already: look how things stand, and ask with a new id"
+                    "its effect already: check the state, and ask with a new id"
                 )
             return None
         if content and found[0]["content"] and content != found[0]["content"]:

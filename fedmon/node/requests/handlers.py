@@ -50,21 +50,21 @@ HTTP_OK = 200
 
 
 class PlanApprovalByUrl(Request, frozen=True, kw_only=True, tag="approval"):
-    """Ask the owner to approve the plan that lies at a URL."""
+    """Ask the owner to approve the plan at a URL."""
 
     url: str
     description: str
 
 
 class PlanStatusByUrl(Request, frozen=True, kw_only=True, tag="training-plan-status"):
-    """Ask where the plan stands that lies at a URL; ``job_id`` is the asker's own word for it."""
+    """Ask for the status of the plan at a URL; ``job_id`` is the asker's id for it."""
 
     url: str
     job_id: str
 
 
 class PlanError(Error, frozen=True, kw_only=True, tag="error"):
-    """The plan was not fetched, or not taken in; ``http_status`` is how its download ended, 0 where there was none."""
+    """The plan was not fetched, or not taken in; ``http_status`` is how its download ended, 0 if there was none."""
 
     http_status: int
 

@@ -23,10 +23,10 @@ from fedmon.node.requests.policy import Policy
 
 logger = logging.getLogger(__name__)
 
-OPENING = "the recording is being opened, so what it holds is told later"
+OPENING = "the recording is being opened; its extents follow later"
 PAGE_BYTES = 65_536
 _FRAME_BYTES = 1_024
-"""What the reply needs beside its samples."""
+"""Parts of the reply beside its samples."""
 _MOST_WITHHELD = 5_000
 _LARGEST = 2**63 - 1
 _UNREADABLE = "this node cannot read its recording now; try again later, its owner's log says why"

@@ -37,7 +37,7 @@ class Outbox:
         self._database = database
 
     def add(self, result: Result, *, lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> None:
-        """Keep a result until it is acknowledged or ``lifetime`` has passed; one that is there already stays.
+        """Keep a result until it is acknowledged or ``lifetime`` has passed; an existing one stays.
 
         Inside the transaction of its cause.
         """
@@ -47,7 +47,7 @@ class Outbox:
         )
 
     def unacked(self, researcher_id: str, *, limit: int = 1000) -> list[Result]:
-        """Return what this researcher has not acknowledged, oldest first, at most ``limit`` results."""
+        """Return the messages that this researcher has not acknowledged, oldest first, at most ``limit`` results."""
         found = self._database.rows(
             "SELECT message FROM outbox WHERE researcher_id = ? AND expires >= ? ORDER BY position LIMIT ?",
             (researcher_id, timestamp(utc_now()), limit),
@@ -143,7 +143,7 @@ class Delivery:
     def log_unstored(self, what: str, problem: StorageError) -> None:
         """Log that something could not be written, once until that works again."""
         if str(problem) != self._unstored:
-            logger.error("a %s could not be written down, nor what follows: %s", what, problem)
+            logger.error("a %s and later messages could not be written: %s", what, problem)
         self._unstored = str(problem)
 
     def _resend(self, researcher_id: str, *, only_new: bool = False) -> None:

@@ -22,7 +22,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", NO_LOGS)
 
 
 class Policy:
-    """The owner's rules; every method is safe from any thread. What no rule allows is refused."""
+    """The owner's rules; every method is safe from any thread. Requests that no rule allows are refused."""
 
     def __init__(self, settings: PolicySettings, node_id: str) -> None:
         self.node_id = node_id
@@ -46,7 +46,7 @@ class Policy:
         """Return why this researcher is not obeyed and how the owner would change that, or None when it is."""
         if researcher_id in self._obeyed or EVERYBODY in self._obeyed:
             return None
-        whom = "nobody" if self.obeys_nobody else "other researchers only"
+        whom = "no researcher" if self.obeys_nobody else "other researchers only"
         return (
             f"node {self.node_id} does not obey researcher {researcher_id} (it obeys {whom}); "
             f"its owner would allow it with: fedmon node policy allow {researcher_id}"
@@ -74,30 +74,30 @@ class Policy:
     def describe(self) -> tuple[str, ...]:
         """Return the rules as lines for the owner to read."""
         settings, no_logs = self.settings, self.settings.log_level == NO_LOGS
-        obeyed = "every researcher that reaches the broker" if EVERYBODY in self._obeyed else ", ".join(self._obeyed)
+        obeyed = "every researcher on this broker" if EVERYBODY in self._obeyed else ", ".join(self._obeyed)
         others = "other datasets are" if settings.datasets else "every dataset is"
         return (
-            "OBEYS NOBODY: every request is refused; allow one with: fedmon node policy allow RESEARCHER"
+            "OBEYS NO RESEARCHER: every request is refused; allow one with: fedmon node policy allow RESEARCHER"
             if self.obeys_nobody
             else f"obeys {obeyed}",
             *(f"dataset {name} is listed to {_named(whom)}" for name, whom in sorted(settings.datasets.items())),
             f"{others} listed to every researcher that is obeyed",
             f"metrics that leave: {', '.join(settings.metrics) or 'none'}",
             f"logs that leave: {'none' if no_logs else f'{settings.log_level} and above'}",
-            "what jobs print, log and fail with leaves"
+            "output, log records and errors of jobs leave"
             if settings.job_output
-            else "what jobs print, log and fail with stays here; results and scalars of approved plans leave",
+            else "output, log records and errors of jobs stay on this node; results and scalars leave",
         )
 
 
 def _named(researchers: Sequence[str]) -> str:
     if EVERYBODY in researchers:
         return "every researcher that is obeyed"
-    return ", ".join(researchers) or "nobody"
+    return ", ".join(researchers) or "no researcher"
 
 
 class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owner wants to allow or deny; an empty list is no wish about it."""
+    """The owner's request to allow or deny; an empty list changes nothing."""
 
     researchers: Sequence[str] = ()
     datasets: Sequence[str] = ()
@@ -110,7 +110,7 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
     """Add to the rules; returns notes for the owner, too, about effects that the wish does not name."""
     notes: list[str] = []
     if EVERYBODY in policy.researchers and wish.researchers:
-        notes.append("everybody is obeyed already ('*'); to obey only some, first: policy deny '*'")
+        notes.append("every researcher is obeyed already ('*'); to obey only some, first: policy deny '*'")
     if EVERYBODY in policy.metrics and wish.metrics:
         notes.append("every metric leaves already; to let only some leave, first: policy deny --metric '*'")
     datasets = dict(policy.datasets)
@@ -130,7 +130,7 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
         ]
     if wish.job_output and policy.log_level != "DEBUG":
         lowest = "no record leaves" if policy.log_level == NO_LOGS else f"records below {policy.log_level} stay here"
-        notes.append(f"of what plans log, {lowest}: policy allow --log-level INFO lets more leave")
+        notes.append(f"of the log records of plans, {lowest}: policy allow --log-level INFO lets more leave")
     is_for_all = EVERYBODY in policy.researchers
     changed = msgspec.structs.replace(
         policy,
@@ -144,19 +144,19 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
 
 
 def deny(policy: PolicySettings, wish: PolicyWish) -> PolicySettings:
-    """Take away from the rules.
+    """Remove from the rules.
 
-    Raises ConflictError when a rule for all stands in the way, because taking one from all cannot be written down.
+    Raises ConflictError if a rule for all exists, because all but one cannot be written down.
     """
     if wish.log_level == NO_LOGS:
-        raise InvalidInputError("NONE is no level of a record: deny one of " + ", ".join(LEVELS[:-1]))
+        raise InvalidInputError("NONE is not a level of records: deny one of " + ", ".join(LEVELS[:-1]))
     researchers, datasets = policy.researchers, dict(policy.datasets)
     if wish.datasets:
         for dataset in wish.datasets:
             listed_to = datasets.get(dataset, researchers)
-            datasets[dataset] = _without(listed_to, wish.researchers, f"dataset {dataset} is listed to everybody")
+            datasets[dataset] = _without(listed_to, wish.researchers, f"dataset {dataset} is listed to all")
     elif wish.researchers:
-        researchers = _without(researchers, wish.researchers, "everybody is obeyed")
+        researchers = _without(researchers, wish.researchers, "every researcher is obeyed")
         datasets = {
             dataset: tuple(name for name in allowed if name not in wish.researchers)
             for dataset, allowed in datasets.items()
@@ -211,7 +211,7 @@ def _with(present: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
 
 
 def _without(present: Sequence[str], removed: Sequence[str], all_are: str) -> tuple[str, ...]:
-    """Take out names. Raises ConflictError if a rule for all is there, and stays."""
+    """Remove names. Raises ConflictError if a rule for all exists, and stays."""
     if removed and EVERYBODY in present and EVERYBODY not in removed:
         raise ConflictError(f"{all_are} ('*'), so none can be left out: first deny '*', then allow the others by name")
     return tuple(name for name in present if name not in removed)

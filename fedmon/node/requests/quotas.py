@@ -62,8 +62,9 @@ class Throttle:
 
     def allows(self, key: str, count: int = 1) -> bool:
         """Count events; return whether they are within the limit."""
-        left, now = self.left(key), time.monotonic()
-        self._buckets.pop(key, None)
+        now = time.monotonic()
+        left, then = self._buckets.pop(key, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._per_s)
         allowed = left >= count
         self._buckets[key] = (left - count if allowed else left, now)
         if len(self._buckets) > _MAX_KEYS:

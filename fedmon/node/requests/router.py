@@ -132,7 +132,7 @@ class Router:
         command, reason = command_of(request), str(problem)
         if isinstance(problem, StorageError):
             self._delivery.log_unstored(command, problem)
-            reason = "this node cannot write what it must keep, so nothing was done; its owner's log says why"
+            reason = "this node cannot write its records, so nothing was done; its owner's log has the cause"
         else:
             logger.error("%s of researcher %s failed: %s", command, request.researcher_id, problem)
         return error(request, self._policy.node_id, ErrorCode.FAILED, reason)
@@ -150,7 +150,7 @@ class Router:
         return refusal
 
     def _fetch_bytes(self, request: Request, elsewhere: BytesElsewhereError) -> None:
-        """Have the bytes of a plan fetched; its request is answered once they are there."""
+        """Have the bytes of a plan fetched; its request is answered once they have arrived."""
         key = (request.researcher_id, request.id)
         if key in self._fetching:
             return

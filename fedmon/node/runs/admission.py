@@ -83,8 +83,8 @@ def admit(
     except StorageError:
         raise RunRefusedError(
             ErrorCode.FAILED,
-            f"the bytes of plan {plan.name!r} on this node are missing or are no longer those that its owner approved: "
-            "its owner has to delete the plan, then send it again",
+            f"the bytes of plan {plan.name!r} on this node are missing or differ from those that its owner approved: "
+            "its owner must delete the plan, then send it again",
         ) from None
     dataset = _dataset(request, policy, datasets, node_folder)
     _check_arguments(request)
@@ -169,8 +169,8 @@ def _given(record: DatasetRecord, node_folder: Path) -> GivenDataset:
         mode = leads_to.stat().st_mode
     if leads_to != path:
         problem = (
-            f"the path of {named} leads through a link now, to another place than where its owner added it: its owner "
-            "has to look, and then to give it anew with 'fedmon node dataset edit --path'"
+            f"the path of {named} now leads through a link to another place: its owner "
+            "must check it, then confirm it with 'fedmon node dataset edit --path'"
         )
     elif not (_is_of_its_type(record.data_type, mode) and os.access(path, os.R_OK | os.X_OK * stat.S_ISDIR(mode))):
         problem = (

@@ -39,7 +39,7 @@ NOT_CHECKED = (
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The Python file of the plan.")],
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-D", metavar="PATH", help="A table or folder to run on; else no data.")
+        Path | None, typer.Option("--dataset", "-D", metavar="PATH", help="Table or folder to run on (default: none).")
     ] = None,
     arg: ArgOption = None,
     inputs: Annotated[
@@ -49,7 +49,7 @@ def check(
         Path | None, typer.Option("--python", metavar="PATH", help="The Python to run on, as in [runs] of a node.")
     ] = None,
     sandbox: Annotated[
-        bool, typer.Option("--sandbox/--no-sandbox", help="Run in the sandbox of nodes where this machine has one.")
+        bool, typer.Option("--sandbox/--no-sandbox", help="Run in the sandbox of nodes, if this machine has one.")
     ] = True,
     json: JsonOption = False,
 ) -> None:

@@ -203,7 +203,7 @@ class Known(NamedTuple):
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """Events from one byte of the file on; ``next_offset`` is the byte to go on from."""
+    """Events from one byte of the file on; ``next_offset`` is the byte to continue from."""
 
     events: list[Event]
     next_offset: int

@@ -80,7 +80,7 @@ class Launcher:
                 raise LauncherError(f"cannot hand job {order.job_id} to the launcher: it ended twice")
 
     def stop(self) -> None:
-        """End the launcher for good; the keepers that it started go on."""
+        """End the launcher for good; the keepers that it started continue."""
         with self._lock:
             is_first, self._is_stopped = not self._is_stopped, True
             self._end_process()
@@ -100,7 +100,7 @@ class Launcher:
             socket.send_fds(self._commands, [message], [lock, *given], socket.MSG_NOSIGNAL)
             return self._commands.recv(len(TAKEN)) == TAKEN
         except OSError as error:
-            logger.warning("the launcher of jobs took no order, and is started again: %s", error)
+            logger.warning("the launcher of jobs does not answer, and is restarted: %s", error)
             return False
         finally:
             os.close(lock)

@@ -132,7 +132,7 @@ def without_result(job: JobReport, problem: FedmonError) -> JobReport:
     if isinstance(problem, NoRepositoryError):
         reason = str(problem)
     elif isinstance(problem, InvalidInputError):
-        state, reason = JobState.INVALID_RESULT, "the result of the plan is no parcel of values and plain arrays"
+        state, reason = JobState.INVALID_RESULT, "the result of the plan is not a parcel of values and plain arrays"
     else:
         logger.error("the result of job %s stays in its folder: %s", job.job_id, problem)
         reason = (

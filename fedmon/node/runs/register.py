@@ -17,7 +17,7 @@ from fedmon.node.registers.database import Database, readable, timestamp
 from fedmon.node.requests.audit import Audit
 from fedmon.node.runs.folder import JobFolder
 
-WITHDRAWN = "the owner of the node took the approval of this plan back"
+WITHDRAWN = "the owner of the node withdrew the approval of this plan"
 
 logger = logging.getLogger(__name__)
 

@@ -179,7 +179,7 @@ class Runs:
         known = self.record(request.job_id)
         if known is not None:
             if (known.researcher_id, known.content) != (request.researcher_id, content):
-                raise ConflictError(f"job id {request.job_id} stands for another job on this node: make a new one")
+                raise ConflictError(f"job id {request.job_id} belongs to another job on this node: make a new one")
             return self._status.leaving(known)
         admitted = self._admitted(request, running=self.running)
         ground = self.confinement.ground()
@@ -316,7 +316,7 @@ class Runs:
         self._registers.quotas.measure_again()
 
     def close(self) -> None:
-        """End the threads beside the worker; jobs go on, and the next daemon finds them. From any thread."""
+        """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""
         self.confinement.stop(1.0)
         self.launcher.stop()
         self._transfers.stop()
@@ -540,7 +540,7 @@ class Runs:
     def _lost(self, active: ActiveJob) -> None:
         killed = active.folder.kill_leftovers()
         if killed:
-            logger.warning("job %s had lost its keeper: %d processes of it were ended", active.job.job_id, len(killed))
+            logger.warning("job %s had lost its keeper: %d of its processes were ended", active.job.job_id, len(killed))
         began = active.job.started is not None or active.folder.had_keeper()
         was_ordered = (active.folder.path / ORDER).exists()
         self._let_go(active)

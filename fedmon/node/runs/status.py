@@ -54,7 +54,7 @@ class Status:
     ) -> None:
         self._policy, self._register, self._folder, self._now = policy, register, folder, now
         self._places: dict[str, tuple[int, int]] = {}
-        """By job, a number of a scalar and the byte of the file from which on it and all later ones lie."""
+        """By job, a number of a scalar and the byte of the file at which it and all later ones begin."""
 
     def own(self, job_id: str, researcher_id: str) -> JobRecord:
         """Return a job of this researcher. Raises RunRefusedError if they have no such job."""

@@ -201,7 +201,7 @@ def _how(seen: Seen) -> str:
         return f"the plan was ended {_by(code)}, which this node did not send{after}"
     if code:
         return f"the plan ended {_by(code)}{after}"
-    return seen.broken or "the plan ended without a result: run has to return, and must not end the process"
+    return seen.broken or "the plan ended without a result: run must return, and must not end the process"
 
 
 def _by(code: int) -> str:
@@ -293,7 +293,7 @@ class Meter:
 
 
 def size_of(folder: Path) -> int:
-    """Return how much of the disk the files below a folder take, in bytes; a file with two names counts once."""
+    """Return the disk usage of the files below a folder, in bytes; a file with two names counts once."""
     size, seen = 0, set[tuple[int, int]]()
     queue = [folder]
     while queue and len(seen) < _MAX_FILES:
@@ -649,7 +649,7 @@ class Supervision:
             self._exit_code = exit_code(status, self._order.level)
 
     def _read(self, descriptor: int) -> bool:
-        """Read a piece from one pipe; return False if no more is there now."""
+        """Read a piece from one pipe; return False if no more is available."""
         try:
             size = os.readv(descriptor, [self._buffer])
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Charts of what was measured: as data for pages, and drawn as files."""
+"""Charts of metrics: as data for pages, and drawn as files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def charts_of(
     gaps: Sequence[tuple[float, float, str]] = (),
     choice: Choice | None = None,
 ) -> Charts:
-    """Return the charts of what was read; see `fedmon.report.charts.chart.charts`."""
+    """Return the charts of a reading; see `fedmon.report.charts.chart.charts`."""
     names = {host.node_id: host.name for host in source.hosts}
     several = len(names) > 1
     marks = [

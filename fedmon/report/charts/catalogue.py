@@ -1,4 +1,4 @@
-"""Which charts there are, one for each family of the metric table and the exceptions, and in which units."""
+"""The catalogue of charts, one for each family of the metric table and the exceptions, with units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = 1e30
 
 
 class Quantity(enum.Enum):
-    """What the numbers of an axis are, which decides its unit and how it is scaled."""
+    """The quantity of an axis, which decides its unit and scale."""
 
     BYTES = "bytes"
     BYTE_RATE = "bytes per second"
@@ -71,7 +71,7 @@ _FIXED = {
     Quantity.RATE: ("per second", 1.0),
 }
 _TIMES = (("d", 172_800.0, 86_400.0), ("h", 7200.0, 3600.0), ("min", 120.0, 60.0), ("s", 1.0, 1.0))
-"""Units of time, from how many seconds on they are used, and how many they have."""
+"""Units of time, with the smallest seconds for their use, and their size."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quantity_of(metric: Metric | None) -> Quantity:
-    """Return what the values of a metric are on an axis; of a counter, its growth per second."""
+    """Return the quantity of a metric on an axis; of a counter, its growth per second."""
     if metric is None:
         return Quantity.NUMBER
     table = _COUNTERS if metric.kind is Kind.COUNTER else _GAUGES
@@ -108,7 +108,7 @@ def scale_of(quantity: Quantity, largest: float) -> Scale:
 
 
 class Group(enum.Enum):
-    """What charts are about, in the order in which they are read; the value is the word of the command line."""
+    """Groups of charts, in the order of reading; the value is the word of the command line."""
 
     JOB = "job"
     USER = "user"
@@ -138,11 +138,11 @@ class Join(enum.Enum):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chart shows, whichever nodes and devices there are.
+    """The content of a chart, for any nodes and devices.
 
-    ``lines`` maps metrics to what they are called; ``limits`` are metrics drawn as a limit of them. ``each`` is a label
-    of whose values each gets its own chart. ``is_stack`` says that the lines are parts of one whole. Values of events
-    come when they come, so that nothing is missing between two.
+    ``lines`` maps metrics to their labels; ``limits`` are metrics drawn as a limit of them. ``each`` is a label; each
+    of its values gets a separate chart. ``is_stack`` says that the lines are parts of one whole. Values of events come
+    at any time, so that nothing is missing between two.
     """
 
     name: str
@@ -161,7 +161,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 DEVICES = frozenset({"device", "interface", "mountpoint", "cpu", "gpu", "node", "port", "chip", "sensor", "mig", "link",
                      "uuid", "collector", "stream", "job"})  # fmt: skip
-"""Labels that tell devices apart; the values of all others, such as a CPU mode, are lines of their own."""
+"""Labels that tell devices apart; the values of all others, such as a CPU mode, are separate lines."""
 SCENARIO_FINISHED = "user_scenario_finished"
 
 NOT_SHOWN: Mapping[str, str] = MappingProxyType(
@@ -176,9 +176,9 @@ NOT_SHOWN: Mapping[str, str] = MappingProxyType(
         "job_cpus_busy": "the CPU time of the job is shown, by mode",
         "job_cpu_busy_ratio": "the CPU time of the job is shown, by mode",
         "job_memory_peak_bytes": "the highest point of the job's memory",
-        "perf_counted_seconds_total": "grows by a second a second: the clock of what perf counts",
+        "perf_counted_seconds_total": "grows by a second a second: the clock of perf's counts",
         SCENARIO_FINISHED: "a moment: shown as a mark in every chart",
-        STEP: "the axis of what programs report",
+        STEP: "the axis of values that programs report",
         ROWS: "the weight of a node in the mean of a training",
         **dict.fromkeys(COSTS, "shown by round, below the learning curves"),
     }
@@ -193,7 +193,7 @@ _WORDS = {
     "nvlink": "NVLink", "mig": "instances", "bar1": "BAR1", "sm": "multiprocessors", "rss": "resident", "l2": "level 2",
     "l3": "level 3", "flops": "floating point operations", "context": "context", "major": "with reading a disk",
 }  # fmt: skip
-"""Words of metrics as people say them."""
+"""Common words for parts of metric names."""
 _AVERAGED = (Quantity.SHARE, Quantity.HERTZ, Quantity.SECONDS, Quantity.NUMBER)
 _GROUPS = {
     Scope.JOB: Group.JOB, Scope.USER: Group.USER, Scope.GPU: Group.GPU, Scope.RAPL: Group.ENERGY,
@@ -236,7 +236,7 @@ _FAMILIES: Mapping[str, _Named] = {
     "gpu_energy_watts": ("gpu_energy", "GPU power, from its energy counter"),
     "infiniband_byte_rate": ("infiniband_traffic", "InfiniBand traffic"),
 }
-"""Name and title of families, where what follows from the table is not what people say."""
+"""Name and title of families whose derived title is not idiomatic."""
 
 
 def _exception(name: str, group: Group, title: str, lines: str, limits: str = "", **more: object) -> Figure:
@@ -315,17 +315,17 @@ FIRST_OF_NODES = ("cpu_time", "cpu_load", "memory", "disk_traffic", "network_tra
                   "context_switches", "disk_busy")  # fmt: skip
 """Figures that are shown first, in this order."""
 ONE_LINE_A_NODE = frozenset({"cpu_load", "gpu_load", "job_memory"})
-"""Of these not all nodes together are shown first, but each."""
+"""Figures that are first shown per node, not combined."""
 
 
 def is_shown(series: str) -> bool:
-    """Tell whether charts need a series: every one that is not deliberately left out."""
+    """Tell whether charts need a series: each that is not deliberately left out."""
     name = metric_name(series)
     return name not in NOT_SHOWN or name in (SCENARIO_FINISHED, STEP, ROWS, *COSTS)
 
 
 def figures(metrics: Iterable[str]) -> list[Figure]:
-    """Return the figures of metrics, those that others' collectors wrote included, in the order of reading."""
+    """Return the figures of metrics, including those of plug-ins, in the order of reading."""
     chosen = set(metrics) - set(NOT_SHOWN)
     found = [figure for figure in (*EXCEPTIONS, *_families()) if chosen & figure.lines.keys()]
     for name in sorted(chosen - METRICS.keys()):

@@ -1,4 +1,4 @@
-"""Charts as data: lines on one grid of time for all of them, whoever draws them."""
+"""Charts as data: lines on one grid of time, for every way of drawing."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from fedmon.report.source import HOST, JOB
 from fedmon.report.training import COSTS, VALUE, LearningCurve
 
 MOST_LINES = 7
-"""Lines of a chart; of more the largest are shown, and the others as one."""
+"""Most lines of a chart; the others are shown as one."""
 MOST_EACH = 24
-"""Charts that one figure makes at most, such as one for each value that a program reports."""
+"""Most charts of one figure, such as one for each value that a program reports."""
 MOST_SHOWN = 12
 """Charts that are shown first; the others are folded."""
 MOST_REPORTED = 6
 """Charts of reported values that are shown first."""
 FEW_SHOWN = 6
-"""Of fewer charts that people look at first, others are shown beside them."""
+"""If fewer main charts exist, others are added."""
 _ALIKE = 1e-3
-"""Values that differ by less of their size are one: a line of them says nothing."""
+"""Values that differ by a smaller share count as equal: a line of them shows nothing."""
 _EDGE = 0.025
-"""The part of a sum at its begin and end in which not all nodes have told yet, or any more."""
+"""The part of a sum at its begin and end in which some nodes have no samples."""
 _SELDOM = 3.0
-"""Series that are read so many times less often than others tell how often."""
+"""Ratio from which series that are read less often than others show their interval."""
 _SPOKEN = {"gpu": "GPU", "cpu": "CPU", "node": "node", "mig": "instance", "link": "link", "port": "port"}
 
 
 class Line(NamedTuple):
-    """One line: a value for each moment of its chart, NaN where nothing is known; the band is None where it is thin."""
+    """One line: a value for each moment of its chart, NaN if unknown; the band is None if it is thin."""
 
     label: str
     values: Floats
@@ -66,10 +66,10 @@ class Line(NamedTuple):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """One chart. ``x`` are the moments in Unix time, or steps as the program counts where ``is_over_steps``.
+    """One chart. ``x`` are the moments in Unix time, or the program's steps if ``is_over_steps``.
 
-    ``name`` is the begin of a file name, that of no other chart; ``figure`` the name of what it shows. ``is_combined``
-    where each line is of all nodes together.
+    ``name`` is the unique beginning of a file name; ``figure`` the name of its figure. ``is_combined`` if each line is
+    of all nodes together.
     """
 
     name: str
@@ -92,12 +92,12 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_values(self) -> bool:
-        """Tell whether there is anything but zeros."""
+        """Tell whether any value is not zero."""
         return any(bool(np.nan_to_num(line.values).any()) for line in self.lines)
 
     @property
     def is_constant(self) -> bool:
-        """Tell whether no line changes, so that a picture says nothing."""
+        """Tell whether no line changes, so that a picture shows nothing."""
         for line in self.lines:
             low = np.nanmin(line.values if line.low is None else line.low)
             high = np.nanmax(line.values if line.high is None else line.high)
@@ -107,7 +107,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which charts are wanted: ``metrics`` are names or globs, of which a chart shows at least one."""
+    """The choice of charts: a chart shows at least one of ``metrics``, which are names or globs."""
 
     groups: frozenset[Group] | None = None
     metrics: tuple[str, ...] | None = None
@@ -117,9 +117,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charts(msgspec.Struct, frozen=True, kw_only=True):
-    """The charts of a subject: those to look at first, and the others; ``constant`` are titles of what never changed.
+    """The charts of a subject: the main ones, and the others; ``constant`` are titles of charts that never changed.
 
-    ``span`` is the time that all charts over time show, ``marks`` are what happened and ``gaps`` what is missing, in
+    ``span`` is the time that all charts over time show, ``marks`` are events and ``gaps`` times without samples, in
     Unix time and words.
     """
 
@@ -149,7 +149,7 @@ def charts(
     gaps: Iterable[tuple[float, float, str]] = (),
     choice: Choice | None = None,
 ) -> Charts:
-    """Return the charts of what was measured; ``nodes`` maps ids to names. None of constant values, unless asked for.
+    """Return the charts of all metrics; ``nodes`` maps ids to names. None of constant values, unless asked for.
 
     Of several nodes each figure has a chart of all of them together, and one for each of its lines with a line a node.
     """
@@ -169,7 +169,7 @@ def charts(
 
 
 def _first(made: Sequence[Chart], job: str | None, *, several: bool, by_step: Collection[str]) -> Sequence[Chart]:
-    """Return the charts to look at first: reported values, by step or else over time, then those of a job or nodes."""
+    """Return the main charts: reported values, by step or else over time, then those of a job or nodes."""
     over_steps = [chart for chart in made if chart.is_over_steps]
     over_time = [chart for chart in made if chart.group is Group.USER and not chart.is_combined
                  and not chart.is_over_steps and chart.title not in by_step]  # fmt: skip
@@ -209,7 +209,7 @@ class _Maker:
         self.x = self._grid(keys)
 
     def _grid(self, keys: Sequence[SeriesKey]) -> Floats:
-        """Return the moments of all charts: as far apart as samples are, but no more than a picture can show."""
+        """Return the moments of all charts: as dense as samples, but no more than a picture can show."""
         span = max(self._bins.end - self._bins.start, 1e-3)
         pairs = (
             np.diff(t) for key in keys if not key.series.startswith("user_") and len(t := self._bins.of(key).t) > 1
@@ -303,7 +303,7 @@ class _Maker:
         return made
 
     def _seldom(self, parts: Sequence[_Part]) -> str:
-        """Say how often these series were read where that is clearly less often than others."""
+        """Return how often these series were read, if clearly less often than others."""
         times = [t for part in parts if len(t := self._bins.of(part.key).t) > 1]
         every_s = max((float(np.median(np.diff(t))) for t in times), default=0.0)
         step_s = float(self.x[1] - self.x[0]) if len(self.x) > 1 else every_s
@@ -340,7 +340,7 @@ class _Maker:
     ) -> tuple[tuple[str, float], ...]:
         """Return the limits of one node that are not far above all lines: of devices joined as their lines are.
 
-        Where each device has a line, it is drawn if it is the same for all.
+        If each device has a line, the limit is drawn if it is the same for all.
         """
         peak = max((float(np.nanmax(line.values)) for line in lines if np.isfinite(line.values).any()), default=0.0)
         found: dict[str, list[float]] = {}
@@ -377,7 +377,7 @@ class _Maker:
         return made
 
     def _unique(self, name: str) -> str:
-        """Return a name that no other chart has, as names that differ may look alike in a file's."""
+        """Return a unique name, as different names may become one file name."""
         found, number = name, 2
         while found.lower() in self._names:
             number, found = number + 1, f"{name}_{number}"
@@ -386,7 +386,7 @@ class _Maker:
 
 
 def _steps(curves: Sequence[LearningCurve], most: int) -> Floats:
-    """Return the steps of curves, ascending; of very many some."""
+    """Return the steps of curves, ascending, thinned out if there are very many."""
     x = np.unique(np.concatenate([one.steps for one in curves]))
     return x if len(x) <= most else x[np.linspace(0, len(x) - 1, most).astype(np.int64)]
 
@@ -394,9 +394,9 @@ def _steps(curves: Sequence[LearningCurve], most: int) -> Floats:
 def _curves(
     curves: Sequence[LearningCurve], x: Floats, nodes: Mapping[str, str], weights: Mapping[str, float] | None
 ) -> list[Line]:
-    """Return a line a node at some steps and the mean of what they reported; without ``weights`` the reports alone.
+    """Return a line for each node at some steps and the mean of their reports; without ``weights`` the reports alone.
 
-    Between two reports of a node its line goes on, but no mean knows of it, and no cost.
+    Between two reports of a node its line continues, but it does not count in means and costs.
     """
     lines: list[Line] = []
     means: list[Line] = []
@@ -422,7 +422,7 @@ def _curves(
 
 
 def _told(curve: LearningCurve, x: Floats) -> Floats:
-    """Return the values of a curve at some steps, NaN where it has none; those between two steps at the former."""
+    """Return the values of a curve at some steps, NaN if it has none; those between two steps at the former."""
     row = np.full(len(x), np.nan)
     # Of several at one step the first stays, which is the one of that step itself.
     row[np.searchsorted(x, curve.steps[::-1], side="right") - 1] = curve.values[::-1]
@@ -430,7 +430,7 @@ def _told(curve: LearningCurve, x: Floats) -> Floats:
 
 
 def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:
-    """Return a series on a grid of time: the nearest value, or what lies between two neighbours, never across a gap."""
+    """Return a series on a grid of time: the nearest value, or one between two neighbours, never across a gap."""
     none = np.full(len(x), np.nan)
     if not len(binned.t):
         return Line(label, none)
@@ -456,7 +456,7 @@ def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) ->
 
 
 def joined(label: str, lines: Sequence[Line], how: Join) -> Line:
-    """Return one line for several. A sum is not known while one of them has a gap; a mean is that of the others."""
+    """Return one line for several. A sum is unknown while one of them has a gap; a mean is that of the others."""
     if len(lines) == 1:
         return lines[0]._replace(label=label)
     values = np.stack([line.values for line in lines])
@@ -485,7 +485,7 @@ def joined(label: str, lines: Sequence[Line], how: Join) -> Line:
 
 
 def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
-    """Leave out lines of nothing but zeros, draw equal ones once, and show those beyond the largest as one."""
+    """Leave out lines of zeros, draw equal ones once, and show those beyond the largest as one."""
     there = [line for line in lines if np.isfinite(line.values).any()]
     kept = [line for line in there if np.nanmax(np.abs(line.values)) > 0] or there[:1] or list(lines[:1])
     if not is_stack:
@@ -502,7 +502,7 @@ def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
 
 
 def _kind(zone: str) -> str:
-    """Return what a RAPL zone measures: ``package-1-core`` is a core."""
+    """Return the kind of a RAPL zone: ``package-1-core`` is a core."""
     words = [word for word in zone.split("-") if not word.isdigit()]
     return words[-1] if words else zone
 

@@ -151,7 +151,7 @@ def _value_axis(axes: Any, chart: Chart, factor: float) -> None:
 
 
 def _time_axis(axes: Any, charts: Charts) -> None:
-    """Show seconds since the begin, or the time of day in UTC where it took longer."""
+    """Show seconds since the begin, or the time of day in UTC if it took longer."""
     import matplotlib.dates
     from matplotlib.ticker import FuncFormatter
 
@@ -175,7 +175,7 @@ def _time_axis(axes: Any, charts: Charts) -> None:
 
 
 def _happened(axes: Any, charts: Charts) -> None:
-    """Hatch what is missing, and draw a thin line for each event."""
+    """Hatch gaps, and draw a thin line for each event."""
     begin = charts.span[0]
     for since, until, _ in charts.gaps:
         axes.axvspan(since - begin, until - begin, facecolor="none", edgecolor="#bbbbbb", hatch="////", linewidth=0)

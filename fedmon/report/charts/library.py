@@ -1,4 +1,4 @@
-"""matplotlib as we use it: with its own settings, and in a process of ours without a trace of it afterwards."""
+"""matplotlib with its default settings, in a process that leaves no trace of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_OF_A_DRAWING = ("backend", "interactive", "toolbar", "webagg.", "tk.", "key
 
 @contextlib.contextmanager
 def plain_settings(**more: Any) -> Iterator[None]:
-    """Draw with matplotlib's own settings, and ``more``, whatever its user has in a file; they are put back at once.
+    """Draw with matplotlib's default settings and ``more``, not the user's file; they are put back at once.
 
     A dot in the name of a setting is written as two underscores. Safe from any thread of ours.
     """
@@ -46,9 +46,9 @@ def plain_settings(**more: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_process(near: Path) -> Iterator[None]:
-    """For a process that is ours alone: matplotlib finds a folder to write to, and leaves none of its own behind.
+    """For a process that is ours alone: matplotlib finds a folder to write to, and leaves none behind.
 
-    Where its user's folders cannot be used that is one in ``near``, or in what is there of the folders above it, which
+    If its user's folders cannot be used that is one in ``near``, or in the nearest existing folder above it, which
     is gone afterwards. Raises StorageError.
     """
     # Otherwise somebody has chosen already, and may go on with it.
@@ -77,7 +77,7 @@ def own_process(near: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what matplotlib says of its user's settings, which do not matter here, from our own words."""
+    """Hide matplotlib's messages about its user's settings, which do not matter here."""
     logger = logging.getLogger("matplotlib")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -88,7 +88,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _is_usable() -> bool:
-    """Tell whether matplotlib can write where it does by itself. Source: matplotlib.get_configdir, get_cachedir."""
+    """Tell whether matplotlib can write to its default folders. Source: matplotlib.get_configdir, get_cachedir."""
     given = os.environ.get(_FOLDER)
     try:
         folders = [Path(given)] if given else [_base("CONFIG") / "matplotlib", _base("CACHE") / "matplotlib"]

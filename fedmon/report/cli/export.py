@@ -14,10 +14,10 @@ import typer
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.log import escape_control
 from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
+from fedmon.common.text import sound
 from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
 from fedmon.report.export import FORMATS, Written, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
-from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.export import Table
@@ -37,7 +37,7 @@ class View(enum.Enum):
 def export(
     recording: RecordingsArgument,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file, or - for stdout where the format is text.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file, or - for stdout if the format is text.")],
     format: Annotated[  # noqa: A002
         str | None, typer.Option("--format", "-f", help=f"One of {_FORMATS} (default: by the file's suffix).")
     ] = None,
@@ -48,7 +48,7 @@ def export(
     tidy: Annotated[bool, typer.Option("--tidy", help="A row for each value instead of a column for each series.")] = (
         False
     ),
-    no_rates: Annotated[bool, typer.Option("--no-rates", help="Counters only as they were read.")] = False,
+    no_rates: Annotated[bool, typer.Option("--no-rates", help="Omit rates; write counters as read.")] = False,
     view: Annotated[View | None, typer.Option("--view", help="Columns with another tool's names and units.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="Under which key an HDF5 file has the table.")] = None,
     replace: Annotated[
@@ -56,10 +56,10 @@ def export(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write what was recorded as a table: a row for each host and time, or for each value."""
+    """Write recordings as a table: a row for each host and time, or for each value."""
     to_stdout = output == STDOUT
     if to_stdout and json:
-        raise InvalidInputError("--json says on stdout what was written, and -o - writes the table there: choose one")
+        raise InvalidInputError("--json prints its summary on stdout, and -o - writes the table there: choose one")
     if to_stdout and format is None:
         raise InvalidInputError(f"say --format when the table goes to stdout: one of {_FORMATS}")
     chosen = format or format_of(output)
@@ -122,20 +122,20 @@ def _viewed(source: Source, view: View, job: str | None) -> list[Table]:
 
     tables = VIEWS[view.value](source, job)
     if not tables:
-        raise NotFoundError(f"nothing was measured that {view.value} has a name for")
+        raise NotFoundError(f"{view.value} has no name for any of the metrics")
     return tables
 
 
 def _why_nothing(source: Source, *, selected: bool) -> str:
     if not source.streams:
-        return "there is not one sample in what was named"
-    what = "nothing that was recorded fits what was selected" if selected else "nothing was recorded"
+        return "the recordings hold no sample"
+    what = "no recorded sample matches the selection" if selected else "nothing was recorded"
     jobs = f"; jobs: {', '.join(source.job_ids)}" if source.job_ids else ""
     return f"{what}; hosts: {', '.join(host.name for host in source.hosts)}{jobs}"
 
 
 def _names(output: Path, tables: list[Table], *, is_one: bool) -> list[Path]:
-    """Return a file for each table; several go into files of their own, named after them, unless one can hold all."""
+    """Return a file for each table; several go into separate files, named after them, unless one can hold all."""
     if is_one or len(tables) == 1:
         return [output] * len(tables)
     return [output.with_name(f"{output.stem}-{table.name}{output.suffix}") for table in tables]

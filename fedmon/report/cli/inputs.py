@@ -1,4 +1,4 @@
-"""What the verbs that read recordings are given and show: files and folders, times, and how much is done."""
+"""Inputs of the verbs that read recordings: files and folders, times; and their progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLACES = (f"*{SUFFIX}", f"recordings/*{SUFFIX}", f"**/*{SUFFIX}")
 
 
 def recordings(paths: Iterable[Path]) -> list[Path]:
-    """Return the files that are meant: those named, and of a folder what lies in it, merged ones first.
+    """Return the input files: those named, and the recordings of a folder, merged ones first.
 
     Raises NotFoundError for a path that is not there, and for a folder without a recording.
     """
@@ -30,12 +30,12 @@ def recordings(paths: Iterable[Path]) -> list[Path]:
         elif path.exists():
             found[path] = None
         else:
-            raise NotFoundError(f"there is no recording {path}")
+            raise NotFoundError(f"recording {path} not found")
     return list(found)
 
 
 def refuse_recording(path: Path, paths: Sequence[Path]) -> None:
-    """Raise InvalidInputError for a file that would take the place of what is read."""
+    """Raise InvalidInputError for a file that would replace an input."""
     if any(path.exists() and path.samefile(one) for one in paths):
         raise InvalidInputError(f"{path} is the recording itself: name another file to write")
 
@@ -64,7 +64,7 @@ def unix_time(text: str | None) -> float | None:
         when = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidInputError(
-            f"{text!r} is no time: write 2026-11-21T10:00:00, with +01:00 behind it if it is not UTC, or Unix seconds"
+            f"{text!r} is not a time: write 2026-11-21T10:00:00, with +01:00 after it if it is not UTC, or Unix seconds"
         ) from None
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
 

@@ -1,4 +1,4 @@
-"""`fedmon plot`: pictures of what was measured, a file each."""
+"""`fedmon plot`: charts of metrics, a file each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fedmon.common.options import (
     UntilOption,
     each,
 )
+from fedmon.common.text import sound
 from fedmon.report.cli.inputs import progress_bar, recordings, times
 from fedmon.report.extra import report_extra
-from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.charts import Group
@@ -33,7 +33,7 @@ _READING = 0.2
 
 
 class FigureFormat(enum.Enum):
-    """What files can be."""
+    """Formats of the files."""
 
     PNG = "png"
     SVG = "svg"
@@ -43,7 +43,7 @@ class FigureFormat(enum.Enum):
 def plot(
     recording: RecordingsArgument,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the files; made where it is not.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the files; made if missing.")],
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="Only of this group, such as cpu; may be repeated.")
     ] = None,
@@ -54,12 +54,12 @@ def plot(
     until: UntilOption = None,
     per_node: Annotated[bool, typer.Option("--per-node", help="Only plots with a line for each node.")] = False,
     combined: Annotated[bool, typer.Option("--combined", help="Only plots of all nodes together.")] = False,
-    zeros: Annotated[bool, typer.Option("--zeros", help="Also of what never changed, such as errors.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Every chart, not only the 12 to look at first.")] = False,
+    zeros: Annotated[bool, typer.Option("--zeros", help="Also plot constant series, such as errors.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every chart, not only the 12 main ones.")] = False,
     kind: Annotated[FigureFormat, typer.Option("--format", "-f", help="The kind of the files.")] = FigureFormat.PNG,
     json: JsonOption = False,
 ) -> None:
-    """Draw what was measured: a file for each chart; the 12 to look at first, unless you choose."""
+    """Draw charts of a recording, a file each: the 12 main ones, unless you choose."""
     since_t, until_t = times(since, until)
     with report_extra("a plot"):
         from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
@@ -83,7 +83,7 @@ def plot(
             chosen = (*found.first, *found.rest) if is_chosen else found.first
             if not chosen:
                 several = "; charts of all nodes together need several nodes" if combined else ""
-                raise NotFoundError(f"nothing to plot: no value was recorded of what was chosen{several}")
+                raise NotFoundError(f"nothing to plot: the selection has no recorded value{several}")
             with own_process(output):
                 written = write_charts(
                     found, chosen, output, kind=kind.value,
@@ -109,5 +109,5 @@ def _groups(names: list[str] | None) -> list[Group] | None:
     known = {one.value: one for one in Group}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise NotFoundError(f"there is no group {unknown[0]!r} of plots; there are: {', '.join(known)}")
+        raise NotFoundError(f"unknown group {unknown[0]!r} of plots; the groups are: {', '.join(known)}")
     return [known[name] for name in names]

@@ -1,4 +1,4 @@
-"""`fedmon report`: what happened, in words on the terminal, and as a page with every chart or a PDF."""
+"""`fedmon report`: a summary on the terminal, a page with every chart, or a PDF."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import typer
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.options import JobOption, JsonOption, NodesOption, RecordingsArgument, SinceOption, UntilOption, each
+from fedmon.common.text import sound
 from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
-from fedmon.report.selection import sound
 
 if TYPE_CHECKING:
     from fedmon.report.findings import Case, Finding
@@ -33,9 +33,9 @@ def report(
     text: Annotated[bool, typer.Option("--text", help="Write no file; the summary is all.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Say what happened in a job, or on nodes.
+    """Summarise a job or a recording.
 
-    Without --output and --pdf the page is written to the current folder, named after the job.
+    The page is written to the current folder, named after the job, unless --output or --pdf is given.
     """
     if text and (output is not None or pdf is not None):
         raise InvalidInputError("--text writes no file: leave it out, or leave out --output and --pdf")
@@ -96,9 +96,9 @@ def _document(case: Case, findings: list[Finding], written: list[Path]) -> dict[
 
 
 def _refuse(path: Path | None, paths: list[Path]) -> None:
-    """Raise InvalidInputError for a file that would replace what is read, or that is a folder."""
+    """Raise InvalidInputError for a file that would replace an input, or that is a folder."""
     if path is None:
         return
     if path.is_dir():
-        raise InvalidInputError(f"{path} is a folder: name the file in it that shall be written")
+        raise InvalidInputError(f"{path} is a folder: name a file in it")
     refuse_recording(path, paths)

@@ -1,4 +1,4 @@
-"""What a report consists of, whatever it is written as: sections of paragraphs, facts, findings, tables and figures."""
+"""The document of a report, for every format: sections of paragraphs, facts, findings, tables and figures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ WORDS: Mapping[Severity, str] = MappingProxyType(
 )
 
 LONGEST = 400
-"""So many letters of one name or reason are shown: one of megabytes must not become the report."""
+"""Most letters shown of one name or reason: one of megabytes must not fill the report."""
 LONGEST_TEXT = 4000
-"""So many of one paragraph, which holds several of them."""
+"""Most letters of one paragraph, which holds several of them."""
 
 
 class Paragraph(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, in this order; with ``details`` each says how it was computed."""
+    """Findings in this order; with ``details`` each shows how it was computed."""
 
     findings: tuple[Finding, ...]
     details: bool = False
@@ -59,14 +59,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """A drawing: PNG, made when it is asked for, with what it shows in words for those who cannot see it."""
+    """A drawing: PNG, made when it is asked for, with a description for readers who cannot see it."""
 
     title: str
     png: Callable[[], bytes]
 
 
 class Bars(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of what there was: a name, the share, and both in words."""
+    """Shares of a whole: a name, the share, and both in words."""
 
     rows: tuple[tuple[str, float, str], ...]
 

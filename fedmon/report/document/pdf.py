@@ -46,7 +46,7 @@ _MM = 25.4 / 72
 _INK, _SOFT, _RULE = 29, 95, 205
 _MARK_MM = 18.0
 _PAGES = "\u200b\u200b"
-"""Stands for how many pages there are; `shown` lets no such letters through, so nobody's text is taken for it."""
+"""Stands for the number of pages; `shown` removes such letters, so no text is taken for it."""
 _CHART_IN, _CHART_DPI = (3.5, 1.75), 200
 """Two of them stand side by side."""
 
@@ -65,7 +65,7 @@ class Page(FPDF):
         self.set_font(FONT, size=9)
 
     def header(self) -> None:
-        """Write on top of each page what it belongs to."""
+        """Write the title on top of each page."""
         self.set_y(_HEADER_MM - 4)
         self.set_text_color(_SOFT)
         self.set_font(FONT, size=7)
@@ -122,7 +122,7 @@ class Page(FPDF):
 
 
 def write_pdf(document: Document, path: Path) -> None:
-    """Write the report without what is folded in the page."""
+    """Write the report without the folded sections of the page."""
     page = Page(document.header)
     page.set_title(shown(document.title))
     page.set_creator("fedmon")
@@ -265,7 +265,7 @@ def _table(page: Page, table: Table) -> None:
 
 
 def _widths(page: Page, table: Table) -> list[float]:
-    """Give each column what it needs, and no more than a fair share to the widest ones."""
+    """Give each column the width it needs, and at most a fair share to the widest ones."""
     wanted: list[float] = []
     for at, header in enumerate(table.headers):
         words = max((page.get_string_width(page.safe(word)) for word in header.split()), default=0.0) * 1.1

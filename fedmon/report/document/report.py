@@ -1,4 +1,4 @@
-"""The report: what it says, put together once for every way of writing it, and its files."""
+"""The report: its document, made once for every format, and its files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedmon.report.totals import SeriesTotal
 if TYPE_CHECKING:
     from fedmon.report.charts import Chart, Charts
 
-_GROUPS = {"job": "The job", "user": "What the program reported", "gpu": "GPUs", "cpu": "CPUs",
+_GROUPS = {"job": "The job", "user": "Values of the program", "gpu": "GPUs", "cpu": "CPUs",
            "infiniband": "InfiniBand", "numa": "NUMA", "agent": "The tool itself"}  # fmt: skip
 _READING = 0.8
 """The share of the work that reading is, for the progress; writing is the rest."""
@@ -50,14 +50,14 @@ def write(
     until_t: float | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> list[Path]:
-    """Write the report as a page of HTML, as a PDF, or both; returns what was written.
+    """Write the report as a page of HTML, as a PDF, or both; returns the written files.
 
-    What it is about is chosen as `subject.choose` says. A file that is there is replaced once the new one is whole.
+    `subject.choose` chooses its subject. A file that is there is replaced once the new one is whole.
     ``progress`` is told the share of the work that is done. Raises NotFoundError, InvalidInputError, StorageError, and
-    an error that says what to install where a library is missing.
+    an error that names the missing library.
     """
     if html is None and pdf is None:
-        raise InvalidInputError("say where the report goes: a file of HTML, a PDF, or both")
+        raise InvalidInputError("name a file for the report: HTML, PDF, or both")
     subject = choose(source, job=job, nodes=nodes, since_t=since_t, until_t=until_t)
     return write_subject(subject, html=html, pdf=pdf, progress=progress)[2]
 
@@ -69,7 +69,7 @@ def write_subject(
     pdf: Path | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> tuple[Case, list[Finding], list[Path]]:
-    """Write the report of what was chosen; returns also what it says. Raises as `write`."""
+    """Write the report of a subject; also returns its findings. Raises as `write`."""
     with report_extra("a report"):
         from fedmon.report.bins import Bins
         from fedmon.report.charts import charts_of, is_shown
@@ -102,11 +102,11 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
     """Return the document. Empty sections fall out; ``made_t`` is the Unix time that the report shows as its own."""
     first = charts.first if charts is not None else ()
     sections = [
-        Section(title="What happened", parts=tuple(_first_page(case, findings, charts))),
+        Section(title="Findings", parts=tuple(_first_page(case, findings, charts))),
         Section(title="Over time", parts=tuple(_drawn(charts, first[_ON_PAGE_1:])) if charts is not None else ()),
         Section(title="Nodes", parts=(node_table(case),) if case.nodes else ()),
         Section(title="Jobs", parts=_filled(job_table(case)) if case.job is None and case.jobs else ()),
-        Section(title="What the program reported", parts=_filled(user_table(case))),
+        Section(title="Values of the program", parts=_filled(user_table(case))),
         Section(title="Hardware", parts=(hardware_table(case),) if case.nodes else ()),
         Section(title="More charts", parts=tuple(_more(charts)) if charts is not None else (), is_folded=True),
         *_values(case),
@@ -121,7 +121,7 @@ def build(case: Case, findings: Sequence[Finding], charts: Charts | None = None,
 
 
 def missing(case: Case) -> list[tuple[float, float, str]]:
-    """Return when samples of each node are missing, in Unix time, with the reason as far as it is known."""
+    """Return when samples of each node are missing, in Unix time, with the reason if known."""
     found = []
     for node in case.nodes:
         stream = main_stream(case, node)
@@ -146,7 +146,7 @@ def _drawn(charts: Charts, chosen: Sequence[Chart]) -> list[Part]:
 
 
 def _more(charts: Charts) -> list[Part]:
-    """Return the charts that are not shown first, by what they are about, and name those that never changed."""
+    """Return the charts that are not shown first, by subject, and name those that never changed."""
     groups: dict[str, list[Chart]] = {}
     for chart in charts.rest:
         groups.setdefault(chart.group.value, []).append(chart)
@@ -175,7 +175,7 @@ def _values(case: Case) -> list[Section]:
     if not table.rows:
         return []
     text = (
-        "Of a counter the mean is its growth a second and the sum how much it grew; of all else the mean is weighted by"
+        "For a counter the mean is its growth a second and the sum its total growth; other means are weighted by"
         " time and the last value follows. Means of several nodes are means of their means."
     )
     if left_out:
@@ -233,7 +233,7 @@ def _collected(case: Case) -> tuple[tuple[str, str], ...]:
 
 
 def _absent(case: Case) -> Table:
-    """Return what was not measured, by reason."""
+    """Return the metrics that were not measured, by reason."""
     by_reason: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for node in case.nodes:
         for metric, reason in node.host.capabilities.items():
@@ -245,7 +245,7 @@ def _absent(case: Case) -> Table:
         (shown(reason, 240), _metrics(list(metrics)), "all" if len(nodes) == whole else joined(list(nodes), most=4))
         for reason, (metrics, nodes) in by_reason.items()
     ]
-    return Table(title="What was not measured, and why", headers=("Reason", "Metrics", "Nodes"),
+    return Table(title="Not measured, by reason", headers=("Reason", "Metrics", "Nodes"),
                  rows=tuple(rows[:_MOST_ROWS]))  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def _marks(case: Case) -> Table:
     rows = [(moment(mark.t), shown(names.get(mark.node_id, mark.node_id), 60), shown(mark.text, 240))
             for mark in case.marks]  # fmt: skip
     title = "Events" if len(rows) <= _MOST_ROWS else f"The first {_MOST_ROWS} of {plural(len(rows), 'event')}"
-    return Table(title=title, headers=("Time", "Node", "What happened"), rows=tuple(rows[:_MOST_ROWS]))
+    return Table(title=title, headers=("Time", "Node", "Event"), rows=tuple(rows[:_MOST_ROWS]))
 
 
 def _metrics(names: list[str]) -> str:
@@ -277,8 +277,8 @@ def _metrics(names: list[str]) -> str:
 def value_table(case: Case) -> tuple[Table, int]:
     """Return one row for each series, all nodes together, in the order of the metrics; and how many are left out.
 
-    Of a counter the mean is that of its growth a second; of several nodes the one with the highest mean is named. What
-    was counted of both, machine and job, has a row for each.
+    Of a counter the mean is that of its growth a second; of several nodes the one with the highest mean is named.
+    Series of both, machine and job, have a row for each.
     """
     of_others = {
         series

@@ -1,4 +1,4 @@
-"""What a report is about: names and values, and the tables of nodes, of their hardware, and of the jobs on them."""
+"""The subject of a report: names and values, and the tables of nodes, of their hardware, and of the jobs on them."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def job_table(case: Case) -> Table:
 
 
 def hardware_table(case: Case) -> Table:
-    """Return what the nodes are made of, one row for those that are alike."""
+    """Return the hardware of the nodes, one row for equal ones."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for node in case.nodes:
         alike.setdefault(_hardware(node.host.hardware), []).append(shown(node.name, 60))
@@ -221,7 +221,7 @@ _LABELS = ("system", "partition", "env", "name")
 
 
 def title(case: Case) -> str:
-    """Return what the report is called."""
+    """Return the title of the report."""
     if case.job is None:
         names = [node.name for node in case.nodes]
         return shown(f"Report of {joined(names, most=2) or 'an empty recording'}", 120)
@@ -292,7 +292,7 @@ def _command(command: object) -> object:
 
 
 def summary(case: Case, findings: Sequence[Finding], *, width: int = 80) -> str:
-    """Return what a report says, in lines of at most ``width`` letters."""
+    """Return the report as text, in lines of at most ``width`` letters."""
     lines = [title(case)[:width], "=" * min(width, len(title(case)))]
     facts = about(case).rows
     name_width = max((len(name) for name, _ in facts), default=0) + 2
@@ -315,7 +315,7 @@ def summary(case: Case, findings: Sequence[Finding], *, width: int = 80) -> str:
 
 
 def bars(findings: Sequence[Finding]) -> Bars:
-    """Return a bar for each share of something that the job had, as far as it is known: used of asked for."""
+    """Return a bar for each known share of the job's resources: used of requested."""
     rows = [
         (_BARS[one.name], ratio, f"{ratio * 100:.1f} %{_used(one)}")
         for one in findings
@@ -325,7 +325,7 @@ def bars(findings: Sequence[Finding]) -> Bars:
 
 
 def _used(finding: Finding) -> str:
-    """Return how much of how much, where both are known."""
+    """Return a part and its whole as text, if both are known."""
     for used, asked, say in (
         ("cpus_busy", "cpus", number),
         ("peak_bytes", "limit_bytes", size),

@@ -11,7 +11,6 @@ import msgspec
 
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, storage_errors, target_of
-from fedmon.report.export.files import PatientFile
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ __all__ = ["FORMATS", "Format", "Table", "Written", "format_of", "write", "write
 
 
 class Table(Protocol):
-    """Rows that can be gone through, more than once, and what each column is.
+    """Rows that can be read more than once, and the role of each column.
 
     ``name`` is a word for file names and keys, such as ``wide``. ``rows`` is how many there will be at most; it serves
     to show progress. Every batch has the columns of ``schema``.
@@ -50,7 +49,7 @@ class Table(Protocol):
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """One format: the endings of its files, the first being the usual one, and the function that writes it.
 
-    ``is_text`` formats can also go to a pipe. ``is_appended`` ones keep what is in the file under other keys.
+    ``is_text`` formats can also go to a pipe. ``is_appended`` ones keep the tables of the file under other keys.
     """
 
     suffixes: tuple[str, ...]
@@ -132,6 +131,8 @@ def write_counted(
     """
     path = Path(path)
     chosen = _format(format or format_of(path))
+    from fedmon.report.export.files import PatientFile  # it needs numpy, and a help does not
+
     target_of(path)
     writer = chosen.load()
     counted = _Counted(table, progress)
@@ -155,7 +156,7 @@ def write_text(table: Table, stream: BinaryIO, *, format: str) -> int:  # noqa: 
     chosen = _format(format)
     if not chosen.is_text:
         texts = ", ".join(name for name, one in FORMATS.items() if one.is_text)
-        raise InvalidInputError(f"{format} is no text: name a file with --output, or choose one of {texts}")
+        raise InvalidInputError(f"{format} is not a text format: name a file with --output, or choose one of {texts}")
     with storage_errors(Path("stdout")):
         counted = _Counted(table, None)
         chosen.load()(table, stream, on_rows=counted.add)

@@ -18,7 +18,7 @@ _FORMULA = "^[=+@\\t\\r\\-]"
 _SPECIAL = '[,"\\r\\n]'
 _EXACT = float(2**53)
 _SAMPLE = 512
-"""So many values are looked at first."""
+"""Values that are looked at first."""
 
 
 def header(schema: pa.Schema) -> bytes:
@@ -92,7 +92,7 @@ def _is_whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _texts(array: pa.Array) -> pa.Array:
-    """Return numbers as texts; making one text for all equal values is what saves the time."""
+    """Return numbers as texts; making one text for all equal values saves the time."""
     values = array.to_numpy(zero_copy_only=False)
     if len(values) and values[0] == values[-1] and (values == values[0]).all():
         return pa.repeat(_whole(array[:1]).cast(pa.string())[0], len(values))
@@ -113,7 +113,7 @@ class MadeAsText(Protocol):
 
 
 def write_csv(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
-    """Write a line of names and a line for each row; what is not known is empty."""
+    """Write a line of names and a line for each row; an unknown value is empty."""
     file.write(header(table.schema))
     if isinstance(table, MadeAsText):
         for rows, lines in table.csv():

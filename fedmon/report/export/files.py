@@ -16,10 +16,10 @@ _AT_ONCE = 8 * 2**20
 
 
 class PatientFile(io.RawIOBase):
-    """A new or copied file that remembers the first error of writing, and takes what comes after it for written.
+    """A new or copied file that remembers the first error of writing, and treats later data as written.
 
     The libraries that write ORC and HDF5 end the whole process, or fail again, when a file fails them while they
-    close it. ``check`` raises what happened; nothing of a file with an error may be used. For one thread.
+    close it. ``check`` raises that error; nothing of a file with an error may be used. For one thread.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +51,7 @@ class PatientFile(io.RawIOBase):
         return length
 
     def readinto(self, buffer: Any) -> int:
-        """Read what there is, up to the length of the buffer."""
+        """Read available bytes, up to the length of the buffer."""
         read = os.preadv(self._fd, [buffer], self._at)
         self._at += read
         return read
@@ -103,7 +103,7 @@ _BUFFERED_BYTES = 32 * 1024**2
 class ColumnSpool(Generic[K]):
     """Keeps arrays of 8-byte numbers under keys, in the order in which they are added.
 
-    What is added between two calls of `settle` stays together: columns that get equally many numbers in between are
+    Data added between two calls of `settle` stays together: columns that get equally many numbers in between are
     read back in pieces of equal length. A context manager for one thread; the file lies in ``folder``, has no name, and
     goes with the block. Raises OSError when the disk is full.
     """
@@ -128,12 +128,12 @@ class ColumnSpool(Generic[K]):
         self._waiting_bytes += values.nbytes
 
     def settle(self) -> None:
-        """Write what was added when it is much."""
+        """Write the added data once it is large."""
         if self._waiting_bytes > _BUFFERED_BYTES:
             self._write()
 
     def read(self, key: K, dtype: type[T]) -> Iterator[NDArray[T]]:
-        """Return the numbers of one column, piece by piece; none for a key that there is not."""
+        """Return the numbers of one column, piece by piece; none for an unknown key."""
         self._write()
         for offset, size in self._places.get(key, ()):
             self._file.seek(offset)

@@ -1,6 +1,6 @@
 """Tables in an HDF5 file: a group for each, which pandas reads, and in it a dataset for each column, compressed.
 
-Numbers are doubles with NaN for what is not known, times are whole microseconds since 1970 in UTC (the attribute
+Numbers are doubles with NaN for unknown values, times are whole microseconds since 1970 in UTC (the attribute
 ``units`` says so in the words of the CF conventions; the smallest number is no time), texts are UTF-8 of a fixed
 length. A name that HDF5 cannot have, because of a slash in it, is written as in web addresses (%2F); the attribute
 ``name`` holds it as it is.
@@ -42,7 +42,7 @@ class _SameError(Exception):
 
 
 def write_hdf5(table: Table, path: Path, *, key: str, replace: bool = False, on_rows: OnRows = lambda _: None) -> None:
-    """Add a table to a file as the group ``<name>_<key>``; what else is in the file stays.
+    """Add a table to a file as the group ``<name>_<key>``; the rest of the file stays.
 
     Who writes to the same file waits until this is done. Where the same table lies there already, nothing changes.
     Raises ConflictError where another one does, unless ``replace``; InvalidInputError, StorageError.
@@ -76,7 +76,7 @@ def _opened(new: Path, path: Path, *, is_new: bool) -> Iterator[tuple[h5py.File,
             file = h5py.File(raw, "w" if is_new else "r+")
         except OSError as error:
             raw.check()
-            raise StorageError(f"cannot append to {path}: it is no HDF5 file that can be written: {error}") from error
+            raise StorageError(f"cannot append to {path}: not a writable HDF5 file: {error}") from error
         with file:
             yield file, raw
         raw.check()
@@ -108,9 +108,9 @@ def _conflict(path: Path, name: str) -> ConflictError:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[BinaryIO | None]:
-    """Give a file that nobody else has locked, opened for reading, or None when there is none; waits for its turn.
+    """Give a file with an exclusive lock, opened for reading, or None if it is missing; waits for its turn.
 
-    The lock is one of the open file, so it also holds between threads, and is no concern of who only reads. Raises
+    The lock is one of the open file, so it also holds between threads, and does not affect readers. Raises
     StorageError.
     """
     with contextlib.ExitStack() as stack:
@@ -134,7 +134,7 @@ _GZIP: dict[str, Any] = {"maxshape": (None,), "chunks": (_CHUNK,), "compression"
 _UNUSABLE = re.compile(r"[%/\x00-\x1f\x7f]|\.+$|^[ab](?=(xis[01]|lock[0-9]+_(items|values))$)")
 _NO_TIME = np.iinfo(np.int64).min
 _NO_NAME = np.bytes_(b"N.")
-"""The pickle of None, by which pandas and PyTables know what has no name."""
+"""The pickle of None, by which pandas and PyTables mark missing names."""
 _LAST_US = np.iinfo(np.int64).max // 1000
 _PANDAS = {"pandas_type": "frame", "pandas_version": "0.15.2"}
 _UNITS = "microseconds since 1970-01-01T00:00:00Z"
@@ -145,7 +145,7 @@ Values = NDArray[Any]
 class Group:
     """Fills a group with a table; for one thread.
 
-    Beside a dataset for each column the group has what `pandas.read_hdf` needs of a frame in its layout "fixed": a
+    Beside a dataset for each column the group has the parts of a frame in the layout "fixed" of `pandas.read_hdf`: a
     block for each column, whose numbers are the column's dataset under a second name.
     Source: pandas 2.2 to 3.1, io/pytables.py, BlockManagerFixed.
     """
@@ -170,7 +170,7 @@ class Group:
             self._rows -= _CHUNK
 
     def finish(self) -> str:
-        """Write what is left, and return a digest of all that was written."""
+        """Write the rest, and return a digest of all written bytes."""
         if self._rows:
             self._write(pa.Table.from_batches(self._waiting))
         for number, column in enumerate(self._columns):
@@ -201,7 +201,7 @@ class _Column(Protocol):
         """Write values, and return them as they are written."""
 
     def finish(self, block: str) -> bytes:
-        """Make the column a block of pandas of this name, and return what else was written."""
+        """Make the column a block of pandas of this name, and return the other written parts."""
 
 
 def _column(group: h5py.Group, number: int, field: pa.Field) -> _Column:
@@ -223,7 +223,7 @@ def _append(to: h5py.Dataset, values: Values) -> None:
 
 
 class _Floats:
-    """Numbers, NaN where there is none."""
+    """Numbers, NaN if there is none."""
 
     def __init__(self, group: h5py.Group, name: str) -> None:
         self._group, self._set = group, _numbers(group, _usable(name), "<f8")

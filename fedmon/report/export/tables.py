@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _GROUP_VALUES = 4 * 2**20
-"""So many values lie together in a file, 32 MB before they are compressed."""
+"""Values of one group in a file, 32 MB before compression."""
 _LEVEL = 1
 
 OnRows = Callable[[int], None]
@@ -102,7 +102,7 @@ def _plain(column: pa.Array) -> list[Any]:
 
 
 def write_pickle(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None] = lambda _: None) -> None:
-    """Write a data frame, which lies in memory whole while it is written."""
+    """Write a data frame, which is in memory as a whole while it is written."""
     data_frame(table, on_rows=on_rows).to_pickle(file, compression=None)
 
 

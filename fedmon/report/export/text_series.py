@@ -28,7 +28,7 @@ _TIDY = frozenset({"metric", "labels", "value"})
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
 _PER_SECOND = "_per_second"
 _VIEW = b"fedmon.view"
-"""The key of a schema's metadata where columns have names in words, whatever these look like."""
+"""The key of a schema's metadata with the names of columns as words, in any form."""
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class RowRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredColumns:
-    """What the columns of a schema are. Raises InvalidInputError for a table that is no table of series."""
+    """The roles of the columns of a schema. Raises InvalidInputError for a table without series."""
 
     def __init__(self, schema: pa.Schema, *, format: str) -> None:  # noqa: A002 - what everybody calls it
         import pyarrow as pa
@@ -77,7 +77,7 @@ class MeasuredColumns:
         ]
 
     def runs(self, batch: pa.RecordBatch) -> Iterator[RowRun]:
-        """Return the rows of a batch by what their words are, in order; words that are absent or empty are left out."""
+        """Return the rows of a batch by their words, in order; absent or empty words are left out."""
         rows = batch.num_rows
         columns = [_changes(batch.column(number)) for number in self.words]
         starts = sorted({0}.union(*columns)) if rows else []
@@ -110,7 +110,7 @@ logger = logging.getLogger(__name__)
 
 _EXACT = 1_000_000
 _AT_ONCE = 65_536
-"""So many lines are made at once."""
+"""Lines that are made at once."""
 _SUFFIXES = {"counter": "_total", "info": "_info"}
 _UNITLESS = (Unit.COUNT, Unit.NONE)
 Words = tuple[tuple[str, str], ...]
@@ -190,7 +190,7 @@ def _family(number: Number) -> Family:
 def _fill(
     spool: ColumnSpool[tuple[int, Words]], table: Table, columns: MeasuredColumns, on_rows: Callable[[int], None]
 ) -> list[Words]:
-    """Put numbers and times aside by what the words of their rows are; return these in order."""
+    """Group numbers and times by the words of their rows; return these in order."""
     order: dict[Words, None] = {}
     for batch in table.batches():
         times = _microseconds(batch.column(columns.time))
@@ -273,7 +273,7 @@ def _floats(column: pa.Array) -> np.ndarray:
 
 
 def _folder(file: BinaryIO) -> Path:
-    """Return the folder of a file, also of one that has no name yet, for what waits beside it."""
+    """Return the folder of a file, also of one that has no name yet, for its temporary files."""
     try:
         folder = Path(f"/proc/self/fd/{file.fileno()}").readlink().parent
     except OSError:

@@ -1,4 +1,4 @@
-"""What happened, in words: pure functions from totals to findings."""
+"""Findings: pure functions from totals to texts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ALWAYS = frozenset(
 
 
 def find(case: Case) -> list[Finding]:
-    """Return everything that can be said, the worst first; of equal weight in the order in which people ask."""
+    """Return all findings, most severe first."""
     found = [finding for finder in _FINDERS for finding in finder(case)]
     if not any(node.streams for node in case.nodes):
         # Without a sample each of the others would only say that there is none.
@@ -65,7 +65,7 @@ def _few(case: Case) -> bool:
 
 
 def _softened(one: Finding) -> Finding:
-    """Return a finding that rests on few samples as a note: it may be so, and nobody can tell."""
+    """Downgrade a finding based on few samples to a note."""
     if one.name in _ALWAYS or one.severity not in (Severity.PROBLEM, Severity.WARNING):
         return one
     text = f"{one.text} Too few samples to rely on it."

@@ -1,4 +1,4 @@
-"""Everything that findings and a report are made of: one job on its nodes, or nodes without any job."""
+"""The data of findings and reports: one job on its nodes, or nodes without any job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedmon.report.totals import SeriesTotal, StreamTotal
 
 
 class Severity(enum.Enum):
-    """How much a finding matters, the worst first; unknown is what nobody could measure."""
+    """Severity of a finding, the worst first; unknown means not measured."""
 
     PROBLEM = "problem"
     WARNING = "warning"
@@ -28,7 +28,7 @@ class Severity(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """The place among all, 0 for the worst."""
+        """The rank among all, 0 for the worst."""
         return list(Severity).index(self)
 
 
@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened, in words.
 
     ``name`` is the same in every report. ``text`` is a sentence or two with figures and units, ``how`` says how they
-    were computed, ``advice`` what to do, empty where there is nothing to do. ``figures`` are the same numbers for
+    were computed, ``advice`` what to do, empty if there is no remedy. ``figures`` are the same numbers for
     programs, in base units; None is unknown. ``nodes`` are those that it is about, by name.
     """
 
@@ -51,20 +51,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unknown(name: str, title: str, reason: str) -> Finding:
-    """Say that something is not known, and why."""
+    """Report that a value is unknown, and why."""
     return Finding(name=name, severity=Severity.UNKNOWN, title=title, text=f"Not measured: {reason}.")
 
 
 Labels = Mapping[str, str]
 COMMAND = "command"
-"""How a job was found that the tool itself started: nothing of it was there before."""
+"""The method of a job that the tool itself started, from its first process."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One node: what it said of itself, and the totals of its streams; ``job`` is that of the case's job.
+    """One node: its description, and the totals of its streams; ``job`` is that of the case's job.
 
-    ``document`` is what the node knows of the job. ``lost`` is what of each stream and boot will never be there.
-    ``has_begin`` tells whether the first sample of the job is among what is looked at, so that counters begin with
+    ``document`` is the node's knowledge of the job. ``lost`` are the samples of each stream and boot that are gone for
+    good.
+    ``has_begin`` tells whether the selection includes the first sample of the job, so that counters begin with
     the job. ``counted_by`` names the node whose samples of the machine they share count, empty for that one.
     """
 
@@ -78,7 +79,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The node's display name."""
         return self.host.name
 
     @property
@@ -103,16 +104,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if reasons:
             return reasons[0]
         if self.all(metrics[0]):
-            return f"one reading of {metrics[0]} does not tell how much it grew"
+            return f"one reading of {metrics[0]} does not show its growth"
         if metrics[0].startswith("job_") and self.job is None:
-            return "there is no sample of the job from this node"
+            return "no sample of the job from this node"
         if not self.streams:
-            return "there is no sample from this node"
+            return "no sample from this node"
         return f"no value of {metrics[0]} was recorded"
 
     @property
     def cpus(self) -> tuple[float | None, str]:
-        """How many CPUs the job had here, else the machine has, and in words which of both it is."""
+        """The number of CPUs of the job here, else of the machine, and which of the two it is."""
         given = self.document.get("cpus")
         if isinstance(given, int | float) and given > 0:
             return float(given), "given to the job"
@@ -137,7 +138,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report is about; ``job`` is None where it is about nodes. ``since_t`` to ``until_t`` is what was chosen.
+    """The subject of a report; ``job`` is None for nodes. ``since_t`` to ``until_t`` is the chosen time.
 
     ``jobs`` are the ids of all jobs of which there are samples.
     """
@@ -151,7 +152,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What all nodes together know of the job; the first that knows something is believed."""
+        """The knowledge of all nodes about the job; for each key the first node with a value counts."""
         merged: dict[str, Any] = {}
         for node in self.nodes:
             merged |= {name: value for name, value in node.document.items() if name not in merged and value is not None}
@@ -159,7 +160,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """The owner's words for the run."""
+        """The owner's labels of the run."""
         return {name: value for node in reversed(self.nodes) for name, value in node.host.labels.items() if value}
 
     @property
@@ -183,7 +184,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def elapsed_s(self) -> float | None:
-        """How long the job took, or how long was measured; None without any sample."""
+        """Duration of the job, or of the measurement; None without any sample."""
         was_set = any(one.clock_steps for one in self._measured())
         if self.job is not None and self.started_t is not None and self.ended_t is not None and not was_set:
             return max(0.0, self.ended_t - self.started_t)
@@ -191,20 +192,20 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def measured_s(self) -> float | None:
-        """How long was measured, whatever was done to clocks; None without any sample."""
+        """Duration of the measurement, unaffected by clock changes; None without any sample."""
         streams, span = self._measured(), self.span
         if any(one.clock_steps for one in streams):
             return max(one.elapsed_s for one in streams)
         return None if span is None else span[1] - span[0]
 
     def _measured(self) -> list[StreamTotal]:
-        """Return the streams of the job, where there is one, else all."""
+        """Return the streams of the job if there is one, else all."""
         streams = [node.job for node in self.nodes if node.job is not None]
         return streams or [one for node in self.nodes for one in node.streams.values()]
 
 
 def unix(text: object) -> float | None:
-    """Return an RFC 3339 time as Unix seconds; None for what is none."""
+    """Return an RFC 3339 time as Unix seconds; None for any other text."""
     if not isinstance(text, str):
         return None
     try:
@@ -214,13 +215,13 @@ def unix(text: object) -> float | None:
 
 
 def summed(totals: Iterable[SeriesTotal | None]) -> float | None:
-    """Add what counters grew by; None when none of them is there."""
+    """Add the growth of counters; None if none of them exists."""
     found = [one.increase for one in totals if one is not None and one.increase is not None]
     return sum(found) if found else None
 
 
 def unequal(values: Mapping[str, float], negligible: float) -> float | None:
-    """Return how far the mean lies below the largest, 0 to 1; None where that says nothing."""
+    """Return how far the mean is below the largest, 0 to 1; None if that is meaningless."""
     if len(values) < 2 or max(values.values()) <= negligible:
         return None
     return 1 - sum(values.values()) / len(values) / max(values.values())

@@ -17,14 +17,14 @@ _EACH_SAMPLE = ("job_cpu_user_seconds_total", "job_memory_rss_bytes", "host_cpu_
 
 
 def main_stream(case: Case, node: Node) -> StreamTotal | None:
-    """Return the stream that the report is about on a node: the job's, else the machine's, else whatever there is."""
+    """Return the stream that the report is about on a node: the job's, else the machine's, else any other."""
     if case.job is not None:
         return node.job
     return node.machine or next(iter(node.streams.values()), None)
 
 
 def samples(case: Case) -> list[Finding]:
-    """Say when there are too few samples to tell."""
+    """Report too few samples."""
     totals = {node.name: stream.samples for node in case.nodes if (stream := main_stream(case, node)) is not None}
     nodes = f" of {plural(len(totals), 'node')}" if len(totals) > 1 else ""
     amount = sum(totals.values())
@@ -37,7 +37,7 @@ def samples(case: Case) -> list[Finding]:
                 name="samples",
                 severity=Severity.NOTE if is_well else Severity.PROBLEM,
                 title="No samples",
-                text=f"There is no sample of {what}, so nothing can be said about it.",
+                text=f"No sample of {what} was recorded, so there are no findings.",
                 how="samples in the recording",
                 advice="Check the tool's log, and that its interval is shorter than the job.",
                 figures={"samples": 0.0},
@@ -46,7 +46,7 @@ def samples(case: Case) -> list[Finding]:
     most = max(totals.values())
     if most >= limits.FEW_SAMPLES:
         return []
-    rates = " One sample tells values at one moment; rates, shares of time and means need two." if most == 1 else ""
+    rates = " One sample shows values at one moment; rates, shares of time and means need two." if most == 1 else ""
     return [
         Finding(
             name="samples",
@@ -61,7 +61,7 @@ def samples(case: Case) -> list[Finding]:
 
 
 def gaps(case: Case) -> list[Finding]:
-    """Say what is missing between the first sample and the last, and why."""
+    """Report missing samples between the first and the last, and why."""
     told: dict[str, str] = {}
     worst = 0.0
     missing = 0
@@ -85,7 +85,7 @@ def gaps(case: Case) -> list[Finding]:
     if not told and not reasons:
         return [_whole(case)] if any(main_stream(case, node) for node in case.nodes) else []
     if not told:
-        text = f"Samples from before what is here are gone for good: {because}."
+        text = f"Older samples are gone for good: {because}."
         severity = Severity.NOTE
     else:
         text = f"Samples are missing: {joined(list(told.values()))}."
@@ -101,8 +101,8 @@ def gaps(case: Case) -> list[Finding]:
             severity=severity,
             title="Gaps",
             text=text,
-            how="numbers that are missing between samples, and samples more than 2.5 times as far apart as usual;"
-            " means leave gaps out, and what counters grew in them counts",
+            how="missing sample numbers, and samples more than 2.5 times as far apart as usual;"
+            " means leave gaps out, but the growth of counters in them counts",
             advice="Figures of these nodes cover the rest of the time." if told else "",
             figures={"ratio": worst, "missing_samples": float(missing), "lost_samples": float(reasons.total())},
             nodes=tuple(told),
@@ -111,7 +111,7 @@ def gaps(case: Case) -> list[Finding]:
 
 
 def gap_share(stream: StreamTotal) -> float:
-    """Return the share of the time between first and last sample of which there is none."""
+    """Return the share of the time between first and last sample without samples."""
     whole = stream.seconds + stream.hole_seconds
     return stream.hole_seconds / whole if whole > 0 else 0.0
 
@@ -128,14 +128,14 @@ def _whole(case: Case) -> Finding:
         severity=Severity.NOTE if missed else Severity.GOOD,
         title="Gaps",
         text=text,
-        how="numbers of the samples, the time between them, and what is read with each of them",
+        how="numbers of the samples, the time between them, and the metrics of each",
         figures={"ratio": 0.0, "missing_samples": 0.0, "lost_samples": 0.0,
                  "missing_readings": float(sum(missed.values()))},
     )  # fmt: skip
 
 
 def _missed(case: Case, node: Node) -> dict[str, int]:
-    """Return how many readings are missing of what is read with each sample, by metric."""
+    """Return the number of missing readings of metrics that are read with each sample."""
     stream = main_stream(case, node)
     found = {}
     for name in _EACH_SAMPLE:
@@ -165,8 +165,8 @@ def absent_nodes(case: Case) -> list[Finding]:
             name="absent-nodes",
             severity=Severity.PROBLEM,
             title="Nodes without a recording",
-            text=f"{len(missing)} of the {plural(total, 'node')} of the job recorded nothing: {joined(missing)}. What"
-            " follows leaves them out.",
+            text=f"{len(missing)} of the {plural(total, 'node')} of the job recorded nothing: {joined(missing)}. The"
+            " rest of this report leaves them out.",
             how="the nodes that the scheduler named, without those that recorded the job",
             advice="Start the tool on every node, once each; look at the logs of these hosts.",
             figures={"nodes": float(len(missing))},
@@ -214,9 +214,9 @@ def clocks_apart(case: Case) -> list[Finding]:
             name="clocks-apart",
             severity=Severity.WARNING,
             title="Clocks apart",
-            text=f"{text}: what happened at once on two hosts is shown that far apart.",
+            text=f"{text}: simultaneous events on two hosts are shown that far apart.",
             how="offset of each host's clock from that of the shared folder or broker, as estimated at the start",
-            advice="Keep clocks by NTP or chrony. Durations and rates are right all the same: they use another clock.",
+            advice="Synchronise clocks by NTP or chrony. Durations and rates are correct: they use another clock.",
             figures={"seconds": apart},
             nodes=(first, last) if len(offsets) > 1 else (first,),
         )
@@ -244,7 +244,7 @@ def clock_set(case: Case) -> list[Finding]:
             title="Clock set",
             text=f"The clock was set while samples were taken: {joined(list(found.values()))}.",
             how="wall clock against monotonic clock from one sample to the next",
-            advice="Times before and after do not fit together; durations and rates are right all the same.",
+            advice="Times before and after do not match; durations and rates are correct.",
             figures={"seconds": largest},
             nodes=tuple(found),
         )
@@ -252,6 +252,6 @@ def clock_set(case: Case) -> list[Finding]:
 
 
 def offset_s(node: Node) -> float | None:
-    """Return by how many seconds the clock of a host is ahead, as it was estimated; None where nobody did."""
+    """Return by how many seconds the clock of a host is ahead, as estimated; None without an estimate."""
     offset = node.host.tool.get("clock_offset_s")
     return float(offset) if isinstance(offset, int | float) and not isinstance(offset, bool) else None

@@ -1,4 +1,4 @@
-"""How much of the CPUs was used, and what kept a job from them."""
+"""Use of the CPUs, and the limits that kept a job from them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MOST_BUSY, _THREADS, _QUOTA = "job_cpus_busy", "job_threads", "job_cpu_throttle
 _COARSE_S = 5.0
 """Samples further apart than this average out phases in which a program is parallel."""
 _ROUNDING = 0.1
-"""One busy thread reads as up to so much more than one CPU: times of processes are whole ticks."""
+"""One busy thread can read as this much more than one CPU: times of processes are whole ticks."""
 _NAME, _TITLE = "cpu-efficiency", "CPU efficiency"
 
 
 class CpuUse(NamedTuple):
-    """CPU seconds that a job used on one node within so many seconds, on so many CPUs."""
+    """CPU seconds that a job used on one node, with the elapsed seconds and the number of CPUs."""
 
     used_s: float
     elapsed_s: float
@@ -32,7 +32,7 @@ class CpuUse(NamedTuple):
 
     @property
     def is_of_machine(self) -> bool:
-        """Tell whether the CPUs are those of a machine, as how many the job was given is not known."""
+        """Tell whether the CPUs are those of the machine, because the job's share is unknown."""
         return self.of_whom != "given to the job"
 
     @property
@@ -47,7 +47,7 @@ class CpuUse(NamedTuple):
 
 
 def cpu_use(node: Node) -> CpuUse | None:
-    """Return what the job used of the CPUs of a node; None where it is not known."""
+    """Return the job's use of the CPUs of a node; None if unknown."""
     user, system = node.one(_USER), node.one(_SYSTEM)
     cpus, of_whom = node.cpus
     if user is None or system is None or not cpus:
@@ -62,7 +62,7 @@ def cpu_use(node: Node) -> CpuUse | None:
 
 
 def cpu_efficiency(case: Case) -> list[Finding]:
-    """Say how much of its CPUs a job used; of nodes without a job, how busy they were."""
+    """Report the CPU use of a job; of nodes without a job, their load."""
     if case.job is None:
         return _machines(case)
     uses = {node.name: use for node in case.nodes if (use := cpu_use(node)) is not None}
@@ -102,9 +102,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
             text=text,
             how="CPU seconds of all processes that the job ever had, user and system, divided by elapsed time x CPUs;"
             " the most that were busy at once is a mean over one interval"
-            + (
-                "; how many CPUs the job was given is not known, so all of the machine's count" if is_of_machine else ""
-            ),
+            + ("; the number of CPUs of the job is unknown, so all of the machine's count" if is_of_machine else ""),
             advice=advice,
             figures={
                 "ratio": ratio,
@@ -130,7 +128,7 @@ def _held(case: Case, uses: Mapping[str, CpuUse]) -> Collection[CpuUse]:
 
 
 def _levels(node: Node) -> str:
-    """Say for how long a job kept how many CPUs busy; nothing where it always was about the same."""
+    """Return the distribution of a job's busy CPUs; empty if it was about constant."""
     busy = node.one(_MOST_BUSY)
     if busy is None or len(busy.levels) < limits.FEW_SAMPLES:
         return ""
@@ -141,7 +139,7 @@ def _levels(node: Node) -> str:
 
 
 def _starved(node: Node, ratio: float) -> float | None:
-    """Return the share of the time in which the job's threads waited for a CPU; None where it got what it wanted."""
+    """Return the share of the time in which the job's threads waited for a CPU; None if they never did."""
     shares = pressure_shares(node, of_job=True)
     full, some = shares.get(("cpu", "full"), 0.0), shares.get(("cpu", "some"), 0.0)
     if full >= limits.PRESSURE_HIGH:
@@ -172,7 +170,7 @@ def _graded(
         return (Severity.GOOD, "") if ratio > limits.CPU_LOW else (Severity.NOTE, "It mostly waited.")
     needed = sum(_needed(node, use) for node, use in uses)
     if needed >= cpus:
-        text = "In some phases it used all of them: fewer would make it slower. Find out what it waits for in between."
+        text = "In some phases it used all of them: fewer would make it slower. Find the cause of the waits in between."
         return Severity.NOTE, text
     hidden_s = max(_hidden_s(node, use) for node, use in uses)
     if hidden_s:
@@ -181,7 +179,7 @@ def _graded(
     advice = (
         "About one CPU was busy: the program seems to run with one thread. Ask for one CPU, or let it use several."
         if needed == 1 and uses[0][1].busy > 0.7
-        else f"Ask for {plural(needed, 'CPU')}, or find out what it waits for, such as storage."
+        else f"Ask for {plural(needed, 'CPU')}, or find the cause of its waits, such as storage."
     )
     if len(uses) == 1:
         advice += directive(uses[0][0], cpus=needed)
@@ -191,7 +189,7 @@ def _graded(
 
 
 def _needed(node: Node, use: CpuUse) -> int:
-    """Return with how many CPUs the job would hardly take longer on a node, by how long it kept how many busy."""
+    """Return the number of CPUs with which the job would take hardly longer, by the distribution of busy CPUs."""
     busy = node.one(_MOST_BUSY)
     needed = max(1, math.ceil(use.busy - _ROUNDING))
     if busy is None or not busy.levels:
@@ -202,7 +200,7 @@ def _needed(node: Node, use: CpuUse) -> int:
 
 
 def _longer(levels: Sequence[tuple[float, float]], cpus: int) -> float:
-    """Return by which part the job would take longer with so many CPUs, if it used them fully meanwhile."""
+    """Return the relative extra time of the job with this number of CPUs, if it used them fully."""
     return sum(share * max(0.0, (busy - _ROUNDING) / cpus - 1) for busy, share in levels)
 
 
@@ -250,7 +248,7 @@ def _why_not(case: Case) -> str:
 
 
 def cpu_quota(case: Case) -> list[Finding]:
-    """Say how long the quota of its cgroup kept a job from CPUs."""
+    """Report for how long the quota of its cgroup kept a job from CPUs."""
     if case.job is None:
         return []
     shares: dict[str, tuple[float, float]] = {}
@@ -265,12 +263,12 @@ def cpu_quota(case: Case) -> list[Finding]:
     most = max(shares, key=lambda name: shares[name])
     share, held_s = shares[most]
     if share < limits.THROTTLED:
-        severity, text = Severity.GOOD, f"No CPU time to speak of was withheld by a quota ({percent(share)})."
+        severity, text = Severity.GOOD, f"A quota withheld almost no CPU time ({percent(share)})."
     else:
         severity = Severity.PROBLEM if share >= limits.THROTTLED_MUCH else Severity.WARNING
         text = (
             f"The CPU quota of its cgroup withheld {duration(held_s)} of CPU time from the job on {most}:"
-            f" {percent(share)} of what it wanted."
+            f" {percent(share)} of its demand."
         )
     return [
         Finding(
@@ -287,21 +285,21 @@ def cpu_quota(case: Case) -> list[Finding]:
 
 
 def imbalance(case: Case) -> list[Finding]:
-    """Say how unequally the CPUs of a job's nodes were used."""
+    """Report how unequally the CPUs of a job's nodes were used."""
     if case.job is None or len(case.nodes) < 2:
         return []
     busy = {node.name: use.busy for node in case.nodes if (use := cpu_use(node)) is not None}
     if len(busy) < 2:
         why = next((node.why_not("job_cpu_user_seconds_total") for node in case.nodes), "")
         return [
-            unknown("imbalance", "Balance of the nodes", f"fewer than two nodes tell the CPU time of the job: {why}")
+            unknown("imbalance", "Balance of the nodes", f"fewer than two nodes report the CPU time of the job: {why}")
         ]
     ratio = unequal(busy, limits.NEGLIGIBLE_CPUS)
     is_unequal = ratio is not None and ratio >= limits.IMBALANCE
     most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])
     text = f"The {len(case.nodes)} nodes of the job were loaded alike."
     if ratio and not is_unequal:
-        text = f"{text[:-1]}: the mean of their busy CPUs lies {percent(ratio)} below the busiest."
+        text = f"{text[:-1]}: the mean of their busy CPUs is {percent(ratio)} below the busiest."
     elif is_unequal:
         text = (
             f"The {len(case.nodes)} nodes of the job were loaded unequally: {number(busy[most])} CPUs busy on {most},"
@@ -313,7 +311,7 @@ def imbalance(case: Case) -> list[Finding]:
             severity=Severity.WARNING if is_unequal else Severity.GOOD,
             title="Balance of the nodes",
             text=text,
-            how="how far the mean of the nodes' busy CPUs lies below the largest",
+            how="distance of the mean of the nodes' busy CPUs from the largest",
             advice="Divide the work more evenly, or ask for fewer nodes: the others wait for the busiest."
             if is_unequal
             else "",

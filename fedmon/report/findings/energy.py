@@ -1,4 +1,4 @@
-"""How much energy was used, and what that emitted."""
+"""Energy used, and its emissions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _METHODS = {
 
 
 def job_joules(node: Node) -> float | None:
-    """Return a job's share of the energy of a node; None where it is not known."""
+    """Return a job's share of the energy of a node; None if it is not known."""
     total = node.one(JOB_JOULES)
     return None if total is None or not total.last else _of_job(node, total)
 
 
 def _of_job(node: Node, total: SeriesTotal) -> float | None:
-    """Return how much of a counter belongs to the job; None where one reading within the job does not tell."""
+    """Return the growth of a counter during the job; None if one reading within the job is too few."""
     if not node.has_begin:
         return total.increase
     # The counter begins with the job, so what it shows at its first reading is the job's too.
@@ -83,7 +83,7 @@ def _share(case: Case, jobs: Mapping[str, float], machines: Mapping[str, float])
     if not drawn:
         return ""
     whose = "its machines" if len(both) == len(jobs) else joined(sorted(both))
-    return f" That is {percent(sum(jobs[name] for name in both) / drawn)} of what {whose} drew ({amount_of(drawn)})."
+    return f" It is {percent(sum(jobs[name] for name in both) / drawn)} of the energy of {whose} ({amount_of(drawn)})."
 
 
 def _lacking(nodes: list[Node]) -> str:
@@ -92,7 +92,7 @@ def _lacking(nodes: list[Node]) -> str:
 
 
 def emissions(case: Case) -> list[Finding]:
-    """Say what that energy emitted, and by which factor."""
+    """Report the emissions of that energy, and the factor."""
     metric = JOB_GRAMS if case.job is not None else NODE_GRAMS
     totals = [(node, total) for node in case.nodes if (total := node.one(metric)) is not None]
     grams = {

@@ -1,4 +1,4 @@
-"""Whether the GPUs worked, and what held their clocks down."""
+"""Load of the GPUs, and causes that held their clocks down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GpuUse(NamedTuple):
 
 
 def gpu_uses(node: Node) -> list[GpuUse]:
-    """Return what is known of each GPU of a node that tells its use."""
+    """Return the use of each GPU of a node that reports it."""
     of_job = {labels.get("gpu") for metric in _OF_JOB for labels, total in node.all(metric) if total.high > 0}
     uses = []
     for labels, total in node.all(USE):
@@ -49,7 +49,7 @@ def gpu_uses(node: Node) -> list[GpuUse]:
 
 
 def gpus_given(node: Node) -> list[str] | None:
-    """Return the GPUs that the job was given on a node, as the labels name them; None where nobody knows."""
+    """Return the GPUs that the job was given on a node, as the labels name them; None if unknown."""
     given = node.document.get("gpus")
     if not isinstance(given, list):
         return None
@@ -146,8 +146,8 @@ def _untouched(uses: list[GpuUse]) -> Finding:
         name="gpu-use",
         severity=Severity.NOTE,
         title=_TITLE,
-        text=f"No process of the job used any of the {plural(len(uses), 'GPU')} of its nodes; which of them it was"
-        " given is not known.",
+        text=f"No process of the job used any of the {plural(len(uses), 'GPU')} of its nodes; which of them were"
+        " assigned to it is unknown.",
         how="the driver's lists of processes on each GPU",
         advice="If the job asked for GPUs, check that the program finds them.",
         figures={"gpus": float(len(uses)), "gpus_idle": None},
@@ -210,8 +210,8 @@ def gpu_imbalance(case: Case) -> list[Finding]:
             title="Balance of the GPUs",
             text=f"The {len(uses)} GPUs of the job were used unequally: {most} was busy for {percent(uses[most])} of"
             f" the time, {least} for {percent(uses[least])}.",
-            how="how far the mean of the GPUs lies below the busiest",
-            advice="Check that every process has a GPU of its own, and a like share of the work.",
+            how="distance of the mean of the GPUs from the busiest",
+            advice="Check that every process has a separate GPU, and an equal share of the work.",
             figures={"ratio": ratio},
             nodes=(most, least),
         )

@@ -1,4 +1,4 @@
-"""How much memory was used, and how close that came to its limit."""
+"""Memory used, and its distance from the limit."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class MemoryUse(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The share of the limit at the peak; 0 where there is no limit."""
+        """The share of the limit at the peak; 0 if there is no limit."""
         return self.peak / self.limit if self.limit else 0.0
 
 
 def memory_use(node: Node) -> MemoryUse | None:
-    """Return what the job used of the memory of a node; None where it is not known."""
+    """Return the job's use of the memory of a node; None if unknown."""
     peak, rss = node.one(_PEAK), node.one(_RSS)
     highest = peak or rss
     if highest is None:
@@ -49,12 +49,12 @@ def memory_limit(node: Node) -> tuple[float | None, str, bool]:
         return cgroup.last, "the limit of the job's cgroup", True
     asked = node.document.get("memory_limit_bytes")
     if isinstance(asked, int | float) and asked > 0 and (machine is None or asked < machine):
-        return float(asked), "what the job asked for", True
+        return float(asked), "the job's request", True
     return machine, "all memory of the machine", False
 
 
 def memory(case: Case) -> list[Finding]:
-    """Say how much memory the job had at its peak; of nodes without a job, how full they were."""
+    """Report the job's peak memory; of nodes without a job, how full they were."""
     if case.job is None:
         return _machines(case)
     uses = {node.name: use for node in case.nodes if (use := memory_use(node)) is not None}
@@ -65,7 +65,7 @@ def memory(case: Case) -> list[Finding]:
     use = uses[most]
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else ""
     where = f" on {most}, the fullest of {len(uses)} nodes" if len(uses) > 1 else f" on {most}"
-    text = f"At the most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is not known.'}"
+    text = f"At the most {size(use.peak)}{of}{where}.{'' if use.limit else ' Its limit is unknown.'}"
     if use.last:  # 0 when its processes had ended
         text += f" In use at the last sample: {size(use.last)}."
     if len(uses) > 1:
@@ -85,7 +85,7 @@ def memory(case: Case) -> list[Finding]:
     method = next((labels["method"] for node in case.nodes for labels, _ in node.all("job_method_info")
                    if labels.get("of") == "peak"), "")  # fmt: skip
     how = {
-        "tree": "the largest sum of the resident memory of its processes in a sample: what two share counts twice,"
+        "tree": "the largest sum of the resident memory of its processes in a sample: shared memory counts twice,"
         " and a peak between two samples is missed",
         "": "the largest value that was recorded",
     }.get(method, f"the kernel's peak of the job's cgroup ({method}), file cache included")
@@ -136,7 +136,7 @@ def _machines(case: Case) -> list[Finding]:
 
 
 def oom_kills(case: Case) -> list[Finding]:
-    """Say when the kernel killed processes for want of memory."""
+    """Report processes that the kernel killed because memory ran out."""
     killed: dict[str, float] = {}
     for node in case.nodes:
         of_job, of_host = node.one(_OOM), node.one("host_oom_kills_total")
@@ -156,7 +156,7 @@ def oom_kills(case: Case) -> list[Finding]:
             text=f"The kernel killed {plural(total, 'process', 'processes')} {whose} because memory ran out:"
             f" {joined([f'{name} {int(amount)}' for name, amount in killed.items()])}.",
             how="the counter of the job's cgroup" if is_jobs else "the counter of the whole machine",
-            advice="Ask for more memory, or use less at once; results of what was killed are missing.",
+            advice="Ask for more memory, or use less at once; results of killed processes are missing.",
             figures={"kills": float(total)},
             nodes=tuple(killed),
         )

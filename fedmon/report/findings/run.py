@@ -1,4 +1,4 @@
-"""How the job ended, how it was found, and what measuring it cost."""
+"""The end of the job, the method that found it, and the cost of measuring it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COST = "agent_cpu_seconds_total"
 
 
 def ending(case: Case) -> list[Finding]:
-    """Say how the job ended: exit code, signal, time limit, or that nobody knows."""
+    """Report how the job ended: exit code, signal, time limit, or unknown."""
     if case.job is None:
         return []
     document = case.document
@@ -38,7 +38,7 @@ def ending(case: Case) -> list[Finding]:
             )
         ]
     if code is None:
-        severity, text = Severity.NOTE, f"The job ended{after}; its exit code is not known."
+        severity, text = Severity.NOTE, f"The job ended{after}; its exit code is unknown."
     elif code == 0:
         severity, text = Severity.GOOD, f"The job ended with exit code 0{after}."
     else:
@@ -57,7 +57,7 @@ def ending(case: Case) -> list[Finding]:
 
 
 def exit_text(code: int) -> str:
-    """Return an exit code in words; above 128, and below 0, it tells a signal."""
+    """Return an exit code in words; above 128 and below 0 it names a signal."""
     number_of = code - 128 if code > 128 else -code
     try:
         return f"exit code {code}, {signal.Signals(number_of).name}" if code > 128 or code < 0 else f"exit code {code}"
@@ -66,7 +66,7 @@ def exit_text(code: int) -> str:
 
 
 def time_limit(case: Case) -> list[Finding]:
-    """Say how much of its time a job used."""
+    """Report the share of its time limit that a job used."""
     limit, elapsed_s = case.document.get("time_limit_s"), case.elapsed_s
     if case.job is None or not isinstance(limit, int | float) or limit <= 0 or elapsed_s is None:
         return []
@@ -86,7 +86,7 @@ def time_limit(case: Case) -> list[Finding]:
 
 
 def finder(case: Case) -> list[Finding]:
-    """Say how the processes of the job were found, and how sure that is."""
+    """Report how the processes of the job were found, and the confidence."""
     if case.job is None:
         return []
     methods = {str(node.document["method"]): str(node.document.get("confidence") or "")
@@ -102,17 +102,15 @@ def finder(case: Case) -> list[Finding]:
             severity=Severity.WARNING if unsure else Severity.NOTE,
             title="How the job was found",
             text=f"The processes of the job were found by: {told}."
-            + (" Others may be among them, or some be missing." if unsure else ""),
+            + (" Others may be included, or some may be missing." if unsure else ""),
             how="the finder that answered first, of pids, cgroup, scheduler command, environment, ancestors",
-            advice="Start the job as 'fedmon job -- COMMAND' where that is possible: then it is certain."
-            if unsure
-            else "",
+            advice="Start the job as 'fedmon job -- COMMAND' if possible: then it is certain." if unsure else "",
         )
     ]
 
 
 def cost_text(case: Case) -> str:
-    """Return what the tool took, in one sentence; empty where it is not known."""
+    """Return the tool's cost in one sentence; empty if unknown."""
     shares = [share for node in case.nodes if (one := node.one(_COST)) and (share := one.per_second) is not None]
     memory = [one.high for node in case.nodes if (one := node.one("agent_memory_rss_bytes"))]
     if not shares:

@@ -1,4 +1,4 @@
-"""Whether work stood still: for disks, a resource, a quota, heat, or the machine under a virtual one."""
+"""Stalls: work that waited for disks, a resource, a quota, heat, or the host of a virtual machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _RESOURCES = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
 
 
 def mode_share(node: Node, mode: str) -> float | None:
-    """Return the share of the CPU time of a machine in one mode; None where it is not known."""
+    """Return the share of the CPU time of a machine in one mode; None if unknown."""
     grown = {labels.get("mode"): total.increase or 0.0 for labels, total in node.all(_SECONDS) if total.grown_s > 0}
     whole = sum(grown.values())
     return grown[mode] / whole if mode in grown and whole > 0 else None
 
 
 def io_wait(case: Case) -> list[Finding]:
-    """Say how much of the CPU time was lost to waiting for disks."""
+    """Report the CPU time lost to waiting for disks."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "iowait")) is not None}
     if not shares:
         why = next((node.why_not(_SECONDS) for node in case.nodes), "no node")
@@ -34,7 +34,7 @@ def io_wait(case: Case) -> list[Finding]:
             name="io-wait",
             severity=severity,
             title="I/O wait",
-            text=f"CPUs stood still for {percent(share)} of the time to wait for disks{which}.",
+            text=f"CPUs waited for disks for {percent(share)} of the time{which}.",
             how="time in the mode iowait by the time in all modes, of the whole machine",
             advice="Read and write less often and in larger pieces, or use faster storage such as a local disk."
             if severity is not Severity.GOOD
@@ -46,7 +46,7 @@ def io_wait(case: Case) -> list[Finding]:
 
 
 def pressure_shares(node: Node, *, of_job: bool) -> dict[tuple[str, str], float]:
-    """Return the share of the time in which work stood still, by resource and by whether some or all of it did."""
+    """Return the share of the time in which some or all work waited, by resource."""
     metric, kind = ("job_pressure_seconds_total", "kind") if of_job else ("host_pressure_seconds_total", "stalled")
     return {
         (labels.get("resource", ""), labels.get(kind, "")): total.per_second
@@ -56,7 +56,7 @@ def pressure_shares(node: Node, *, of_job: bool) -> dict[tuple[str, str], float]
 
 
 def pressure(case: Case) -> list[Finding]:
-    """Say when work stood still for want of a resource."""
+    """Report work that waited for a resource."""
     found: list[Finding] = []
     wanted = (("memory", "full", limits.PRESSURE_HIGH), ("io", "full", limits.PRESSURE_HIGH),
               ("cpu", "some", limits.CPU_PRESSURE_HIGH))  # fmt: skip
@@ -77,14 +77,14 @@ def pressure(case: Case) -> list[Finding]:
                 name=f"pressure-{resource}",
                 severity=Severity.WARNING,
                 title=f"Waiting for {_RESOURCES[resource]}",
-                text=f"For want of {_RESOURCES[resource]} {who} stood still:"
+                text=f"{who.capitalize()} waited for {_RESOURCES[resource]}:"
                 f" {joined([f'{name} {percent(shares[name][0])} of the time' for name in names])}.",
                 how=f"pressure stall information of the kernel, '{kind}' of {resource}, of"
                 + (" the job's cgroup" if is_jobs else " the whole machine"),
                 advice={
                     "memory": "Memory is short: ask for more, or run less at once.",
                     "io": "Storage is the bottleneck: larger pieces, fewer files, or a faster file system.",
-                    "cpu": "More threads, of whomever, want to run than there are CPUs: start fewer, or ask for more.",
+                    "cpu": "More threads want to run than there are CPUs: start fewer, or ask for more CPUs.",
                 }[resource],
                 figures={"ratio": shares[names[0]][0]},
                 nodes=tuple(names),
@@ -94,7 +94,7 @@ def pressure(case: Case) -> list[Finding]:
 
 
 def steal(case: Case) -> list[Finding]:
-    """Say when the host of a virtual machine gave its CPU time to others."""
+    """Report CPU time that the host of a virtual machine gave to others."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "steal")) is not None}
     stolen = sorted((name for name in shares if shares[name] >= limits.STOLEN), key=lambda name: -shares[name])
     if not stolen:

@@ -1,4 +1,4 @@
-"""The limits at which a finding changes, each with its reason; a value that lies on a limit is past it."""
+"""The limits at which a finding changes, each with its reason; a value on a limit is past it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ CPU_VERY_LOW = 0.2
 LONGER = 0.05
 """A job that takes a twentieth longer with fewer CPUs starts earlier by more than that."""
 CPU_HIGH = 0.95
-"""What is left goes to the system itself: more CPUs could make it faster."""
+"""The rest goes to the system itself: more CPUs could make it faster."""
 MEMORY_NEAR_LIMIT = 0.9
 """A tenth more and the kernel kills, and inputs differ by more than that."""
 MEMORY_FAR_FROM_LIMIT = 0.25
-"""Three quarters of what was asked for kept others waiting; half is a sensible reserve."""
+"""Three quarters of the request kept others waiting; half is a sensible reserve."""
 GPU_IDLE = 0.9
 """Share of the time below 5 % use: a GPU that worked for less than a tenth of the time was not needed."""
 GPU_OFTEN_IDLE = 0.4
@@ -25,7 +25,7 @@ IO_WAIT_HIGH = 0.1
 IO_WAIT_VERY_HIGH = 0.3
 """Storage, not the CPU, decides how long the job takes."""
 PRESSURE_HIGH = 0.1
-"""Share of the time in which all work stood still: it was lost altogether."""
+"""Share of the time in which all work waited: it was lost."""
 CPU_PRESSURE_HIGH = 0.5
 """Share of the time in which some thread wanted a CPU and had none; some of it is normal on a full machine."""
 THROTTLED = 0.05
@@ -35,13 +35,13 @@ THROTTLED_MUCH = 0.25
 STOLEN = 0.05
 """Share of the CPU time that the host of this virtual machine gave to others."""
 IMBALANCE = 0.25
-"""How far the mean lies below the busiest: so much of all nodes is paid for and waits."""
+"""Distance of the mean from the busiest: this share of all nodes is paid for and waits."""
 NEGLIGIBLE_CPUS = 0.05
 """Busy CPUs: below this a node does nothing, and shares of nothing mean nothing."""
 GAP = 0.01
 """Share of the time without samples: up to here sums and means are still right to the percent."""
 GAP_LARGE = 0.1
-"""Share of the time without samples: what is said here may be wrong by as much."""
+"""Share of the time without samples: findings may be wrong by as much."""
 FEW_SAMPLES = 10
 """With fewer a single one moves every mean by more than a tenth."""
 CLOCKS_APART = 0.5

@@ -1,4 +1,4 @@
-"""What went over disks and networks, errors there, and file systems that ran full."""
+"""Traffic of disks and networks, their errors, and file systems that ran full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOPBACK = "lo"
 
 
 def network_bytes(node: Node) -> tuple[float, float] | None:
-    """Return the bytes that a machine received and sent, without those to itself; None where it is not known."""
+    """Return the bytes that a machine received and sent, without those to itself; None if unknown."""
     received, sent = (
         summed(total for labels, total in node.all(metric) if labels.get("interface") != _LOOPBACK)
         for metric in NETWORK
@@ -24,20 +24,20 @@ def network_bytes(node: Node) -> tuple[float, float] | None:
 
 
 def fabric_bytes(node: Node) -> tuple[float, float] | None:
-    """Return the bytes that the InfiniBand ports of a machine received and sent; None where it has none."""
+    """Return the bytes that the InfiniBand ports of a machine received and sent; None if it has none."""
     received, sent = (summed(total for _, total in node.all(metric)) for metric in FABRIC)
     return None if received is None or sent is None else (received, sent)
 
 
 def storage_bytes(node: Node, *, of_job: bool) -> tuple[float, float] | None:
-    """Return the bytes read from and written to storage, by the job or by the machine; None where it is not known."""
+    """Return the bytes read from and written to storage, by the job or by the machine; None if unknown."""
     read, written = STORAGE_OF_JOB if of_job else STORAGE_OF_HOST
     amounts = summed(total for _, total in node.all(read)), summed(total for _, total in node.all(written))
     return None if amounts[0] is None or amounts[1] is None else (amounts[0], amounts[1])
 
 
 def _rate(case: Case, name: str, *, of_job: bool) -> float | None:
-    """Return the bytes a second of all nodes, each in the time in which its counters were read; None of none."""
+    """Return the bytes a second of all nodes, each over the time of its readings; None without any."""
     metrics = {
         "storage": STORAGE_OF_JOB if of_job else STORAGE_OF_HOST,
         "network": NETWORK,
@@ -54,7 +54,7 @@ def _rate(case: Case, name: str, *, of_job: bool) -> float | None:
 
 
 def volumes(case: Case) -> list[Finding]:
-    """Say how much was read, written, received and sent."""
+    """Report the data read, written, received and sent."""
     of_job = case.job is not None
     storage = [both for node in case.nodes if (both := storage_bytes(node, of_job=of_job)) is not None]
     network = [both for node in case.nodes if (both := network_bytes(node)) is not None]
@@ -88,7 +88,7 @@ def volumes(case: Case) -> list[Finding]:
             title="Storage and network",
             text=f"{'. '.join(parts)}.",
             how="growth of the kernel's counters; network and InfiniBand are those of the whole machines, without"
-            " what they sent to themselves",
+            " traffic to themselves",
             figures=figures,
             nodes=tuple(node.name for node in case.nodes),
         )
@@ -96,7 +96,7 @@ def volumes(case: Case) -> list[Finding]:
 
 
 def full_file_systems(case: Case) -> list[Finding]:
-    """Say which file systems nearly ran full."""
+    """Report file systems that nearly ran full."""
     full: dict[str, float] = {}
     for node in case.nodes:
         for labels, total in node.all("host_filesystem_size_bytes"):
@@ -111,7 +111,7 @@ def full_file_systems(case: Case) -> list[Finding]:
             severity=Severity.WARNING,
             title="File systems nearly full",
             text=f"{joined([f'{place} {percent(ratio)} full' for place, ratio in full.items()])}.",
-            how="size less the smallest space that was available",
+            how="size less the smallest available space",
             advice="Make room: programs that cannot write lose their results.",
             figures={"ratio": max(full.values())},
             nodes=tuple(full),

@@ -1,6 +1,6 @@
 """Recordings in the words of other tools: the same measurements under historic names and units.
 
-`VIEWS` maps the name of a view to what makes its tables of a source and a job.
+`VIEWS` maps the name of a view to the function that makes its tables of a source and a job.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _PREFIXES = ("host_network_", "host_filesystem_", "gpu_")
 
 
 def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0") -> list[Table]:
-    """Return a table of NEBULA's tags, and one of the values that programs reported, as far as there are any.
+    """Return a table of NEBULA's tags, and one of the values that programs reported, if there are any.
 
     ``generation`` is ``old`` for the tags of 2024. Raises NotFoundError when there is nothing of the job.
     """
@@ -127,7 +127,7 @@ def _highest(*sensors: Floats) -> Floats:
 
 
 def _used(size: Floats, free: Floats, available: Floats) -> Floats:
-    """Return how full a file system is, of what its users can fill; as df does."""
+    """Return how full the usable part of a file system is, as df does."""
     return 100 * (size - free) / (size - free + available)
 
 

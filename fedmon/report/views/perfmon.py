@@ -323,11 +323,11 @@ DERIVED: tuple[tuple[str, str, str, str, float], ...] = (
     ("FLOPS_DP", "derv_vectorization_dp", "derv_vectorization_dp", _vectors("double"), 1.0),
     ("FLOPS_any", "derv_flops_any", "derv_flops_any [MFLOP/s]", _flops("any"), 1e-6),
 )
-"""Group, key, header, our series and factor of what is derived."""
+"""Group, key, header, our series and factor of derived values."""
 
 
 def perf_columns(place: Place, shared: Collection[str]) -> Sequence[Column]:
-    """Return the events of a place's job, or of the machine where there is no job, by group, and what is derived.
+    """Return the events of a place's job, or of the machine where there is no job, by group, and derived values.
 
     ``shared`` are the events that several groups count, whose headers name the group.
     """
@@ -383,7 +383,7 @@ def write_group(path: Path, source: Source, view: ViewTable) -> None:
 
 
 def write_meta_data(path: Path, places: Sequence[Place]) -> None:
-    """Write what is known of machines, jobs and the tool, as a file that appears whole or not at all."""
+    """Write the facts about machines, jobs and the tool, as a file that appears whole or not at all."""
     known = (
         {
             "hardware": place.host.hardware,
@@ -435,7 +435,7 @@ def _top(keys: Sequence[str], places: Sequence[Place]) -> dict[str, Any]:
 
 
 def _period_s(places: Sequence[Place]) -> float | None:
-    """Return the distance of two samples: what the tool was told, else what it was."""
+    """Return the sampling interval: as set for the tool, else as measured."""
     for place in places:
         asked = place.host.tool.get("interval_s")
         if isinstance(asked, int | float):

@@ -1,4 +1,4 @@
-"""Which machines and jobs recordings hold, and what both showed at the same instants, side by side."""
+"""The machines and jobs of recordings, and their values at the same instants, side by side."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _whole(parts: list[Block]) -> Block:
 
 
 def _spread(block: Block | None, mono: Floats) -> dict[str, Floats]:
-    """Return the columns of a block at some moments, NaN where it has none."""
+    """Return the columns of a block at some moments, NaN if it has none."""
     found: dict[str, Floats] = {}
     if block is not None:
         at = np.searchsorted(mono, block.mono)
@@ -120,7 +120,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def survey(source: Source, job: str | None, *, metrics: Callable[[str], bool]) -> list[Place]:
     """Return every place of one job, or of all, by job and host; ``metrics`` says which metrics matter.
 
-    ``job`` is what its scheduler or its stream calls it. Raises NotFoundError when there is nothing of that job.
+    ``job`` is its name at its scheduler or in its stream. Raises NotFoundError when there is nothing of that job.
     """
     key = job if job is None else find_job(source, job)
     places = [place for host in source.hosts for place in _places(source, host, key, metrics)]
@@ -150,7 +150,7 @@ def _places(source: Source, host: Host, job: str | None, metrics: Callable[[str]
 
 
 class _Seen:
-    """What one stream of one node has, found out by reading it once."""
+    """The content of one stream of one node, found by reading it once."""
 
     def __init__(
         self,

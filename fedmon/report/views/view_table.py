@@ -32,11 +32,11 @@ class Quantity(Protocol):
     """A number that another tool reports."""
 
     def uses(self, place: Place) -> Uses | None:
-        """Return which series it needs of those that a place has; None where it cannot be told."""
+        """Return which series it needs of those that a place has; None if it cannot be told."""
         ...
 
     def reader(self, place: Place) -> Reader:
-        """Return what computes it for one place, from all instants in order; NaN is a value that is not known."""
+        """Return the function that computes it for one place, from all instants in order; NaN is an unknown value."""
         ...
 
 
@@ -65,9 +65,9 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """A counter of the machine, all of its instances together or one series, that never falls.
 
-    It begins with the sum of what the instances show, or with 0 where ``from_zero``, and grows by what each of them
+    It begins with the sum of the instances, or with 0 if ``from_zero``, and grows by the amount each of them
     grew from one reading to the next: one that restarts or comes later adds nothing at that moment, one that is gone
-    keeps what it added. The sum is unknown while an instance that is still there was not read.
+    keeps its share. The sum is unknown while an instance that is still there was not read.
     """
 
     metric: str
@@ -94,7 +94,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Computed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a function makes of some series of the machine and of the job, in this order; NaN where one is unknown."""
+    """A function of some series of the machine and of the job, in this order; NaN if one is unknown."""
 
     compute: Callable[..., Floats]
     host: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
         return Uses(host=frozenset(self.host), job=frozenset(self.job))
 
     def reader(self, place: Place) -> Reader:  # noqa: ARG002
-        """Return what the function makes of them."""
+        """Return the result of the function."""
 
         def read(at: Instants) -> Floats:
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -168,7 +168,7 @@ class _Instance:
         self.is_there = np.zeros(0, dtype=bool)
 
     def read(self, at: Instants) -> Floats:
-        """Return what it counted; NaN where it was missed, 0 before it came, and its last where it is gone."""
+        """Return its count; NaN if it was missed, 0 before it came, and its last after it is gone."""
         raw = at.of_host(self._series)
         self.is_there = ~np.isnan(raw)
         known = np.flatnonzero(self.is_there)
@@ -226,7 +226,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """What the columns of a table are called that say where and when; an empty name leaves one out."""
+    """Names of the columns for place and time; an empty name leaves one out."""
 
     host: str
     seconds: str = ""
@@ -253,7 +253,7 @@ class ViewTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns: where and when, the owner's labels, then what was measured anywhere."""
+        """The columns: where and when, the owner's labels, then all metrics that any host measured."""
         import pyarrow as pa
 
         fields = [pa.field(self._names.host, pa.string())]

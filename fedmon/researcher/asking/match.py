@@ -20,11 +20,11 @@ from fedmon.common.wire.messages import Error, ErrorCode
 
 REMEMBERED_REQUESTS = 1_000
 SCRIPTS_NUMBERS = 2**32
-"""How many numbers scripts may draw; those of `Federation` lie above them."""
+"""Numbers that scripts may draw; those of `Federation` are above them."""
 CLOSED = "the federation was closed while this call waited"
 RESTART_S = 2.0
 """A node that went offline is still waited for this long: it may be restarting."""
-UNREADABLE = "a reply came but could not be read"
+UNREADABLE = "its reply could not be read"
 
 READS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.TrainingPlanStatus)
 """Requests that change nothing: asking again costs no more than time."""
@@ -215,7 +215,7 @@ class PendingRequest:
             return answers
 
     def to_ask_at_once(self) -> tuple[set[NodeId], bool]:
-        """Return, and forget, the nodes that came up meanwhile, and whether all are to be asked anew."""
+        """Return, and forget, the nodes that came up meanwhile, and whether all are to be asked again."""
         with self.changed:
             urged, again = self._urged - self._answered, self._all_again
             self._urged, self._all_again = set(), False
@@ -277,7 +277,7 @@ class Pending:
         return answers
 
     def forget(self, waiting: PendingRequest) -> None:
-        """End a wait whose replies are of no interest any more, not even late ones."""
+        """End a wait whose replies are no longer of interest, not even late ones."""
         waiting.end()
         with self._lock:
             self._open.pop(waiting.id, None)

@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Reply)
 V = TypeVar("V")
 
 SHORT_ABOVE, SHOWN = 50, 20
-"""With more nodes than the first, only so many of those that are not online are shown."""
+"""Above the first number of nodes, at most the second number of absent ones is shown."""
 
 
 class OutcomeStatus(enum.Enum):
@@ -72,9 +72,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentence(self) -> str:
         """Return them as one sentence."""
-        roster = (
-            "everybody who is there had been heard of" if self.settled else "the roster was not settled yet: ask again"
-        )
+        roster = "the roster was settled" if self.settled else "the roster was not settled yet: ask again"
         link = "connected" if self.connected else "NOT connected"
         error = f"; last error: {self.last_error}" if self.last_error else ""
         return f"{link} to the broker at {self.broker} as {self.researcher_id} ({self.instance}); {roster}{error}"
@@ -105,7 +103,7 @@ class ByNode(Mapping[NodeId, V], Generic[V]):
         raise NotImplementedError
 
     def to_frame(self) -> Any:
-        """Return `rows` as a pandas DataFrame. Raises NoDataframeError where pandas is not installed."""
+        """Return `rows` as a pandas DataFrame. Raises NoDataframeError if pandas is not installed."""
         return frame(self.rows(), instead="rows()")
 
     def summary(self) -> str:
@@ -159,7 +157,7 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
         return {node_id: outcome for node_id, outcome in self.items() if not outcome.ok}
 
     def rows(self) -> list[Row]:
-        """Return flat rows: node, status, its answer (a row for each dataset where it lists some), reason."""
+        """Return flat rows: node, status, its answer (a row for each dataset if it lists some), reason."""
         found: list[Row] = []
         for node_id, outcome in self.items():
             head: Row = {"node": str(node_id), "status": outcome.status.value}
@@ -172,7 +170,7 @@ class Outcomes(ByNode[Outcome[R]], Generic[R]):
         return found
 
     def summary(self) -> str:
-        """Return how many did it, or why there is nothing to see."""
+        """Return the number of successes, or the reason for an empty table."""
         if not self and self._named:
             return f"no node was asked to {self.command}: `nodes` names none"
         if not self:
@@ -223,7 +221,7 @@ class Nodes(ByNode[Node]):
         return _node_rows(self.values())
 
     def summary(self) -> str:
-        """Return how many are online, or why there is nothing to see."""
+        """Return the number of online nodes, or the reason for an empty table."""
         if not self:
             return f"no node is known: none was heard of. {self.circumstances.sentence()}"
         beyond = ""
@@ -328,7 +326,7 @@ def _of_silence(node_id: NodeId, node: Node | None, asked: Answers) -> Outcome[R
         reason = f"it speaks the wire {OTHER_WIRE!r} and we do not; set `wire` alike on both sides"
     elif only_tells(node_id, node.capabilities):
         what = "batch job" if node_id.startswith(JOB_PREFIX) else "reporter"
-        reason = f"it is a {what}: it tells what it measures, and answers ping and monitor alone"
+        reason = f"it is a {what}: it publishes metrics, and answers only ping and monitor"
     return Outcome(node_id=node_id, status=status, reason=reason)
 
 

@@ -33,7 +33,7 @@ class NoDataframeError(FedmonError):
 
 
 def frame(rows: Sequence[Any], *, instead: str) -> Any:
-    """Return a pandas DataFrame with a row each. Raises NoDataframeError, naming what to use ``instead`` of pandas."""
+    """Return a pandas DataFrame with a row each. Raises NoDataframeError, naming the use ``instead`` of pandas."""
     try:
         # By name, because pandas belongs to the reports; here it is an optional convenience.
         pandas = importlib.import_module("pandas")

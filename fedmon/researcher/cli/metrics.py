@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.samples.watch import LiveSample
 
 FORGOTTEN_S = 3600.0
-"""A stream without a sample for so long takes no more memory."""
+"""Seconds without a sample after which a stream is dropped."""
 
 
 class NewestValues(Collector):

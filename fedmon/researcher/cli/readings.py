@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedmon.researcher.samples.watch import LiveSample
 
 REMEMBERED_S = 150.0
-"""A series that was not heard of for so long is gone: the slowest lane of a node reads every 60 s."""
+"""Seconds without a reading after which a series is gone: the slowest lane of a node reads every 60 s."""
 SILENT_AFTER_S = 15.0
 """A node that sent nothing for three of its default intervals is shown as silent."""
 SPARK_S = 60.0
@@ -187,7 +187,7 @@ class WatchState:
         return self._clock() - latest.heard_at
 
     def forget(self, unheard_s: float) -> None:
-        """Drop the streams of which no sample came for so long."""
+        """Drop the streams without a sample for too long."""
         for key in [key for key, latest in self._latest.items() if self.unheard_s(latest) > unheard_s]:
             del self._latest[key]
 

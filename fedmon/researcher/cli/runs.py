@@ -15,7 +15,6 @@ from fedmon.common.errors import NotFoundError
 from fedmon.common.ids import chosen, made_at
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
-from fedmon.plan.parcels import read_inputs
 from fedmon.plan.values import arguments_of
 from fedmon.researcher.cli.run_values import save, shown, sketched
 from fedmon.researcher.cli.shell import (
@@ -78,11 +77,11 @@ def run(
     group: Annotated[str, typer.Option("--group", help="The training that this run is a round of.")] = "",
     name: Annotated[str, typer.Option("--name", help="A name to find this run by, in place of its id.")] = "",
     output: OutputOption = None,
-    wall_s: Annotated[float | None, typer.Option("--wall-s", min=0.001, help="Seconds it may last.")] = None,
-    cpu_s: Annotated[float | None, typer.Option("--cpu-s", min=0.001, help="Seconds of CPU time it may take.")] = None,
-    memory_bytes: Annotated[int | None, typer.Option("--memory-bytes", min=1, help="Memory it may take.")] = None,
+    wall_s: Annotated[float | None, typer.Option("--wall-s", min=0.001, help="Wall time, in seconds.")] = None,
+    cpu_s: Annotated[float | None, typer.Option("--cpu-s", min=0.001, help="CPU time, in seconds.")] = None,
+    memory_bytes: Annotated[int | None, typer.Option("--memory-bytes", min=1, help="Memory, in bytes.")] = None,
     output_bytes: Annotated[
-        int | None, typer.Option("--output-bytes", min=1, help="Size of what it may return on each node.")
+        int | None, typer.Option("--output-bytes", min=1, help="Largest result on each node.")
     ] = None,
     wait: WaitOption = None,
     detach: Annotated[
@@ -90,7 +89,9 @@ def run(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Run an approved plan on nodes and show what it returns; Ctrl-C stops the waiting, not the run."""
+    """Run an approved plan on nodes and show its results; Ctrl-C stops the waiting, not the run."""
+    from fedmon.plan.parcels import read_inputs
+
     given = read_inputs(inputs) if inputs is not None else None
     words = arguments_of(arg or ())
     limits = {"wall_s": wall_s, "cpu_s": cpu_s, "memory_bytes": memory_bytes, "output_bytes": output_bytes}
@@ -165,10 +166,10 @@ def logs(
     job: JobArgument,
     node: NodesOption = None,
     stderr: Annotated[bool, typer.Option("--stderr", help="Show stderr instead of stdout.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over, or Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run is over, or Ctrl-C.")] = False,
     json: LinesOption = False,
 ) -> None:
-    """Show what a plan printed in a run, as far as the owners let it leave."""
+    """Show a plan's output in a run, if the owners allow it."""
     with federation:
         handle = federation.job(_job_id(federation, job, node), nodes=node)
         offsets = dict.fromkeys(node or handle.nodes, 0)

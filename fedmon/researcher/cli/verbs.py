@@ -150,7 +150,7 @@ def logs(
     seconds: ForOption = None,
     json: LinesOption = False,
 ) -> None:
-    """Follow what nodes log, as far as their owners let it leave."""
+    """Follow the logs of nodes, if their owners allow it."""
     records: queue.Queue[Any] = queue.Queue(10_000)
     deadline = Deadline(seconds)
     with (
@@ -233,7 +233,7 @@ def watch(
     metric: MetricsOption = None,
     sort: Annotated[Literal["worst", "name"], typer.Option(help="Which rows come first.")] = "worst",
     absent: Annotated[
-        bool, typer.Option("--absent", help="At the end, list all that is not measured, and why.")
+        bool, typer.Option("--absent", help="At the end, list all missing metrics with reasons.")
     ] = False,
     count: Annotated[int | None, typer.Option(min=1, help="End after this many samples.")] = None,
     seconds: ForOption = None,

@@ -165,7 +165,7 @@ def request_of(
             return Train, {"fields": dict(message), "nodes": nodes}
         case "approval" | "training-plan-status":
             raise InvalidMessageError(
-                f"{command} by URL says nothing of the plan's bytes, which an approval is about: hand the plan itself "
+                f"{command} by URL does not identify the plan's bytes, which are approved: pass the plan itself "
                 "to training_plan_approve(), or to approve() and plan_status() of Federation",
                 code=ErrorCode.UNSUPPORTED.value,
             )
@@ -178,7 +178,7 @@ def _asctime(moment: datetime) -> str:
 
 
 def parent_of(topic: str) -> str:
-    """Return the historic topic that a topic is, or lies below. Raises InvalidMessageError for any other."""
+    """Return the historic topic that a topic equals or is below. Raises InvalidMessageError for any other."""
     parent = "/".join(topic.split("/")[:2])
     if parent not in PARENTS:
         raise InvalidMessageError(f"topic {topic[:200]!r} is neither one of {', '.join(PARENTS)} nor below one")

@@ -232,7 +232,7 @@ class OutstandingRequest(msgspec.Struct, kw_only=True, eq=False):
 class OutstandingRequests:
     """Sends requests whose replies go to ``deliver``, else to the queue, and collects those. Safe from any thread.
 
-    Threads that send and collect never take each other's replies. A thread that sent nothing takes what is in the
+    Threads that send and collect never take each other's replies. A thread that sent nothing takes the replies in the
     queue, except replies that another thread waits for at that moment.
     """
 

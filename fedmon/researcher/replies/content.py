@@ -68,5 +68,5 @@ def recovered(document: Mapping[str, Any]) -> Keepable:
             return StoredDocument.of(_decode_fields(content), id=str(document.get("id", "")))
         reply: Keepable = _decode_reply(content)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InvalidMessageError(f"it is no message: {error}") from None
+        raise InvalidMessageError(f"not a message: {error}") from None
     return reply

@@ -230,7 +230,7 @@ class Replies:
             size -= self._kept.pop(key).size_bytes
             over -= 1
             self._gone.append(key)
-            self._tally.count("kept replies dropped: nobody takes them", f"more than {self._limit}, or too large")
+            self._tally.count("kept replies dropped: no caller takes them", f"more than {self._limit}, or too large")
 
 
 def _worth(entry: KeptReply) -> int:

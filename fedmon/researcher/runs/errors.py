@@ -13,10 +13,10 @@ MAX_REASONS = 20
 
 
 class NobodyToRunError(NoAnswerError):
-    """There is no node to ask; the exit code says whether none offers it (3), all refuse (4), or none was heard (6)."""
+    """No node to ask; the exit code says whether none offers it (3), all refuse (4), or none was heard (6)."""
 
     def __init__(self, reason: str, *, exit_code: int = 6) -> None:
-        super().__init__(f"nobody to run it: {reason}")
+        super().__init__(f"no node to run it: {reason}")
         self.exit_code = exit_code
 
 
@@ -29,7 +29,7 @@ class RunNotKnownError(NotFoundError):
 
 
 class RunFailedError(FedmonError):
-    """Nodes did not succeed: ``failed`` says of each why, ``results`` holds what the others returned.
+    """Nodes did not succeed: ``failed`` maps each to its reason, ``results`` holds those of the others.
 
     ``exit_code`` is 4 where not one node ran it, as those that were asked refused, and 6 where none could be asked.
     """

@@ -145,7 +145,7 @@ class Part:
 
     @property
     def view(self) -> NodeRun:
-        """The state, as far as the node said."""
+        """The last state that the node reported."""
         return NodeRun(
             node_id=self.node_id,
             job=self.job,
@@ -177,7 +177,7 @@ class Part:
             self._may_ask_at = now
 
     def result_said(self, result: Parcel | None, *, final: bool) -> None:
-        """Take the result; ``final`` if a missing one means that there is none."""
+        """Take the result; ``final`` if a missing one means none."""
         self.result = self.result or result
         self._result_gone = final and self.result is None
 
@@ -215,7 +215,7 @@ class Part:
         if self.job is None:
             self.asked, self.reason = OutcomeStatus.FAILED, reason or "the node does not know the job: it did not begin"
         elif not self.job.state.is_over:
-            said = reason or "the node does not know the job any more"
+            said = reason or "the node no longer knows the job"
             self.job, self._forgotten = msgspec.structs.replace(self.job, state=JobState.LOST, reason=said), True
         self._result_gone = self.result is None
         self._expected = self._next_scalar
@@ -310,7 +310,7 @@ class RunLedger:
             self._touch()
 
     def asked(self, outcomes: Outcomes[RunReply], *, named: bool) -> None:
-        """Take the outcomes of asking nodes to run it; they were ``named``, or all that are there."""
+        """Take the outcomes of asking nodes to run it; they were ``named``, or all online ones."""
         now = time.monotonic()
         with self.changed:
             for node_id, outcome in outcomes.items():
@@ -435,7 +435,7 @@ class RunLedger:
     # --- views and listeners ------------------------------------------------------------------------------------------
 
     def views(self) -> dict[NodeId, NodeRun]:
-        """Return the state on each node, as far as the nodes said."""
+        """Return the last reported state on each node."""
         return self.each(lambda part: part.view)
 
     def each(self, view: Callable[[Part], T]) -> dict[NodeId, T]:
@@ -444,7 +444,7 @@ class RunLedger:
             return {node_id: view(part) for node_id, part in self._parts.items()}
 
     def results(self) -> dict[NodeId, Parcel | None]:
-        """Return the results of the nodes that succeeded, as far as they came; None if the node no longer has it."""
+        """Return the received results of the nodes that succeeded; None if the node no longer has it."""
         with self.changed:
             return {node_id: part.result for node_id, part in self._parts.items() if part.has_result}
 
@@ -471,7 +471,7 @@ class RunLedger:
         return listener
 
     def close(self, why: str) -> None:
-        """End every wait: nothing comes any more."""
+        """End every wait: nothing more comes."""
         with self.changed:
             self.closed = self.closed or why
             self._touch()

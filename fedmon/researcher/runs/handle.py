@@ -1,4 +1,4 @@
-"""`RunHandle`: one run as its researcher sees it, from the moment every node accepted or refused."""
+"""`RunHandle`: a researcher's view of one run, once every node accepted or refused."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ MAX_TEXT = 64 * 2**20
 Values = dict[str, dict[str, Any]]
 Stream = Literal["stdout", "stderr"]
 MAX_RESULT_BYTES = 2**30
-"""Of one node, unless the run was given another limit: a node cannot make us fetch more."""
+"""Largest result of one node, unless the run has another limit: a node cannot make us fetch more."""
 AT_ONCE = 4
 SLOWEST_BYTES_S = 1_000_000.0
-"""A file that comes slower than this, beyond a minute, is given up."""
+"""A file slower than this, after a minute, is given up."""
 
 
 class RunHandle:
@@ -82,7 +82,7 @@ class RunHandle:
 
     @property
     def sha256(self) -> str:
-        """The digest of the plan; empty as long as no node has told of it."""
+        """The digest of the plan; empty until a node has reported it."""
         return self._ledger.sha256 or ""
 
     @property
@@ -91,13 +91,13 @@ class RunHandle:
         return sorted(self._ledger.nodes)
 
     def states(self) -> RunStates:
-        """Return the state on each node, why it does not run where it does not, and which nodes are not heard."""
+        """Return the state on each node, with reasons, and the nodes that are not heard."""
         found = {node_id: self._seen(view) for node_id, view in self._ledger.views().items()}
         return RunStates(self.job_id, found, self._ledger.each(lambda part: part.latest))
 
     @property
     def is_over(self) -> bool:
-        """Whether it runs nowhere any more, and all reports came."""
+        """Whether it no longer runs on any node, and all reports came."""
         return not self._ledger.unsettled
 
     @property
@@ -109,7 +109,7 @@ class RunHandle:
 
     @property
     def scalars_lost(self) -> dict[str, int]:
-        """How many scalars of each node will not come, because it no longer has them; empty when all came."""
+        """Number of lost scalars by node, because it no longer has them; empty if all came."""
         lost = self._ledger.each(lambda part: part.scalars_lost)
         return {str(node_id): number for node_id, number in lost.items() if number}
 
@@ -125,17 +125,17 @@ class RunHandle:
         return self._ledger.on_over(callback, without={NodeId(node) for node in without})
 
     def expect(self, nodes: Sequence[str]) -> None:
-        """Count nodes as part of it before they were heard; they are asked until they tell its state."""
+        """Count nodes as part of it before they were heard; they are asked until they report its state."""
         self._ledger.take_part(NodeId(node) for node in nodes)
         self._book.wake()
 
     @property
     def closed(self) -> str:
-        """Why nothing more will come; empty as long as something may."""
+        """The reason why nothing more will come; empty while something may."""
         return self._ledger.closed
 
     def logs(self, node: str, stream: Stream = "stdout", *, offset: int = 0) -> JobLog:
-        """Return the plan's output on a node from byte ``offset`` on, or why its owner does not let it leave.
+        """Return the plan's output on a node from byte ``offset`` on, or the reason why its owner withholds it.
 
         Raises NoAnswerError if the node does not answer, and ConflictError if it refuses.
         """
@@ -144,14 +144,14 @@ class RunHandle:
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is over on every node; return whether it is. A node that is not heard is warned of, once.
+        """Wait until it is over on every node; return whether it is. A silent node causes one warning.
 
         Raises NotConnectedError if the federation was closed, and the connection's error if that is not tried again.
         """
         return self._wait_for(lambda: self.is_over, timeout_s)
 
     def wait_for_end(self, *, nodes: Sequence[str], timeout_s: float) -> bool:
-        """Wait until it is over on these nodes, whatever of it is still to come; return whether it is."""
+        """Wait until it is over on these nodes, even if reports are still to come; return whether it is."""
 
         def ended() -> bool:
             views = self._ledger.views()
@@ -267,7 +267,7 @@ class RunHandle:
         return self.states()._repr_html_()
 
     def to_frame(self) -> Any:
-        """Return the state on each node as a pandas DataFrame. Raises NoDataframeError where pandas is not there."""
+        """Return the state on each node as a pandas DataFrame. Raises NoDataframeError if pandas is not installed."""
         return self.states().to_frame()
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def _step_s(deadline: Deadline | None) -> float:
 
 
 class JobLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of a plan; ``withheld`` says why there is none if its owner does not let it leave.
+    """The output of a plan; ``withheld`` has the reason if its owner withholds it.
 
     ``size_bytes`` is its size so far, ``skipped_bytes`` how much of that is not kept, and ``next_offset`` where to
     continue.
@@ -331,7 +331,7 @@ def _read_log(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, *, off
         trace = reply.stdout if stream == "stdout" else reply.stderr
         log = msgspec.structs.replace(log, is_over=reply.jobs[0].state.is_over)
         if trace is None:
-            return msgspec.structs.replace(log, withheld=reply.withheld or "the node keeps nothing of it")
+            return msgspec.structs.replace(log, withheld=reply.withheld or "the node no longer keeps it")
         texts.append(_with_gap(trace))
         # A node whose pages do not advance is not asked for more.
         ended = trace.next_offset <= log.next_offset or trace.next_offset >= trace.size_bytes
@@ -378,7 +378,7 @@ class Results:
     def open(
         self, parcels: Mapping[NodeId, Parcel | None], *, timeout_s: float | None
     ) -> tuple[dict[NodeId, dict[str, Any]], dict[NodeId, str]]:
-        """Return the values of each node, and why there are none of the others."""
+        """Return the values of each node, and the reasons of the others."""
 
         def open_one(node_id: NodeId) -> None:
             try:
@@ -409,7 +409,7 @@ def opened(
 ) -> dict[str, Any]:
     """Return the values in a parcel. Raises BadResultError, RepositoryError, InvalidInputError or MissingNumpyError."""
     if parcel is None:
-        raise BadResultError("the node keeps it no more, or does not answer")
+        raise BadResultError("the node no longer keeps it, or does not answer")
     if parcel.size_bytes > max_bytes:
         raise BadResultError(
             f"it has {parcel.size_bytes} bytes, and {max_bytes} are taken; `limits` with output_bytes allow more"
@@ -438,7 +438,7 @@ def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | 
         try:
             return memoryview(bytearray(base64.b64decode(parcel.base64, validate=True)))
         except (binascii.Error, ValueError):
-            raise BadResultError("it is no base64") from None
+            raise BadResultError("not valid base64") from None
     from fedmon.common.http import download_to
 
     file = io.BytesIO()
@@ -456,7 +456,7 @@ def _content(parcel: Parcel, repository: RepositorySettings, timeout_s: float | 
 
 
 def trusted_urls(repository: RepositorySettings) -> list[str]:
-    """Return from where files are fetched: the allowed URLs of the settings, and our own repository."""
+    """Return the sources of files: the allowed URLs of the settings, and our own repository."""
     if repository.url is None:
         return list(repository.allowed_urls)
     split = urlsplit(repository.url)

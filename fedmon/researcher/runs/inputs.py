@@ -39,7 +39,7 @@ def digest_of(plan: Plan | ApprovalReply) -> str:
     if isinstance(plan, str) and plan.startswith("sha256:"):
         matched = _DIGEST.fullmatch(plan)
         if matched is None:
-            raise InvalidInputError(f"plan {plan[:100]!r} is no digest: sha256: and 64 digits of 0-9 and a-f follow")
+            raise InvalidInputError(f"plan {plan[:100]!r} is not a digest: write sha256: and 64 digits of 0-9 and a-f")
         return matched[1]
     from fedmon.common.plan_source import load_source
 
@@ -68,7 +68,7 @@ def checked_arguments(arguments: object) -> dict[str, Any]:
     size = len(msgspec.json.encode(plain))
     if size > MAX_ARGUMENTS_BYTES:
         raise InvalidInputError(
-            f"args take {size} bytes, and {MAX_ARGUMENTS_BYTES} are allowed: hand what is large in as inputs"
+            f"args take {size} bytes, and {MAX_ARGUMENTS_BYTES} are allowed: pass large values as inputs"
         )
     return plain
 

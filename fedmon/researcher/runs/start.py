@@ -59,7 +59,7 @@ def start_run(
     wanted_tags = checked_tags(tags) if tags else []
     asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
-        raise NobodyToRunError("no node was named")
+        raise NobodyToRunError("nodes is empty: name at least one node")
     parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
     request = asker.request(
         Run,
@@ -98,7 +98,7 @@ def _check_names(**names: str) -> None:
 
 
 def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:
-    """Return the nodes that are there, or those of them that have the wanted dataset."""
+    """Return the online nodes, or those of them that have the wanted dataset."""
     asker.wait_settled()
     left_s = max(0.5, deadline.left_s())
     outcomes: Outcomes[Any] | None = None
@@ -128,7 +128,7 @@ def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadli
 
 
 def _nobody(what: str, outcomes: Outcomes[Any] | None, asker: Asker) -> NobodyToRunError:
-    """Return the error that says what is missing, which nodes were asked for it, and which did not answer."""
+    """Return the error that names the missing part, the nodes asked for it, and those that did not answer."""
     if not outcomes:
         return NobodyToRunError(f"no {what}. {asker.circumstances().sentence()}")
     asked = f" by {named(list(outcomes.ok))}" if outcomes.ok else ""

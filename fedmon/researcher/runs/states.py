@@ -28,7 +28,7 @@ _MAX_NODES_NAMED = 20
 
 
 def by_reason(reasons: Mapping[str, str]) -> list[str]:
-    """Return ``a, b: reason`` for each reason, in the order in which they come first."""
+    """Return ``a, b: reason`` for each reason, in the order of first appearance."""
     nodes: dict[str, list[str]] = {}
     for node_id, reason in reasons.items():
         nodes.setdefault(reason, []).append(node_id)
@@ -36,7 +36,7 @@ def by_reason(reasons: Mapping[str, str]) -> list[str]:
 
 
 def named(node_ids: Sequence[str]) -> str:
-    """Return the names of nodes, of many the first ones and how many more."""
+    """Return the names of nodes, of many the first ones and the number of others."""
     more = len(node_ids) - _MAX_NODES_NAMED
     return ", ".join(node_ids[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -82,8 +82,9 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run on one node.
 
     ``job`` is the node's last message about it, None as long as there is none. Then ``asked`` is the outcome of asking
-    it, and ``reason`` why it does not run there. ``scalars`` is how many came, ``result`` whether the plan's result can
-    be had. ``unheard`` while a node that should be running it is not heard, ``unheard_since`` if that is known.
+    it, and ``reason`` why it does not run there. ``scalars`` is the number received, ``result`` whether the plan's
+    result is available. ``unheard`` while a node that should be running it is not heard, ``unheard_since`` if that is
+    known.
     """
 
     node_id: NodeId
@@ -177,7 +178,7 @@ class RunStates(ByNode[NodeRun]):
 
     @property
     def is_over(self) -> bool:
-        """Whether it runs nowhere any more."""
+        """Whether it no longer runs on any node."""
         return all(part.is_over for part in self.values())
 
     def latest(self, node_id: str) -> str:
@@ -235,7 +236,7 @@ class ScalarsByNode(dict[str, list[Scalar]]):
         return found
 
     def to_frame(self) -> Any:
-        """Return `rows` as a pandas DataFrame. Raises NoDataframeError where pandas is not installed."""
+        """Return `rows` as a pandas DataFrame. Raises NoDataframeError if pandas is not installed."""
         return frame(self.rows(), instead="rows()")
 
 
@@ -313,7 +314,7 @@ class RunList(Outcomes[JobsReply]):
         }
 
     def summary(self) -> str:
-        """Return how many runs there are, and which nodes did not answer."""
+        """Return the number of runs, and the nodes that did not answer."""
         if not self:
             return super().summary()
         known = f"runs of {self.circumstances.researcher_id} that {len(self.ok)} nodes know: {len(self.runs())}"
@@ -359,7 +360,7 @@ def _label(jobs: Mapping[str, JobReport]) -> str:
 
 
 def _standing(jobs: Mapping[str, JobReport]) -> str:
-    """Return how many nodes have which state, with the names of those that did not succeed."""
+    """Return the number of nodes by state, with the names of those that did not succeed."""
     nodes: dict[JobState, list[str]] = {}
     for node_id, job in jobs.items():
         nodes.setdefault(job.state, []).append(node_id)

@@ -17,7 +17,7 @@ from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 LOGGER_PREFIX = "fedmon.node"
 MAX_LOGGERS = 10_000
-"""Python keeps a logger for ever, and on a broker without users ids can be invented."""
+"""Python keeps a logger forever, and on a broker without users ids can be invented."""
 
 
 class LogStream(Subscription):

@@ -37,7 +37,7 @@ CALM_BYTES = QUEUE_BYTES // 4
 LOST_BYTES = 500
 """Memory of one loss in the queue, so that very many of them are bounded too."""
 LINGER_S, AT_ONCE_BYTES = 0.5, 2 * 1024 * 1024
-"""So long, or so much, is gathered for one transaction; samples that a killed process had not written are resent."""
+"""Time and size gathered for one transaction; samples that a killed process had not written are resent."""
 MANY_STREAMS = 200
 LONG_LINGER_S, MANY_AT_ONCE_BYTES = 5.0, QUEUE_BYTES // 2
 """The same with more streams than that: each has a row in each transaction, and longer rows cost less."""
@@ -60,8 +60,7 @@ class RecordCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``stored`` samples, ``late`` ones among them (missed at first, or older), ``repeated`` ones that came twice and were
     left out, ``lost`` ones that their nodes no longer have, ``pending`` ones that are known to exist and not stored
-    yet. ``nodes`` and ``size_bytes`` are those of the whole store. ``error`` is the last one, also when all is well
-    again.
+    yet. ``nodes`` and ``size_bytes`` are those of the whole store. ``error`` is the last one, also after a recovery.
     """
 
     stored: int
@@ -78,7 +77,7 @@ class Record(SampleConsumer):
     """Keeps a store until `stop`: a context manager. Safe from any thread.
 
     Each stream is stored in order and without a hole, but for samples that are lost for good. An existing store is
-    continued, also after a crash; of other nodes it begins ``history_s`` back, as far as they still have that.
+    continued, also after a crash; other nodes begin ``history_s`` back, if they still have those samples.
     ``store`` sends the samples on to a metrics store; None without one.
     """
 
@@ -117,17 +116,17 @@ class Record(SampleConsumer):
         )
 
     def newest(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return boot and last number of what is stored, by node and stream."""
+        """Return boot and last number of the stored samples, by node and stream."""
         return {key: (boot, seq) for key, (boot, seq, _) in list(self._writer.positions.items())}
 
     @property
     def error(self) -> str:
-        """Why nothing can be written at the moment; empty when it can."""
+        """The reason why nothing can be written at the moment; empty if it can."""
         return self._writer.error
 
     @property
     def positions(self) -> Mapping[NodeId, Mapping[str, RecordPosition]]:
-        """How far each stream of each node is stored."""
+        """The stored end of each stream of each node."""
         positions: dict[NodeId, dict[str, RecordPosition]] = defaultdict(dict)
         for (node_id, stream), (boot, seq, t) in list(self._writer.positions.items()):
             positions[NodeId(node_id)][stream] = RecordPosition(boot=boot, seq=seq, t=t)
@@ -365,7 +364,7 @@ class RecordWriter:
 
     def _failed(self, error: StorageError) -> None:
         if not self.error:
-            logger.error("what was recorded waits in memory and is tried again: %s", error)
+            logger.error("recorded samples wait in memory and are retried: %s", error)
         self.error = self.last_error = str(error)
 
     @property

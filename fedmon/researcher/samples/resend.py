@@ -39,10 +39,10 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 MAX_TRIES = 6
 FEW_PASSED = 1_000
-"""A page without a sample passes over more than so many, or is the last one."""
+"""A page without a sample skips more than this number, or is the last one."""
 NO_RECORDING = "this node keeps no recording"
-NO_ROOM = "there is no room for them yet"
-NOT_KEPT = "the node does not have them, or lets nothing of them leave"
+NO_ROOM = "no room for them yet"
+NOT_KEPT = "the node does not have them, or withholds them"
 _TRY_AGAIN = frozenset({ErrorCode.BUSY, ErrorCode.FAILED, ErrorCode.EXPIRED})
 BYTES_A_COLUMN = 220
 """A list, its name as an object, and its place in a dictionary: CPython 3.11 to 3.13 on 64 bits, measured."""
@@ -509,7 +509,7 @@ class StreamFollower:
                 self._warned = True
                 logger.warning(
                     "samples of node %s, boot %d, came after those of a later boot and are left out; if the folder "
-                    "of that node was replaced, begin anew", node.node_id, boot,
+                    "of that node was replaced, begin again", node.node_id, boot,
                 )  # fmt: skip
             return None
         if boot > node.newest_boot:
@@ -582,7 +582,7 @@ class Resend:
         self.due_at: float | None = None
 
     def link(self, *, up: bool) -> None:
-        """Note that the connection came up or was lost: open requests are repeated once it is there."""
+        """Note that the connection came up or was lost: open requests are repeated once it is up."""
         self._linked = up
         self._pauses.clear()
         for node_id in list(self._open):
@@ -596,7 +596,7 @@ class Resend:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def look(self, followers: Sequence[StreamFollower], now: float) -> None:
-        """Ask for missing samples, as far as the bounds allow."""
+        """Ask for missing samples, within the bounds."""
         self._followers = followers
         if not followers:
             for node_id in list(self._open):
@@ -610,11 +610,16 @@ class Resend:
                 was_heard = node is not None and node.last_seen is not None and node.last_seen >= asked.asked
                 self._failed(asked.want, "it did not answer", counts=was_heard)
         paused = {node_id: pause.until for node_id, pause in self._pauses.items() if pause.until > now}
-        for node_id in dict.fromkeys(node_id for follower in followers for node_id in follower.wanting):
-            if len(self._open) >= NODES_AT_ONCE or not self._linked:
+        tried: set[NodeId] = set()
+        while self._linked and len(self._open) < NODES_AT_ONCE:
+            # Only as far as needed: with very many nodes, to go through all of them takes longer than to ask.
+            wanting = (node_id for follower in followers if not follower.is_full for node_id in follower.wanting)
+            excluded = paused.keys() | self._open.keys() | tried
+            chosen = next((node_id for node_id in wanting if node_id not in excluded), None)
+            if chosen is None:
                 break
-            if node_id not in paused and node_id not in self._open:
-                self._ask(node_id, now)
+            tried.add(chosen)
+            self._ask(chosen, now)
         dues = (asked.deadline for asked in self._open.values())
         self.due_at = min((*dues, *paused.values()), default=None)
 

@@ -1,4 +1,4 @@
-"""A metrics store such as VictoriaMetrics, fed from a recording, which is the buffer while the store is away."""
+"""Feed of a metrics store such as VictoriaMetrics from a recording, which buffers while the store is away."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVERY_S = 1.0
 BODY_BYTES = 4 * 1024 * 1024
 """One request carries about this much; a store takes it in some 50 ms."""
 LOOK_EVERY_S = 15.0
-"""How often the whole recording is looked at, and presence, losses and positions are told: a query looks back 5 min."""
+"""Seconds between looks at the whole recording and reports of presence and losses: a query looks back 5 min."""
 MOST_HEADS = 100_000
 MOST_ANSWER_BYTES = 65_536
 LAST_T = 253_402_300_800.0
@@ -43,7 +43,7 @@ LAST_T = 253_402_300_800.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 ANSWER_S = 60.0
 SETTLED_S = 30.0
-"""A store that is killed loses what it took in the last seconds (VictoriaMetrics: five), so that is sent again."""
+"""A killed store loses the samples of the last seconds (VictoriaMetrics: five), so they are sent again."""
 STOP_WITHIN_S = 10.0
 
 StreamKey = tuple[str, str, int]
@@ -54,8 +54,8 @@ class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since the push began.
 
     ``sent`` and ``values`` are samples and values that the store took, repeated ones too. ``waiting`` samples are not
-    taken yet, ``dropped`` ones fell to the recording's size bound before. ``left_out`` values have a name or time that
-    no store takes. ``error`` is the present one.
+    taken yet; the recording's size bound dropped ``dropped`` ones before. ``left_out`` values have a name or time that
+    no store takes. ``error`` is the current one.
     """
 
     sent: int
@@ -67,7 +67,7 @@ class StoreCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorePush:
-    """Sends what a recording holds, and what is added to it, to a store until `stop`. Safe from any thread.
+    """Sends the samples of a recording, and later ones, to a store until `stop`. Safe from any thread.
 
     After a lost connection or a restart it sends the samples of the last 30 s before again, since a store that is
     killed forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
@@ -120,7 +120,7 @@ class StorePush:
         )
 
     def stop(self) -> bool:
-        """Send the rest of the recording, and end; tells whether the store took everything within 10 s."""
+        """Send the rest of the recording, and stop; returns whether the store took everything within 10 s."""
         self._stopping.set()
         self._thread.join(STOP_WITHIN_S)
         return not self._thread.is_alive() and not self._waiting and not self._error
@@ -179,7 +179,7 @@ class StorePush:
             self._look_at = time.monotonic() + LOOK_EVERY_S
 
     def _opened(self) -> Recording:
-        """Return the recording, opened anew if another file lies there now."""
+        """Return the recording, opened again if another file replaced it."""
         inode = self._path.stat().st_ino
         if self._recording is None or inode != self._inode:
             self._close()
@@ -199,7 +199,7 @@ class StorePush:
                 self._settled[key] = max(seq, self._settled.get(key, -1))
 
     def _note_dropped(self, extents: list[RecordedStream]) -> None:
-        """Count what waits and what the recording dropped before it was sent; forget streams that it lacks now."""
+        """Count waiting samples and those dropped before they were sent; forget streams that the recording lacks."""
         self._waiting = 0
         present = {(one.node_id, one.stream, one.boot) for one in extents}
         for positions in (self._sent, self._settled):
@@ -412,7 +412,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Positions(msgspec.Struct, frozen=True, kw_only=True):
-    """The file beside a recording; another URL begins anew."""
+    """The file of positions beside a recording; another URL begins again."""
 
     url: str
     sent: list[tuple[str, str, int, int]]

@@ -77,9 +77,9 @@ class Connection(BrokerConnection):
     def lost_error(self) -> NotConnectedError:
         """Return the error that says why nothing can be sent now."""
         if flapping := self.flapping:
-            return NotConnectedError(f"no reply from {self.place}: {flapping}; it is tried again by itself")
+            return NotConnectedError(f"no reply from {self.place}: {flapping}; retrying automatically")
         cause = self.problem or f"no connection to the broker at {self.place}"
-        return NotConnectedError(f"nothing was sent: {cause}; it is tried again by itself")
+        return NotConnectedError(f"nothing was sent: {cause}; retrying automatically")
 
 
 class Dialect:
@@ -130,7 +130,7 @@ class Dialect:
         return topics.ALL_LOGS if node_id is None else topics.log(node_id)
 
     def hears(self, _topic: str) -> bool:
-        """Tell whether `read` reads this topic; the inbox reads those of our own wire."""
+        """Tell whether `read` reads this topic; the inbox reads those of fedmon's wire."""
         return False
 
     def read(self, _topic: str, _payload: bytes) -> Iterable[Reply | AddScalar | LogRecord]:
@@ -138,5 +138,5 @@ class Dialect:
         return ()
 
     def samples_of(self, _scalar: AddScalar) -> SampleBatch | None:
-        """Return scalars as samples for watchers of metrics; None where they are not shown among those."""
+        """Return scalars as samples for watchers of metrics; None if they are not shown among those."""
         return None

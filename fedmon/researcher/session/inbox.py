@@ -1,4 +1,4 @@
-"""Messages that arrive: queued on the network thread, handled by a thread of their own; and counters."""
+"""Messages that arrive: queued on the network thread, handled by a dedicated thread; and counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETRY_S = 1.0
 MAX_DETAIL = 300
 TALLY_EVERY_S = 10.0
 MESSAGES_A_TICK = 16
-"""While many messages wait, ``on_tick`` is called after so many of them."""
+"""While many messages wait, ``on_tick`` is called after this number of them."""
 
 
 class Tally:
@@ -53,7 +53,7 @@ class Tally:
 
 
 class Inbox:
-    """Has messages handled on a thread of its own; a flood of samples displaces no reply.
+    """Handles messages on a dedicated thread; a flood of samples displaces no reply.
 
     `put`, `post` and `wake` are safe from any thread. ``on_message`` gets topic, bytes, and whether it was retained.
     ``on_tick`` is called after messages came, at `wake`, and when the seconds are over that it returned. Both run on

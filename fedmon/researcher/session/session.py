@@ -195,7 +195,7 @@ class Session:
         self.asker.wait_settled()
         node = self.roster.get(node_id, Moment.now())
         if node is None:
-            raise NotFoundError(f"node {node_id!r} was never heard of; nodes() lists who was")
+            raise NotFoundError(f"node {node_id!r} was never heard of; nodes() lists the known ones")
         is_alive = node.state in (NodeState.ONLINE, NodeState.DRAINING)
         if node.last_seen is None and node.state is not NodeState.OFFLINE:
             # A retained presence is a belief; an answer is a sign of life.
@@ -213,10 +213,10 @@ class Session:
             self._clearing.pop(node_id, None)
         self.roster.forget(node_id)
         text = (
-            f"{node_id}: cleared at the broker, for everybody"
+            f"{node_id}: cleared at the broker, for all parties"
             if cleared
             else f"{node_id}: hidden here until it shows itself; the broker does not let {self.researcher_id} clear "
-            "what it retains: ask its operator"
+            "its retained messages: ask its operator"
         )
         return Forgotten(node_id=node_id, cleared=cleared, text=text)
 
@@ -332,7 +332,7 @@ class Session:
                 self._heard(NodeId(message.node_id), revives=True)
 
     def _link(self, *, up: bool) -> None:
-        """Find out anew which nodes are there, or note that none can be asked."""
+        """Discover the online nodes again, or note that none can be asked."""
         if up:
             self.roster.settling.begin(time.monotonic())
             self.roster.reconnected(Moment.now())

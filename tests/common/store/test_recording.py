@@ -44,7 +44,7 @@ def test_text_that_is_no_unicode_is_refused_by_name_and_changes_nothing(path: Pa
             lambda: recording.describe(NODE, 1, {"hostname": "\ud800"}),
             lambda: recording.mark("\ud800", 1, STREAM, T0, "text"),
         ):
-            with pytest.raises(InvalidInputError, match=r"\\ud800.* is no Unicode"):
+            with pytest.raises(InvalidInputError, match=r"\\ud800.* is not Unicode"):
                 keep()
 
         assert flat(recording.read()) == flat([batch(0)])
@@ -213,7 +213,7 @@ def test_what_cannot_be_stored_keeps_nothing_else_from_it(path: Path) -> None:
 
 
 def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"there is no recording .*absent"):
+    with pytest.raises(StorageError, match=r"recording .*absent.* not found"):
         Recording(tmp_path / "absent.sqlite", read_only=True)
     with pytest.raises(StorageError, match="No such file"):
         Recording(tmp_path / "no-folder" / "x.sqlite")

@@ -37,9 +37,9 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
     ("text", "named"),
     [
         ("a = 1\nb == 2", "line 2"),
-        (f"{ONE}conect = [1]", "resource a.*there is: .*connect"),
+        (f"{ONE}conect = [1]", "resource a.*known are: .*connect"),
         ('[experiment]\nid = "e"\n[[resource]]\nname = "a"', "resource a.*type"),
-        (f"{ONE}connect = ['b']", "resource a.*'b'.*there is: a"),
+        (f"{ONE}connect = ['b']", "resource a.*'b'.*known are: a"),
         (f"{ONE}start = ['sometime']", "resource a: start condition 1.*write it like"),
         (f"{ONE}attributes = {{ when = 2026-01-01 }}", "resource a: when.*date"),
         (f"{ONE}retry = {{ dance = {{ times = 1 }} }}", "resource a.*'dance'.*start"),

@@ -191,7 +191,7 @@ def test_an_oar_job_that_waits_has_ended_or_never_was_is_said_to_be_nowhere(
 def test_a_cpuset_of_an_environment_that_cannot_be_the_jobs_is_not_believed(tmp_path: Path, cpuset: str) -> None:
     machine = Machine(tmp_path, controllers=("cpuset",))
     machine.put(70, cgroup="/oar/alice_2")
-    with pytest.raises(JobNotFoundError, match="there is none of job 1"):
+    with pytest.raises(JobNotFoundError, match="no cgroup of job 1"):
         found(machine, environ={"OAR_JOB_ID": "1", "OAR_CPUSET": cpuset})
 
 
@@ -202,5 +202,5 @@ def test_a_cpuset_that_oarstat_cannot_mean_is_not_believed(tmp_path: Path, name:
     commands = Commands(
         said("oarstat -fj 1", f"Job_Id: 1\n    cpuset_name = {name}\n    state = Running\n"),
     )
-    with pytest.raises(JobNotFoundError, match=r"cannot be of job 1|tells no cpuset_name"):
+    with pytest.raises(JobNotFoundError, match=r"cannot be of job 1|reports no cpuset_name"):
         found(machine, commands, environ={"OAR_JOB_ID": "1"})

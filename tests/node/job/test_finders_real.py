@@ -114,7 +114,7 @@ def test_named_processes_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("pid", "error", "why"),
     [
-        (61, NotFoundError, "there is no process 61"),
+        (61, NotFoundError, "process 61 not found"),
         (62, InvalidInputError, "is a thread of the kernel"),
         (63, InvalidInputError, "is this tool itself"),
     ],
@@ -173,7 +173,7 @@ def test_an_id_is_looked_for_with_every_scheduler_that_writes_such_ids(tmp_path:
     assert looked("7") == ("oar", "7", (60,))
     with pytest.raises(JobNotFoundError, match="oar environment: no process"):
         looked("8")
-    with pytest.raises(InvalidInputError, match="is no id of a batch job"):
+    with pytest.raises(InvalidInputError, match="is not the id of a batch job"):
         looked("../8")
 
 

@@ -292,7 +292,7 @@ def test_a_hostile_job_id_is_never_a_path_nor_a_word_of_a_command(tmp_path: Path
     machine.put(60, cgroup="/slurm/uid_0/job_7/step_0")
     commands = Commands()
     environ = {"SLURM_JOB_ID": job_id}
-    with pytest.raises(JobNotFoundError, match="is no job id of slurm"):
+    with pytest.raises(JobNotFoundError, match="is not a job id of slurm"):
         found(machine, commands, environ=environ)
 
     assert commands.asked == []

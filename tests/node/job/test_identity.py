@@ -159,7 +159,7 @@ def test_a_job_is_named_from_outside_as_its_scheduler_writes_it() -> None:
         "12_3-server", "12[3].server", "12[].server", 3, False,
     )  # fmt: skip
     for job_id in ("7.batch", "../7", "7;x", "", "-1", "7\n", "7 8"):
-        with pytest.raises(InvalidInputError, match="is no job of slurm: its ids are like 4711"):
+        with pytest.raises(InvalidInputError, match="is not a job id of slurm; an example is 4711"):
             named(job_id, "slurm", hostname="n1")
 
 

@@ -114,7 +114,7 @@ def test_a_job_that_its_scheduler_does_not_know_ends_the_run_with_a_word_on_it(
         said, complained = tool.communicate(timeout=30)
 
     assert (tool.returncode, said) == (3, b"")
-    assert complained.startswith(f"fedmon: there is no {scheduler} job {job_id} (".encode())
+    assert complained.startswith(f"fedmon: {scheduler} job {job_id} not found (".encode())
     assert b"'fedmon job -- COMMAND'" in complained
     assert the(tmp_path / "saved").job["reason"] in complained.decode()
 

@@ -71,7 +71,7 @@ def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
         tool.wait(30)
 
     assert tool.returncode == 0
-    assert f"{number.name} came" == the(tmp_path).job["reason"]
+    assert f"received {number.name}" == the(tmp_path).job["reason"]
     assert bool(exports) == bool([*tmp_path.glob("*/*.csv")])
     assert program.poll() is None
 
@@ -104,7 +104,7 @@ def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
         tool.wait(30)
 
     assert tool.returncode == 0
-    assert the(tmp_path).job["reason"] == "SIGTERM came"
+    assert the(tmp_path).job["reason"] == "received SIGTERM"
 
 
 def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
@@ -125,9 +125,9 @@ def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_pat
 
     found = the(tmp_path)
     assert (tool.returncode, said) == (3, b"")
-    assert "there is no process 4194304 on this host" in found.job["reason"]
-    assert b"there is no process 4194304 on this host" in complained
-    assert "there is no process 4194304" in logs(tmp_path)
+    assert "process 4194304 not found on this host" in found.job["reason"]
+    assert b"process 4194304 not found on this host" in complained
+    assert "process 4194304 not found" in logs(tmp_path)
     assert found.samples["host"] >= 2
 
 
@@ -203,7 +203,7 @@ def killed_at(folder: Path, pid: int, delays_s: list[float]) -> None:
             try:
                 left(path)
             except DamagedFileError as error:
-                if "there is no recording in it" not in str(error):  # killed before its first commit, it holds nothing
+                if "it holds no recording" not in str(error):  # killed before its first commit, it holds nothing
                     raise
     assert the(folders[-1]).samples["host"] >= 2
 

@@ -37,7 +37,7 @@ def test_the_commands_to_type_next_are_printed_and_that_nobody_is_obeyed(tmp_pat
     ran = fedmon("node", "init", *BROKER, "--dir", str(tmp_path / "my node"))
 
     assert ran.returncode == 0
-    assert "IT OBEYS NOBODY YET" in ran.stdout
+    assert "IT OBEYS NO RESEARCHER YET" in ran.stdout
     assert f"\n  fedmon node policy allow RESEARCHER --dir '{tmp_path}/my node'\n" in ran.stdout
     assert f"\n  fedmon node start --dir '{tmp_path}/my node'\n" in ran.stdout
 

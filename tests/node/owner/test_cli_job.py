@@ -62,7 +62,7 @@ def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(tmp_path:
         "scheduler": "pbs", "job_id": pbs_id, "method": "environment", "confidence": "medium",
     }  # fmt: skip
     assert f"no process of slurm job {slurm_id}9 is on this host" in missing
-    assert "is no id of a batch job" in hostile
+    assert "is not the id of a batch job" in hostile
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert {"scheduler", "environment"} <= {*screen.split()}
 

@@ -114,7 +114,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker)
 
     assert (status["running"], status["live"]["pid"], status["broker"]) == (True, running.pid, mosquitto.url)
     assert f"running, pid {running.pid}, for " in screen
-    assert screen.startswith("needs you   * OBEYS NOBODY")
+    assert screen.startswith("needs you   * OBEYS NO RESEARCHER")
     assert "samples_" not in screen
     assert [line for line in screen.splitlines() if len(line) > 80 and str(folder) not in line] == []
     assert f"already running, pid {running.pid}" in second

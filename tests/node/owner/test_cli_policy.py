@@ -21,7 +21,7 @@ def test_nobody_is_obeyed_until_allowed_and_no_longer_once_denied(folder: Path) 
     allowed = told(folder, "policy", "allow", "alice", "bob")
     denied = told(folder, "policy", "deny", "alice")
 
-    assert before.startswith("OBEYS NOBODY")
+    assert before.startswith("OBEYS NO RESEARCHER")
     assert (allowed["policy"]["researchers"], denied["policy"]["researchers"]) == (["alice", "bob"], ["bob"])
     assert told(folder, "policy", "show")["policy"]["researchers"] == ["bob"]
     assert events(folder) == ["policy-change", "policy-change"]
@@ -41,9 +41,9 @@ def test_what_jobs_print_leaves_once_allowed_and_stays_once_denied(folder: Path)
     allowed = told(folder, "policy", "allow", "--job-output")
     denied = told(folder, "policy", "deny", "--job-output")
 
-    assert "what jobs print, log and fail with stays here" in before
+    assert "output, log records and errors of jobs stay on this node" in before
     assert (allowed["policy"]["job_output"], denied["policy"]["job_output"]) == (True, False)
-    assert "what jobs print, log and fail with leaves" in allowed["rules"]
+    assert "output, log records and errors of jobs leave" in allowed["rules"]
     assert allowed["notes"] == [
         "of what plans log, records below WARNING stay here: policy allow --log-level INFO lets more leave"
     ]
@@ -73,7 +73,7 @@ def test_a_denial_that_changes_nothing_is_pointed_out(folder: Path, denied: tupl
     told(folder, "policy", "deny", "--metric", "*")
     told(folder, "policy", "allow", "alice", "--metric", "host_*")
 
-    assert told(folder, "policy", "deny", *denied)["notes"] == ["no rule says that: nothing changed"]
+    assert told(folder, "policy", "deny", *denied)["notes"] == ["no rule matched: nothing changed"]
     assert told(folder, "policy", "deny", "--metric", "host_*")["notes"] == []
 
 
@@ -82,7 +82,7 @@ def test_a_variable_that_overrides_the_file_is_pointed_out(folder: Path) -> None
 
     assert ran.returncode == 0
     assert "obeys eve" in ran.stdout
-    assert "FEDMON_POLICY_RESEARCHERS overrides what was written" in " ".join(ran.stderr.split())
+    assert "FEDMON_POLICY_RESEARCHERS overrides the file" in " ".join(ran.stderr.split())
     assert load_node(folder, {}).policy.researchers == ("alice",)
 
 

@@ -57,7 +57,7 @@ def test_a_tree_that_stands_in_is_called_simulated_and_fits_the_screen(tmp_path:
     metrics = metrics_of(found)
     broken = 'host_temperature_celsius{chip="nct6775",sensor="temp2"}'
     assert screen.returncode == 0, screen.stderr
-    assert lines[0] == "SIMULATED: trees of files stand in for this machine."
+    assert lines[0] == "SIMULATED: read from trees of files, not from this machine."
     assert [line for line in lines if len(line) > 80 and str(tmp_path) not in line] == []
     assert "temperature: 2 of 2 metrics, every 10 s" in lines
     assert any("host_temperature_celsius (6)" in line for line in lines)
@@ -81,9 +81,7 @@ def test_the_settings_of_a_node_hold_and_it_need_not_run(tmp_path: Path) -> None
 
     found = document(node(folder, "probe", "--json", environ={"FEDMON_PERF_ENABLED": "true"}))
 
-    assert metrics_of(found)["perf_events_total"]["reason"] == (
-        "unsupported: a tree that stands in for a machine has no events"
-    )
+    assert metrics_of(found)["perf_events_total"]["reason"] == ("unsupported: a simulated tree has no events")
     assert found["hardware"]["gpus"] == []
     assert found["settings"] == str(file)
     assert found["simulated"]

@@ -108,5 +108,5 @@ def test_a_status_says_first_what_was_damaged_and_restored(tmp_path: Path) -> No
     assert "* RESTORED " in said
     assert "* DAMAGED and set aside: state.sqlite.damaged-" in said
     assert said.endswith("* the node is not running: fedmon node start")
-    assert "OBEYS NOBODY" not in said + rest
+    assert "OBEYS NO RESEARCHER" not in said + rest
     assert "policy      obeys alice" in rest

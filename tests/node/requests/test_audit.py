@@ -217,7 +217,7 @@ def test_a_line_written_anew_with_a_fitting_hash_is_named(tmp_path: Path) -> Non
     bad = verify(tmp_path / "audit").first_bad
 
     assert bad is not None
-    assert (bad.line, "written anew" in bad.why) == (8, True)
+    assert (bad.line, "rewritten" in bad.why) == (8, True)
 
 
 def test_an_end_written_anew_is_named_and_stays_named_after_the_next_start(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_an_end_written_anew_is_named_and_stays_named_after_the_next_start(tmp_p
     assert before is not None
     assert (before.line, "another line had been synced" in before.why) == (10, True)
     assert after is not None
-    assert (after.line, "written anew" in after.why) == (11, True)
+    assert (after.line, "rewritten" in after.why) == (11, True)
 
 
 def test_lines_that_are_missing_at_the_start_are_noted_and_stay_noted(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_without_its_head_an_audit_says_what_it_cannot_tell(tmp_path: Path) -> N
 
     assert (result.ok, result.notes) == (
         True,
-        ("audit.head is missing or damaged: whether lines were cut off the end cannot be told",),
+        ("audit.head is missing or damaged: lines may have been cut off the end",),
     )
 
 

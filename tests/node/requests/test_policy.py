@@ -21,7 +21,7 @@ def test_a_fresh_node_obeys_nobody_and_says_who_could_change_that() -> None:
         "node hospital-a does not obey researcher res-1 (it obeys nobody); "
         "its owner would allow it with: fedmon node policy allow res-1"
     )
-    assert policy.describe()[0].startswith("OBEYS NOBODY")
+    assert policy.describe()[0].startswith("OBEYS NO RESEARCHER")
 
 
 def test_only_the_named_researchers_are_obeyed() -> None:
@@ -95,12 +95,12 @@ def test_the_owner_reads_every_rule() -> None:
     assert policy.describe() == (
         "obeys a, b",
         "dataset x is listed to a",
-        "dataset y is listed to nobody",
+        "dataset y is listed to no researcher",
         "dataset z is listed to every researcher that is obeyed",
         "other datasets are listed to every researcher that is obeyed",
         "metrics that leave: host_*",
         "logs that leave: WARNING and above",
-        "what jobs print, log and fail with stays here; results and scalars of approved plans leave",
+        "output, log records and errors of jobs stay on this node; results and scalars leave",
     )
 
 
@@ -111,5 +111,5 @@ def test_other_rules_hold_at_once_for_what_was_asked_before() -> None:
     policy.follow(PolicySettings(metrics=("gpu_*",), log_level="NONE"))
 
     assert before == (None, True, True)
-    assert "obeys nobody" in str(policy.refusal("res-1"))
+    assert "obeys no researcher" in str(policy.refusal("res-1"))
     assert (policy.metric_leaves("host_load_ratio"), policy.log_leaves("INFO")) == (False, False)

@@ -20,10 +20,11 @@ from fedmon.common.wire.runs import JobStatus
 from fedmon.node.runs.release import rounded
 from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, first_news, granted, offered
 from tests.node.runs.run_desks import Bench, bench, envelope
+from tests.support.waiting import wait_until
 
 TEXT = "Zoe Quill born 1931-07-19 lives at 47 Xylophone Mews; HIV positive; sister of Quentin Quill of Oxton"
 NUMBERS = [round(700_411.25 + 1_234.5 * place**3, 2) for place in range(12)]
-ROWS = 100
+ROWS, AT_ONCE = 100, 4
 SECURITY = Path(__file__).parents[3] / "docs/security.md"
 HEAD = """import array, base64, os, signal, sys, time
 import numpy as np
@@ -178,14 +179,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "check"}) as node:
         dataset_id = offered(node, "\n".join([names, *cells]) + "\n")
         granted(node, scalars=("loss",))
-        yield Site(
-            node,
-            {
-                name: begun(node, (HEAD + textwrap.indent(textwrap.dedent(one.body).strip(), " " * 8) + "\n").encode(),
-                            dataset_id)
-                for name, one in CANARIES.items()
-            },
-        )  # fmt: skip
+        site = Site(node, {})
+
+        def has_room() -> bool:
+            node.work()
+            return node.runs.running < AT_ONCE
+
+        for name, canary in CANARIES.items():
+            body = textwrap.indent(textwrap.dedent(canary.body).strip(), " " * 8)
+            site.jobs[name] = begun(node, f"{HEAD}{body}\n".encode(), dataset_id)
+            wait_until(has_room, what=f"the end of {name}")
+        yield site
 
 
 def left(site: Site, name: str) -> tuple[dict[str, Any], str]:

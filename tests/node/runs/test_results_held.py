@@ -15,6 +15,7 @@ from fedmon.common.wire.runs import JobStatus, Stop
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, first_news, granted, offered, outcome, owner
 from tests.node.runs.run_desks import Bench, bench, digest, envelope
+from tests.support.historic_repository import HistoricRepository
 
 TABLE = "age\n" + "".join(f"{age}\n" for age in range(30, 60))
 """Of 30 rows, so that 3 numbers leave by themselves."""
@@ -252,3 +253,25 @@ def test_a_released_result_is_kept_from_its_release_on(tmp_path: Path) -> None:
         outcome(node, job_id)
 
         assert node.runs.register.ended_before(before) == []
+
+
+def test_a_large_result_goes_through_the_repository_once_it_is_released(tmp_path: Path) -> None:
+    with HistoricRepository() as repository:
+        settings = {"url": repository.upload_url, "allowed_urls": [repository.url]}
+        ask = {"mode": "ask"}
+        with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release=ask, repository=settings) as node:
+            job_id = begun(node, b"import numpy\n" + RETURNS.replace(
+                b'context.arguments["result"]', b'{"grid": numpy.full(150_000, 1 / 3)}'
+            ))  # fmt: skip
+            reason = outcome(node, job_id, held=True)["job"]["reason"]
+            shown = done(owner(node), "result-show", job_id=job_id)
+            assert repository.files == {}
+
+            sha256 = shown["result"]["result"]["sha256"]
+            done(owner(node), "result-decide", job_id=job_id, release=True, sha256=sha256)
+            result = outcome(node, job_id)["result"]
+
+            assert reason.startswith("the owner decides about each result; more than 1048576 bytes: ")
+            stored = repository.files["/" + result["url"].removeprefix(repository.url)]
+            assert digest(stored) == sha256 == result["sha256"]
+            assert ledger(node)["numbers"] == 150_000

@@ -268,12 +268,12 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) 
     (tmp_path / "folder.csv").mkdir()
     for path, why in (
         (tmp_path / "folder.csv", "it is a folder"),
-        (tmp_path / "none" / "x.csv", "there is no folder"),
-        (Path("/dev/null/x.csv"), "there is no folder"),
+        (tmp_path / "none" / "x.csv", "folder .* not found"),
+        (Path("/dev/null/x.csv"), "folder .* not found"),
     ):
         with pytest.raises(InvalidInputError, match=why):
             write(table_of("a"), path)
-    with pytest.raises(InvalidInputError, match="no regular file"):
+    with pytest.raises(InvalidInputError, match="not a regular file"):
         write(table_of("a"), Path("/dev/null"), format="csv")
     with pytest.raises(InvalidInputError, match="say --format"):
         format_of(Path("x.txt"))
@@ -352,7 +352,7 @@ def test_another_table_under_the_same_key_needs_a_word(tmp_path: Path) -> None:
     with tables.open_file(file) as opened:
         assert set(opened.get_node("/wide_1/host").read()) == {b"b"}
     (tmp_path / "no.h5").write_text("text")
-    with pytest.raises(StorageError, match="no HDF5 file"):
+    with pytest.raises(StorageError, match="not a writable HDF5 file"):
         write(table_of("a"), tmp_path / "no.h5", key="1")
 
 

@@ -177,7 +177,7 @@ def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> N
         forgotten = fedmon_here("nodes", "forget", *options, environ=environ)
         again = fedmon_here("nodes", "--broker", mosquitto.url, "forget", "ghost", environ=environ)
 
-    assert (forgotten.returncode, forgotten.stdout) == (0, "ghost: cleared at the broker, for everybody\n")
+    assert (forgotten.returncode, forgotten.stdout) == (0, "ghost: cleared at the broker, for all parties\n")
     assert again.returncode == 3
 
 
@@ -324,7 +324,7 @@ def test_the_doctor_looks_at_a_node_that_does_not_run_and_obeys_nobody(tmp_path:
     done = fedmon_here("doctor", "--dir", str(folder))
 
     assert done.returncode == 1, "its broker does not run either"
-    assert "WARNING  policy: the node obeys nobody" in done.stdout
+    assert "WARNING  policy: the node accepts no researcher" in done.stdout
     assert "-> allow one with: fedmon node policy allow RESEARCHER" in done.stdout
     assert "skipped  connection: the node does not run" in done.stdout
     assert done.stdout.endswith("1 of 5 checks failed\n")

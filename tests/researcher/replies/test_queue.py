@@ -148,7 +148,7 @@ def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(tmp_path: Path) ->
     for number in range(5):
         replies.keep(pong(number))
 
-    wait_until(lambda: tally["kept replies dropped: nobody takes them"] == 2)
+    wait_until(lambda: tally["kept replies dropped: no caller takes them"] == 2)
 
     assert sequences(replies) == [2, 3, 4]
     replies.stop()

@@ -54,7 +54,7 @@ def test_json_values_are_taken_as_they_are() -> None:
         ({"x": ENDLESS}, "argument 'x' .*Circular"),
         ([1], "args is list"),
         ("x", "args is str"),
-        ({"x": "y" * 70_000}, "hand what is large in as inputs"),
+        ({"x": "y" * 70_000}, "pass large values as inputs"),
     ],
 )
 def test_an_argument_that_is_no_json_value_is_refused_with_the_reason(given: Any, message: str) -> None:
@@ -121,7 +121,7 @@ def test_a_plan_is_named_by_its_source_an_answer_or_a_digest(tmp_path: Path) -> 
     assert len(digest_of(plan)) == 64
     assert digest_of(plan) == digest_of(str(plan))
     assert digest_of(answer) == digest_of(f"sha256:{DIGEST}") == DIGEST
-    with pytest.raises(InvalidInputError, match="is no digest"):
+    with pytest.raises(InvalidInputError, match="is not a digest"):
         digest_of("sha256:abc")
 
 

@@ -1,4 +1,4 @@
-"""What a node measures of NVIDIA GPUs."""
+"""Metrics of NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MIG = ("gpu", "mig")
 ROWS: list[Metric] = [
     *metrics(
         "nvmlDeviceGetUUID, nvmlDeviceGetName, nvmlSystemGetDriverVersion",
-        {"gpu_info": "1 for each GPU, whose identity, model and driver its labels tell."},
+        {"gpu_info": "1 for each GPU, with identity, model and driver as labels."},
         labels=("gpu", "uuid", "name", "driver"),
     ),
     *metrics(
@@ -32,8 +32,8 @@ ROWS: list[Metric] = [
     *metrics(
         "nvmlDeviceGetMemoryInfo",
         {
-            "gpu_memory_total_bytes": "Device memory that the GPU has; absent where it shares that of the machine.",
-            "gpu_memory_used_bytes": "Device memory that programs use; before driver 510 with what the driver keeps.",
+            "gpu_memory_total_bytes": "Device memory that the GPU has; absent if it shares that of the machine.",
+            "gpu_memory_used_bytes": "Device memory that programs use; before driver 510 including the driver's share.",
             "gpu_memory_free_bytes": "Device memory that nothing uses.",
             "gpu_memory_reserved_bytes": "Device memory that driver and firmware keep for themselves.",
         },
@@ -105,7 +105,7 @@ ROWS: list[Metric] = [
         },
         labels=("gpu", "counter", "type"),
     ),
-    *metrics("nvmlDeviceGetEccMode", {"gpu_ecc_enabled": "1 where ECC is on, else 0."}, labels=_GPU, unit=Unit.NONE),
+    *metrics("nvmlDeviceGetEccMode", {"gpu_ecc_enabled": "1 if ECC is on, else 0."}, labels=_GPU, unit=Unit.NONE),
     *metrics(
         "nvmlDeviceGetRetiredPages",
         {"gpu_retired_pages": "Pages of device memory taken out of use, after single_bit or double_bit errors."},
@@ -125,8 +125,8 @@ ROWS: list[Metric] = [
     *metrics(
         "nvmlDeviceGetRemappedRows",
         {
-            "gpu_row_remap_pending": "1 where a row is to be replaced at the next reset, else 0.",
-            "gpu_row_remap_failed": "1 where a row could not be replaced, else 0.",
+            "gpu_row_remap_pending": "1 if a row is to be replaced at the next reset, else 0.",
+            "gpu_row_remap_failed": "1 if a row could not be replaced, else 0.",
         },
         labels=_GPU,
         unit=Unit.NONE,
@@ -134,8 +134,8 @@ ROWS: list[Metric] = [
     *metrics(
         "nvmlDeviceGetPcieThroughput",
         {
-            "gpu_pcie_transmit_bytes_per_second": "What the GPU sent over PCIe, in a window of 20 ms.",
-            "gpu_pcie_receive_bytes_per_second": "What the GPU received over PCIe, in a window of 20 ms.",
+            "gpu_pcie_transmit_bytes_per_second": "Bytes sent over PCIe, in a window of 20 ms.",
+            "gpu_pcie_receive_bytes_per_second": "Bytes received over PCIe, in a window of 20 ms.",
         },
         labels=_GPU,
     ),

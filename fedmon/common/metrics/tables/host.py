@@ -1,4 +1,4 @@
-"""What a node measures of its machine: the host itself, sensors, InfiniBand and RDMA ports."""
+"""Metrics of the machine: the host itself, sensors, InfiniBand and RDMA ports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ROWS: list[Metric] = [
         {
             "host_memory_total_bytes": "Memory that the system has.",
             "host_memory_available_bytes": "Memory that programs can still get without swapping.",
-            "host_memory_used_bytes": "Memory in use: what is not available to programs without swapping.",
+            "host_memory_used_bytes": "Memory in use: not available to programs without swapping.",
             "host_memory_free_bytes": "Memory that nothing uses, not even as a cache.",
             "host_memory_buffers_bytes": "Memory that holds raw disk blocks.",
             "host_memory_cached_bytes": "Memory that holds file contents, shared memory included.",
@@ -134,7 +134,7 @@ ROWS: list[Metric] = [
     *metrics(
         _PRESSURE,
         {
-            "host_pressure_seconds_total": "Time that some, or all, threads with work stood still for want of a"
+            "host_pressure_seconds_total": "Time in which some, or all, threads with work waited for a"
             " resource. Linux keeps `full` of the CPU at 0 for a whole machine.",
             "host_pressure_ratio": "Share of the last 10 s in which some, or all, threads with work stood still.",
         },
@@ -190,7 +190,7 @@ ROWS: list[Metric] = [
     *metrics(
         "/proc/cpuinfo, /sys/devices/system/cpu, /sys/class/dmi",
         {
-            "host_hardware_info": "Always 1; what the machine is made of is in the labels, empty where unknown. All of"
+            "host_hardware_info": "Always 1; the labels describe the hardware, empty if unknown. All of"
             " it: `fedmon node probe`."
         },
         labels=(
@@ -229,13 +229,13 @@ ROWS: list[Metric] = [
             "infiniband_link_integrity_errors_total": "Times that too many minor errors followed each other.",
             "infiniband_buffer_overruns_total": "Times that the buffer overflowed for long.",
             "infiniband_receive_errors_total": "Packets received with an error.",
-            "infiniband_receive_remote_errors_total": "Packets that were marked as bad by whoever passed them on.",
+            "infiniband_receive_remote_errors_total": "Packets that a forwarding switch marked as bad.",
             "infiniband_receive_switch_errors_total": "Packets that a switch could not pass on.",
             "infiniband_receive_constraint_errors_total": "Packets received and refused by the port's rules.",
             "infiniband_transmit_constraint_errors_total": "Packets not sent because of the port's rules.",
             "infiniband_transmit_discards_total": "Packets not sent because the port was down or congested.",
             "infiniband_transmit_waits_total": "Ticks during which there were data to send and no credits.",
-            "infiniband_management_dropped_total": "Management packets dropped for want of room.",
+            "infiniband_management_dropped_total": "Management packets dropped because buffers were full.",
         },
         labels=_LABELS,
     ),
@@ -252,7 +252,7 @@ ROWS: list[Metric] = [
     ),
     *metrics(
         f"{_PORT}/link_layer, state, rate",
-        {"infiniband_port_info": "Always 1; what a port is and does is in the labels."},
+        {"infiniband_port_info": "Always 1; the labels describe the port."},
         labels=(*_LABELS, "link_layer", "state", "rate"),
     ),
 ]

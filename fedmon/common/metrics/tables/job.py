@@ -1,4 +1,4 @@
-"""What a node measures of a job, what perf counts, what programs report, and what watching itself costs."""
+"""Metrics of a job, perf events, values of programs, and the cost of watching."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ROWS: list[Metric] = [
         _CPU,
         {
             "job_cpu_user_seconds_total": "CPU time in user mode of all processes that the job ever had, since their"
-            " start. Those that ended stay counted; without a cgroup, what one used after its last reading counts only"
+            " start. Those that ended stay counted; without a cgroup, usage after the last reading counts only"
             " if a parent in the job waited for it.",
             "job_cpu_system_seconds_total": "CPU time in the kernel of all processes that the job ever had.",
             "job_cpus_busy": "CPUs that the job kept busy since the previous sample; 1 is one CPU.",
@@ -118,9 +118,9 @@ ROWS: list[Metric] = [
     *metrics(
         _SMAPS,
         {
-            "job_memory_uss_bytes": "Memory that its processes share with nobody: what their end would free.",
-            "job_memory_pss_bytes": "Resident memory with each shared page divided among those who share it: what the"
-            " job has, nothing counted twice.",
+            "job_memory_uss_bytes": "Memory that its processes do not share: their end would free it.",
+            "job_memory_pss_bytes": "Resident memory with each shared page divided among its processes: memory of the"
+            " job, with nothing counted twice.",
         },
     ),
     *metrics(
@@ -166,7 +166,7 @@ ROWS: list[Metric] = [
     *metrics(
         "cgroup: memory.events (v2), memory.oom_control and memory.failcnt (v1)",
         {
-            "job_memory_oom_kills_total": "Processes of the job's cgroup that were killed for want of memory.",
+            "job_memory_oom_kills_total": "Processes of the job's cgroup that were killed when memory ran out.",
             "job_memory_limit_hits_total": "Times that the job's cgroup wanted more memory than its limit.",
         },
     ),
@@ -203,7 +203,7 @@ ROWS: list[Metric] = [
     *metrics(
         _PROGRAM,
         {
-            "user_value": "A value that a program reports of itself, such as an accuracy or a loss; null where it was"
+            "user_value": "A value that a program reports of itself, such as an accuracy or a loss; null if it was"
             " not finite. `job` is there when the program named one, `group` in runs of a training.",
             "user_step": "The program's own count, such as the epoch or iteration, at which the value of this name was"
             " reported; absent when it gave none.",
@@ -244,7 +244,7 @@ ROWS: list[Metric] = [
         {
             "agent_collect_seconds": "Time that all collectors together took for the previous sample.",
             "agent_collect_cpu_seconds_total": "CPU time of the sampling thread: collecting, batching, handing over.",
-            "agent_interval_seconds": "Distance of two samples now; more than asked for while sampling costs too much.",
+            "agent_interval_seconds": "Current sampling interval; longer than requested while sampling costs too much.",
         },
     ),
     *metrics(
@@ -260,7 +260,7 @@ ROWS: list[Metric] = [
         "the publisher",
         {
             "agent_samples_published_total": "Samples handed to the connection with the broker.",
-            "agent_samples_dropped_total": "Samples that were not sent when they were taken, for want of a"
+            "agent_samples_dropped_total": "Samples that were not sent at once because there was no"
             " connection; the recording keeps them.",
         },
     ),
@@ -273,7 +273,7 @@ ROWS: list[Metric] = [
             "agent_recording_samples_expired_total": "Samples dropped from the recording, the oldest first, by its"
             " bounds of size and age, or given up as damaged, since it was begun.",
             "agent_recording_samples_buffered": "Samples that wait to be stored.",
-            "agent_recording_size_bytes": "What the recording takes on the disk.",
+            "agent_recording_size_bytes": "Size of the recording on disk.",
         },
     ),
 ]

@@ -15,9 +15,9 @@ from fedmon.node.collectors.files import read_number
 SHORTEST_WRAP_S = 60.0
 """No counter wraps faster than this. Source: Intel SDM volume 3B, "RAPL Interfaces": around 60 s at high power."""
 IMPOSSIBLE_WATTS = 10_000.0
-"""A zone of one processor that seems to draw more did not count: its counter was set anew."""
+"""A zone of one processor that seems to draw more did not count: its counter was reset."""
 LONGEST_GAP_S = 600.0
-"""The energy between two readings of a power that lie further apart is unknown."""
+"""The energy between two readings of a power further apart is unknown."""
 LOOK_AGAIN_S = 60.0
 """The interval between searches for zones and sensors, in seconds; at once after one vanished."""
 
@@ -90,7 +90,7 @@ class PowerIntegral:
 
     def _between(self, power_uw: int, before_uw: int, elapsed_s: float) -> tuple[int, str]:
         if not 0 <= elapsed_s <= LONGEST_GAP_S:
-            return 0, f"{Why.FAILED.value}: {elapsed_s:.0f} s lie between two readings of {self._name}"
+            return 0, f"{Why.FAILED.value}: two readings of {self._name} are {elapsed_s:.0f} s apart"
         # A supply that feeds back or a battery that is charged shows less than nothing: no energy is given back here.
         return max(0, int((before_uw + power_uw) * elapsed_s / 2)), ""
 

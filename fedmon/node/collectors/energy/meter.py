@@ -258,7 +258,7 @@ class EnergyMeter:
         for name in self._sensors:
             reading = found.get(name)
             if reading is None:
-                reasons.append(f"{Why.NOT_FOUND.value}: power sensor {name} is no longer there")
+                reasons.append(f"{Why.NOT_FOUND.value}: power sensor {name} disappeared")
                 continue
             if reading.total_uj is not None:
                 self._sensor_uj[name] = reading.total_uj
@@ -277,7 +277,7 @@ class EnergyMeter:
         missing = frozenset(self._gpus.keys() - joules.keys())
         new = sorted(missing - self._missing_gpus)
         self._missing_gpus = missing
-        return problems + [f"{Why.NOT_FOUND.value}: GPU {gpu} gives no energy any more" for gpu in new]
+        return problems + [f"{Why.NOT_FOUND.value}: GPU {gpu} no longer gives energy" for gpu in new]
 
     def _settle(self, now: Instant) -> str:
         """Divide the energy since the last time that all was known; return the reason if that is not now."""

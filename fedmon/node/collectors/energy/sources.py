@@ -148,7 +148,7 @@ def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[
     if named:
         chosen = [sensor for sensor in sensors if sensor.name in named]
         missing = sorted(set(named) - {sensor.name for sensor in chosen})
-        return ([], f"sensor {missing[0]} of [energy] node_power_sensors is not there") if missing else (chosen, "")
+        return ([], f"sensor {missing[0]} of [energy] node_power_sensors not found") if missing else (chosen, "")
     power = [sensor for sensor in sensors if not sensor.counts_energy and not _OF_A_DEVICE.fullmatch(sensor.driver)]
     meters = [sensor for sensor in power if sensor.driver == SYSTEM_METER] or power
     if len(meters) == 1:

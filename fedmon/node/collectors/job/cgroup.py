@@ -85,7 +85,7 @@ def named(cgroups: Cgroups, root: Path, path: str) -> JobCgroup:
     inside = "/".join(parts)
     folders = {name: base / inside for name, base in cgroups.hierarchies.items() if is_cgroup(base / inside)}
     if not folders:
-        raise NotFoundError(f"there is no cgroup {inside!r} below {root}; /proc/PID/cgroup names that of a process")
+        raise NotFoundError(f"cgroup {inside!r} not found below {root}; /proc/PID/cgroup names that of a process")
     return JobCgroup(path=f"/{inside}", folders=folders)
 
 

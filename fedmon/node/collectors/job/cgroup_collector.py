@@ -248,7 +248,7 @@ class CgroupCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Report what this cgroup counts."""
+        """Report the counters of this cgroup."""
         measured = dict.fromkeys(metric for _, file in self._sources for metric in file.metrics)
         return {**measured, **self._missing}
 

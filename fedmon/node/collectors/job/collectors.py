@@ -159,7 +159,7 @@ class TreeCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Report what can be read of the job's processes."""
+        """Report the readable values of the job's processes."""
         metrics = (USER_SECONDS, SYSTEM_SECONDS, CPUS_BUSY, BUSY, *_STATE, *_FAULTS)
         report: dict[str, str | None] = dict.fromkeys(metrics)
         if self._peak:
@@ -247,7 +247,7 @@ class StatusCollector:
         return Reading(values, reasons)
 
     def probe(self) -> dict[str, str | None]:
-        """Report what can be read of the present processes."""
+        """Report the readable values of the present processes."""
         return _report(self.collect(Instant(t=0, mono=0)))
 
     def _keep(self, threads: dict[_Thread, tuple[int, int]]) -> None:
@@ -301,7 +301,7 @@ class SmapsCollector:
         self._due = float("-inf")
 
     def probe(self) -> dict[str, str | None]:
-        """Report what can be read of the present processes."""
+        """Report the readable values of the present processes."""
         return _report(self._read(time.monotonic()))
 
     def _read(self, began: float) -> Reading:
@@ -383,7 +383,7 @@ class MethodCollector:
 
     def __init__(self, watched: JobReading, methods: Mapping[str, str], *, has_cgroup: bool) -> None:
         self._watched = watched
-        without = f"{Why.UNSUPPORTED.value}: the job has no cgroup of its own"
+        without = f"{Why.UNSUPPORTED.value}: the job has no separate cgroup"
         self._missing = {} if has_cgroup else dict.fromkeys(ONLY_CGROUP, without)
         self._values = {series(METHOD, of=of, method=method): 1.0 for of, method in methods.items()}
 

@@ -24,7 +24,7 @@ _MAX_EVENTS = 20_000
 _ASK = struct.Struct("=IHHII IIIIHH I")
 _BIRTH = struct.Struct("=I12xIIII")
 _WHAT, _EVENT, _CHILD_PID, _CHILD_TGID = 36, 52, 60, 64
-"""Where in a message the kind of event, the four numbers of a fork, and two of these lie."""
+"""Offsets in a message: the kind of event, the four numbers of a fork, and two of these."""
 
 
 class ForkEvents:
@@ -113,7 +113,7 @@ def _enlarge(listening: socket.socket) -> None:
 
 
 def _refused(listening: socket.socket) -> bool:
-    """Read the kernel's answer, which is there when the question was sent; births may come before it."""
+    """Read the kernel's answer, which is ready once the question was sent; births may come before it."""
     for _ in range(_MAX_EVENTS):
         try:
             message = listening.recv(512)

@@ -72,7 +72,7 @@ class JobMaker:
         InvalidInputError, NotFoundError and ConflictError for processes and cgroups that cannot be watched.
         """
         if not self._roots.proc.is_dir():
-            raise ConflictError(f"jobs are watched on Linux only: there is no {self._roots.proc} here")
+            raise ConflictError(f"jobs are watched on Linux only: {self._roots.proc} not found")
         births = self._roots_of(pids, starts or {})
         found = Cgroups.found(self._roots.cgroup)
         excluded = Excluded(exclude, alone=overhead, is_launcher=is_launcher)
@@ -147,12 +147,12 @@ class JobMaker:
 
     def _root(self, pid: int, start: int | None) -> Birth:
         if not 0 < pid <= _MAX_PID:
-            raise InvalidInputError(f"{pid} is no process id: those are from 1 to {_MAX_PID}")
+            raise InvalidInputError(f"{pid} is not a process id: use 1 to {_MAX_PID}")
         folder = os.fsencode(self._roots.proc / str(pid))
         try:
             birth = read_birth(pid, self._roots.proc)
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
-            raise NotFoundError(f"there is no process {pid} on this node") from None
+            raise NotFoundError(f"process {pid} not found on this node") from None
         except (OSError, ValueError, IndexError) as error:
             raise InvalidInputError(f"process {pid} cannot be read: {error}") from None
         if birth.is_kernel_thread:

@@ -18,9 +18,9 @@ from fedmon.node.collectors.job.process import Birth, Process, descended, find_b
 _ENVIRONMENT_BYTES = 262_144
 LIST_EVERY_S = 10.0
 MAX_PROBES = 64
-"""Up to so many new numbers are tried one by one; for more, a list of all processes is cheaper."""
+"""Most new numbers that are tried one by one; for more, a list of all processes is cheaper."""
 _YOUNGEST = 16
-"""So many of the newest numbers may belong to processes that cannot be seen yet."""
+"""Number of the newest ids that may belong to processes that cannot be seen yet."""
 _MAX_KEPT = 20_000
 
 
@@ -77,7 +77,7 @@ class Births:
         return self._events.is_open
 
     def rest(self) -> None:
-        """Close everything; the next look begins anew."""
+        """Close everything; the next look begins again."""
         with self._lock:
             self._loadavg.close()
             self._events.close()
@@ -172,7 +172,7 @@ class Members(Protocol):
 
 
 class Excluded:
-    """Processes that are not the job's though they lie in its cgroup or below its roots, with all that they start.
+    """Processes in the job's cgroup or below its roots that are not the job's, with their descendants.
 
     ``alone`` maps launchers of the job's programs to their start: only they themselves are left out. ``is_launcher``
     tells whether a process that comes later is a launcher at this moment.
@@ -192,7 +192,7 @@ class Excluded:
 
     @property
     def processes(self) -> dict[int, int | None]:
-        """The known excluded processes, with their starts as far as they are known."""
+        """The known excluded processes, with their starts if known."""
         return {**self._starts, **self.alone}
 
     @property

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fedmon.node.collectors.files import READ_FLAGS, Descriptors, read_file
 
 USER, SYSTEM, MINOR, MAJOR, READ_CHARS, WRITTEN_CHARS, READS, WRITES, STORAGE_READ, STORAGE_WRITTEN = range(10)
-"""Where each number lies in ``Process.counts``: ticks, page faults, then the six of ``io``."""
+"""Positions in ``Process.counts``: ticks, page faults, then the six of ``io``."""
 
 REAPED = 4
 """How many of them the kernel keeps apart for children that were waited for; in ``io`` they are one with the own."""

@@ -42,7 +42,7 @@ class GpuCollector:
         return self._noted(PATIENCE_S)
 
     def probe(self) -> dict[str, str | None]:
-        """Say what each GPU gave last; the first time it is read."""
+        """Return the last values of each GPU; read it the first time."""
         if not self._report:
             self._noted(PATIENCE_S)
         self._told = self._report

@@ -26,7 +26,7 @@ class GpuUse(NamedTuple):
 
     memory: Mapping[int, int | None] | None
     sm: Mapping[int, float] | None
-    memory_reason: str = "unsupported: the driver does not tell the memory of processes"
+    memory_reason: str = "unsupported: the driver does not report the memory of processes"
     sm_reason: str = ""
 
 

@@ -139,7 +139,7 @@ class NvmlSession:
         return 0.0 if asking is None else self._monotonic() - asking.since
 
     def hang(self) -> str:
-        """Describe a call that takes too long, else return an empty text; go on without a GPU that hangs."""
+        """Describe a call that takes too long, else return an empty text; continue without a GPU that hangs."""
         with self._lock:
             asking, now = self._asking, self._monotonic()
             if asking is None or now - asking.since < HANG_S:

@@ -18,7 +18,7 @@ class MethodFailedError(Exception):
 
 
 class Hit(NamedTuple):
-    """What a method found, in words, as processes, and as the path of the job's cgroup if it has one."""
+    """The result of a method: a description, processes, and the path of the job's cgroup if it has one."""
 
     detail: str
     pids: frozenset[int] = frozenset()
@@ -58,7 +58,7 @@ class Finder:
         if self.identity.scheduler == "none":
             raise MethodFailedError("no scheduler started this job")
         if self.identity.raw_id is None:
-            raise MethodFailedError(f"{self.identity.job_id!r} is no job id of {self.identity.scheduler}")
+            raise MethodFailedError(f"{self.identity.job_id!r} is not a job id of {self.identity.scheduler}")
         return self.identity.raw_id
 
     def level(self, raw_id: str) -> re.Pattern[str]:
@@ -201,11 +201,11 @@ class PbsFinder(Finder):
             raise MethodFailedError(f"{command} names a session on {first} only, where the job began")
         session = attributes.get("session_id", "").strip()
         if not (session.isascii() and session.isdigit() and 1 < int(session) <= 2**22):
-            raise MethodFailedError(f"{command} tells {f'session_id = {session[:40]}' if session else 'no session_id'}")
+            raise MethodFailedError(f"{command} has {f'session_id = {session[:40]}' if session else 'no session_id'}")
         births = look.processes.births.values()
         pids = frozenset(birth.pid for birth in births if birth.session == int(session))
         if not pids:
-            raise MethodFailedError(f"{command} tells session {session}, in which no process is")
+            raise MethodFailedError(f"{command} reports session {session}, which has no process")
         return Hit(f"{command}, session {session}", pids)
 
     def is_id(self, value: bytes) -> bool:
@@ -240,12 +240,12 @@ class OarFinder(Finder):
         attributes = oarstat_text(look.run(argv, look.timeout_s), raw_id)
         command, name, state = " ".join(argv), attributes.get("cpuset_name", ""), attributes.get("state", "unknown")
         if not name:
-            raise MethodFailedError(f"{command} tells no cpuset_name; the job is {state}")
+            raise MethodFailedError(f"{command} reports no cpuset_name; the job is {state}")
         if "/" in name or not self.level(raw_id).fullmatch(name):
-            raise MethodFailedError(f"{command} tells a cpuset {name[:80]!r} that cannot be of job {raw_id}")
+            raise MethodFailedError(f"{command} reports a cpuset {name[:80]!r} that cannot be of job {raw_id}")
         paths = matching(look.cgroups, ("oar/{cpuset}", "{cpuset}", "*/{cpuset}"), {"cpuset": name})
         if not paths:
-            raise MethodFailedError(f"{command} tells cpuset {name}, which is not on this host; the job is {state}")
+            raise MethodFailedError(f"{command} reports cpuset {name}, which is not on this host; the job is {state}")
         return Hit(command, cgroup=paths[0])
 
     def keeps(self, title: str) -> bool:
@@ -273,7 +273,7 @@ def listed_pids(output: Output, raw_id: str) -> list[int]:
         if words[0] == "-1":  # a task that its slurmstepd is about to start
             continue
         if len(words) != len(header) or not (words[0].isascii() and words[0].isdigit() and len(words[0]) < 10):
-            raise output.misunderstood(f"{' '.join(words)[:80]!r} is no process of a step")
+            raise output.misunderstood(f"{' '.join(words)[:80]!r} is not a process of a step")
         if words[1] == raw_id:
             found.append(int(words[0]))
     return found

@@ -98,7 +98,7 @@ class UnknownJobError(JobNotFoundError):
     """The scheduler does not know the job, so that looking again is no use."""
 
     def __init__(self, job: str, why: str) -> None:
-        text = f"there is no {job} ({why}): correct the variable that names it, name processes with --pid, or measure a"
+        text = f"{job} not found ({why}): correct the variable that names it, name processes with --pid, or measure a"
         NotFoundError.__init__(self, f"{text} command with 'fedmon job -- COMMAND'")
         self.tried = (Tried("scheduler", why),)
 
@@ -259,7 +259,7 @@ class JobSearch:
             names = {"id": raw_id, "number": raw_id.partition(".")[0]}
             paths = matching(look.cgroups, self._patterns, names)
         if not paths:
-            raise MethodFailedError(f"there is none of job {raw_id} below {self._roots.cgroup}")
+            raise MethodFailedError(f"no cgroup of job {raw_id} below {self._roots.cgroup}")
         of_host = [path for path in paths if self._identity.host in path]
         if len(paths) > 1 and len(of_host) == 1:
             paths = of_host
@@ -336,7 +336,7 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
         try:
             birth = read_birth(pid, roots.proc)
         except (OSError, ValueError, IndexError):
-            raise NotFoundError(f"there is no process {pid} on this host") from None
+            raise NotFoundError(f"process {pid} not found on this host") from None
         if birth.is_kernel_thread:
             raise InvalidInputError(f"process {pid} is a thread of the kernel; a job is a program")
         if birth.is_zombie:
@@ -425,7 +425,7 @@ def _candidates(job_id: str, scheduler: str | None, environ: Mapping[str, str], 
             continue
     if not found:
         raise InvalidInputError(
-            f"{job_id[:64]!r} is no id of a batch job, such as 4711, 4711_3 or 4711.server; of any other job name its"
+            f"{job_id[:64]!r} is not the id of a batch job, such as 4711, 4711_3 or 4711.server; else name its"
             " processes with --pid, or its --cgroup"
         )
     # Compute nodes often lack the commands of their scheduler, and a job can be found without.

@@ -178,4 +178,4 @@ def _shape(dataset: dict[str, Any]) -> str:
 
 def _listed_to(dataset: dict[str, Any]) -> str:
     listed_to = dataset["listed_to"]
-    return "whoever is obeyed" if listed_to is None else ", ".join(listed_to) or "nobody"
+    return "every accepted researcher" if listed_to is None else ", ".join(listed_to) or "no researcher"

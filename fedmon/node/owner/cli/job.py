@@ -63,13 +63,13 @@ def watch(
 
 @verb(app, "list")
 def list_(shell: Shell) -> None:
-    """List the jobs that are watched, and the last 64 that were."""
+    """List the watched jobs, and the last 64 ended ones."""
     shell.show("job-list", _table)
 
 
 @verb(app, "forget")
 def forget(shell: Shell, job_id: JobId) -> None:
-    """Watch a job no longer; its processes are left alone."""
+    """Stop watching a job; its processes continue."""
     shell.show("job-forget", _screen, job_id=job_id)
 
 
@@ -79,11 +79,11 @@ def add_scalar(
     value: Annotated[str, typer.Argument(help="A number; nan and inf are kept as a missing value with its reason.")],
     step: Annotated[int | None, typer.Option(help="The program's own count, such as the epoch.")] = None,
     job: Annotated[str | None, typer.Option(help="Id of the job that the value belongs to.")] = None,
-    time: Annotated[float | None, typer.Option("--time", help="When it was, in Unix seconds (default: now).")] = None,
+    time: Annotated[float | None, typer.Option("--time", help="Its time, in Unix seconds (default: now).")] = None,
 ) -> None:
     """Report a value, such as an accuracy, to the running node.
 
-    It goes out and is kept on the time axis of what the node measures, in the stream user.
+    It is published and kept on the time axis of the node's samples, in the stream user.
     """
     shown = f"{one_line(name)} = {one_line(value)}"
     shell.show("add-scalar", lambda _: shown, name=name, value=value, step=step, t=time, job=job)

@@ -56,8 +56,8 @@ def init(
 ) -> None:
     """Make a node in a folder that only you can read.
 
-    Its settings lie there in node.toml, each with an explanation. Nobody is obeyed until you allow it, and nothing
-    that exists is overwritten.
+    Its settings are in node.toml there, each with an explanation. The node refuses every researcher until you allow
+    one, and no existing file is overwritten.
     """
     from fedmon.common.settings import broker_from_url
 
@@ -137,7 +137,7 @@ def start(
     runs = {"enabled": settings.runs.enabled and settings.wire == "fedmon", "minimum": settings.runs.sandbox}
     text = f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}"
     if runs["enabled"]:
-        text += f"\napproved plans run, in sandbox {settings.runs.sandbox} at least (the log tells the level in force)"
+        text += f"\napproved plans run, in sandbox {settings.runs.sandbox} at least (the log names the level in force)"
     shell.emit({**document, "obeys_nobody": obeys_nobody, "runs": runs}, lambda: text)
     sys.stdout.flush()
     # A process of its own image, so that nothing of the command line stays in the daemon's memory.
@@ -147,9 +147,9 @@ def start(
 
 @verb(app, "status")
 def status(shell: Shell) -> None:
-    """Show what needs you, and the state of the node.
+    """Show open tasks and the state of the node.
 
-    Whether it runs and is connected, whom it obeys, what waits for you, and what it did since its start.
+    Its connection, accepted researchers, waiting requests, and counters since its start.
     """
     document = shell.call("status")
     live = document["live"]
@@ -202,7 +202,7 @@ def _quotas(document: Mapping[str, Any]) -> str:
 def stop(
     shell: Shell,
     force: Annotated[bool, typer.Option("--force", help="End it at once if it does not stop in time.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for it to be gone.", min=0.1)] = STOP_WITHIN_S,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for its end.", min=0.1)] = STOP_WITHIN_S,
 ) -> None:
     """Stop the node, and wait until it is gone."""
     folder = shell.folder
@@ -316,12 +316,12 @@ def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Itera
     yield "results", _release(document)
     yield "datasets", document["datasets"]
     results = [f"{plural(number, 'result')} for {name}" for name, number in document["undelivered"].items()]
-    yield "to deliver", f"{', '.join(results)}, when they are back" if results else "nothing"
+    yield "to deliver", f"{', '.join(results)}, once they are online" if results else "nothing"
     if live is not None:
         watching = [
             f"{each['researcher_id']}/{each['instance']} every {each['interval_s']:g} s" for each in live["leases"]
         ]
-        yield "watched by", ", ".join(watching) or "nobody"
+        yield "watched by", ", ".join(watching) or "no researcher"
         counters = live["counters"]
         refused = sum(number for name, number in counters.items() if name.startswith("refused "))
         yield "requests", f"{counters.get('served', 0)} served, {refused} refused since the start"
@@ -343,7 +343,7 @@ def _release(document: Mapping[str, Any]) -> str:
 def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
     """Return whether approved plans run here, how they are confined, and the weakest level that the owner accepts."""
     if not runs["enabled"]:
-        return "off: no plan runs here (enabled in [runs], or a wire that has no words for it)"
+        return "off: no plan runs here (enabled in [runs], or a wire without runs)"
     level = None if live is None else live["sandbox"]
     found = f"approved plans run in sandbox {level}" if level else "approved plans run confined"
     going = "" if live is None else f"; {live['jobs']} of {runs['max_jobs']} jobs run"
@@ -353,14 +353,14 @@ def _runs(runs: Mapping[str, Any], live: Mapping[str, Any] | None) -> str:
 @verb(app, "probe", is_there=False)
 def probe(
     shell: Shell,
-    proc: Annotated[Path | None, typer.Option(help="A folder that stands in for /proc.")] = None,
-    sys: Annotated[Path | None, typer.Option(help="A folder that stands in for /sys.")] = None,
-    cgroup: Annotated[Path | None, typer.Option(help="A folder that stands in for /sys/fs/cgroup.")] = None,
+    proc: Annotated[Path | None, typer.Option(help="A folder to read instead of /proc.")] = None,
+    sys: Annotated[Path | None, typer.Option(help="A folder to read instead of /sys.")] = None,
+    cgroup: Annotated[Path | None, typer.Option(help="A folder to read instead of /sys/fs/cgroup.")] = None,
 ) -> None:
     """List this machine's metrics with source and period, why others are absent, and its hardware.
 
-    Needs no running node, and no node at all: without a folder the default settings hold. With folders that stand in
-    for those of the kernel, the results are marked as simulated.
+    Needs no node: without a folder the default settings apply. With other folders than the kernel's, the results
+    are marked as simulated.
     """
     from fedmon.node.measure.survey import survey
 
@@ -381,7 +381,7 @@ def _survey(found: Survey, settings: str | None, roots: Iterable[str]) -> str:
         *map(_block, found.groups),
         f"Machine{mark}\n{_machine(found.hardware)}",
     ]
-    first = "SIMULATED: trees of files stand in for this machine.\n" if found.simulated else ""
+    first = "SIMULATED: read from trees of files, not from this machine.\n" if found.simulated else ""
     return first + "\n\n".join(parts)
 
 

@@ -54,7 +54,7 @@ def list_(
     They were asked for by researchers, registered by you, or come from the folder of default plans.
     """
     wanted = {"status": status, "type": type_, "name": name, "search": search}
-    nothing = "No training plan matches." if any(wanted.values()) else "No training plans yet: nobody has asked."
+    nothing = "No training plan matches." if any(wanted.values()) else "No training plans yet."
     shell.show(
         "plan-list", lambda result: _table(result["plans"]) or nothing, **wanted, sort=sort, descending=descending
     )
@@ -64,7 +64,7 @@ def list_(
 def show(shell: Shell, plan: Which = None) -> None:
     """Show the record of a plan, the grant that approve would give, and its source.
 
-    Characters that a reader would not see, or that reorder what he sees, are written out as in ⟦U+202E⟧.
+    Invisible characters, and those that reorder text, are written out as in ⟦U+202E⟧.
     """
     shell.show(
         "plan-show", lambda found: f"{_whole(found)}\n\n--- source ---\n{found['source']}", plan=_named(plan, shell)
@@ -159,9 +159,9 @@ def register(
     shell: Shell,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A Python file.")] = None,
     name: Annotated[str | None, typer.Option(help="Its name (default: the file's).")] = None,
-    description: Annotated[str, typer.Option(help="What it does.")] = "",
+    description: Annotated[str, typer.Option(help="Its purpose.")] = "",
 ) -> None:
-    """Register and approve a plan of yours."""
+    """Register and approve your own plan."""
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()

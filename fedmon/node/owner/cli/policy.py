@@ -15,7 +15,7 @@ from fedmon.common.text import table
 from fedmon.node.owner.cli.shell import Shell, group, record, verb, width
 
 policy = group("policy", "Choose which researchers this node obeys, and which data leaves it.")
-config = group("config", "See the settings and where they come from.")
+config = group("config", "See the settings and their origin.")
 
 Researchers = Annotated[
     list[str] | None, typer.Argument(metavar="RESEARCHER", help="Ids of researchers; '*' means all.")
@@ -29,8 +29,8 @@ Metrics = Annotated[
 LogLevel = Annotated[
     str | None,
     typer.Option(
-        help="DEBUG, INFO, WARNING, ERROR or CRITICAL: allow lets log records of it and above leave, deny keeps those "
-        "of it and below here; allow NONE: none leaves."
+        help="DEBUG, INFO, WARNING, ERROR or CRITICAL: allow lets records of this level and above leave, deny keeps "
+        "those of this level and below; allow NONE: no record leaves."
     ),
 ]
 JobOutput = Annotated[
@@ -40,7 +40,7 @@ JobOutput = Annotated[
 
 @verb(policy, "show")
 def show(shell: Shell) -> None:
-    """Show the rules that hold.
+    """Show the rules in force.
 
     They are those of the running node, else those that its start would read.
     """
@@ -80,7 +80,7 @@ def _rule(name: str, purpose: str) -> None:
 
 _rule(
     "allow",
-    """Obey researchers, or let more leave the node.
+    """Accept researchers, or let more data leave the node.
 
     With --dataset, that dataset is listed to them, and from then on only to those named for it. --metric, --log-level
     and --job-output let metrics, log records and the words of jobs leave. Takes effect at once, also in a running node.
@@ -88,9 +88,9 @@ _rule(
 )
 _rule(
     "deny",
-    """Stop obeying researchers, or let less leave the node.
+    """Refuse researchers, or let less data leave the node.
 
-    With --dataset, only that dataset is hidden from them. --metric takes back what was allowed by the same glob. Takes
+    With --dataset, only that dataset is hidden from them. --metric takes back the same glob. Takes
     effect at once, also in a running node.
     """,
 )

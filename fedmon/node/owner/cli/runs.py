@@ -91,7 +91,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         "dataset": run["dataset_id"] or "none",
         "sandbox": run["sandbox"] or "not known",
         "limits": ", ".join(_quantity(name, value) for name, value in run["limits"].items() if value is not None),
-        "took": usage or ("not known" if run["ended"] else "not over yet: fedmon node job list shows what it uses"),
+        "took": usage or ("not known" if run["ended"] else "not over yet: fedmon node job list shows its usage"),
         "created": seconds(run["created"]),
         "started": seconds(run["started"]),
         "ended": seconds(run["ended"]),
@@ -100,7 +100,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         "result": f"{result['bytes']} bytes, SHA-256 {result['sha256']}" if result else None,
         "files": document["folder"] or "removed, or never made",
     }
-    logged = "\n".join(["\nlogged, the last of it:", *map(one_line, document["logged"])])
+    logged = "\n".join(["\nlast log records:", *map(one_line, document["logged"])])
     return "\n".join(
         [
             fields(shown),

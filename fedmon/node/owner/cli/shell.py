@@ -67,7 +67,7 @@ class Shell:
     def ask(self, option: str, question: str, default: str | None = None) -> str:
         """Ask for a missing argument. Raises InvalidInputError naming the option if there is no terminal."""
         if not self.is_interactive:
-            raise InvalidInputError(f"missing {option}: give it on the command line; there is no terminal to ask at")
+            raise InvalidInputError(f"missing {option}: give it on the command line; no terminal to ask at")
         return str(typer.prompt(question, default=default, err=True)).strip()
 
     def confirm(self, shown: str, question: str, *, is_exact: bool, what: str, yes: bool) -> None:
@@ -161,7 +161,7 @@ def _unreachable(folder: NodeFolder) -> Exception:
     holder = folder.holder()
     if holder is not None and holder.purpose == DAEMON:
         return NoAnswerError(
-            f"the daemon of {folder.path} (pid {holder.pid}) is there but took no call for {REACH_WITHIN_S:g} s: "
+            f"the daemon of {folder.path} (pid {holder.pid}) runs but did not answer for {REACH_WITHIN_S:g} s: "
             "it is starting or stopping; try again, or look at its log"
         )
     return folder.in_use()
@@ -213,7 +213,7 @@ def fields(shown: Mapping[str, object]) -> str:
 
 
 def folded(text: str, columns: int = 0) -> list[str]:
-    """Return a text in lines of at most so many columns (default: the screen's); longer words stay whole."""
+    """Return a text in lines of limited width (default: the screen's); longer words stay whole."""
     import textwrap
 
     return textwrap.wrap(text, max(24, columns or width(DEFAULT_WIDTH)), break_on_hyphens=False, break_long_words=False)

@@ -61,7 +61,7 @@ def data_path(order: JobOrder) -> str | None:
 
 
 def given(order: JobOrder) -> list[Given]:
-    """Return the files and folders that exist inside, without links, which are made anew."""
+    """Return the files and folders that exist inside, without links, which are made again."""
     needs = order.interpreter.needs
     found = [Given(path=each, inside=each, public=True) for each in needs if not Path(each).is_symlink()]
     found.append(Given(path=order.runtime, inside=RUNTIME))

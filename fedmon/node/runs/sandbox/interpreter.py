@@ -93,7 +93,7 @@ def _refuse_open_to_all(paths: Iterable[str]) -> None:
 
 
 def _needs(executable: str, path: Iterable[str], mapped: Iterable[str], prefixes: Iterable[str]) -> list[str]:
-    """Return links, files and folders, none of which lies in another one."""
+    """Return links, files and folders, none of them inside another."""
     own = [os.path.realpath(each) for each in prefixes]
     found = [*_walked(executable), *(step for each in path for step in _walked(each))]
     for loader in Path("/").glob("lib*/ld-*.so*"):  # by the names that programs start with; elsewhere it is mapped

@@ -1,4 +1,4 @@
-"""Landlock: rules for a process about files and the network, as far as this kernel has them.
+"""Landlock: rules for a process about files and the network, if this kernel has them.
 
 Source: Linux Documentation/userspace-api/landlock.rst and include/uapi/linux/landlock.h, ABI 1 to 7.
 """

@@ -262,7 +262,7 @@ def _check(order: JobOrder) -> None:
     path = order.dataset.path
     if os.path.realpath(path) != path:
         # The maker of the link decides about its target, not the owner.
-        raise ConflictError(f"the dataset at {path} is reached through a link now: its owner has to add it anew")
+        raise ConflictError(f"the dataset at {path} is now reached through a link: its owner has to add it again")
     if order.level == "bubblewrap":
         try:
             _refuse_way_out(path)
