@@ -60,7 +60,6 @@ def start_run(
     asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
         raise NobodyToRunError("nodes is empty: name at least one node")
-    parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
     request = asker.request(
         Run,
         job_id=job_id,
@@ -68,7 +67,7 @@ def start_run(
         dataset_id=dataset_id,
         tags=wanted_tags,
         arguments=plain,
-        inputs=parcel,
+        inputs=packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain))),
         limits=bounds,
         group=group,
         label=name,
@@ -83,8 +82,7 @@ def start_run(
         # Nodes that were asked already run it, and `job` finds it; no handle here waits for it.
         book.forget(ledger)
         if isinstance(error, InvalidMessageError):
-            text = f"the run does not fit into a message: {error}; hand less in as args"
-            raise InvalidInputError(text) from None
+            raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
         raise
     ledger.asked(outcomes, named=nodes is not None)
     book.wake()
