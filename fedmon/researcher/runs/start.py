@@ -53,9 +53,7 @@ def start_run(
     if not asker.dialect.announced:
         raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
     job_id = new_id() if job_id is None else checked_id(job_id, what="job_id")
-    for what, text in (("group", group), ("name", name)):
-        if len(text) > LONGEST_NAME:
-            raise InvalidInputError(f"the {what} {text[:40]!r}... is longer than {LONGEST_NAME} characters")
+    _check_names(group=group, name=name)
     deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
     plain, bounds = checked_arguments(arguments), checked_limits(limits)
     wanted_tags = checked_tags(tags) if tags else []
@@ -89,6 +87,12 @@ def start_run(
     ledger.asked(outcomes, named=nodes is not None)
     book.wake()
     return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
+
+
+def _check_names(**names: str) -> None:
+    for what, text in names.items():
+        if len(text) > LONGEST_NAME:
+            raise InvalidInputError(f"the {what} {text[:40]!r}... is longer than {LONGEST_NAME} characters")
 
 
 def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:
