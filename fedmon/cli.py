@@ -275,8 +275,7 @@ def _run(words: list[str]) -> int:
         if rest and rest[0][:1] != "-":
             close = closest(rest[0], verb.verbs)
             hint = f"did you mean {close!r}?" if close else f"`{line} --help` lists the verbs"
-            _complain(f"no verb {' '.join([*line.split()[1:], rest[0]])!r}; {hint}")
-            return _USAGE_ERROR
+            raise InvalidInputError(f"no verb {' '.join([*line.split()[1:], rest[0]])!r}; {hint}")
         if set(rest[:1]) & set(_HELP) or not (rest or verb.place):
             sys.stdout.write(_group_help(line, verb))
             return 0 if rest else _USAGE_ERROR

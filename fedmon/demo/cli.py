@@ -448,13 +448,10 @@ class Story:
         else:
             raise DemoError(f"{CAREFUL} let a result leave that its owner had not seen")
         started = time.monotonic()
-        self._screen.command(f"fedmon node results show {run.job_id} --dir {CAREFUL}")
-        shown = self._hospitals.owner(CAREFUL, "results", "show", run.job_id)
+        shown = self._typed(CAREFUL, "results", "show", run.job_id)
         rows = [(str(each["place"]), str(each["kind"]), str(each["count"])) for each in shown["entries"]]
         self._screen.table(("entry", "kind", "values"), rows)
-        note = "means only"
-        self._screen.command(f"fedmon node results release {run.job_id} --note '{note}' --dir {CAREFUL}")
-        self._hospitals.owner(CAREFUL, "results", "release", run.job_id, "--note", note)
+        self._typed(CAREFUL, "results", "release", run.job_id, "--note", "means only")
         self._wait(lambda: run.states()[CAREFUL].succeeded, 10.0, "the released result did not arrive")
         result = run.result(timeout_s=ROUND_S)[CAREFUL]
         self._time("release", time.monotonic() - started)

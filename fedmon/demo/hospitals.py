@@ -20,7 +20,7 @@ from fedmon.common.errors import FedmonError
 DATA = importlib.resources.files("fedmon.demo") / "data"
 STOP_S = 6.0
 COMMAND_S = 30.0
-_FEDMON = (sys.executable, "-m", "fedmon")
+_FEDMON = (sys.executable, "-P", "-m", "fedmon")
 
 
 class DemoError(FedmonError):

@@ -577,7 +577,7 @@ def _notes(files: int, lines: int, head: ChainHead | None, stub: ChainHead | Non
     if not files and head is None:
         yield f"there is no {LOG_NAME} here: nothing was written yet, or everything was taken away"
     if head is None and lines:
-        yield f"{HEAD_NAME} is missing or damaged: whether lines were cut off the end cannot be told"
+        yield f"{HEAD_NAME} is missing or damaged: lines may have been cut off the end"
 
 
 def _flaw(line: AuditLine | None, before: AuditLine, head: ChainHead | None) -> str:

@@ -181,18 +181,24 @@ class RunHandle:
             if not self.is_over:
                 self._ledger.wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
 
+    @property
+    def is_held(self) -> bool:
+        """Whether all results that are missing only wait for their owners."""
+        missing = [part for part in self.states().values() if not part.succeeded]
+        return bool(missing) and all(part.is_held for part in missing)
+
     def result(self, timeout_s: float | None = None) -> Values:
         """Wait until it is over, and return the plan's results by node: JSON values and numpy arrays.
 
         Raises RunFailedError, naming every node that did not succeed and why, with the ``results`` of the others, and
-        RunHeldError if these only wait for their owners;
-        RunNotOverError if ``timeout_s`` is over before, with the results so far.
+        RunHeldError if these only wait for their owners; RunNotOverError if ``timeout_s`` is over before, with the
+        results so far.
         """
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
         if not self.wait(timeout_s):
             raise self.not_over(waited_s=timeout_s or 0.0)
         results, failed = self._opened(None if deadline is None else max(1.0, deadline.left_s()))
-        if failed and all(part.is_held for node_id, part in self.states().items() if node_id in failed):
+        if failed and self.is_held:
             raise RunHeldError(self.job_id, failed=failed, results=results)
         if failed:
             raise RunFailedError(self.job_id, failed=failed, results=results, exit_code=self._exit_code())

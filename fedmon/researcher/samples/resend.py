@@ -614,8 +614,8 @@ class Resend:
         while self._linked and len(self._open) < NODES_AT_ONCE:
             # Only as far as needed: with very many nodes, to go through all of them takes longer than to ask.
             wanting = (node_id for follower in followers if not follower.is_full for node_id in follower.wanting)
-            excluded = paused.keys() | self._open.keys() | tried
-            chosen = next((node_id for node_id in wanting if node_id not in excluded), None)
+            excluded = (paused, self._open, tried)
+            chosen = next((node_id for node_id in wanting if not any(node_id in each for each in excluded)), None)
             if chosen is None:
                 break
             tried.add(chosen)

@@ -41,7 +41,7 @@ def test_what_jobs_print_leaves_once_allowed_and_stays_once_denied(folder: Path)
     allowed = told(folder, "policy", "allow", "--job-output")
     denied = told(folder, "policy", "deny", "--job-output")
 
-    assert "output, log records and errors of jobs stay on this node" in before
+    assert "output, log records and errors of jobs stay here" in before
     assert (allowed["policy"]["job_output"], denied["policy"]["job_output"]) == (True, False)
     assert "output, log records and errors of jobs leave" in allowed["rules"]
     assert allowed["notes"] == [

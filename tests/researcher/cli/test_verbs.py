@@ -187,7 +187,7 @@ def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> N
         (("run", "plan.py", "--arg", "{"), "--arg '{': no JSON: "),
         (("run", "plan.py", "--arg", "[1]"), "--arg '[1]' is not of the form name=value, and no JSON object"),
         (("run", "plan.py", "--arg", '{"rounds": 3}', "--arg", "=3"), "--arg '=3' is not of the form name=value"),
-        (("run", "plan.py", "--inputs", "list.json"), "list.json holds no inputs: JSON that is no object"),
+        (("run", "plan.py", "--inputs", "list.json"), "list.json holds no inputs: JSON that is not an object"),
         (("run", "plan.py", "--inputs", "good.json", "--arg", "x"), "--arg 'x' is not of the form name=value"),
         (("run", "plan.py", "--inputs", "cut.json"), "cut.json holds no inputs: "),
         (("run", "plan.py", "--inputs", "cut.npz"), "cut.npz holds no inputs: "),

@@ -84,7 +84,7 @@ def init(
     }
     text = (
         f"Node {own_id} lives in {folder.path}; its settings are in node.toml there.\n\n"
-        "IT OBEYS NOBODY YET: every request is refused until you allow a researcher (`fedmon whoami` shows their id).\n"
+        "IT OBEYS NO RESEARCHER YET: every request is refused until you allow one (`fedmon whoami` shows their id).\n"
         "Type next:\n\n"
         f"  {following[0]}\n  {following[1]}\n\n"
         f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{where}"
