@@ -84,7 +84,7 @@ def init(
     }
     text = (
         f"Node {own_id} lives in {folder.path}; its settings are in node.toml there.\n\n"
-        "IT OBEYS NOBODY YET: every request is refused until you allow a researcher (`fedmon whoami` shows their id).\n"
+        "IT OBEYS NO RESEARCHER YET: every request is refused until you allow one (`fedmon whoami` shows their id).\n"
         "Type next:\n\n"
         f"  {following[0]}\n  {following[1]}\n\n"
         f"Offer data with: fedmon node dataset add PATH --name NAME --tags TAG,TAG{where}"
@@ -158,9 +158,9 @@ def status(shell: Shell) -> None:
 
 @verb(app, "quota")
 def quota(shell: Shell) -> None:
-    """Show what each researcher uses of the quotas.
+    """Show each researcher's use of the quotas.
 
-    The limits are those of [quota] in node.toml. What is refused is counted since the node's start.
+    The limits are those of [quota] in node.toml. Refused requests are counted since the node's start.
     """
     shell.show("quota", _quotas)
 
