@@ -79,7 +79,7 @@ def test_lines_are_exported_as_they_are_from_one_moment_to_another(folder: Path,
         hashlib.sha256(f"{line.rpartition(',')[0]}}}".encode()).hexdigest() == json.loads(line)["hash"] for line in part
     )
     assert (written, file.read_bytes()) == ({"path": str(file), "lines": 6}, raw)
-    assert "is no time" in refused(folder, "audit", "export", "--since", "yesterday", code=2)
+    assert "is not a time" in refused(folder, "audit", "export", "--since", "yesterday", code=2)
     assert "is before" in refused(folder, "audit", "export", "--since", "20", "--until", "10", code=2)
     assert "name another file" in refused(folder, "audit", "export", "--out", str(folder / "audit.jsonl"), code=2)
 
