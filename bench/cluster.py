@@ -3,10 +3,10 @@
 ``python -m bench.cluster [rabbitmq] [nats] [--nodes 9] [--seconds 40]``. Three brokers of each kind run on loopback,
 from the files in ``broker/clusters``: RabbitMQ (apt `rabbitmq-server`) with quorum queues, NATS (the extra ``bench``)
 with JetStream in three replicas; users, TLS and limits are theirs. Real nodes have all three in their url, a third of
-them each broker first; the researcher sits on the first. Under pings, decided approvals, runs and recorded samples
-the first broker is killed (-9). Cases: ``lost`` and ``doubled`` decisions, outcomes and samples
-(goal 0), and ``back``, the time until every node answers a ping that was sent after the kill (goal 2 s on RabbitMQ,
-7 s on NATS).
+them each broker first; the researcher sits on the first. Under pings, approvals with owners who decide, runs, and
+samples that are recorded, the first broker is killed (-9). Cases: ``lost`` and ``doubled`` decisions, outcomes and
+samples (goal 0), and ``back``, the time until every node answers a ping that was sent after the kill (goal 2 s on
+RabbitMQ, 7 s on NATS).
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import select
 import shlex
 import shutil
 import subprocess
@@ -13,6 +17,7 @@ import pytest
 from fedmon.completion import offered
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
+from tests.support.waiting import wait_until
 
 COMPLETE = """
 source {file}
@@ -101,3 +106,41 @@ def test_a_completion_file_is_a_document_too() -> None:
     done = fedmon_here("completion", "bash", "--json")
 
     assert json.loads(done.stdout) == {"shell": "bash", "script": fedmon_here("completion", "bash").stdout}
+
+
+STARTS = {
+    "bash": (["bash", "--norc", "-i"], "bind 'set show-all-if-ambiguous on'; source {file}"),
+    "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit; compinit -D; source {file}"),
+}
+
+
+@pytest.mark.parametrize("shell", STARTS)
+def test_tab_in_a_shell_shows_the_candidates_and_fills_in_the_only_one(shell: str, tmp_path: Path) -> None:
+    require(shutil.which(shell), f"{shell} is not installed")
+    words, setup = STARTS[shell]
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        words, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        os.close(slave)
+        shown = ""
+
+        def shows(text: str) -> bool:
+            nonlocal shown
+            if select.select([master], [], [], 0.2)[0]:
+                shown += re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", os.read(master, 65_536).decode(errors="replace"))
+            return text in shown
+
+        try:
+            for typed, expected in (
+                (setup.format(file=shlex.quote(str(script(shell, tmp_path)))) + "; echo rea''dy\n", "ready"),
+                ("fedmon plan \t", "request"),
+                ("requ\t", "request "),
+                ("--descr\t", "--description "),
+            ):
+                shown = ""
+                os.write(master, typed.encode())
+                wait_until(lambda expected=expected: shows(expected), 20, what=f"{expected} after {typed!r}: {shown!r}")  # type: ignore[misc]
+        finally:
+            process.kill()
+            os.close(master)

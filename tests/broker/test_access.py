@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,18 +121,34 @@ for_each_party = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp(request.param) / "broker"
-    if request.param == "mosquitto":
-        with Production(folder, USERS) as production:
-            yield production
-        return
-    kind = CLUSTERS[request.param]
-    require(kind.available(), f"{kind.name} is not installed: apt install rabbitmq-server, pip install .[bench]")
-    users = {name: role for name, role in USERS.items() if (kind.name, role) != ("nats", Role.JOB)}
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Running]]:
+    """Each kind of broker, started by the first test that asks for it."""
+    with contextlib.ExitStack() as running:
+        started: dict[str, Running] = {}
+
+        def of(name: str) -> Running:
+            if name not in started:
+                one = made(name, tmp_path_factory.mktemp(name) / "broker")
+                running.enter_context(one)
+                started[name] = one
+            return started[name]
+
+        yield of
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, brokers: Callable[[str], Running]) -> Running:
+    return brokers(request.param)
+
+
+def made(name: str, folder: Path) -> Running:
+    if name == "mosquitto":
+        return Production(folder, USERS)
+    kind = CLUSTERS[name]
+    require(kind.available(), f"{name} is not installed: apt install rabbitmq-server, pip install .[bench]")
+    users = {user: role for user, role in USERS.items() if (name, role) != ("nats", Role.JOB)}
     # One host of RabbitMQ does for access what three do; NATS has nothing to keep sessions in with fewer than three.
-    with kind(folder, users, members=1 if kind.name == "rabbitmq" else 3) as cluster:
-        yield cluster
+    return kind(folder, users, members=1 if name == "rabbitmq" else 3)
 
 
 def connection(broker: Running, user: str, client_id: str | None = None, **more: object) -> Party:
@@ -162,10 +179,12 @@ def granted(broker: Running, user: str, filters: list[str]) -> list[str]:
     """Return the filters that a broker grants; mosquitto grants all, and decides when it delivers."""
     if isinstance(broker, Production):
         return filters
-    left = []
-    for name in filters:
+    left, waiting = [], list(filters)
+    while waiting:
         with connection(broker, user) as party:
-            left += [name] if party.subscribe(name) else []
+            while waiting and not party.connections_lost:
+                name = waiting.pop()
+                left += [name] if party.subscribe(name) else []
     return left
 
 

@@ -1,7 +1,7 @@
 """Makes the pictures of the README; run `python -m tests.docs.pictures`, it takes two minutes.
 
-`fedmon watch` runs on a terminal of tmux beside a demo that is kept, and the report is that of the gallery. Chromium
-turns both into PNG files.
+`fedmon watch` runs on a terminal of tmux beside a demo that is kept, while `fedmon record` records it. Chromium turns
+the screen and the report of the record into PNG files.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from tests.docs.gallery import load
+from tests.docs.gallery import METRICS, fedmon, load
 from tests.support.kept_demo import kept_demo, researcher_environment
 
 DOCS = Path(__file__).parents[2] / "docs"
-COLUMNS, LINES, MINUTE_S = 110, 16, 64
+COLUMNS, LINES, MINUTE_S = 110, 12, 64
 SESSION = "fedmon-pictures"
 
 
@@ -32,8 +31,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         drawing = Path(name, "watch.svg")
         drawing.write_text(drawn(screen(Path(name))))
-        picture(drawing, folder / "watch.png", width=1380, height=480)
-        picture(DOCS / "gallery/report.html", folder / "report.png", width=1380, height=900)
+        fedmon("report", "store.fmr", "--output", "report.html", url="", folder=Path(name))
+        picture(drawing, folder / "watch.png", width=1380, height=300)
+        picture(Path(name, "report.html"), folder / "report.png", width=1380, height=900)
 
 
 def screen(folder: Path) -> str:
@@ -44,7 +44,8 @@ def screen(folder: Path) -> str:
         size = ["-x", str(COLUMNS), "-y", str(LINES)]
         tmux("new-session", "-d", "-s", SESSION, *size, words, environ=environ)
         try:
-            time.sleep(MINUTE_S)
+            chosen = [word for metric in METRICS for word in ("-m", metric)]
+            fedmon("record", "store.fmr", "--for", str(MINUTE_S), *chosen, url=demo.url, folder=folder)
             return tmux("capture-pane", "-e", "-p", "-t", SESSION)
         finally:
             tmux("kill-session", "-t", SESSION)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import msgspec
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "broker/README.md", ROOT / "CHANGELOG.md"]
@@ -62,9 +64,9 @@ def test_the_page_of_files_of_experiments_lists_every_key_and_form() -> None:
 
 def test_the_page_of_clusters_names_settings_that_their_files_have() -> None:
     page = (ROOT / "docs/howtos/broker-clusters.md").read_text()
-    files = [path.read_text() for kind in ("clusters", "regions") for path in (ROOT / "broker" / kind).rglob("*.conf")]
+    files = [path.read_text() for path in (ROOT / "broker").rglob("*.conf")]
 
-    named = re.findall(r"`([a-z_.]+(?: = |: | )[\w\"]+)`", page)
+    named = re.findall(r"`([a-z]+[_.][a-z_.]+(?: = |: | )[\w\"]+)`", page)
     assert len(named) >= 6
     assert [setting for setting in named if not any(setting in text for text in files)] == []
 
@@ -78,3 +80,13 @@ def test_every_number_of_the_page_on_scaling_stands_in_the_results() -> None:
     assert set(number.findall(text)) - set(number.findall(results)) == set()
     assert [row for row in rows if row not in results.splitlines()] == []
     assert len(page.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_stored_as_it_ran_from_top_to_bottom(path: Path) -> None:
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    kinds = {output["output_type"] for cell in cells for output in cell["outputs"]}
+
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert kinds
+    assert "error" not in kinds

@@ -89,17 +89,6 @@ def test_what_is_shown_over_hospitals_runs_as_it_stands(folder: Path, hospitals:
     assert len(list(folder.glob("runs/rounds/*/*.json"))) == 9
 
 
-def test_the_experiment_of_the_readme_runs_as_it_stands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    section = (ROOT / "README.md").read_text().partition("\n## An experiment over the federation\n")[2]
-    (kind, text) = BLOCK.findall(section.partition("\n## ")[0])[0]
-    assert kind == "python"
-
-    exec(compile(text, "README.md", "exec"), {})
-
-    assert "reached=(1, 2)" in capsys.readouterr().out
-    assert len(list(folder.glob("runs/first/*/journal.jsonl"))) == 1
-
-
 def test_what_porters_read_runs_as_it_stands(folder: Path) -> None:
     reader = Reader(folder)
 

@@ -16,6 +16,7 @@ PRINTED = re.compile(r"(?:^|[`(:$|] ?|(?:&&|with|run) )fedmon ((?:[a-z{|-][\w{}|
 """A line that begins so, or words after a mark or a colon; prose has "fedmon" elsewhere."""
 NO_COMMANDS = {
     "is",
+    "lets",
     "keeps",
     "writes",
     "knows",

@@ -178,7 +178,7 @@ def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: f
     chance, pause = random.Random(seed), threading.Event()
     with NodeProcess(folder) as node, RawResearcher(broker) as researcher:
         wait_until(lambda: is_back(researcher), 30.0, what="the node")
-        for _ in range(points):
+        for point in range(points):
             # given a run, and the owner at work on an earlier one
             words = {"job_id": new_id(), "sha256": SHA256, "tags": ["cells"], "arguments": {}}
             researcher.send(researcher.message("run", **words))
@@ -192,14 +192,17 @@ def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: f
             at_work.join()
             if not node.alive():
                 node.start()
-                wait_until(lambda: is_back(researcher), 30.0, what="the node")
+                wait_until(lambda: is_back(researcher), 60.0, what="the node")
+            # Not at once, so that many outcomes wait at a node that is killed.
+            if point % 5 == 4:
+                researcher.send(researcher.message("ack", ids=sorted(outcome_ids(researcher))[-900:]))
 
         # then every job ends once, and what left was released
         def undecided() -> list[Any]:
             researcher.send(researcher.message("ping"))
             _decide(folder, release=False)
             jobs = {each["job"]["job_id"] for each in heard(researcher, "run")}
-            over = {each["id"] for each in heard(researcher, "job-outcome")}
+            over = outcome_ids(researcher)
             return [job_id for job_id in jobs if f"job-{job_id}" not in over]
 
         wait_until(lambda: not undecided(), timeout_s, what=f"the end of all jobs (seed {seed})")
@@ -215,6 +218,10 @@ def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: f
     assert set(ended.values()) == {1}, f"seed {seed}"
     assert sum(row["results"] for row in told(folder, "released")["released"]) == len(left), f"seed {seed}"
     assert left or points < 50, f"seed {seed}"
+
+
+def outcome_ids(researcher: RawResearcher) -> set[str]:
+    return {each["id"] for each in heard(researcher, "job-outcome")}
 
 
 def _decide(folder: Path, *, release: bool) -> None:

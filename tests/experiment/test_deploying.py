@@ -199,7 +199,7 @@ def test_names_and_texts_stand_for_guids_states_and_actions(tmp_path: Path) -> N
             ec.stop("third")
         with pytest.raises(DuplicateGuidError, match="the name 'first' is taken by resource 1"):
             ec.register_resource("test::Plain", name="first")
-        with pytest.raises(InvalidConditionError, match="take one of NEW, DISCOVERED"):
+        with pytest.raises(InvalidConditionError, match="use one of NEW, DISCOVERED"):
             ec.register_condition("first", "START", "second", "ENDED")
 
 

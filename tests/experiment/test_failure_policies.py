@@ -101,7 +101,7 @@ LOST = "resource 2 (test::Node), which is critical, failed: lost"
         (None, [MINOR, NODE, NODE], [1, 2, 3], [False, True, True], LOST),
         (OptionalFailures(), [NODE], [1], [False], ""),
         (QuorumFailures(2, [1, 2, 3]), [NODE] * 4, [1, 2], [False, True],
-         "resource 2 (test::Node) failed, and 1 of 3 are left, where 2 must be"),
+         "resource 2 (test::Node) failed, and 1 of 3 are left, but 2 must be"),
         (QuorumFailures(1, rtype="test::Node"), [NODE, (Server, True), (Tool, False), (Tool, True)], [1, 3, 4],
          [False, False, True], "resource 4 (test::Tool), which is critical, failed: lost"),
         (Own(), [NODE] * 2, [1, 2], [False, True], "Own aborts"),

@@ -344,7 +344,7 @@ def test_layouts_are_told_apart(tmp_path: Path) -> None:
         ("", InvalidInputError, "not a whole hierarchy"),
         ("/slurm/../slurm/job_7", InvalidInputError, "'..'"),
         ("/slurm", InvalidInputError, "holds no process"),
-        ("/slurm/job_8", NotFoundError, "no cgroup 'slurm/job_8'"),
+        ("/slurm/job_8", NotFoundError, "cgroup 'slurm/job_8' not found"),
     ],
 )
 def test_a_cgroup_that_cannot_be_a_jobs_is_refused(

@@ -85,7 +85,7 @@ def test_what_cannot_be_done_is_said_in_a_line(tmp_path: Path, capsys: pytest.Ca
         ((tmp_path, "-o", out, "--metric", "gpu_*"), 3, "matches the selection; hosts: n1"),
         ((path, "-o", out, "--job", "9"), 3, "no job '9'"),
         ((path, "-o", tmp_path / "x.txt"), 2, "say --format"),
-        ((path, "-o", "-", "-f", "orc"), 2, "no text"),
+        ((path, "-o", "-", "-f", "orc"), 2, "not a text format"),
         ((path, "-o", tmp_path), 2, "say --format"),
         ((path, "-o", out, "-f", "xml"), 2, "no format 'xml'"),
         ((path, "-o", out, "--since", "soon"), 2, "is not a time"),

@@ -30,7 +30,7 @@ HOSTS = ("b1.example.org", "b2.example.org", "b3.example.org")
 PORT = 8883
 PASSWORD = "correct horse battery"
 OBSERVER = "observer"
-READY_S = 120.0
+READY_S = 240.0
 
 
 class Cluster(abc.ABC):
@@ -201,8 +201,7 @@ class RabbitMQ(Cluster):
             listener = {"mqtt.listeners.ssl.default = 8883": f"mqtt.listeners.ssl.1 = 127.0.0.1:{port}"}
             absent = {f"cluster_formation.classic_config.nodes.{at + 1} = ": "# " for at in range(count, len(HOSTS))}
             _replace(home / "rabbitmq.conf", {"/fedmon/": f"{home}/"} | names | listener | absent)
-            _replace(home / "rabbitmq-env.conf", {"/fedmon/": f"{home}/", "USE_LONGNAME=true": "USE_LONGNAME=false"})
-            _replace(home / "inter_node_tls.config", {"/fedmon/": f"{home}/"})
+            _replace(home / "rabbitmq-env.conf", {"USE_LONGNAME=true": "USE_LONGNAME=false"})
             command, environ = self._service(member)
             named = {
                 "RABBITMQ_NODENAME": names[f"rabbit@{HOSTS[member]}"],

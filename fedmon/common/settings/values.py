@@ -106,7 +106,7 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Send a job's output, log records and error texts to the researcher who runs "
-            "it. They can contain any of your data; results and scalars of an approved plan leave in any case."
+            "it. They can contain any of your data, and the release gate does not check them."
         ),
     ] = False
 

@@ -86,7 +86,7 @@ class Policy:
             f"logs that leave: {'none' if no_logs else f'{settings.log_level} and above'}",
             "output, log records and errors of jobs leave"
             if settings.job_output
-            else "output, log records and errors of jobs stay on this node; results and scalars leave",
+            else "output, log records and errors of jobs stay here; results and scalars leave as [release] says",
         )
 
 

@@ -17,15 +17,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
 from fedmon.plan.values import arguments_of
 from fedmon.researcher.cli.run_values import save, shown, sketched
-from fedmon.researcher.cli.shell import (
-    NO_ANSWER,
-    emit,
-    emit_line,
-    exit_code,
-    federated,
-    logs_above,
-    outcomes_document,
-)
+from fedmon.researcher.cli.shell import NO_ANSWER, emit, emit_line, exit_code, federated, logs_above, outcomes_document
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation

@@ -16,23 +16,9 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.log import escape_control
-from fedmon.common.options import (
-    ForOption,
-    IntervalOption,
-    JsonOption,
-    LinesOption,
-    MetricsOption,
-    NodesOption,
-)
+from fedmon.common.options import ForOption, IntervalOption, JsonOption, LinesOption, MetricsOption, NodesOption
 from fedmon.common.text import moment, plural, size
-from fedmon.researcher.cli.shell import (
-    emit,
-    emit_line,
-    exit_code,
-    federated,
-    no_sample,
-    outcomes_document,
-)
+from fedmon.researcher.cli.shell import emit, emit_line, exit_code, federated, no_sample, outcomes_document
 
 if TYPE_CHECKING:
     from fedmon.researcher.asking.outcome import Outcomes

@@ -53,16 +53,13 @@ def start_run(
     if not asker.dialect.announced:
         raise InvalidInputError('nodes of Fed-BioMed run no plans for us: runs need `wire = "fedmon"`')
     job_id = new_id() if job_id is None else checked_id(job_id, what="job_id")
-    for what, text in (("group", group), ("name", name)):
-        if len(text) > LONGEST_NAME:
-            raise InvalidInputError(f"the {what} {text[:40]!r}... is longer than {LONGEST_NAME} characters")
+    _check_names(group=group, name=name)
     deadline = Deadline(asker.timeout_s if timeout_s is None else checked_timeout(timeout_s))
     plain, bounds = checked_arguments(arguments), checked_limits(limits)
     wanted_tags = checked_tags(tags) if tags else []
     asked = list(nodes) if nodes is not None else _everybody(asker, wanted_tags, dataset_id, deadline)
     if not asked:
         raise NobodyToRunError("nodes is empty: name at least one node")
-    parcel = packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain)))
     request = asker.request(
         Run,
         job_id=job_id,
@@ -70,7 +67,7 @@ def start_run(
         dataset_id=dataset_id,
         tags=wanted_tags,
         arguments=plain,
-        inputs=parcel,
+        inputs=packed(inputs, repository, beside_bytes=ENVELOPE_BYTES + len(msgspec.json.encode(plain))),
         limits=bounds,
         group=group,
         label=name,
@@ -85,12 +82,17 @@ def start_run(
         # Nodes that were asked already run it, and `job` finds it; no handle here waits for it.
         book.forget(ledger)
         if isinstance(error, InvalidMessageError):
-            text = f"the run does not fit into a message: {error}; hand less in as args"
-            raise InvalidInputError(text) from None
+            raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
         raise
     ledger.asked(outcomes, named=nodes is not None)
     book.wake()
     return RunHandle(ledger, asker, book, repository=repository, started=outcomes, max_result_bytes=bounds.output_bytes)
+
+
+def _check_names(**names: str) -> None:
+    for what, text in names.items():
+        if len(text) > LONGEST_NAME:
+            raise InvalidInputError(f"the {what} {text[:40]!r}... is longer than {LONGEST_NAME} characters")
 
 
 def _everybody(asker: Asker, tags: Sequence[str], dataset_id: str | None, deadline: Deadline) -> list[NodeId]:

@@ -231,7 +231,9 @@ def test_wrong_values_are_refused_when_they_are_set(
 
 
 def test_a_mistyped_metric_is_refused_with_the_name_that_is_near(local: ExperimentController) -> None:
-    with pytest.raises(InvalidAttributeValueError, match=r"no metric 'gpu_power_wats'; did you mean 'gpu_power_watts'"):
+    with pytest.raises(
+        InvalidAttributeValueError, match=r"unknown metric 'gpu_power_wats'; did you mean 'gpu_power_watts'"
+    ):
         local.register_resource("fedmon::Monitor", metrics=["host_*", 'gpu_power_wats{gpu="0"}'])
 
     own = local.register_resource("fedmon::Monitor", metrics=["sample_temperature", "host_memory_*", "gpu_power_watts"])

@@ -205,7 +205,7 @@ def test_no_cgroup_is_left_behind_and_what_the_command_left_goes_on(tmp_path: Pa
     try:
         os.kill(remaining, 0)
         assert process.returncode == 5
-        assert "go on without it" in logs(tmp_path)
+        assert "continue without it" in logs(tmp_path)
         assert [*Path("/sys/fs/cgroup").glob(f"**/fedmon-*-{process.pid}")] == []
     finally:
         os.kill(remaining, signal.SIGKILL)

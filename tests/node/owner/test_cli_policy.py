@@ -41,11 +41,11 @@ def test_what_jobs_print_leaves_once_allowed_and_stays_once_denied(folder: Path)
     allowed = told(folder, "policy", "allow", "--job-output")
     denied = told(folder, "policy", "deny", "--job-output")
 
-    assert "output, log records and errors of jobs stay on this node" in before
+    assert "output, log records and errors of jobs stay here" in before
     assert (allowed["policy"]["job_output"], denied["policy"]["job_output"]) == (True, False)
     assert "output, log records and errors of jobs leave" in allowed["rules"]
     assert allowed["notes"] == [
-        "of what plans log, records below WARNING stay here: policy allow --log-level INFO lets more leave"
+        "of the log records of plans, records below WARNING stay here: policy allow --log-level INFO lets more leave"
     ]
 
 
@@ -65,7 +65,7 @@ def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: 
     notes = told(folder, "policy", "allow", "alice", "--dataset", "Ages")["notes"]
 
     assert any("listed to alice only" in note for note in notes)
-    assert any("no dataset 'Ages' here yet" in note for note in notes)
+    assert any("dataset 'Ages' not found yet" in note for note in notes)
 
 
 @pytest.mark.parametrize("denied", [("--metric", "host_cpu*"), ("alise",)])

@@ -68,7 +68,7 @@ def test_a_tree_that_stands_in_is_called_simulated_and_fits_the_screen(tmp_path:
     assert metrics["host_temperature_celsius"]["missing"].keys() == {broken}
     assert metrics["infiniband_receive_bytes_total"]["series"] == 2
     assert metrics["gpu_power_watts"]["reason"].startswith("unsupported: ")
-    assert metrics["host_filesystem_size_bytes"]["reason"].startswith("unsupported: a tree that stands in")
+    assert metrics["host_filesystem_size_bytes"]["reason"].startswith("unsupported: a simulated tree")
 
 
 def test_the_settings_of_a_node_hold_and_it_need_not_run(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_owner_reads_every_rule() -> None:
         "other datasets are listed to every researcher that is obeyed",
         "metrics that leave: host_*",
         "logs that leave: WARNING and above",
-        "output, log records and errors of jobs stay on this node; results and scalars leave",
+        "output, log records and errors of jobs stay here; results and scalars leave as [release] says",
     )
 
 

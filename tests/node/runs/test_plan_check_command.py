@@ -163,5 +163,5 @@ def test_a_table_is_measured_and_a_folder_is_given_as_it_is(tmp_path: Path) -> N
 
     assert (table.data_type, table.shape, table.dtypes) == ("csv", [2, 2], {"a": "int64", "b": "object"})
     assert (folder.data_type, folder.shape, folder.path) == ("default", None, str(tmp_path))
-    with pytest.raises(InvalidInputError, match="nothing at"):
+    with pytest.raises(InvalidInputError, match="not found"):
         cli_check.dataset_at(tmp_path / "gone.csv")

@@ -133,8 +133,8 @@ def _a_folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("put", "says"),
     [
-        (_a_link_to_the_nodes_settings, "leads through a link now"),
-        (_a_folder_that_is_a_link, "leads through a link now"),
+        (_a_link_to_the_nodes_settings, "now leads through a link"),
+        (_a_folder_that_is_a_link, "now leads through a link"),
         (_a_pipe, "as a dataset of type 'csv' now"),
         (_a_folder, "as a dataset of type 'csv' now"),
     ],

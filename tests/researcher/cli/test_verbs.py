@@ -187,7 +187,7 @@ def test_options_of_forget_may_follow_it(tmp_path: Path, mosquitto: Broker) -> N
         (("run", "plan.py", "--arg", "{"), "--arg '{': no JSON: "),
         (("run", "plan.py", "--arg", "[1]"), "--arg '[1]' is not of the form name=value, and no JSON object"),
         (("run", "plan.py", "--arg", '{"rounds": 3}', "--arg", "=3"), "--arg '=3' is not of the form name=value"),
-        (("run", "plan.py", "--inputs", "list.json"), "list.json holds no inputs: JSON that is no object"),
+        (("run", "plan.py", "--inputs", "list.json"), "list.json holds no inputs: JSON that is not an object"),
         (("run", "plan.py", "--inputs", "good.json", "--arg", "x"), "--arg 'x' is not of the form name=value"),
         (("run", "plan.py", "--inputs", "cut.json"), "cut.json holds no inputs: "),
         (("run", "plan.py", "--inputs", "cut.npz"), "cut.npz holds no inputs: "),
@@ -343,3 +343,17 @@ def test_the_doctor_looks_at_a_node_without_taking_its_place(url: str, tmp_path:
         assert done.returncode == 0, done.stdout
         assert checks["connection"] == "ok"
         assert node.alive()
+
+
+def test_whoami_needs_no_broker_and_tells_the_id_that_is_kept(tmp_path: Path) -> None:
+    environ = plain_environment(
+        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"), FEDMON_BROKER_URL="mqtt://no-such.invalid"
+    )
+
+    said = json.loads(fedmon_here("whoami", "--json", environ=environ).stdout)
+    shown = fedmon_here("whoami", environ=environ)
+
+    assert said["researcher_id"] == (tmp_path / "r" / "researcher_id").read_text().strip()
+    assert (said["broker"], said["folder"]) == ("mqtt://no-such.invalid:1883", str(tmp_path / "r"))
+    assert shown.stdout.splitlines()[0] == said["researcher_id"]
+    assert f"fedmon node policy allow {said['researcher_id']}" in shown.stdout

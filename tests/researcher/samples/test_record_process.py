@@ -128,7 +128,7 @@ def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_s
     assert stored(tmp_path / "store.fedmon") == rows(*((1, seq) for seq in range(count)))
     assert str(tmp_path) in str(error)
     said = (tmp_path / "errors").read_text()
-    assert said.count("waits in memory") == 1
+    assert said.count("wait in memory") == 1
     assert "is written again" in said
 
 

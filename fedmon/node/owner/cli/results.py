@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from fedmon.common.errors import ConflictError, StorageError
-from fedmon.common.text import one_line, shorten, size, table
+from fedmon.common.text import one_line, plural, shorten, size, table
 from fedmon.node.owner.cli.shell import Shell, Yes, ago, fields, group, verb, width
 
 app = group(
@@ -121,7 +121,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         "researcher": result["researcher_id"],
         "plan": f"{one_line(result['name'])}, SHA-256 {result['sha256']}",
         "dataset": result["dataset_id"] or "none",
-        "result": f"{result['result']['bytes']} bytes, {result['numbers']} numbers",
+        "result": f"{result['result']['bytes']} bytes, {plural(result['numbers'], 'number')}",
         "sha256": result["result"]["sha256"],
         "file": document["file"],
     }
