@@ -18,7 +18,7 @@ def test_a_fresh_node_obeys_nobody_and_says_who_could_change_that() -> None:
 
     assert policy.obeys_nobody
     assert policy.refusal("res-1") == (
-        "node hospital-a does not obey researcher res-1 (it obeys nobody); "
+        "node hospital-a does not obey researcher res-1 (it obeys no researcher); "
         "its owner would allow it with: fedmon node policy allow res-1"
     )
     assert policy.describe()[0].startswith("OBEYS NO RESEARCHER")
