@@ -194,7 +194,7 @@ class _JsonTerminal(io.TextIOBase):
 
 
 def overview() -> str:
-    """Return what `fedmon --help` prints."""
+    """Return the text of `fedmon --help`."""
     shown = {
         heading: {_with_verbs(name, verb): verb for name, verb in verbs.items()} for heading, verbs in TREE.items()
     }
@@ -209,7 +209,7 @@ def overview() -> str:
 
 
 def exit_codes() -> str:
-    """Return what `fedmon help exit-codes` prints."""
+    """Return the text of `fedmon help exit-codes`."""
     rows = "\n".join(f"  {code:<3}  {meaning}" for code, meaning in EXIT_CODES.items())
     return f"Exit codes of every verb:\n{rows}\n\n`fedmon job -- COMMAND` ends with the exit code of COMMAND.\n"
 

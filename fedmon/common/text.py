@@ -46,7 +46,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def sound(text: str) -> str:
-    """Return a text that every format can hold: what is no character of Unicode is written as its code."""
+    """Return a text that every format can hold: anything but characters of Unicode is written as its code."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

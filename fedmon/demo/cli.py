@@ -82,7 +82,7 @@ def demo(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Start a broker and three hospitals on this machine, and walk through what a researcher does with them."""
+    """Start a broker and three hospitals on this machine, and walk through a researcher's work with them."""
     from fedmon.common.settings import BrokerHost, BrokerSettings, ResearcherSettings
     from fedmon.researcher.federation import Federation
 
@@ -236,7 +236,7 @@ class Story:
         self.document = document
 
     def run(self) -> None:
-        """Tell the whole story. Raises DemoError, or what a part of fedmon raised."""
+        """Tell the whole story. Raises DemoError, or the error of a part of fedmon."""
         with (
             self._fed.on("presence", self._on_news),
             self._fed.on("decision", self._on_decision),

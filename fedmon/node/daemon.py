@@ -194,7 +194,7 @@ class LocalNode:
             logger.error("the register was not copied: %s", error)  # noqa: TRY400  # the sentence says it all
 
     def save_counts(self) -> None:
-        """Write down who was refused and what counts against quotas; a failure is logged, and it is counted on."""
+        """Write down refused researchers and use of quotas; a failure is logged, and counting goes on."""
         try:
             self.registers.refused.save()
             self.registers.quotas.save()

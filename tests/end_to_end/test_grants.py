@@ -44,7 +44,7 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
         fed.on("decision", decisions.append)
 
         # given a plan that was asked for in a shell, and granted for two runs
-        words = ("approve", str(plan), "--dataset", "cells", "--purpose", "to count")
+        words = ("plan", "request", str(plan), "--dataset", "cells", "--purpose", "to count")
         asked = fedmon_here(*words, environ=environ)
         assert asked.returncode == 0, asked.stderr
         shown = fedmon_here("node", "plan", "show", "rows", "--dir", str(folder)).stdout
@@ -64,7 +64,7 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
         outside = fedmon_here("run", str(plan), "--tags", "cells", "-a", "least=10", environ=environ)
         assert outside.returncode == 4, outside.stdout
         assert "argument 'least' is 10, and the grant says range(10)" in outside.stderr
-        assert "fedmon approve rows.py --dataset dataset_" in outside.stderr
+        assert "fedmon plan request rows.py --dataset dataset_" in outside.stderr
         for _ in range(2):
             assert fed.run(plan, tags=["cells"], args={"least": 9}).result(timeout_s=60) == {"north": {"rows": 3}}
         third = fed.run(plan, tags=["cells"])

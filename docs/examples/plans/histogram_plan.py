@@ -33,10 +33,10 @@ class Histogram(TrainingPlan):
 
 
 def shown(counts: list[int], rows: int, minimum: int) -> list[int | None]:
-    """Return what may leave of the counts.
+    """Return the counts that may leave.
 
-    How many rows the table has is known, so what is left out can be added up. Where that were few, the smallest bin
-    that is still there is left out, too: otherwise a single small bin could be computed from the others.
+    The number of rows of the table is known, so the omitted counts can be added up. Where that were few, the smallest
+    bin that is still there is omitted, too: otherwise a single small bin could be computed from the others.
     """
     kept: list[int | None] = [count if count >= minimum else None for count in counts]
     while 0 < rows - sum(count or 0 for count in kept) < minimum and any(count is not None for count in kept):

@@ -273,13 +273,13 @@ class RunsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The release gate: what leaves of a run by itself, and what waits for the owner."""
+    """The release gate: which results of a run leave by themselves, and which wait for the owner."""
 
     mode: Annotated[
         Literal["auto", "check", "ask"],
         Meta(
-            description="How results leave. auto: unchecked; check: what breaks a rule waits for the owner; ask: every "
-            "result waits. A new node gets check; a file without this key means auto."
+            description="How results leave. auto: unchecked; check: one that breaks a rule waits for the owner; ask: "
+            "every result waits. A new node gets check; a file without this key means auto."
         ),
     ] = "auto"
     max_bytes: Annotated[
@@ -303,7 +303,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: Annotated[
         float,
         Meta(
-            description="Requests a second in the long run; what ten seconds allow may come at once. Acknowledgements, "
+            description="Requests a second in the long run; those of ten seconds may come at once. Acknowledgements, "
             "leases on metrics and pages of samples do not count.",
             ge=0.1,
             le=1_000_000,

@@ -52,7 +52,7 @@ class JobState(enum.Enum):
     NOT_STARTED = "not-started"
     """The node could not start it; the reason says why."""
     LOST = "lost"
-    """The node, or what watched over the job, ended while it ran; nothing of it is left running."""
+    """The node, or the keeper of the job, ended while it ran; nothing of it is left running."""
     HELD = "held"
     """The plan has ended, and its result waits for the owner: another state follows."""
     WITHHELD = "withheld"

@@ -149,7 +149,7 @@ def _answer_of(reply: Message, researcher_id: str, request: Request | None) -> f
 
 
 def _failure(error: Error, head: dict[str, Any], request: Request | None) -> fedbiomed4.UnderstoodReply:
-    """Return the message for a request that was not served: a reply of its own kind where the plan is the reason."""
+    """Return the message for a request that was not served: a reply of the request's kind if the plan is the reason."""
     about_plan = error.code in (ErrorCode.FAILED, ErrorCode.BUSY)
     if about_plan and isinstance(request, PlanApprovalByUrl):
         status = error.http_status if isinstance(error, PlanError) else HTTP_OK if error.code is ErrorCode.FAILED else 0

@@ -1,4 +1,4 @@
-"""What a mean and a standard deviation over all hospitals need of one of them; no row leaves, and Python is enough."""
+"""Sums of one hospital for a mean and a standard deviation over all of them; no row leaves, and Python is enough."""
 
 import math
 from typing import Any

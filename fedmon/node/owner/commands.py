@@ -178,7 +178,7 @@ class OwnerCommands:
         }
 
     def quota(self) -> Document:
-        """Show what each researcher uses of the quotas; ``requests`` and ``refused`` are null while no daemon runs."""
+        """Show each researcher's use of the quotas; ``requests`` and ``refused`` are null while no daemon runs."""
         quotas, obeyed = self.registers.quotas, self.settings.policy.researchers
         unknown: Document = {} if self._running is not None else {"requests": None, "refused": None}
         found = [
@@ -371,7 +371,7 @@ class OwnerCommands:
     ) -> Document:
         """Decide about exact bytes, of the digest that the owner saw, with the researchers' messages in the outbox.
 
-        An approval gives the ``grant`` that the owner saw, or else what these terms propose now.
+        An approval gives the ``grant`` that the owner saw, or else the one that these terms propose now.
         """
         registers = self.registers
         with registers.database.transaction():
@@ -420,7 +420,7 @@ class OwnerCommands:
     def _proposed(self, plan: PlanRecord, terms: Terms | None) -> Grant:
         """Return the grant that an approval with these terms gives; raises InvalidInputError, NotFoundError.
 
-        By default it is for those who ask, and the datasets that they ask for, with what the plan declares.
+        By default it is for those who ask, and the datasets that they ask for, with the use that the plan declares.
         """
         plans = self.registers.plans
         if self.settings.wire == "fedbiomed4" and terms is None:  # that wire runs no plans for us
@@ -549,7 +549,7 @@ class OwnerCommands:
         return {"result": _result(record), "released": release, "note": note, "sent": self._running is not None}
 
     def released(self) -> Document:
-        """Count what left of runs, by month, researcher and dataset."""
+        """Count how much left of runs, by month, researcher and dataset."""
         names = {each.dataset_id: each.name for each in self.registers.datasets.all()}
         rows = ReleaseLedger(self.registers.database).rows()
         return {"released": [{**row, "dataset": names.get(row["dataset_id"])} for row in rows]}

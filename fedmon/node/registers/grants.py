@@ -1,4 +1,4 @@
-"""Grants and the requests for them: proposed from what was asked and declared, kept, ended, and asked of by runs."""
+"""Grants and the requests for them: proposed from requests and declarations, kept, ended, and asked of by runs."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ def request_words(name: str, dataset_id: str | None, reason: str) -> str:
     """Return the words that ask an owner for more, in Python and in a shell."""
     given = [dataset_id] if dataset_id else []
     python = f"fed.approve(plan, {f'datasets={given}, ' if given else ''}purpose={reason!r})"
-    words = ["fedmon", "approve", f"{name}.py", *(["--dataset", dataset_id] if dataset_id else []), "--purpose", reason]
-    return f"{python}, or in a shell: {shlex.join(words)}"
+    words = [f"{name}.py", *(["--dataset", dataset_id] if dataset_id else []), "--purpose", reason]
+    return f"{python}, or in a shell: fedmon plan request {shlex.join(words)}"
 
 
 def _dataset_problem(grant: Grant, dataset_id: str | None) -> str:

@@ -319,7 +319,7 @@ class PlanRegister:
     ) -> Decision:
         """Approve or reject a plan, or make it pending; put the returned decision's messages into the outbox.
 
-        Do both in one transaction. ``sha256`` is what the owner was shown: when given, only those bytes are decided
+        Do both in one transaction. ``sha256`` is the one shown to the owner: when given, only those bytes are decided
         about. An approval adds ``grant``, without limits if it is None; any other decision ends all grants. Deciding
         the same once more changes nothing and sends nothing. Raises NotFoundError, ConflictError when the digest is
         another, InvalidInputError, StorageError when the bytes are damaged or audit or register cannot be written.

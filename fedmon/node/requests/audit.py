@@ -506,8 +506,8 @@ def verify(folder: Path) -> VerifyResult:
     Found out: a line altered, taken out, put in, repeated or moved; a file taken out; lines cut off the end that had
     been synced; lines from any place on written anew while ``audit.head`` was not. Not found out: unsynced lines cut
     off the end, and an audit that was written anew as a whole together with its head, because no secret is in the
-    chain. Keep the number and hash of a line elsewhere to be sure against whoever can write to the folder. Lines
-    that were pruned are not missed if their stub and the line that vouches for it are there.
+    chain. Keep the number and hash of a line elsewhere to be sure against anyone who can write to the folder.
+    Lines that were pruned are not missed if their stub and the line that vouches for it are there.
 
     May run while another process writes. Raises StorageError when the folder cannot be read.
     """
@@ -571,7 +571,7 @@ def _verified(files: Iterator[tuple[str, BinaryIO]], head: ChainHead | None, stu
 
 
 def _notes(files: int, lines: int, head: ChainHead | None, stub: ChainHead | None) -> Iterator[str]:
-    """Yield what is to be said of an audit beside its lines."""
+    """Yield the notes on an audit beside its lines."""
     if stub is not None:
         yield f"{_span(1, stub.n)} were pruned by the owner; {STUB_NAME} stands for them"
     if not files and head is None:

@@ -1,4 +1,4 @@
-"""What keeps a node from one researcher's flood: token buckets, quotas and their use, and who was refused."""
+"""Protection from one researcher's flood: token buckets, quotas and their use, and refused researchers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 MAX_REFUSED = 200
 REFUSED_KEPT = datetime.timedelta(days=30)
 BURST_S = 10.0
-"""What so many seconds allow may come at once."""
+"""The requests of this many seconds may come at once."""
 UNREAD = 10.0
-"""Messages beyond so many times the requests are dropped before they are read, those that do not count included."""
+"""Messages beyond this many times the requests are dropped before they are read, those that do not count included."""
 LINES_BURST, LINES_PER_S = 20, 2.0
 """Audit lines of requests that do not count; more of them are counted by the hour."""
 CHANGES = frozenset({"approval", "run", "stop"})
@@ -120,7 +120,7 @@ class RefusedResearchers:
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """A request is beyond a quota; ``retry_after_s`` is None if nobody can tell when it is not."""
+    """A request is beyond a quota; ``retry_after_s`` is None if the end of that is not known."""
 
     quota: str
     reason: str
@@ -140,7 +140,7 @@ class Window:
         self.counts[part] = self.counts.get(part, 0) + number
 
     def total(self) -> int:
-        """Return the sum; what is older is forgotten, and so is the future of a clock that went back."""
+        """Return the sum; older counts are forgotten, and so is the future of a clock that went back."""
         now = int(time.time()) // self._part_s
         for part in [part for part in self.counts if not now - self._parts < part <= now]:
             del self.counts[part]
@@ -158,7 +158,7 @@ class Window:
 
 
 class _Use:
-    """What one researcher used."""
+    """The use by one researcher."""
 
     def __init__(self, changes: Mapping[int, int] | None = None, audit_bytes: Mapping[int, int] | None = None) -> None:
         self.changes = Window(60, 60, changes)
@@ -328,7 +328,7 @@ class Quotas:
         return {*self._uses, *(row["researcher_id"] for row in found if row["researcher_id"])}
 
     def used(self, who: str) -> dict[str, Any]:
-        """Return what a researcher uses of each quota, and the requests that were refused since the start."""
+        """Return a researcher's use of each quota, and the requests that were refused since the start."""
         use = self._uses.get(who) or _Use()
         day_ago = (utc_now() - _DAY).isoformat(timespec="microseconds")
         jobs = "SELECT count(*) AS number FROM runs WHERE researcher_id = ? AND created > ?"
@@ -362,7 +362,7 @@ class Quotas:
         self._folders = None
 
     def save(self) -> None:
-        """Write down what has no other place, and tell of refused requests. Raises StorageError."""
+        """Write down counts that have no other place, and tell of refused requests. Raises StorageError."""
         with self._lock:
             unread, self._unread = self._unread, Counter()
         for who, number in unread.items():
@@ -379,7 +379,7 @@ class Quotas:
             self._changed = False
 
     def _use(self, who: str) -> _Use:
-        """Return what an obeyed researcher used; of very many researchers, the one that is longest silent goes."""
+        """Return the use by an obeyed researcher; of very many researchers, the one that is longest silent goes."""
         use = self._uses.pop(who, None) or _Use()
         self._uses[who] = use
         if len(self._uses) > _MAX_RESEARCHERS:
@@ -422,7 +422,7 @@ def _busy(quota: str, allowed: str, wait_s: float) -> Busy:
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Return the bytes of the files in a folder; what its job had in subfolders went at its end."""
+    """Return the bytes of the files in a folder; subfolders of its job went at its end."""
     found = 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -170,7 +170,7 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a job ended; ``problem`` is whole, whatever of it may leave. ``result_format`` is None without a result.
 
-    ``numbers`` counts what it holds, and ``held`` are the rules of release that it breaks.
+    ``numbers`` counts the numbers in its result, and ``held`` are the rules of release that it breaks.
     """
 
     state: JobState

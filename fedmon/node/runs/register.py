@@ -108,7 +108,7 @@ class JobRegister:
         return readable(rows, _record)
 
     def decide(self, record: JobRecord, decision: ReleaseDecision, audit: Audit) -> None:
-        """Write down what the owner decided about a held result; the daemon carries it out."""
+        """Write down the owner's decision about a held result; the daemon carries it out."""
         result = record.result
         with self._database.transaction():
             audit.record_durably(
@@ -150,7 +150,7 @@ class JobRegister:
         return [row["job_id"] for row in found]
 
     def failed_before(self, moment: datetime.datetime) -> Sequence[str]:
-        """Return the ids of jobs that were over before a moment, and whose result, if there is one, is for nobody."""
+        """Return the ids of jobs that were over before a moment, and whose result, if any, is for no researcher."""
         found = self._database.rows(
             "SELECT job_id FROM runs WHERE is_over = 1 AND state IN (?, ?) AND ended < ?",
             (JobState.FAILED.value, JobState.INVALID_RESULT.value, timestamp(moment)),
@@ -165,7 +165,7 @@ class JobRegister:
 
 
 class ReleaseLedger:
-    """Counts what left of jobs, by month, researcher and dataset; joins the transactions of its database."""
+    """Counts how much left of jobs, by month, researcher and dataset; joins the transactions of its database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""The release gate: the rules for what leaves of a job, and their check, without the plan and without its owner."""
+"""The release gate: rules for data that leaves of a job, and their check, without the plan and without its owner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LETTERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What may leave of one job by itself: results of so many bytes and numbers, and scalars of these names.
+    """The most that may leave of one job by itself: bytes and numbers of its result, and names of its scalars.
 
     ``numbers`` None is no limit. ``names`` were known before the run, and count for nothing. ``texts`` names entries of
     the result whose texts may be longer than ``text`` characters. ``dataset`` is the rule that the dataset breaks;
@@ -60,7 +60,7 @@ def rules_for(
 ) -> Rules | None:
     """Return the rules for a job; None if everything leaves. Without a dataset the rules about rows do not apply.
 
-    ``known`` is what was known before the run: the plan, its arguments and the columns of its dataset.
+    ``known`` is the text known before the run: the plan, its arguments and the columns of its dataset.
     """
     mode = settings.mode if grant is None or grant.release is None else grant.release.value
     if mode == "auto":
@@ -99,7 +99,7 @@ def check(view: memoryview, values: dict[str, Any], arrays: list[PlacedArray], r
 
 
 def numbers_in(values: dict[str, Any], arrays: list[PlacedArray], rules: Rules | None = None) -> int:
-    """Count what a result holds, in numbers of 8 bytes.
+    """Count the content of a result, in numbers of 8 bytes.
 
     A truth, a null and an empty container are one number, a complex number is two, a text and an unknown name one for
     each 8 bytes. Under rules, a text of an entry that may hold long ones is one number; without, all names are known.
@@ -165,7 +165,7 @@ def _count(value: Any, names: frozenset[str] | None, *, is_named: bool) -> int:
 
 
 def _numbers(size_bytes: int) -> int:
-    """Return how many numbers hold so many bytes."""
+    """Return how many numbers hold this many bytes."""
     return max(1, -(-size_bytes // _NUMBER_BYTES))
 
 
@@ -227,7 +227,7 @@ def _item_bytes(descr: str) -> int:
 
 
 def _items(descr: str, data: memoryview) -> Iterator[Any]:
-    """Yield what an array holds; of a complex number both parts."""
+    """Yield the items of an array; of a complex number both parts."""
     if descr[1] in "SU":
         size, endian = _item_bytes(descr), "be" if descr[0] == ">" else "le"
         for start in range(0, len(data), size):

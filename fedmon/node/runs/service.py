@@ -239,7 +239,7 @@ class Runs:
             self._end(job_id, JobState.PLAN_REJECTED, WITHDRAWN)
 
     def carry_out_decisions(self) -> None:
-        """Send what the owner released of held results, or tell that it is withheld."""
+        """Send the held results that the owner released, or tell that they are withheld."""
         for record in self.register.held():
             if record.decision is not None and record.job.job_id not in self._active:
                 active = self._active[record.job.job_id] = ActiveJob(record, self.folder, phase=Phase.OUTCOME)

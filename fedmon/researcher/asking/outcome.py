@@ -235,7 +235,7 @@ class Nodes(ByNode[Node]):
         return f"{self.summary()} {self.circumstances.sentence()}" if self else self.summary()
 
     def text_rows(self) -> list[Row]:
-        """Return the rows that are shown, without what only programs ask for."""
+        """Return the rows that are shown, without the values that only programs ask for."""
         rows = self.rows() if len(self) <= SHORT_ABOVE else _node_rows(self._others[:SHOWN])
         return [{name: value for name, value in row.items() if name not in ("boot", "streams")} for row in rows]
 

@@ -67,7 +67,7 @@ def _family(name: str) -> Metric:
 def serve_newest(
     federation: Federation, choice: Mapping[str, Any], *, host: str, port: int, seconds: float | None, as_json: bool
 ) -> None:
-    """Serve the newest values of what `Federation.monitor` is to choose; see `fedmon metrics serve`."""
+    """Serve the newest values of a choice for `Federation.monitor`; see `fedmon metrics serve`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     values = NewestValues()
     registry = CollectorRegistry(auto_describe=False)

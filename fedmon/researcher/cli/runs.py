@@ -202,7 +202,7 @@ def stop(
     timeout: TimeoutOption = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Stop a run of a plan on its nodes; what `fedmon job` measures is not touched."""
+    """Stop a run of a plan on its nodes; jobs that `fedmon job` measures are not touched."""
     from fedmon.researcher.runs.states import why_not
 
     with federation:

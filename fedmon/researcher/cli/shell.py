@@ -1,4 +1,4 @@
-"""What the researcher's verbs share: a federation for one verb, output, and exit codes."""
+"""Parts that the researcher's verbs share: a federation for one verb, output, and exit codes."""
 
 from __future__ import annotations
 

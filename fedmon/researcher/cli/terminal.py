@@ -110,5 +110,5 @@ def draw(
 
 
 def capabilities_of(watching: Watch) -> dict[str, MonitorReply]:
-    """Return what each node said it measures."""
+    """Return the metrics that each node said it measures."""
     return {str(node): reply for node, reply in watching.capabilities.items()}

@@ -59,7 +59,7 @@ def forget(
     timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait at most.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Clear what the broker retains of a node that is gone for good, or hide it here where we may not."""
+    """Clear the broker's retained messages of a node that is gone for good, or hide it here where we may not."""
     del timeout  # the federation has it
     with federation:
         federation.nodes()
@@ -105,7 +105,7 @@ def request(
     federation: Federation,
     *,
     plan: PlanArgument,
-    description: Annotated[str, typer.Option(help="What it is for, for the owners to read.")] = "",
+    description: Annotated[str, typer.Option(help="A description of the plan, for the owners to read.")] = "",
     dataset: Annotated[
         list[str] | None,
         typer.Option("--dataset", help="Id, name or tag of a dataset to run it on (default: all); may be repeated."),

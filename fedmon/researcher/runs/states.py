@@ -111,7 +111,7 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether it does not run there any more; a held result may still come."""
+        """Whether it no longer runs there; a held result may still come."""
         return not self.job.state.is_running if self.job is not None else self.asked is not OutcomeStatus.TIMED_OUT
 
     @property

@@ -72,8 +72,8 @@ class StorePush:
     After a lost connection or a restart it sends the samples of the last 30 s before again, since a store that is
     killed forgets them; a store that deduplicates keeps each once. ``PATH.sent`` beside the recording holds the
     positions. ``url`` is that of `import_url`. ``is_online`` maps each known node to whether it is online. ``newest``
-    returns boot and last number by node and stream of what was just stored; without it, each turn looks at the whole
-    recording. Raises SettingsError for a token that cannot be read or sent and for a ``ca_file`` without certificates.
+    returns boot and last number by node and stream of the samples just stored; without it, each turn looks at the
+    whole recording. Raises SettingsError if a token cannot be read or sent, or for a ``ca_file`` without certificates.
     """
 
     def __init__(

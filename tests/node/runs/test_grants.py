@@ -157,7 +157,7 @@ def test_a_run_is_admitted_by_its_grant_or_told_how_it_is_outside(row: int, gran
         return
     assert (reply["command"], reply.get("code")) == ("error", "outside-grant"), reply
     assert SAYS[expected] in reply["reason"]
-    words = f"fedmon approve bins.py{f' --dataset {ward.datasets[dataset]}' if dataset else ''} --purpose "
+    words = f"fedmon plan request bins.py{f' --dataset {ward.datasets[dataset]}' if dataset else ''} --purpose "
     assert words in reply["reason"]
     assert ward.node.audit("run-refused")[-1]["code"] == "outside-grant"
 

@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, jobs: list[JobReport]) -> P
 
 
 def test_the_list_of_jobs_fits_and_names_each_so_that_it_is_found(folder: Path, jobs: list[JobReport]) -> None:
-    lines = node(folder, "runs").stdout.splitlines()
+    lines = node(folder, "runs", environ={"COLUMNS": "80"}).stdout.splitlines()
 
     assert max(map(len, lines)) <= 80
     ended = next(number for number, line in enumerate(lines) if "wall-limit" in line)

@@ -77,7 +77,7 @@ def export(
     from fedmon.report.cli.inputs import times
 
     if output == _STDOUT and shell.as_json:
-        raise InvalidInputError("--json says on stdout what was written, and without --output the lines are: name one")
+        raise InvalidInputError("--json reports on stdout, where the lines go without --output: add --output FILE")
     bounds = [None if t is None else datetime.datetime.fromtimestamp(t, datetime.UTC) for t in times(since, until)]
     with _reading(shell.folder):
         lines = exported(shell.folder.path, *bounds)
@@ -101,7 +101,7 @@ def export(
 @verb(app, "prune")
 def prune(
     shell: Shell,
-    keep_days: Annotated[int, typer.Option("--keep-days", help="Lines of so many days stay.", min=1, max=36_500)],
+    keep_days: Annotated[int, typer.Option("--keep-days", help="Keep the lines of this many days.", min=1, max=36_500)],
 ) -> None:
     """Remove the old lines of the audit; those that stay can still be verified.
 

@@ -158,9 +158,9 @@ def status(shell: Shell) -> None:
 
 @verb(app, "quota")
 def quota(shell: Shell) -> None:
-    """Show what each researcher uses of the quotas.
+    """Show each researcher's use of the quotas.
 
-    The limits are those of [quota] in node.toml. What is refused is counted since the node's start.
+    The limits are those of [quota] in node.toml. Refused requests are counted since the node's start.
     """
     shell.show("quota", _quotas)
 

@@ -38,7 +38,7 @@ def results(shell: Shell) -> None:
 
 @verb(app, "show")
 def show(shell: Shell, job_id: Job) -> None:
-    """Show a held result: the rule, and what would leave.
+    """Show a held result: the rule, and the data that would leave.
 
     Of each entry you see the kind, the range and the first values; counts below 10 are marked, since they may be about
     single persons.
@@ -51,7 +51,7 @@ def show(shell: Shell, job_id: Job) -> None:
 def release(shell: Shell, job_id: Job, note: Note = "", yes: Yes = False) -> None:
     """Let a held result leave: exactly the bytes that you saw.
 
-    At a terminal you see what leaves and are asked. Without one, give the whole id, or --yes.
+    At a terminal you see the data that leaves and are asked. Without one, give the whole id, or --yes.
     """
     document = _looked_at(shell, job_id)
     result = document["result"]
@@ -79,7 +79,7 @@ def released(shell: Shell) -> None:
 
 
 def _looked_at(shell: Shell, job_id: str) -> dict[str, Any]:
-    """Return a held result with its entries. Raises ConflictError if its file is not what was checked."""
+    """Return a held result with its entries. Raises ConflictError if its file is not the checked one."""
     from fedmon.node.runs.release import described
 
     document = shell.call("result-show", job_id=job_id)
