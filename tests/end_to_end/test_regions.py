@@ -145,7 +145,7 @@ def test_a_cut_between_regions_costs_no_decision_and_no_sample(regions: Regions,
         assert [set(federation.approve(plan).ok) for plan in plans] == [set(nodes), set(nodes)]
         wait_until(lambda: order.newest_t.keys() == set(nodes), what="a sample of each node")
 
-        regions.bridge.cut()
+        regions.bridge.refuse()
         approve(nodes, *nodes)
         wait_until(lambda: {name for name, _ in heard} == set(NORTH), what="the decisions of the north")
         nodes["s1"].kill()

@@ -15,6 +15,7 @@ class Proxy:
         self._target = port
         self._lock = threading.Lock()
         self._is_cut = self._is_frozen = False
+        self._refused = 0
         self._ends: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, name="proxy")]
@@ -31,10 +32,21 @@ class Proxy:
             for end in self._ends:
                 _end(end)
 
+    def refuse(self) -> None:
+        """End every connection and refuse new ones, as a host whose server is down."""
+        self._refused = self.port
+        _end(self._listener)
+        self._listener.close()
+        self.cut()
+
     def heal(self) -> None:
         """Let connections through again; frozen ones stay lost, as behind a firewall that forgot them."""
         if self._is_frozen:
             self.cut()
+        if self._refused:
+            self._listener, self._refused = socket.create_server(("127.0.0.1", self._refused)), 0
+            self._threads.append(threading.Thread(target=self._accept, name="proxy"))
+            self._threads[-1].start()
         with self._lock:
             self._is_cut = self._is_frozen = False
 
