@@ -312,8 +312,7 @@ class Runs:
                 decision = ReleaseDecision(released=False, by="fedmon", note=note)
                 self.register.decide(record, decision, self._registers.audit)
         self.carry_out_decisions()
-        self._status.purge(keep_s)
-        self._registers.quotas.measure_again()
+        self._registers.quotas.removed(self._status.purge(keep_s))
 
     def close(self) -> None:
         """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""
@@ -589,6 +588,7 @@ class Runs:
 
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
         """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
+        self._registers.quotas.job_ended(job.job_id, active.record.researcher_id)
         if ending.state is not JobState.SUCCEEDED or ending.result_format is None or ending.result_sha256 is None:
             self._conclude(active, job)
             return

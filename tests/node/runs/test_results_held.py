@@ -14,7 +14,7 @@ from fedmon.common.errors import ConflictError, NotFoundError
 from fedmon.common.wire.runs import JobStatus, Stop
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, first_news, granted, offered, outcome, owner
-from tests.node.runs.run_desks import Bench, bench, digest, envelope
+from tests.node.runs.run_desks import ALICE, Bench, bench, digest, envelope
 from tests.support.historic_repository import HistoricRepository
 
 TABLE = "age\n" + "".join(f"{age}\n" for age in range(30, 60))
@@ -114,6 +114,30 @@ def test_a_withheld_result_never_leaves(node: Bench) -> None:
     assert told["job"]["reason"] == "the owner of the node withholds the result: too few patients"
     assert node.ask(JobStatus(job_id=job_id, result=True, **envelope()))["result"] is None
     assert job_id not in {each["job_id"] for each in done(owner(node), "result-list")["results"]}
+
+
+def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
+        quotas = node.local.registers.quotas
+        assert quotas.kept_bytes(ALICE) == 0
+        jobs = [begun(node, RETURNS, arguments={"result": {"numbers": [9] * 2_000}}) for _ in range(2)]
+        for job_id in jobs:
+            outcome(node, job_id, held=True)
+        node.runs.purge()
+        assert quotas.kept_bytes(ALICE) > 8_000
+
+    # a node that starts measures them as well, and forgets those that were removed
+    with bench(tmp_path / "n") as node:
+        quotas = node.local.registers.quotas
+        before = quotas.kept_bytes(ALICE)
+        assert before > 8_000
+        done(owner(node), "result-decide", job_id=jobs[0], release=False)
+        outcome(node, jobs[0])
+        node.local.registers.database.execute(
+            "UPDATE runs SET ended = '2020-01-01T00:00:00' WHERE job_id = ?", (jobs[0],)
+        )
+        node.runs.purge()
+        assert before - quotas.kept_bytes(ALICE) > 3_000
 
 
 def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:
