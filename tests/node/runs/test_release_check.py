@@ -116,7 +116,7 @@ def test_scalars_leave_by_the_names_of_the_grant_and_not_from_a_dataset_that_bre
         ({"text": "x" * 64}, 8),
         ({"Zoe Quill, 42": 1}, 1),
         ({"grid": np.zeros((3, 4))}, 12),
-        ({"of_one": np.float64(1), "zero": np.zeros(()), "none": np.zeros((0, 9))}, 3),
+        ({"of_one": np.float64(1), "zero": np.zeros(()), "none": np.zeros((0, 9))}, 4),
         ({"complex": np.zeros(5, dtype="c16")}, 10),
         ({"labels": np.array(["M", "B"]), "names": np.array(["x" * 8])}, 6),
         ({"model": {"w": np.zeros(3), "b": 1.0}}, 4),
@@ -138,7 +138,12 @@ def rule(**changes: Any) -> Rules:
         ({"mean": 1.0}, rule(numbers=1), ""),
         ({"mean": 1.0, "rows": 2}, rule(numbers=1), "more than 1 numbers"),
         ({"grid": np.zeros(11)}, rule(numbers=10), "more than 10 numbers"),
-        ({"rows": {"mean": 1.0}}, rule(numbers=1), ""),
+        ({"rows": {"mean": 1.0}}, rule(numbers=2), ""),
+        ({"rows": {"mean": 1.0}}, rule(numbers=1), "more than 1 numbers"),
+        ({"rows": {"grid": {"list": {"text": {"mean": {}}}}}}, rule(numbers=4), "more than 4 numbers"),
+        ({"rows": {"grid": np.zeros(3)}}, rule(numbers=3), "more than 3 numbers"),
+        ({"grid": np.zeros((0, 2**40, 17))}, rule(numbers=2), "more than 2 numbers"),
+        ({"grid": np.zeros((0, 2**40, 17))}, rule(numbers=3), ""),
         ({"rows": {"Zoe Quill, 42": 1.0}}, rule(numbers=2), "more than 2 numbers"),
         ({"rows": {"Zoe Quill, 42": 1.0}}, rule(numbers=3), ""),
         ({"z" * 33: []}, rule(numbers=5), "more than 5 numbers"),
@@ -148,7 +153,7 @@ def rule(**changes: Any) -> Rules:
         ({"x" * 65: 1}, rule(), "a text of more than 64 characters"),
         ({"texts": np.array(["x" * 65])}, rule(), "a text of more than 64 characters"),
         ({"texts": np.array([b"x" * 65])}, rule(), "a text of more than 64 characters"),
-        ({"report": {"all": "x" * 500}}, rule(texts=("report",), numbers=1), ""),
+        ({"report": {"all": "x" * 500}}, rule(texts=("report",), numbers=2), ""),
         ({"report": np.array(["x" * 65])}, rule(texts=("report",), numbers=1), ""),
         ({"other": "x" * 65}, rule(texts=("report",)), "a text of more than 64 characters"),
         ({"mean": 1.0}, rule(dataset="the dataset is small"), "the dataset is small"),
@@ -260,6 +265,17 @@ def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
     assert entries["wave"]["first"] == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("descr", ["<U2", ">U2"])
+def test_texts_that_are_no_unicode_are_shown_with_their_bytes(descr: str) -> None:
+    order = "big" if descr[0] == ">" else "little"
+    texts = np.frombuffer(b"".join(code.to_bytes(4, order) for code in (0x61, 0xD800)), dtype=descr)
+    kind, content = parcel({"sites": texts})
+
+    (entry,) = described(kind, memoryview(content))
+
+    assert entry["first"][0].startswith("a\\x")
+
+
 # --- scalars ---------------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +299,20 @@ def test_scalars_leave_rounded_by_declared_names_and_one_a_second(tmp_path: Path
     assert len(told) == 1
     assert "declared names" in told[0]
     assert "Zoe" not in told[0]
+
+
+def test_a_grant_without_names_lets_every_scalar_leave_one_a_second(tmp_path: Path) -> None:
+    rules = rules_for(CHECK, grant(), has_dataset=True, rows=100, known=b"")
+    few = rules_for(CHECK, grant(), has_dataset=True, rows=5, known=b"")
+    log = EventLog(tmp_path / EVENTS, mono=0.0, rules=rules)
+    log.report(100.0, {"loss": 1.0, "accuracy": 2.0}, None, mono=0.0)
+    log.report(100.5, {"accuracy": 3.0}, None, mono=0.5)
+    log.report(101.0, {"accuracy": math.pi}, None, mono=1.0)
+
+    events = JobFolder(tmp_path).events().events
+    assert [each.values for each in events if isinstance(each, Reported)] == [{"loss": 1.0}, {"accuracy": 3.14159}]
+    assert few is not None
+    assert few.scalars == ()
 
 
 def test_without_rules_every_scalar_leaves(tmp_path: Path) -> None:
