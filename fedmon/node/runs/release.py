@@ -34,9 +34,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What may leave of one job by itself: results of so many bytes and numbers, and scalars of these names.
 
     ``numbers`` None is no limit. ``names`` were known before the run: they count for nothing at the top level, and as
-    one number below it. ``texts`` names entries of the result whose texts may be longer than ``text`` characters. With
-    ``scalars`` None every name leaves, one value a second of them all. ``dataset`` is the rule that the dataset breaks;
-    ``asks`` holds every result.
+    one number below it. ``texts`` names entries of the result whose texts may be longer than ``text`` characters.
+    ``dataset`` is the rule that the dataset breaks; ``asks`` holds every result.
     """
 
     max_bytes: int
@@ -44,7 +43,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     text: int
     names: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
-    scalars: tuple[str, ...] | None = ()
+    scalars: tuple[str, ...] = ()
     dataset: str = ""
     asks: bool = False
 
@@ -78,7 +77,7 @@ def rules_for(
         text=settings.max_text,
         names=tuple(sorted(set(re.findall(r"\w+", known.decode(errors="replace"))))),
         texts=() if grant is None else grant.texts,
-        scalars=() if grant is None or dataset else grant.scalars,
+        scalars=() if grant is None or dataset else grant.scalars or (),
         dataset=dataset,
         asks=mode == "ask",
     )

@@ -353,16 +353,16 @@ class EventLog:
 
     def _passed(self, t: float, values: dict[str, float | None], mono: float, rules: Rules) -> dict[str, float | None]:
         """Return the values that may leave, rounded."""
-        passed = {}
-        for name, value in values.items():
-            paced = name if rules.scalars else ""
-            if (rules.scalars is None or name in rules.scalars) and mono >= self._due.get(paced, mono):
-                passed[name] = None if value is None else rounded(value)
-                self._due[paced] = mono + SCALAR_EVERY_S
+        passed = {
+            name: None if value is None else rounded(value)
+            for name, value in values.items()
+            if name in rules.scalars and mono >= self._due.get(name, mono)
+        }
+        self._due.update(dict.fromkeys(passed, mono + SCALAR_EVERY_S))
         if len(passed) < len(values) and not self._is_gate_told:
             self._is_gate_told = True
-            names = "any names, and one value" if rules.scalars is None else "declared names only, and one value of a name"
-            text = f"reports leave with {names} each {SCALAR_EVERY_S:g} s; the others are left out"
+            pace = f"one value of a name each {SCALAR_EVERY_S:g} s"
+            text = f"reports leave with declared names only, and {pace}; the others are left out"
             self.add(Logged(t=t, level="WARNING", message=text))
         return passed
 

@@ -301,20 +301,6 @@ def test_scalars_leave_rounded_by_declared_names_and_one_a_second(tmp_path: Path
     assert "Zoe" not in told[0]
 
 
-def test_a_grant_without_names_lets_every_scalar_leave_one_a_second(tmp_path: Path) -> None:
-    rules = rules_for(CHECK, grant(), has_dataset=True, rows=100, known=b"")
-    few = rules_for(CHECK, grant(), has_dataset=True, rows=5, known=b"")
-    log = EventLog(tmp_path / EVENTS, mono=0.0, rules=rules)
-    log.report(100.0, {"loss": 1.0, "accuracy": 2.0}, None, mono=0.0)
-    log.report(100.5, {"accuracy": 3.0}, None, mono=0.5)
-    log.report(101.0, {"accuracy": math.pi}, None, mono=1.0)
-
-    events = JobFolder(tmp_path).events().events
-    assert [each.values for each in events if isinstance(each, Reported)] == [{"loss": 1.0}, {"accuracy": 3.14159}]
-    assert few is not None
-    assert few.scalars == ()
-
-
 def test_without_rules_every_scalar_leaves(tmp_path: Path) -> None:
     log = EventLog(tmp_path / EVENTS, mono=0.0)
 
