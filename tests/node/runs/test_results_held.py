@@ -266,7 +266,7 @@ def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tm
         jobs = [begun(node, RETURNS, arguments={"result": LARGE}) for _ in range(3)]
         for job_id in jobs:
             outcome(node, job_id, held=True)
-        node.local.registers.database.copy_daily(node.local.registers.audit.end)
+        node.local.registers.database.copy(node.local.registers.audit.end)
         late = begun(node, RETURNS, arguments={"result": LARGE})
         outcome(node, late, held=True)
         for job_id in (*jobs[:2], late):
