@@ -267,8 +267,7 @@ def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
 
 @pytest.mark.parametrize("descr", ["<U2", ">U2"])
 def test_texts_that_are_no_unicode_are_shown_with_their_bytes(descr: str) -> None:
-    order = "big" if descr[0] == ">" else "little"
-    texts = np.frombuffer(b"".join(code.to_bytes(4, order) for code in (0x61, 0xD800)), dtype=descr)
+    texts = np.array([0x61, 0xD800], dtype=f"{descr[0]}u4").view(descr)
     kind, content = parcel({"sites": texts})
 
     (entry,) = described(kind, memoryview(content))
