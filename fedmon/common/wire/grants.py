@@ -23,7 +23,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``researchers`` and ``datasets`` (ids) are closed lists. ``arguments`` maps each permitted name to its rule. A
     result holds at most ``values`` numbers; ``texts`` names the entries of the result whose texts may be longer than
-    64 characters; ``scalars`` names the scalars that may leave. Without ``release`` the mode of the node holds.
+    64 characters; ``scalars`` names the scalars that may leave, and None lets none through the release gate. Without
+    ``release`` the mode of the node holds.
     """
 
     grant_id: str

@@ -34,12 +34,13 @@ from fedmon.node.registers.dataset_source import DatasetShape
 from fedmon.node.registers.datasets import DatasetFields, DatasetRecord
 from fedmon.node.registers.grants import EVERY, Declared, GrantRequest, Terms, checked_rules, until_of, wished_datasets
 from fedmon.node.registers.jobs import JobOrigin, JobWatches, WatchedJob
-from fedmon.node.registers.plan_source import diff, read_plan_file, visible, visible_text
+from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, diff, read_plan_file, visible, visible_text
 from fedmon.node.registers.plan_workers import check_source
 from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import EVERYBODY, Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
+from fedmon.node.runs.outcome import INLINE_BYTES
 from fedmon.node.runs.register import JobRecord, JobRegister, ReleaseDecision, ReleaseLedger, stop_jobs_of
 
 if TYPE_CHECKING:
@@ -541,6 +542,16 @@ class OwnerCommands:
             raise ConflictError(
                 f"the held result of job {record.job.job_id} is not the one with SHA-256 {sha256 or '(none)'}: look at "
                 f"it again with 'fedmon node results show {record.job.job_id}'"
+            )
+        if len(note) > MAX_TEXT_LENGTH:
+            raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
+        if (
+            release and record.result is not None and record.result.size_bytes > INLINE_BYTES
+            and self.settings.repository.url is None
+        ):  # fmt: skip
+            raise ConflictError(
+                f"the result of job {record.job.job_id} is too large for a message ({record.result.size_bytes} bytes), "
+                "and this node has no file repository: name one with `url` in [repository] of node.toml"
             )
         decision = ReleaseDecision(released=release, by=self._by, note=note)
         JobRegister(self.registers.database).decide(record, decision, self.registers.audit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -19,11 +19,13 @@ from fedmon.node.registers.plans import Decision, PlanRegister
 from fedmon.node.requests.audit import Audit, facts_since
 from fedmon.node.requests.outbox import Outbox
 from fedmon.node.requests.quotas import Quotas, RefusedResearchers
+from fedmon.node.runs.register import JobRegister, ReleaseDecision
 
 logger = logging.getLogger(__name__)
 
 _PLANS = frozenset({"approval-requested", "plan-decision", "plan-delete"})
 _DATASETS = frozenset({"dataset-add", "dataset-edit", "dataset-remove"})
+_RELEASES = frozenset({"result-release", "result-withhold"})
 _ANNOUNCED = """SELECT json_extract(message, '$.sha256') AS sha256 FROM outbox
     WHERE json_extract(message, '$.command') = 'plan-decision'"""
 _SHOWN = 20
@@ -97,14 +99,15 @@ class Registers:
     def _redo(self, behind: tuple[int, str]) -> tuple[set[str], list[str]]:
         """Return the digests of plans that were decided about since the copy, and sentences about losses."""
         try:
-            lines, is_whole = facts_since(self.audit.folder, behind, _PLANS | _DATASETS | {"run"})
+            lines, is_whole = facts_since(self.audit.folder, behind, _PLANS | _DATASETS | _RELEASES | {"run"})
         except OSError as error:
             raise StorageError(f"the audit in {self.audit.folder} cannot be read: {error.strerror}") from error
         missing: dict[str, str] = {}
         jobs: list[str] = []
+        unsure = [str(line.get("job")) for line in lines if line["event"] in _RELEASES and not self._redo_release(line)]
         decided: set[str] = set()
         known_jobs = {row["job_id"] for row in self.database.rows("SELECT job_id FROM runs")}
-        for line in lines:
+        for line in [each for each in lines if each["event"] not in _RELEASES]:
             if line["event"] == "run":
                 if line.get("job") not in known_jobs:
                     jobs.append(str(line.get("job")))
@@ -129,10 +132,33 @@ class Registers:
                 f"{len(withdrawn)} approved plans are pending again; look at the datasets as well"
             )
         if jobs:
-            more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
-            sentences.append(f"{len(jobs)} jobs begun since then are no longer known: {', '.join(jobs[:_SHOWN])}{more}")
+            sentences.append(f"{len(jobs)} jobs begun since then are no longer known: {_listed(jobs)}")
+        if unsure:
+            sentences.append(
+                f"{len(unsure)} results were decided about since then, and may wait for a decision again: look at "
+                f"'fedmon node audit show' before you release one: {_listed(unsure)}"
+            )
         sentences.append(
-            f"since then {len(lines) - len(jobs) - len(missing)} changes were done again from the audit; replies and "
-            "outcomes that waited are lost, and requests from before the restore are refused"
+            f"since then {len(lines) - len(jobs) - len(missing) - len(unsure)} changes were done again from the audit; "
+            "replies and outcomes that waited are lost, as are counts of 'fedmon node released', and requests from "
+            "before the restore are refused"
         )
         return decided, sentences
+
+    def _redo_release(self, line: dict[str, Any]) -> bool:
+        """Have the decision about a held result carried out again; return whether it is the result of that time."""
+        jobs = JobRegister(self.database)
+        for record in jobs.held():
+            if record.job.job_id == line.get("job") and record.result is not None:
+                if record.result.sha256 != line.get("result_sha256"):
+                    break
+                released = line["event"] == "result-release"
+                decision = ReleaseDecision(released=released, by=str(line.get("by")), note=str(line.get("note")))
+                jobs.keep(msgspec.structs.replace(record, decision=decision))
+                return True
+        return False
+
+
+def _listed(job_ids: list[str]) -> str:
+    more = f" and {len(job_ids) - _SHOWN} more" if len(job_ids) > _SHOWN else ""
+    return f"{', '.join(job_ids[:_SHOWN])}{more}"

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -357,9 +357,12 @@ class Quotas:
         if self._folders is not None:
             self._folders[job_id] = (researcher_id, _folder_bytes(self._runs_dir / job_id))
 
-    def measure_again(self) -> None:
-        """Have all folders measured when they are next asked for: some were removed."""
-        self._folders = None
+    def removed(self, job_ids: Iterable[str]) -> None:
+        """Forget the folders of these jobs, or measure what is left of them."""
+        for job_id in job_ids:
+            known = (self._folders or {}).pop(job_id, None)
+            if known is not None and (self._runs_dir / job_id).exists():
+                self.job_ended(job_id, known[0])
 
     def save(self) -> None:
         """Write down counts that have no other place, and tell of refused requests. Raises StorageError."""
@@ -406,7 +409,7 @@ class Quotas:
         present = set[str]()
         with contextlib.suppress(OSError):
             present.update(path.name for path in self._runs_dir.iterdir())
-        for row in self._database.rows("SELECT job_id, researcher_id FROM runs WHERE is_over = 1") if present else ():
+        for row in self._database.rows("SELECT job_id, researcher_id FROM runs") if present else ():
             if row["job_id"] in present:
                 yield row["job_id"], (row["researcher_id"], _folder_bytes(self._runs_dir / row["job_id"]))
 

@@ -33,9 +33,9 @@ _LETTERS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The most that may leave of one job by itself: bytes and numbers of its result, and names of its scalars.
 
-    ``numbers`` None is no limit. ``names`` were known before the run, and count for nothing. ``texts`` names entries of
-    the result whose texts may be longer than ``text`` characters. ``dataset`` is the rule that the dataset breaks;
-    ``asks`` holds every result.
+    ``numbers`` None is no limit. ``names`` were known before the run: they count for nothing at the top level, and as
+    one number below it. ``texts`` names entries of the result whose texts may be longer than ``text`` characters.
+    ``dataset`` is the rule that the dataset breaks; ``asks`` holds every result.
     """
 
     max_bytes: int
@@ -102,13 +102,15 @@ def numbers_in(values: dict[str, Any], arrays: list[PlacedArray], rules: Rules |
     """Count the content of a result, in numbers of 8 bytes.
 
     A truth, a null and an empty container are one number, a complex number is two, a text and an unknown name one for
-    each 8 bytes. Under rules, a text of an entry that may hold long ones is one number; without, all names are known.
+    each 8 bytes, an empty array one for each dimension. Under rules, a known name below the top level is one, and so
+    is a text of an entry that may hold long ones; without, no name counts.
     """
     texts, names = ((), None) if rules is None else (rules.texts, frozenset(rules.names))
-    count = sum(_count({name: value}, names, is_named=name in texts) for name, value in values.items())
+    count = 0 if names is None else sum(_numbers(len(name.encode())) for name in values if name not in names)
+    count += sum(_count(value, names, is_named=name in texts) for name, value in values.items())
     for place, descr, shape, _, _ in arrays:
         size = 1 if place[0] in texts else _item_bytes(descr) if descr[1] in "cSU" else 1
-        count += max(1, math.prod(shape) * _numbers(size)) - 1  # it is counted as a null already
+        count += (math.prod(shape) * _numbers(size) or len(shape)) - 1  # it is counted as a null already
     return count
 
 
@@ -156,8 +158,8 @@ def _count(value: Any, names: frozenset[str] | None, *, is_named: bool) -> int:
     if isinstance(value, str):
         return 1 if is_named else _numbers(len(value.encode()))
     if isinstance(value, dict):
-        new = [] if names is None else [name for name in value if name not in names]
-        told = sum(_numbers(len(name.encode())) for name in new)
+        below = () if names is None else value
+        told = sum(1 if name in (names or ()) else _numbers(len(name.encode())) for name in below)
         return told + sum(_count(each, names, is_named=is_named) for each in value.values()) or 1
     if isinstance(value, list):
         return sum(_count(each, names, is_named=is_named) for each in value) or 1
@@ -229,11 +231,9 @@ def _item_bytes(descr: str) -> int:
 def _items(descr: str, data: memoryview) -> Iterator[Any]:
     """Yield the items of an array; of a complex number both parts."""
     if descr[1] in "SU":
-        size, endian = _item_bytes(descr), "be" if descr[0] == ">" else "le"
+        size, code = _item_bytes(descr), "ascii" if descr[1] == "S" else f"utf-32-{'be' if descr[0] == '>' else 'le'}"
         for start in range(0, len(data), size):
-            item = bytes(data[start : start + size])
-            text = item.decode("ascii", "backslashreplace") if descr[1] == "S" else item.decode(f"utf-32-{endian}")
-            yield text.rstrip("\0")
+            yield bytes(data[start : start + size]).decode(code, "backslashreplace").rstrip("\0")
         return
     order = descr[0] if descr[0] in "<>" else "="
     for each in struct.iter_unpack(order + _LETTERS[descr[1:]], data):

@@ -18,7 +18,7 @@ import msgspec
 
 from fedmon.common.actor import Actor
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, FedmonError, NotFoundError, StorageError
+from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.settings import NodeSettings
 from fedmon.common.text import duration
@@ -71,6 +71,7 @@ NOT_STARTED = "the node could not start it; its owner's log says why"
 NEVER_STARTED = "the node ended before it could start the job: run it again, as a new job"
 LOST = "the keeper of the job ended before it; nothing of it is left running"
 HELD = "the result waits for the owner of the node, who releases or withholds it"
+UNSENT = "it was released, and could not be stored in the node's file repository"
 LOGGER = "fedmon.job"
 MAX_SCALARS_BYTES = 90_000
 """The room for scalars in one message; the rest is for the envelope."""
@@ -159,6 +160,7 @@ class Runs:
         self._scalars = ScalarSender(measuring, send=send, policy=policy)
         self._active: dict[str, ActiveJob] = {}
         self._poked_jobs: set[str] = set()
+        self._begun = utc_now()
         self._waiting: list[Callable[[], None]] = []
         self._status = Status(policy, self.register, self.folder, now=self._now)
 
@@ -303,17 +305,20 @@ class Runs:
                     active.is_saved = True
 
     def purge(self) -> None:
-        """Remove the files of jobs that have been kept long enough; a result held for that long is withheld."""
+        """Remove the files of jobs that have been kept long enough.
+
+        A result held for that long is withheld, but not before this node ran for as long: its owner may have been away.
+        """
         keep_s = self._settings.runs.keep_s
         before = utc_now() - datetime.timedelta(seconds=keep_s)
         note = f"not decided within {duration(keep_s)}"
         for record in self.register.held():
-            if record.decision is None and record.job.ended is not None and record.job.ended < before:
+            ended = record.job.ended
+            if record.decision is None and ended is not None and max(ended, self._begun) < before:
                 decision = ReleaseDecision(released=False, by="fedmon", note=note)
                 self.register.decide(record, decision, self._registers.audit)
         self.carry_out_decisions()
-        self._status.purge(keep_s)
-        self._registers.quotas.measure_again()
+        self._registers.quotas.removed(self._status.purge(keep_s))
 
     def close(self) -> None:
         """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""
@@ -589,6 +594,7 @@ class Runs:
 
     def _take_end(self, active: ActiveJob, job: JobReport, ending: Ending) -> None:
         """Conclude a job as its keeper says: its result leaves, or waits for the owner."""
+        self._registers.quotas.job_ended(job.job_id, active.record.researcher_id)
         if ending.state is not JobState.SUCCEEDED or ending.result_format is None or ending.result_sha256 is None:
             self._conclude(active, job)
             return
@@ -615,8 +621,14 @@ class Runs:
     def _delivered(self, active: ActiveJob, job: JobReport, delivered: Parcel | FedmonError) -> None:
         if isinstance(delivered, Parcel):
             self._conclude(active, job, delivered)
-        else:
+        elif active.record.decision is None or isinstance(delivered, InvalidInputError):
             self._conclude(active, without_result(job, delivered))
+        else:
+            logger.error("the released result of job %s is held again: %s", job.job_id, delivered)
+            before, _, _ = active.job.reason.removesuffix(f": {HELD}").partition(f"; {UNSENT}")
+            active.record = msgspec.structs.replace(active.record, decision=None)
+            held = msgspec.structs.replace(active.job, reason=f"{before}; {UNSENT}: {HELD}")
+            self._conclude(active, held, active.record.result)
 
     def _conclude(self, active: ActiveJob, job: JobReport, result: Parcel | None = None) -> None:
         """Write the end of a job to register, outbox, ledger and audit together; a held one keeps its result.
@@ -641,7 +653,7 @@ class Runs:
                 self.register.keep(record, kept_from=None if record.decision is None else utc_now())
                 self._registers.outbox.add(outcome)
                 # Reports left before a result was held.
-                self._ledger.add(record, leaves, scalars=0 if record.decision is not None else job.scalars)
+                self._ledger.add(record, leaves, scalars=0 if active.job.state is JobState.HELD else job.scalars)
                 self._registers.audit.record(
                     "run-held" if is_held else "run-outcome",
                     job=job.job_id,

@@ -90,23 +90,31 @@ class Status:
         traces = {name: piece(read, offset, share) for name, (read, offset) in reads.items()}
         return msgspec.structs.replace(reply, **traces)
 
-    def purge(self, keep_s: float) -> None:
+    def purge(self, keep_s: float) -> list[str]:
         """Remove the files of jobs that ended ``keep_s`` ago, and forget those that no request can name again.
+
+        Return the jobs of which files were removed.
 
         A result that cannot be fetched goes after a day.
         """
+        removed = []
         for job_id in self._register.failed_before(utc_now() - UNFETCHABLE_KEPT):
             try:
-                JobFolder(self._folder / job_id).result.unlink(missing_ok=True)
+                JobFolder(self._folder / job_id).result.unlink()
+                removed.append(job_id)
+            except FileNotFoundError:
+                pass
             except OSError as problem:
                 logger.warning("the result of job %s is not removed: %s", job_id, problem.strerror)
         before = utc_now() - datetime.timedelta(seconds=keep_s)
         for job_id in self._register.ended_before(before):
             try:
                 JobFolder(self._folder / job_id).remove()
+                removed.append(job_id)
             except FedmonError as problem:
                 logger.warning("the files of job %s are not removed: %s", job_id, problem)
         self._register.forget(self._register.ended_before(before - IDS_KEPT))
+        return removed
 
     def _page(self, request: JobStatus) -> JobsReply:
         count = self._register.count(request.researcher_id)

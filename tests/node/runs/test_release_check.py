@@ -116,7 +116,7 @@ def test_scalars_leave_by_the_names_of_the_grant_and_not_from_a_dataset_that_bre
         ({"text": "x" * 64}, 8),
         ({"Zoe Quill, 42": 1}, 1),
         ({"grid": np.zeros((3, 4))}, 12),
-        ({"of_one": np.float64(1), "zero": np.zeros(()), "none": np.zeros((0, 9))}, 3),
+        ({"of_one": np.float64(1), "zero": np.zeros(()), "none": np.zeros((0, 9))}, 4),
         ({"complex": np.zeros(5, dtype="c16")}, 10),
         ({"labels": np.array(["M", "B"]), "names": np.array(["x" * 8])}, 6),
         ({"model": {"w": np.zeros(3), "b": 1.0}}, 4),
@@ -138,7 +138,12 @@ def rule(**changes: Any) -> Rules:
         ({"mean": 1.0}, rule(numbers=1), ""),
         ({"mean": 1.0, "rows": 2}, rule(numbers=1), "more than 1 numbers"),
         ({"grid": np.zeros(11)}, rule(numbers=10), "more than 10 numbers"),
-        ({"rows": {"mean": 1.0}}, rule(numbers=1), ""),
+        ({"rows": {"mean": 1.0}}, rule(numbers=2), ""),
+        ({"rows": {"mean": 1.0}}, rule(numbers=1), "more than 1 numbers"),
+        ({"rows": {"grid": {"list": {"text": {"mean": {}}}}}}, rule(numbers=4), "more than 4 numbers"),
+        ({"rows": {"grid": np.zeros(3)}}, rule(numbers=3), "more than 3 numbers"),
+        ({"grid": np.zeros((0, 2**40, 17))}, rule(numbers=2), "more than 2 numbers"),
+        ({"grid": np.zeros((0, 2**40, 17))}, rule(numbers=3), ""),
         ({"rows": {"Zoe Quill, 42": 1.0}}, rule(numbers=2), "more than 2 numbers"),
         ({"rows": {"Zoe Quill, 42": 1.0}}, rule(numbers=3), ""),
         ({"z" * 33: []}, rule(numbers=5), "more than 5 numbers"),
@@ -148,7 +153,7 @@ def rule(**changes: Any) -> Rules:
         ({"x" * 65: 1}, rule(), "a text of more than 64 characters"),
         ({"texts": np.array(["x" * 65])}, rule(), "a text of more than 64 characters"),
         ({"texts": np.array([b"x" * 65])}, rule(), "a text of more than 64 characters"),
-        ({"report": {"all": "x" * 500}}, rule(texts=("report",), numbers=1), ""),
+        ({"report": {"all": "x" * 500}}, rule(texts=("report",), numbers=2), ""),
         ({"report": np.array(["x" * 65])}, rule(texts=("report",), numbers=1), ""),
         ({"other": "x" * 65}, rule(texts=("report",)), "a text of more than 64 characters"),
         ({"mean": 1.0}, rule(dataset="the dataset is small"), "the dataset is small"),
@@ -258,6 +263,16 @@ def test_the_owner_sees_of_each_entry_what_it_holds() -> None:
     assert entries["sites"]["first"] == ["a", "bc"]
     assert entries["half"]["first"] == [1.5]
     assert entries["wave"]["first"] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("descr", ["<U2", ">U2"])
+def test_texts_that_are_no_unicode_are_shown_with_their_bytes(descr: str) -> None:
+    texts = np.array([0x61, 0xD800], dtype=f"{descr[0]}u4").view(descr)
+    kind, content = parcel({"sites": texts})
+
+    (entry,) = described(kind, memoryview(content))
+
+    assert entry["first"][0].startswith("a\\x")
 
 
 # --- scalars ---------------------------------------------------------------------------------------------------------

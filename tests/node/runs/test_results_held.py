@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.errors import ConflictError, NotFoundError
+from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
+from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Stop
+from fedmon.node.runs.service import UNSENT
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, first_news, granted, offered, outcome, owner
-from tests.node.runs.run_desks import Bench, bench, digest, envelope
+from tests.node.runs.run_desks import ALICE, Bench, bench, digest, envelope
 from tests.support.historic_repository import HistoricRepository
+from tests.support.waiting import wait_until
 
 TABLE = "age\n" + "".join(f"{age}\n" for age in range(30, 60))
 """Of 30 rows, so that 3 numbers leave by themselves."""
@@ -28,6 +33,9 @@ class Returns(TrainingPlan):
         return context.arguments["result"]
 """
 LARGE = {"numbers": [1, 2, 3, 4]}
+GRID = b"import numpy\n" + RETURNS.replace(
+    b'context.arguments["result"]', b'{"grid": numpy.full(150_000, 1 / 3)}'
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +111,14 @@ def test_released_are_exactly_the_bytes_that_were_shown(node: Bench) -> None:
         done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256)
 
 
+def test_a_note_is_as_long_as_travels(node: Bench) -> None:
+    job_id = returned(node, LARGE)
+    outcome(node, job_id, held=True)
+
+    with pytest.raises(InvalidInputError, match="20000 characters; at most 16384"):
+        done(owner(node), "result-decide", job_id=job_id, release=False, note="x" * 20_000)
+
+
 def test_a_withheld_result_never_leaves(node: Bench) -> None:
     job_id = returned(node, LARGE)
     outcome(node, job_id, held=True)
@@ -114,6 +130,30 @@ def test_a_withheld_result_never_leaves(node: Bench) -> None:
     assert told["job"]["reason"] == "the owner of the node withholds the result: too few patients"
     assert node.ask(JobStatus(job_id=job_id, result=True, **envelope()))["result"] is None
     assert job_id not in {each["job_id"] for each in done(owner(node), "result-list")["results"]}
+
+
+def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
+        quotas = node.local.registers.quotas
+        assert quotas.kept_bytes(ALICE) == 0
+        jobs = [begun(node, RETURNS, arguments={"result": {"numbers": [9] * 2_000}}) for _ in range(2)]
+        for job_id in jobs:
+            outcome(node, job_id, held=True)
+        node.runs.purge()
+        assert quotas.kept_bytes(ALICE) > 8_000
+
+    # a node that starts measures them as well, and forgets those that were removed
+    with bench(tmp_path / "n") as node:
+        quotas = node.local.registers.quotas
+        before = quotas.kept_bytes(ALICE)
+        assert before > 8_000
+        done(owner(node), "result-decide", job_id=jobs[0], release=False)
+        outcome(node, jobs[0])
+        node.local.registers.database.execute(
+            "UPDATE runs SET ended = '2020-01-01T00:00:00' WHERE job_id = ?", (jobs[0],)
+        )
+        node.runs.purge()
+        assert before - quotas.kept_bytes(ALICE) > 3_000
 
 
 def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:
@@ -219,6 +259,33 @@ def test_decisions_of_a_stopped_node_are_carried_out_by_the_next(tmp_path: Path)
         assert [line["job"] for line in node.audit("run-outcome")].count(jobs[0]) == 1
 
 
+def test_decisions_since_the_copy_of_a_damaged_register_are_carried_out_again(tmp_path: Path) -> None:
+    # given a copy of the register from before the owner decided about two of three results
+    folder = tmp_path / "n"
+    with bench(folder, metrics=QUIET, runs=MANY_JOBS, release={"mode": "ask"}) as node:
+        jobs = [begun(node, RETURNS, arguments={"result": LARGE}) for _ in range(3)]
+        for job_id in jobs:
+            outcome(node, job_id, held=True)
+        node.local.registers.database.copy(node.local.registers.audit.end)
+        late = begun(node, RETURNS, arguments={"result": LARGE})
+        outcome(node, late, held=True)
+        for job_id in (*jobs[:2], late):
+            sha256 = done(owner(node), "result-show", job_id=job_id)["result"]["result"]["sha256"]
+            done(owner(node), "result-decide", job_id=job_id, release=job_id != jobs[1], sha256=sha256, note="seen")
+            outcome(node, job_id)
+
+    # when the register is lost
+    (folder / "state.sqlite").write_bytes(b"")
+
+    # then they do not wait again, and the owner is told of the one that the copy does not know
+    with bench(folder) as node:
+        assert [each["job_id"] for each in done(owner(node), "result-list")["results"]] == [jobs[2]]
+        assert outcome(node, jobs[0])["job"]["reason"].endswith(": seen")
+        assert outcome(node, jobs[1])["job"]["state"] == "withheld"
+        assert ledger(node)["results"] == 1
+        assert f"before you release one: {late}" in done(owner(node), "status")["restored"]["report"]
+
+
 def test_a_result_about_which_nobody_decides_is_withheld_after_a_term(tmp_path: Path) -> None:
     with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS | {"keep_s": 60}, release={"mode": "ask"}) as node:
         job_id = begun(node, RETURNS, arguments={"result": LARGE})
@@ -233,6 +300,11 @@ def test_a_result_about_which_nobody_decides_is_withheld_after_a_term(tmp_path: 
             "UPDATE runs SET job = json_set(job, '$.job.ended', '2020-01-01T00:00:00Z') WHERE job_id = ?", (job_id,)
         )
 
+        # a node that was stopped for long leaves its owner time again
+        node.runs.purge()
+        assert node.audit("result-withhold") == []
+
+        node.runs._begun -= datetime.timedelta(minutes=2)
         node.runs.purge()
         told = outcome(node, job_id)
 
@@ -260,9 +332,7 @@ def test_a_large_result_goes_through_the_repository_once_it_is_released(tmp_path
         settings = {"url": repository.upload_url, "allowed_urls": [repository.url]}
         ask = {"mode": "ask"}
         with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release=ask, repository=settings) as node:
-            job_id = begun(node, b"import numpy\n" + RETURNS.replace(
-                b'context.arguments["result"]', b'{"grid": numpy.full(150_000, 1 / 3)}'
-            ))  # fmt: skip
+            job_id = begun(node, GRID)
             reason = outcome(node, job_id, held=True)["job"]["reason"]
             shown = done(owner(node), "result-show", job_id=job_id)
             assert repository.files == {}
@@ -275,3 +345,45 @@ def test_a_large_result_goes_through_the_repository_once_it_is_released(tmp_path
             stored = repository.files["/" + result["url"].removeprefix(repository.url)]
             assert digest(stored) == sha256 == result["sha256"]
             assert ledger(node)["numbers"] == 150_000
+
+
+def test_a_released_result_that_cannot_be_stored_is_held_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmon.node.runs.outcome.PAUSES_S", (0.01,))
+    with HistoricRepository() as repository:
+        settings = {"url": repository.upload_url, "allowed_urls": [repository.url]}
+        gone = {"url": "http://127.0.0.1:1/upload", "allowed_urls": ["http://127.0.0.1:1/"]}
+        ask = {"mode": "ask"}
+        with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS, release=ask, repository=gone) as node:
+            job_id = begun(node, GRID)
+            outcome(node, job_id, held=True)
+            desk = owner(node)
+            shown = done(desk, "result-show", job_id=job_id)["result"]
+
+            # when the repository does not answer, it waits for its owner again, who is told why
+            def is_held_again() -> bool:
+                node.work()
+                return bool(done(desk, "result-list")["results"])
+
+            for _ in range(2):
+                done(desk, "result-decide", job_id=job_id, release=True, sha256=shown["result"]["sha256"])
+                wait_until(is_held_again, 30.0, what="the result")
+            held = done(desk, "result-show", job_id=job_id)["result"]
+            assert held["reason"] == shown["reason"].replace(": ", f"; {UNSENT}: ")
+            assert f"the released result of job {job_id} is held again: " in caplog.text
+            assert done(desk, "released")["released"] == []
+
+            # without one it is not released at all
+            node.settings = msgspec.structs.replace(node.settings, repository=RepositorySettings())
+            with pytest.raises(ConflictError, match="no file repository"):
+                done(owner(node), "result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
+
+            # and once the repository is there it leaves
+            node.settings = msgspec.structs.replace(
+                node.settings, repository=msgspec.convert(settings, RepositorySettings)
+            )
+            node.runs.follow(node.settings)
+            done(owner(node), "result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
+            assert outcome(node, job_id)["job"]["state"] == "succeeded"
+            assert ledger(node)["results"] == 1

@@ -284,7 +284,7 @@ def _terms(grant: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, obje
         "arguments": "any"
         if rules is None
         else "; ".join(f"{name}: {rule_text(rule)}" for name, rule in rules.items()) or "none",
-        "scalars": "any" if scalars is None else ", ".join(scalars) or "none",
+        "scalars": "any, and none where the release gate checks" if scalars is None else ", ".join(scalars) or "none",
         "texts": f"long ones in {', '.join(texts)}" if texts else "short ones",
         "values": "as the node's rule says" if limit is None else f"at most {limit}",
         "runs": grant.get("runs", "no limit"),
