@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.wire.messages import Approval, TrainingPlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
-from tests.node.runs.run_desks import ALICE, Bench, bench, digest, envelope, run
+from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, envelope, run
 from tests.support.waiting import wait_until
 
 DECLARING = """from fedmon import TrainingPlan
@@ -250,3 +251,37 @@ def test_terms_that_mean_nothing_are_refused(terms: dict[str, Any], says: str, o
 
     with pytest.raises(Exception, match=says):
         opened.approve(digest(source.encode()), **terms)
+
+
+@pytest.mark.parametrize("change", ["dataset", "time"])
+def test_a_run_that_waited_is_held_to_its_grant_and_dataset(change: str, tmp_path: Path) -> None:
+    # given a run that its grant admits before the node knows its sandbox
+    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}) as node:
+        ward = Ward(node)
+        source = PLAN.decode()
+        sha256 = digest(PLAN)
+        ward.ask(source, by=ALICE, datasets=["cells"])
+        until = utc_now() + datetime.timedelta(seconds=SOON if change == "time" else 60)
+        grant = ward.owner("plan-show", plan=sha256)["proposed"] | {"until": until.isoformat()}
+        ward.owner("plan-decide", plan=sha256, status="approved", grant=grant)
+        request = run(sha256, dataset_id="cells")
+        assert node.ask(request)["command"] == "run"
+
+        # when the name is another dataset's, or the grant is over, before it can start
+        if change == "dataset":
+            node.local.registers.datasets.remove(ward.datasets["cells"])
+            assert node.offer("cells") != ward.datasets["cells"]
+        else:
+            wait_until(lambda: utc_now() > until, what="the end of a grant")
+        node.runs.start_up()
+
+        def outcome() -> dict[str, Any] | None:
+            node.work()
+            return next((each["job"] for each in node.outcomes()), None)
+
+        job = wait_until(outcome, what="the end of the job")
+
+    # then it does not start
+    assert job is not None
+    assert job["state"] == "not-started"
+    assert ("is not granted" if change == "dataset" else "your grant held until") in job["reason"]
