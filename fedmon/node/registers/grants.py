@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime
+import functools
 import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -233,19 +234,29 @@ def _arguments_problem(grant: Grant, arguments: Mapping[str, Any]) -> str:
 
 def admits(form: Any, value: Any) -> bool:
     """Tell whether a value follows a rule in its canonical form, as `plan_check.rule` returns it."""
-    if isinstance(form, list | tuple):
-        return any(type(value) is type(each) and value == each for each in form) or (
-            type(value) in (int, float) and any(type(each) in (int, float) and value == each for each in form)
+    return _test(form if isinstance(form, str) else repr(list(form)))(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _test(text: str) -> Callable[[Any], bool]:
+    """Return what tests values by a rule: its text is read once, and not for each value of a list."""
+    node = _expression(text)
+    form = rule(node)
+    if isinstance(form, list):
+        values = {(type(each), each) for each in form}
+        numbers = {each for each in form if type(each) in (int, float)}
+        return lambda value: (
+            isinstance(value, str | int | float | None)
+            and ((type(value), value) in values or (type(value) in (int, float) and value in numbers))
         )
-    if form in _TYPES:
-        return type(value) in _TYPES[form]
-    node = _expression(form)
     if isinstance(node, ast.Call):
-        return type(value) is int and value in range(*map(ast.literal_eval, node.args))
+        numbers_of = range(*map(ast.literal_eval, node.args))
+        return lambda value: type(value) is int and value in numbers_of
     if isinstance(node, ast.List):
-        inner = rule(node.elts[0])
-        return isinstance(value, list) and all(admits(inner, each) for each in value)
-    return False
+        inner = _test(ast.unparse(node.elts[0]))
+        return lambda value: isinstance(value, list) and all(map(inner, value))
+    types = _TYPES[form]
+    return lambda value: type(value) in types
 
 
 def _expression(text: str) -> ast.expr:

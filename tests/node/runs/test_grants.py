@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,8 @@ def test_an_approval_taken_back_ends_all_grants(opened: Ward) -> None:
         ({"researchers": ["a b"]}, "researcher 'a b' is not usable"),
         ({"arguments": {"bins": "open('x')"}}, "the rule of argument 'bins'"),
         ({"arguments": {"bins": []}}, "the rule of argument 'bins'"),
+        ({"arguments": {"bins": "[[[[[[int]]]]]]"}}, "at most 4 deep"),
+        ({"arguments": {"bins": list(range(2000))}}, "of 4096 bytes"),
     ],
 )
 def test_terms_that_mean_nothing_are_refused(terms: dict[str, Any], says: str, opened: Ward) -> None:
@@ -251,6 +254,21 @@ def test_terms_that_mean_nothing_are_refused(terms: dict[str, Any], says: str, o
 
     with pytest.raises(Exception, match=says):
         opened.approve(digest(source.encode()), **terms)
+
+
+def test_many_values_take_no_time_under_a_large_rule_of_lists(opened: Ward) -> None:
+    source = DECLARING.format(name="many values")
+    opened.ask(source, by=ALICE)
+    opened.approve(digest(source.encode()), arguments={"columns": f"[[{list(range(800))}]]"})
+    values = [[number % 800 for number in range(100)]] * 150
+    request = run(digest(source.encode()), arguments={"columns": values})
+    outside = run(digest(source.encode()), arguments={"columns": [[True]]})
+
+    before = time.process_time()
+    replies = [opened.node.ask(each) for each in (request, outside)]
+
+    assert time.process_time() - before < 2.0
+    assert [reply.get("code", reply["command"]) for reply in replies] == ["run", "outside-grant"]
 
 
 @pytest.mark.parametrize("change", ["dataset", "time"])
