@@ -445,8 +445,7 @@ class OwnerCommands:
         datasets, policy = self.registers.datasets, Policy(self.settings.policy, self.settings.id)
 
         def listed(researcher_id: str) -> list[str]:
-            seen = ((each.dataset_id, each.name) for each in datasets.all())
-            return [dataset_id for dataset_id, name in seen if policy.may_see(researcher_id, dataset_id, name)]
+            return policy.seen(researcher_id, datasets.all())
 
         researchers = tuple(wish.researcher_id for wish in asking) or None
         if terms.researchers is not None:

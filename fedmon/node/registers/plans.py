@@ -120,9 +120,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
                 note=self.plan.note,
                 problem=self.plan.problem,
                 decided=self.time,
-                grant=None
-                if self.grant is None
-                else msgspec.structs.replace(told(self.grant, researcher_id), note=""),
+                grant=None if self.grant is None else told(self.grant, researcher_id),
             )
             for researcher_id in self.researchers
         )

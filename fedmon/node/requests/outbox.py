@@ -6,7 +6,7 @@ import datetime
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import Error, ErrorCode, PlanDecision, Result
 from fedmon.common.wire.runs import JobOutcome
 from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.grants import told
 from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender, command_of, error
 from fedmon.node.requests.policy import Policy
@@ -77,13 +78,22 @@ class Outbox:
 class Delivery:
     """Replies and results on their way out: written down in the audit, then sent; of the outbox's thread.
 
-    ``send(outgoing)`` hands a message to the connection and returns False if there is none. On a full disk messages go
+    ``send(outgoing)`` hands a message to the connection and returns False if there is none, and ``seen(researcher)``
+    returns the datasets that a decision may name. On a full disk messages go
     out all the same; those without a line in the audit are counted.
     """
 
     def __init__(
-        self, outbox: Outbox, *, dialect: NodeDialect, policy: Policy, audit: Audit, send: Callable[[Outgoing], bool]
+        self,
+        outbox: Outbox,
+        *,
+        dialect: NodeDialect,
+        policy: Policy,
+        audit: Audit,
+        send: Callable[[Outgoing], bool],
+        seen: Callable[[str], Collection[str]],
     ) -> None:
+        self._seen = seen
         self._outbox, self._dialect, self._policy, self._audit, self._send = outbox, dialect, policy, audit, send
         self.counters: Counter[str] = Counter()
         self._unstored = ""
@@ -178,9 +188,12 @@ class Delivery:
 
     def _written(self, result: Result) -> Outgoing | None:
         """Write a result for its researcher; None if this wire stays silent, or if it is too large."""
-        to = Sender(researcher_id=result.researcher_id)
+        to, sent = Sender(researcher_id=result.researcher_id), result
+        if isinstance(result, PlanDecision) and result.grant is not None:
+            grant = told(result.grant, to.researcher_id, self._seen(to.researcher_id))
+            sent = msgspec.structs.replace(result, grant=msgspec.structs.replace(grant, note=""))
         try:
-            return self._dialect.answer(result, to=to, request=None)
+            return self._dialect.answer(sent, to=to, request=None)
         except InvalidMessageError as problem:
             if isinstance(result, PlanDecision) and result.grant is not None:
                 # The terms are told to everyone who asks for the status of the plan.

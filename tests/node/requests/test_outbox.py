@@ -128,7 +128,7 @@ def test_a_flood_of_acknowledgements_is_not_answered_with_all_that_waits(node: B
 
 
 def test_one_message_that_is_too_large_holds_up_no_other(node: Bench) -> None:
-    grant = Grant(grant_id=new_id(), sha256="0" * 64, datasets=tuple(new_id() for _ in range(3000)))
+    grant = Grant(grant_id=new_id(), sha256="0" * 64, scalars=tuple(new_id() for _ in range(3000)))
     outbox = node.local.registers.outbox
     outbox.add(msgspec.structs.replace(_decision(1, "a"), grant=grant))
     outbox.add(msgspec.structs.replace(_decision(2, "a"), name="n" * 110_000))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
@@ -269,6 +270,29 @@ def test_many_values_take_no_time_under_a_large_rule_of_lists(opened: Ward) -> N
 
     assert time.process_time() - before < 2.0
     assert [reply.get("code", reply["command"]) for reply in replies] == ["run", "outside-grant"]
+
+
+def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) -> None:
+    source = DECLARING.format(name="hidden")
+    sha256, node = digest(source.encode()), opened.node
+    opened.ask(source, by=ALICE, datasets=["cells"])
+    rules = {"task": [f"value {n}" for n in range(200)]}
+    opened.approve(sha256, researchers=["alice", "bob"], datasets=["cells"], arguments=rules)
+    cells, more = (opened.datasets[name] for name in ("cells", "more"))
+    policy, before = node.local.policy, node.local.policy.settings
+    policy.follow(msgspec.structs.replace(before, datasets={cells: ("alice",)}))
+    try:
+        reasons = [
+            node.ask(run(sha256, by=by, dataset_id=more))["reason"] for by in ("alice", "bob")
+        ]
+        grants = [opened.status(sha256, by=by)["grants"][0]["grant"]["datasets"] for by in ("alice", "bob")]
+        long = node.ask(run(sha256, by="alice", dataset_id=cells, arguments={"task": "x" * 9_000}))["reason"]
+    finally:
+        policy.follow(before)
+
+    assert [(cells in reason, f"--dataset {more}" in reason) for reason in reasons] == [(True, True), (False, True)]
+    assert grants == [[cells], []]
+    assert ("fedmon approve bins.py" in long, len(long) < 1_500) == (True, True)
 
 
 @pytest.mark.parametrize("change", ["dataset", "time"])
