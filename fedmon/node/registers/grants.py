@@ -224,7 +224,9 @@ def _dataset_problem(grant: Grant, dataset_id: str | None, seen: Callable[[], Co
     if dataset_id is None or grant.datasets is None or dataset_id in grant.datasets:
         return ""
     listed = seen()
-    return f"dataset {dataset_id} is not granted ({', '.join(filter(listed.__contains__, grant.datasets)) or 'none is'})"
+    return (
+        f"dataset {dataset_id} is not granted ({', '.join(filter(listed.__contains__, grant.datasets)) or 'none is'})"
+    )
 
 
 def _arguments_problem(grant: Grant, arguments: Mapping[str, Any]) -> str:

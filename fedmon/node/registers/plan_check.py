@@ -23,7 +23,7 @@ MAX_RULE_BYTES, MAX_RULE_DEPTH = 4_096, 4
 TYPES = ("int", "float", "str", "bool")
 FORMS = (
     "a rule is int, float, str, bool, range(5, 51), a list of the admitted values such as ['mean', 'sum'], or a list "
-    f"of one rule such as [float] for a list of such values, at most {MAX_RULE_DEPTH} deep and of {MAX_RULE_BYTES} bytes"
+    f"of one rule such as [float] for a list of such values (at most {MAX_RULE_DEPTH} deep, of {MAX_RULE_BYTES} bytes)"
 )
 
 

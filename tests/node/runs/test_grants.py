@@ -282,9 +282,7 @@ def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) ->
     policy, before = node.local.policy, node.local.policy.settings
     policy.follow(msgspec.structs.replace(before, datasets={cells: ("alice",)}))
     try:
-        reasons = [
-            node.ask(run(sha256, by=by, dataset_id=more))["reason"] for by in ("alice", "bob")
-        ]
+        reasons = [node.ask(run(sha256, by=by, dataset_id=more))["reason"] for by in ("alice", "bob")]
         grants = [opened.status(sha256, by=by)["grants"][0]["grant"]["datasets"] for by in ("alice", "bob")]
         long = node.ask(run(sha256, by="alice", dataset_id=cells, arguments={"task": "x" * 9_000}))["reason"]
     finally:
