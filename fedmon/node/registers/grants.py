@@ -252,7 +252,7 @@ def admits(form: Any, value: Any) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _test(text: str) -> Callable[[Any], bool]:
-    """Return what tests values by a rule: its text is read once, and not for each value of a list."""
+    """Return the test of values by a rule, of which the text is read once, and not for each value of a list."""
     node = _expression(text)
     form = rule(node)
     if isinstance(form, list):
