@@ -99,7 +99,14 @@ class LocalNode:
             follow=lambda interval_s, live: self.pipeline.follow(interval_s, live=live),
         )
         self.effects = Effects(registers.database)
-        self.delivery = Delivery(registers.outbox, dialect=dialect, policy=policy, audit=registers.audit, send=send)
+        self.delivery = Delivery(
+            registers.outbox,
+            dialect=dialect,
+            policy=policy,
+            audit=registers.audit,
+            send=send,
+            seen=lambda researcher_id: policy.seen(researcher_id, registers.datasets.all()),
+        )
         self.runs = Runs(
             registers,
             policy,

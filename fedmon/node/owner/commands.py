@@ -77,6 +77,10 @@ class RunningNode:
     runs: Runs
 
 
+class BeingReadError(ConflictError):
+    """A worker of the running node has to read the plan first; a shell waits for that."""
+
+
 class FoundJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A batch job as the owner's shell found it; of processes their numbers, each with its start in ticks."""
 
@@ -397,16 +401,18 @@ class OwnerCommands:
             "tells": list(decision.researchers),
         }
 
-    def plan_register(self, *, path: str, sha256: str, name: str, description: str = "") -> Document:
+    def plan_register(
+        self, *, path: str, sha256: str, name: str, description: str = "", declared: Declared | None = None
+    ) -> Document:
         """Take in the owner's own plan, approved by that for all researchers that are obeyed.
 
-        The file must still hold the bytes that the owner saw.
+        The file must still hold the bytes that the owner saw, and that the shell found to be ``declared``: reading them
+        would delay the node's requests.
         """
         source = read_plan_file(Path(path), self.settings.max_plan_bytes)
         if hashlib.sha256(source).hexdigest() != sha256:
             raise ConflictError(f"{path} changed while it was being registered: look at it again")
-        check = check_source(source)
-        grant = self._grant(sha256, Terms(), Declared() if check is None else check.declared)
+        grant = self._grant(sha256, Terms(), _declared(source) if declared is None else declared)
         plan = self.registers.plans.register(source, name=name, description=description, by=self._by, grant=grant)
         if self._running is not None:
             self._running.check_plan(plan.sha256)
@@ -428,8 +434,10 @@ class OwnerCommands:
             return Grant(grant_id=new_id(), sha256=plan.sha256)
         declared = plans.grants.declared(plan.sha256)
         if declared is None:
-            check = check_source(plans.store.read(plan.sha256))
-            declared = Declared() if check is None else check.declared
+            if self._running is not None:
+                self._running.check_plan(plan.sha256)
+                raise BeingReadError(f"plan {plan.plan_id} is being read: try again in a few seconds")
+            declared = _declared(plans.store.read(plan.sha256))
         wishes = plans.grants.wishes(plan.plan_id)
         asking = [wish for wish in wishes if wish.is_open or plan.status is not PlanStatus.APPROVED]
         return self._grant(plan.sha256, terms or Terms(), declared, asking=asking or wishes, wishes=wishes)
@@ -446,8 +454,7 @@ class OwnerCommands:
         datasets, policy = self.registers.datasets, Policy(self.settings.policy, self.settings.id)
 
         def listed(researcher_id: str) -> list[str]:
-            seen = ((each.dataset_id, each.name) for each in datasets.all())
-            return [dataset_id for dataset_id, name in seen if policy.may_see(researcher_id, dataset_id, name)]
+            return policy.seen(researcher_id, datasets.all())
 
         researchers = tuple(wish.researcher_id for wish in asking) or None
         if terms.researchers is not None:
@@ -674,6 +681,11 @@ def _rules(policy: Policy) -> Document:
         "rules": list(policy.describe()),
         "obeys_nobody": policy.obeys_nobody,
     }
+
+
+def _declared(source: bytes) -> Declared:
+    check = check_source(source)
+    return Declared() if check is None else check.declared
 
 
 def _plan(plan: PlanRecord) -> Document:

@@ -50,11 +50,11 @@ class ControlError(FedmonError):
     def __init__(self, facts: Mapping[str, Any]) -> None:
         super().__init__(str(facts["message"]))
         self.exit_code = int(facts["exit_code"])
-        self._type = str(facts["type"])
+        self.type = str(facts["type"])
 
     def facts(self) -> dict[str, str | int]:
         """Return the daemon's error as it would have been without a socket between."""
-        return {**super().facts(), "type": self._type}
+        return {**super().facts(), "type": self.type}
 
 
 class DaemonNotRunningError(FedmonError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime
+import functools
 import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +23,7 @@ from fedmon.node.registers.plan_check import FORMS, MAX_DECLARED_BYTES, rule
 EVERY = "*"
 NEVER = "never"
 DEFAULT_DAYS = 366
-_SHOWN = 60
+_SHOWN, _MOST_REASON = 60, 300
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
 
@@ -101,10 +102,10 @@ class GrantRegister:
         rows = self._database.rows("SELECT * FROM grants WHERE sha256 = ? AND ended IS NULL ORDER BY rowid", (sha256,))
         return [msgspec.convert({**row, "grant": msgspec.json.decode(row["content"])}, GrantRecord) for row in rows]
 
-    def reports(self, sha256: str, researcher_id: str) -> list[GrantReport]:
-        """Return the grants of a plan that hold for a researcher, as that researcher is told of them."""
+    def reports(self, sha256: str, researcher_id: str, seen: Collection[str]) -> list[GrantReport]:
+        """Return the grants of a plan that hold for a researcher, as one who sees these datasets is told of them."""
         return [
-            GrantReport(grant=told(record.grant, researcher_id), runs_left=record.runs_left)
+            GrantReport(grant=told(record.grant, researcher_id, seen), runs_left=record.runs_left)
             for record in self.of(sha256)
             if record.is_for(researcher_id) and record.is_in_time()
         ]
@@ -169,21 +170,30 @@ class GrantRegister:
         return msgspec.json.decode(found[0]["content"], type=Declared) if found else None
 
 
-def told(grant: Grant, researcher_id: str) -> Grant:
-    """Return a grant as one of its researchers is told of it: the others stay unnamed."""
-    return grant if grant.researchers is None else msgspec.structs.replace(grant, researchers=(researcher_id,))
+def told(grant: Grant, researcher_id: str, seen: Collection[str] | None = None) -> Grant:
+    """Return a grant as one of its researchers is told of it: the others stay unnamed, and datasets not ``seen``."""
+    if grant.researchers is not None:
+        grant = msgspec.structs.replace(grant, researchers=(researcher_id,))
+    if grant.datasets is None or seen is None:
+        return grant
+    return msgspec.structs.replace(grant, datasets=tuple(each for each in grant.datasets if each in seen))
 
 
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
-def grant_for(records: Sequence[GrantRecord], run: Run, dataset_id: str | None) -> Grant | str:
-    """Return the grant that admits a run; without one, how the run is outside the grant that comes closest."""
+def grant_for(
+    records: Sequence[GrantRecord], run: Run, dataset_id: str | None, seen: Callable[[], Collection[str]]
+) -> Grant | str:
+    """Return the grant that admits a run; without one, how the run is outside the grant that comes closest.
+
+    Of granted datasets only those are named that the researcher has ``seen``.
+    """
     checks: tuple[Callable[[GrantRecord], str], ...] = (
         lambda record: "" if record.is_for(run.researcher_id) else "no grant names you",
         lambda record: "" if record.is_in_time() else f"your grant held until {record.grant.until:%Y-%m-%d %H:%M} UTC",
         lambda record: f"its {record.grant.runs} runs are used up" if record.runs_left == 0 else "",
-        lambda record: _dataset_problem(record.grant, dataset_id),
+        lambda record: _dataset_problem(record.grant, dataset_id, seen),
         lambda record: _arguments_problem(record.grant, run.arguments),
     )
     nearest, reason = -1, "no grant is left"
@@ -195,7 +205,7 @@ def grant_for(records: Sequence[GrantRecord], run: Run, dataset_id: str | None) 
             return record.grant
         if number > nearest:
             nearest, reason = number, problem
-    return reason
+    return _cut(reason, _MOST_REASON)
 
 
 def request_words(name: str, dataset_id: str | None, reason: str) -> str:
@@ -206,10 +216,17 @@ def request_words(name: str, dataset_id: str | None, reason: str) -> str:
     return f"{python}, or in a shell: fedmon plan request {shlex.join(words)}"
 
 
-def _dataset_problem(grant: Grant, dataset_id: str | None) -> str:
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _dataset_problem(grant: Grant, dataset_id: str | None, seen: Callable[[], Collection[str]]) -> str:
     if dataset_id is None or grant.datasets is None or dataset_id in grant.datasets:
         return ""
-    return f"dataset {dataset_id} is not granted ({', '.join(grant.datasets) or 'none is'})"
+    listed = seen()
+    return (
+        f"dataset {dataset_id} is not granted ({', '.join(filter(listed.__contains__, grant.datasets)) or 'none is'})"
+    )
 
 
 def _arguments_problem(grant: Grant, arguments: Mapping[str, Any]) -> str:
@@ -220,11 +237,8 @@ def _arguments_problem(grant: Grant, arguments: Mapping[str, Any]) -> str:
             granted = ", ".join(grant.arguments) or "it takes none"
             return f"argument {name[:_SHOWN]!r} is not granted ({granted})"
         if not admits(grant.arguments[name], value):
-            shown = json.dumps(value)
-            return (
-                f"argument {name!r} is {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '...'}, "
-                f"and the grant says {rule_text(grant.arguments[name])}"
-            )
+            shown = _cut(json.dumps(value), _SHOWN)
+            return f"argument {name[:_SHOWN]!r} is {shown}, and the grant says {rule_text(grant.arguments[name])}"
     return ""
 
 
@@ -233,19 +247,29 @@ def _arguments_problem(grant: Grant, arguments: Mapping[str, Any]) -> str:
 
 def admits(form: Any, value: Any) -> bool:
     """Tell whether a value follows a rule in its canonical form, as `plan_check.rule` returns it."""
-    if isinstance(form, list | tuple):
-        return any(type(value) is type(each) and value == each for each in form) or (
-            type(value) in (int, float) and any(type(each) in (int, float) and value == each for each in form)
+    return _test(form if isinstance(form, str) else repr(list(form)))(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _test(text: str) -> Callable[[Any], bool]:
+    """Return the test of values by a rule, of which the text is read once, and not for each value of a list."""
+    node = _expression(text)
+    form = rule(node)
+    if isinstance(form, list):
+        values = {(type(each), each) for each in form}
+        numbers = {each for each in form if type(each) in (int, float)}
+        return lambda value: (
+            isinstance(value, str | int | float | None)
+            and ((type(value), value) in values or (type(value) in (int, float) and value in numbers))
         )
-    if form in _TYPES:
-        return type(value) in _TYPES[form]
-    node = _expression(form)
     if isinstance(node, ast.Call):
-        return type(value) is int and value in range(*map(ast.literal_eval, node.args))
+        numbers_of = range(*map(ast.literal_eval, node.args))
+        return lambda value: type(value) is int and value in numbers_of
     if isinstance(node, ast.List):
-        inner = rule(node.elts[0])
-        return isinstance(value, list) and all(admits(inner, each) for each in value)
-    return False
+        inner = _test(ast.unparse(node.elts[0]))
+        return lambda value: isinstance(value, list) and all(map(inner, value))
+    types = _TYPES[form]
+    return lambda value: type(value) in types
 
 
 def _expression(text: str) -> ast.expr:

@@ -19,10 +19,11 @@ from typing import Any
 CPU_S = 5
 MEMORY_BYTES = 512 * 1024 * 1024
 MAX_DECLARED_BYTES = 16_384
+MAX_RULE_BYTES, MAX_RULE_DEPTH = 4_096, 4
 TYPES = ("int", "float", "str", "bool")
 FORMS = (
     "a rule is int, float, str, bool, range(5, 51), a list of the admitted values such as ['mean', 'sum'], or a list "
-    "of one rule such as [float] for a list of such values"
+    f"of one rule such as [float] for a list of such values (at most {MAX_RULE_DEPTH} deep, of {MAX_RULE_BYTES} bytes)"
 )
 
 
@@ -75,6 +76,13 @@ def rule(node: ast.expr) -> str | list[Any]:
 
     Raises ValueError for anything else.
     """
+    found = _form(node, MAX_RULE_DEPTH)
+    if len(json.dumps(found)) > MAX_RULE_BYTES:
+        raise ValueError(f"it is too large: {FORMS}")
+    return found
+
+
+def _form(node: ast.expr, depth: int) -> str | list[Any]:
     match node:
         case ast.Name(id=name) if name in TYPES:
             return name
@@ -82,8 +90,8 @@ def rule(node: ast.expr) -> str | list[Any]:
             numbers = [_literal(each) for each in bounds]
             if all(type(each) is int for each in numbers) and numbers[2:] != [0]:
                 return f"range({', '.join(map(str, numbers))})"
-        case ast.List(elts=[each]) if isinstance(each, ast.Name | ast.Call | ast.List):
-            return f"[{rule(each)}]"
+        case ast.List(elts=[each]) if depth and isinstance(each, ast.Name | ast.Call | ast.List):
+            return f"[{_form(each, depth - 1)}]"
         case ast.List(elts=[_, *_] as elements) | ast.Tuple(elts=[_, *_] as elements):
             values = [_literal(each) for each in elements]
             if all(isinstance(each, str | int | float | None) for each in values):

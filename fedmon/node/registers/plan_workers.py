@@ -47,6 +47,7 @@ class PlanChecker:
         self._read, self._on_check, self._timeout_s = read, on_check, timeout_s
         self._actor = Actor("plan-checker", urgent=Bound(MAX_CHECKS))
         self._stopping = False
+        self._submitted = set[str]()
 
     def start(self) -> None:
         """Start the thread."""
@@ -54,7 +55,13 @@ class PlanChecker:
 
     def submit(self, sha256: str) -> bool:
         """Have a plan checked; False when too many wait (it stays among `PlanRegister.unchecked`)."""
-        return self._actor.post(lambda: self._check(sha256))
+        if sha256 in self._submitted:
+            return True
+        self._submitted.add(sha256)
+        is_taken = self._actor.post(lambda: self._check(sha256))
+        if not is_taken:
+            self._submitted.discard(sha256)
+        return is_taken
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End the thread; waiting plans stay unchecked, and a running child ends at its limits."""
@@ -67,6 +74,8 @@ class PlanChecker:
         except StorageError as error:
             logger.warning("plan %s cannot be checked: %s", sha256, error)
             return
+        finally:
+            self._submitted.discard(sha256)
         if self._stopping:
             return
         if check is None:

@@ -117,7 +117,11 @@ class PlanHandlers:
             name=plan.name,
             note=plan.note,
             decided=plan.decided,
-            grants=self._registers.plans.grants.reports(plan.sha256, request.researcher_id),
+            grants=self._registers.plans.grants.reports(
+                plan.sha256,
+                request.researcher_id,
+                self._policy.seen(request.researcher_id, self._registers.datasets.all()),
+            ),
             **echo(request, self._node_id),
         )
 

@@ -6,19 +6,21 @@ import datetime
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidMessageError, StorageError
 from fedmon.common.wire.envelope import Reply, Request
-from fedmon.common.wire.messages import Error, ErrorCode, Result
+from fedmon.common.wire.messages import Error, ErrorCode, PlanDecision, Result
 from fedmon.common.wire.runs import JobOutcome
 from fedmon.node.registers.database import Database, timestamp
+from fedmon.node.registers.grants import told
 from fedmon.node.requests.audit import Audit
 from fedmon.node.requests.dialect import NodeDialect, Outgoing, Sender, command_of, error
 from fedmon.node.requests.policy import Policy
+from fedmon.node.requests.quotas import Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -76,19 +78,30 @@ class Outbox:
 class Delivery:
     """Replies and results on their way out: written down in the audit, then sent; of the outbox's thread.
 
-    ``send(outgoing)`` hands a message to the connection and returns False if there is none. On a full disk messages go
+    ``send(outgoing)`` hands a message to the connection and returns False if there is none, and ``seen(researcher)``
+    returns the datasets that a decision may name. On a full disk messages go
     out all the same; those without a line in the audit are counted.
     """
 
     def __init__(
-        self, outbox: Outbox, *, dialect: NodeDialect, policy: Policy, audit: Audit, send: Callable[[Outgoing], bool]
+        self,
+        outbox: Outbox,
+        *,
+        dialect: NodeDialect,
+        policy: Policy,
+        audit: Audit,
+        send: Callable[[Outgoing], bool],
+        seen: Callable[[str], Collection[str]],
     ) -> None:
+        self._seen = seen
         self._outbox, self._dialect, self._policy, self._audit, self._send = outbox, dialect, policy, audit, send
         self.counters: Counter[str] = Counter()
         self._unstored = ""
         self._waiting = set(outbox.waiting())
         self._resent: dict[str, tuple[str, float]] = {}
         self._sent: dict[str, frozenset[str]] = {}
+        self._sessions = Throttle(burst=10, per_s=0.1)
+        self._unsendable = set[str]()
 
     def reply(self, reply: Reply, to: Sender, request: Request | None = None, *, is_written: bool = True) -> None:
         """Send a reply; one that is too large is replaced by an error if its request is known.
@@ -121,13 +134,17 @@ class Delivery:
                 self._resend(researcher_id, only_new=researcher_ids is not None)
 
     def resend_to(self, request: Request) -> None:
-        """Send again the results that a researcher has not acknowledged: at once to a new session, else after 5 s."""
+        """Send again the results that a researcher has not acknowledged: at once to a new session, else after 5 s.
+
+        Of many new sessions most wait, too.
+        """
         researcher_id = request.researcher_id
         if researcher_id not in self._waiting:
             return
         session, then = self._resent.get(researcher_id, ("", -RESEND_AFTER_S))
         elapsed_s = time.monotonic() - then
-        if elapsed_s > RESEND_AFTER_S or (session != request.session and elapsed_s > RESEND_TO_NEW_S):
+        is_new = session != request.session and elapsed_s > RESEND_TO_NEW_S
+        if elapsed_s > RESEND_AFTER_S or (is_new and self._sessions.allows(researcher_id)):
             self._resent[researcher_id] = (request.session, time.monotonic())
             self._resend(researcher_id)
 
@@ -156,14 +173,35 @@ class Delivery:
         for result in results:
             if only_new and result.id in sent:
                 continue
-            outgoing = self._dialect.answer(result, to=Sender(researcher_id=researcher_id), request=None)
+            outgoing = self._written(result)
             if outgoing is None:
                 continue
-            if isinstance(result, JobOutcome):
+            if result.id in sent:
+                # One line tells that a message left; a researcher who acknowledges nothing must not fill the audit.
+                self._audit.count("resent", [f"{researcher_id} {command_of(result)}"])
+                self.counters["unsent"] += int(not self._send(outgoing))
+            elif isinstance(result, JobOutcome):
                 facts = {"job": result.job.job_id, "state": result.job.state.value, "sha256": result.job.sha256}
                 self._send_audited(outgoing, "outcome", to=researcher_id, id=result.id, **facts)
             else:
                 self._send_audited(outgoing, "decision", to=researcher_id, id=result.id, sha256=result.sha256)
+
+    def _written(self, result: Result) -> Outgoing | None:
+        """Write a result for its researcher; None if this wire stays silent, or if it is too large."""
+        to, sent = Sender(researcher_id=result.researcher_id), result
+        if isinstance(result, PlanDecision) and result.grant is not None:
+            grant = told(result.grant, to.researcher_id, self._seen(to.researcher_id))
+            sent = msgspec.structs.replace(result, grant=msgspec.structs.replace(grant, note=""))
+        try:
+            return self._dialect.answer(sent, to=to, request=None)
+        except InvalidMessageError as problem:
+            if isinstance(result, PlanDecision) and result.grant is not None:
+                # The terms are told to everyone who asks for the status of the plan.
+                return self._written(msgspec.structs.replace(result, grant=None))
+            if result.id not in self._unsendable:
+                logger.error("a message to researcher %s cannot be sent: %s", to.researcher_id, problem)  # noqa: TRY400
+            self._unsendable.add(result.id)
+            return None
 
     def _send_audited(self, outgoing: Outgoing, event: str, **facts: object) -> None:
         self.write_down(event, **facts)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import translate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fedmon.common.errors import ConflictError, InvalidInputError
 from fedmon.common.settings import PolicySettings
+
+if TYPE_CHECKING:
+    from fedmon.node.registers.datasets import DatasetRecord
 
 EVERYBODY = "*"
 NO_LOGS = "NONE"
@@ -62,6 +65,10 @@ class Policy:
         rules = self.settings.datasets
         allowed = rules.get(dataset_id, rules.get(name))
         return allowed is None or researcher_id in allowed or EVERYBODY in allowed
+
+    def seen(self, researcher_id: str, datasets: Iterable[DatasetRecord]) -> list[str]:
+        """Return the ids of the datasets that are listed to this researcher."""
+        return [each.dataset_id for each in datasets if self.may_see(researcher_id, each.dataset_id, each.name)]
 
     def metric_leaves(self, series: str) -> bool:
         """Tell whether a series such as ``host_load_ratio{cpu="0"}`` may leave, by the name of its metric."""

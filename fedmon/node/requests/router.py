@@ -109,7 +109,9 @@ class Router:
             reason = f"the node failed at {command}; its log says why"
             reply = error(request, self._policy.node_id, ErrorCode.FAILED, reason)
         self._answer(request, reply, is_written=is_written)
-        self._delivery.resend_to(request)
+        if is_written:
+            # Nor does a flood of what is not counted bring all that waits again.
+            self._delivery.resend_to(request)
 
     def _write_command(self, request: Request, *, is_written: bool) -> None:
         who, command = request.researcher_id, command_of(request)

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -88,7 +88,9 @@ def admit(
         ) from None
     dataset = _dataset(request, policy, datasets, node_folder)
     _check_arguments(request)
-    grant = _granted(plans, plan, request, dataset, counted)
+    grant = _granted(
+        plans, plan, request, dataset, counted, seen=lambda: policy.seen(request.researcher_id, datasets.all())
+    )
     limits, lowered = _limits(request.limits, settings)
     inputs = _inputs(request.inputs, runs.max_input_bytes)
     if running >= runs.max_jobs:
@@ -120,15 +122,24 @@ def _approved(plans: PlanRegister, sha256: str) -> PlanRecord:
 
 
 def _granted(
-    plans: PlanRegister, plan: PlanRecord, request: Run, dataset: GivenDataset | None, counted: Grant | None
+    plans: PlanRegister,
+    plan: PlanRecord,
+    request: Run,
+    dataset: GivenDataset | None,
+    counted: Grant | None,
+    *,
+    seen: Callable[[], Collection[str]],
 ) -> Grant:
     """Return the grant that admits a run. Raises RunRefusedError with the words that ask for one."""
     records = plans.grants.of(plan.sha256)
-    for record in records if counted is not None else ():
-        if record.grant == counted:
-            return counted
+    if counted is not None:
+        # The run itself is among those that are used up; the grant that admitted it is asked first.
+        records.sort(key=lambda record: record.grant != counted)
+        records[:1] = [
+            msgspec.structs.replace(each, used=each.used - 1) if each.grant == counted else each for each in records[:1]
+        ]
     dataset_id = None if dataset is None else dataset.dataset_id
-    found = grant_for(records, request, dataset_id)
+    found = grant_for(records, request, dataset_id, seen)
     if isinstance(found, Grant):
         return found
     raise RunRefusedError(

@@ -411,7 +411,12 @@ class Runs:
         if refusal is not None:
             raise RunRefusedError(ErrorCode.REFUSED, refusal)
         # The job itself is counted already.
-        return self._admitted(request, running=0, counted=active.grant)
+        admitted = self._admitted(request, running=0, counted=active.grant)
+        if (admitted.dataset and admitted.dataset.dataset_id) != active.job.dataset_id:
+            raise RunRefusedError(
+                ErrorCode.REFUSED, "its dataset is another one than at its admission: run it again, as a new job"
+            )
+        return admitted
 
     def _order(
         self, active: ActiveJob, request: Run, admitted: Admitted, level: Level, python: Interpreter

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import ConflictError, InvalidInputError
+from fedmon.node.registers.plans import CodeCheck
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, done, made_folder, running_node
+
+OTHER = b"rate = 0.2\n"
 
 
 def test_the_push_follows_the_commit_and_never_goes_before_it(tmp_path: Path) -> None:
@@ -18,6 +21,7 @@ def test_the_push_follows_the_commit_and_never_goes_before_it(tmp_path: Path) ->
     running = running_node(push=lambda researchers: seen.append((researchers, _committed_messages(folder))))
     with desk_of(folder, running=running) as desk:
         plan_id = ask_approval(desk)
+        desk.registers.plans.record_check(hashlib.sha256(PLAN).hexdigest(), CodeCheck())
 
         done(desk, "plan-decide", plan=plan_id, status="approved")
 
@@ -51,6 +55,27 @@ def test_a_file_that_changes_between_look_and_registration_is_refused(tmp_path: 
         registered = done(desk, "plan-register", path=str(file), sha256=digest, name="p")["plan"]
 
     assert (registered["status"], registered["type"], registered["sha256"]) == ("approved", "registered", digest)
+
+
+def test_a_running_node_reads_no_plan_itself(tmp_path: Path) -> None:
+    file, submitted = tmp_path / "plan.py", list[str]()
+    file.write_bytes(OTHER)
+    digest = hashlib.sha256(PLAN).hexdigest()
+    running = running_node(check_plan=submitted.append)
+    with desk_of(made_folder(tmp_path / "n"), running=running) as desk:
+        plan_id = ask_approval(desk)
+        for command, args in (("plan-show", {}), ("plan-decide", {"status": "approved"})):
+            with pytest.raises(ConflictError, match="is being read: try again"):
+                done(desk, command, plan=plan_id, **args)
+        assert submitted == [digest] * 2
+        desk.registers.plans.record_check(digest, CodeCheck())
+        assert done(desk, "plan-show", plan=plan_id)["proposed"]["researchers"] == ("alice",)
+
+        sha256 = hashlib.sha256(OTHER).hexdigest()
+        declared = {"scalars": ["loss"]}
+        done(desk, "plan-register", path=str(file), sha256=sha256, name="p", declared=declared)
+        (kept,) = desk.registers.plans.grants.of(sha256)
+        assert kept.grant.scalars == ("loss",)
 
 
 @pytest.mark.parametrize(

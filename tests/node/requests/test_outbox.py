@@ -5,13 +5,20 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.wire.messages import PlanDecision, PlanStatus
+from fedmon.common.ids import new_id
+from fedmon.common.wire.grants import Grant
+from fedmon.common.wire.messages import Ack, PlanDecision, PlanStatus
 from fedmon.node.registers.database import Database
 from fedmon.node.requests.outbox import Outbox
+from tests.node.runs.run_desks import Bench, bench, envelope
+from tests.support.node_process import NO_RUNS
+from tests.support.waiting import wait_until
 
 DAY = datetime.timedelta(days=1)
 
@@ -76,3 +83,58 @@ def test_a_decision_that_nobody_fetches_expires_after_thirty_days(outbox: Outbox
     dropped = [outbox.expire(), outbox.expire(now=utc_now() + 29 * DAY), outbox.expire(now=utc_now() + 31 * DAY)]
 
     assert (unacked, dropped) == (["decision-1"], [1, 0, 1])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Bench]:
+    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}, runs=NO_RUNS) as opened:
+        yield opened
+
+
+def _decisions(node: Bench) -> list[dict[str, Any]]:
+    found = [msgspec.json.decode(each.payload) for each in node.sent]
+    return [each for each in found if each["command"] == "plan-decision"]
+
+
+def _ack_anew(node: Bench) -> None:
+    """Acknowledge nothing, from a new session."""
+    ack = Ack(ids=["none"], **{**envelope("r"), "session": new_id()})
+    node.local.router.receive("general/nodes/r/hospital", msgspec.json.encode(ack))
+
+
+def test_a_message_that_is_sent_again_is_counted_and_has_one_line(node: Bench) -> None:
+    node.local.registers.outbox.add(_decision(1))
+    node.local.delivery.push()
+
+    def came_again() -> bool:
+        _ack_anew(node)
+        return len(_decisions(node)) > 2
+
+    wait_until(came_again, what="the decision again")
+    assert len(node.audit("decision")) == 1
+
+
+def test_a_flood_of_acknowledgements_is_not_answered_with_all_that_waits(node: Bench) -> None:
+    node.local.registers.outbox.add(_decision(1))
+    for _ in range(40):
+        _ack_anew(node)
+    assert len(node.audit("command")) <= 25
+    node.local.delivery.push()
+    before = len(_decisions(node))
+
+    _ack_anew(node)
+
+    assert len(_decisions(node)) == before
+
+
+def test_one_message_that_is_too_large_holds_up_no_other(node: Bench) -> None:
+    grant = Grant(grant_id=new_id(), sha256="0" * 64, scalars=tuple(new_id() for _ in range(3000)))
+    outbox = node.local.registers.outbox
+    outbox.add(msgspec.structs.replace(_decision(1, "a"), grant=grant))
+    outbox.add(msgspec.structs.replace(_decision(2, "a"), name="n" * 110_000))
+    outbox.add(_decision(3, "b"))
+
+    node.local.delivery.push()
+
+    assert [each["id"] for each in _decisions(node)] == ["decision-1", "decision-3"]
+    assert "grant" not in _decisions(node)[0] or _decisions(node)[0]["grant"] is None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.wire.messages import Approval, TrainingPlanStatus
 from fedmon.node.folder import NodeFolder
 from fedmon.node.owner.commands import OwnerCommands
-from tests.node.runs.run_desks import ALICE, Bench, bench, digest, envelope, run
+from tests.node.runs.run_desks import ALICE, PLAN, Bench, bench, digest, envelope, run
 from tests.support.waiting import wait_until
 
 DECLARING = """from fedmon import TrainingPlan
@@ -242,6 +245,8 @@ def test_an_approval_taken_back_ends_all_grants(opened: Ward) -> None:
         ({"researchers": ["a b"]}, "researcher 'a b' is not usable"),
         ({"arguments": {"bins": "open('x')"}}, "the rule of argument 'bins'"),
         ({"arguments": {"bins": []}}, "the rule of argument 'bins'"),
+        ({"arguments": {"bins": "[[[[[[int]]]]]]"}}, "at most 4 deep"),
+        ({"arguments": {"bins": list(range(2000))}}, "of 4096 bytes"),
     ],
 )
 def test_terms_that_mean_nothing_are_refused(terms: dict[str, Any], says: str, opened: Ward) -> None:
@@ -250,3 +255,73 @@ def test_terms_that_mean_nothing_are_refused(terms: dict[str, Any], says: str, o
 
     with pytest.raises(Exception, match=says):
         opened.approve(digest(source.encode()), **terms)
+
+
+def test_many_values_take_no_time_under_a_large_rule_of_lists(opened: Ward) -> None:
+    source = DECLARING.format(name="many values")
+    opened.ask(source, by=ALICE)
+    opened.approve(digest(source.encode()), arguments={"columns": f"[[{list(range(800))}]]"})
+    values = [[number % 800 for number in range(100)]] * 150
+    request = run(digest(source.encode()), arguments={"columns": values})
+    outside = run(digest(source.encode()), arguments={"columns": [[True]]})
+
+    before = time.process_time()
+    replies = [opened.node.ask(each) for each in (request, outside)]
+
+    assert time.process_time() - before < 2.0
+    assert [reply.get("code", reply["command"]) for reply in replies] == ["run", "outside-grant"]
+
+
+def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) -> None:
+    source = DECLARING.format(name="hidden")
+    sha256, node = digest(source.encode()), opened.node
+    opened.ask(source, by=ALICE, datasets=["cells"])
+    rules = {"task": [f"value {n}" for n in range(200)]}
+    opened.approve(sha256, researchers=["alice", "bob"], datasets=["cells"], arguments=rules)
+    cells, more = (opened.datasets[name] for name in ("cells", "more"))
+    policy, before = node.local.policy, node.local.policy.settings
+    policy.follow(msgspec.structs.replace(before, datasets={cells: ("alice",)}))
+    try:
+        reasons = [node.ask(run(sha256, by=by, dataset_id=more))["reason"] for by in ("alice", "bob")]
+        grants = [opened.status(sha256, by=by)["grants"][0]["grant"]["datasets"] for by in ("alice", "bob")]
+        long = node.ask(run(sha256, by="alice", dataset_id=cells, arguments={"task": "x" * 9_000}))["reason"]
+    finally:
+        policy.follow(before)
+
+    assert [(cells in reason, f"--dataset {more}" in reason) for reason in reasons] == [(True, True), (False, True)]
+    assert grants == [[cells], []]
+    assert ("fedmon approve bins.py" in long, len(long) < 1_500) == (True, True)
+
+
+@pytest.mark.parametrize("change", ["dataset", "time"])
+def test_a_run_that_waited_is_held_to_its_grant_and_dataset(change: str, tmp_path: Path) -> None:
+    # given a run that its grant admits before the node knows its sandbox
+    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}) as node:
+        ward = Ward(node)
+        source = PLAN.decode()
+        sha256 = digest(PLAN)
+        ward.ask(source, by=ALICE, datasets=["cells"])
+        until = utc_now() + datetime.timedelta(seconds=SOON if change == "time" else 60)
+        grant = ward.owner("plan-show", plan=sha256)["proposed"] | {"until": until.isoformat()}
+        ward.owner("plan-decide", plan=sha256, status="approved", grant=grant)
+        request = run(sha256, dataset_id="cells")
+        assert node.ask(request)["command"] == "run"
+
+        # when the name is another dataset's, or the grant is over, before it can start
+        if change == "dataset":
+            node.local.registers.datasets.remove(ward.datasets["cells"])
+            assert node.offer("cells") != ward.datasets["cells"]
+        else:
+            wait_until(lambda: utc_now() > until, what="the end of a grant")
+        node.runs.start_up()
+
+        def outcome() -> dict[str, Any] | None:
+            node.work()
+            return next((each["job"] for each in node.outcomes()), None)
+
+        job = wait_until(outcome, what="the end of the job")
+
+    # then it does not start
+    assert job is not None
+    assert job["state"] == "not-started"
+    assert ("is not granted" if change == "dataset" else "your grant held until") in job["reason"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
@@ -162,12 +163,21 @@ def register(
     description: Annotated[str, typer.Option(help="Its purpose.")] = "",
 ) -> None:
     """Register and approve your own plan."""
+    from fedmon.node.registers.plan_workers import check_source  # only what registers needs it
+
     path = (file or Path(shell.ask("FILE", "Python file"))).expanduser().absolute()
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        source = path.read_bytes()
     except OSError as error:
         raise InvalidInputError(f"cannot read the training plan {path}: {error.strerror}") from None
-    values = {"path": str(path), "sha256": digest, "name": name or path.stem, "description": description}
+    check = check_source(source)
+    values = {
+        "path": str(path),
+        "sha256": hashlib.sha256(source).hexdigest(),
+        "name": name or path.stem,
+        "description": description,
+        "declared": None if check is None else msgspec.to_builtins(check.declared),
+    }
     shell.show("plan-register", lambda result: f"Registered and approved:\n{_screen(result)}", **values)
 
 
