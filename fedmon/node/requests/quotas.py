@@ -358,7 +358,7 @@ class Quotas:
             self._folders[job_id] = (researcher_id, _folder_bytes(self._runs_dir / job_id))
 
     def removed(self, job_ids: Iterable[str]) -> None:
-        """Forget the folders of these jobs, or measure what is left of them."""
+        """Forget the folders of these jobs, or measure the files that are left."""
         for job_id in job_ids:
             known = (self._folders or {}).pop(job_id, None)
             if known is not None and (self._runs_dir / job_id).exists():
