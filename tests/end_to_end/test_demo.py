@@ -221,7 +221,13 @@ def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(ke
         return shlex.split(line)
 
     # When a stranger types them, docker's and the demo's own word excepted
-    dry = subprocess.run(["make", "-n", *shlex.split(demo)[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+    dry = subprocess.run(
+        ["make", "-n", "--no-print-directory", *shlex.split(demo)[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     environ = researcher_environment(kept.url, tmp_path / "researcher")
     with subprocess.Popen(words(record), env=environ, cwd=tmp_path) as recording:
         try:

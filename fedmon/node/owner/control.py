@@ -30,6 +30,7 @@ MAX_REQUEST_BYTES = 4 * 1024 * 1024
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 IDLE_TIMEOUT_S = 10.0
 ACCEPT_AGAIN_S = 1.0
+READ_WITHIN_S, READ_AGAIN_S = 20.0, 0.1
 SPARE_DESCRIPTORS = 4
 """Kept for the owner when the process may open no more files: one for the connection, the others for its command."""
 
@@ -220,11 +221,23 @@ class ControlClient:
         return _peer(self._socket)[0] if sys.platform == "linux" else None
 
     def call(self, command: str, **args: Any) -> dict[str, Any]:
-        """Run one command in the daemon and return its result.
+        """Run one command in the daemon and return its result; a plan that the daemon reads is waited for.
 
         Raises ControlError with the daemon's own words when it refused, NoAnswerError when it stayed silent, and
         DaemonNotRunningError when it went away meanwhile.
         """
+        deadline = Deadline(READ_WITHIN_S)
+        while True:
+            response = self._answer(command, args)
+            if "error" not in response:
+                result: dict[str, Any] = response["result"]
+                return result
+            error = ControlError(response["error"])
+            if error.type != "BeingReadError" or deadline.passed():
+                raise error
+            threading.Event().wait(READ_AGAIN_S)
+
+    def _answer(self, command: str, args: Mapping[str, Any]) -> dict[str, Any]:
         try:
             self._socket.sendall(msgspec.json.encode({"command": command, "args": args}) + b"\n")
             line = self._responses.readline(MAX_RESPONSE_BYTES)
@@ -236,11 +249,7 @@ class ControlClient:
             line = b""
         if not line.endswith(b"\n"):
             raise DaemonNotRunningError(f"the daemon of {self._folder} went away before it answered")
-        response = msgspec.json.decode(line, type=dict[str, Any])
-        if "error" in response:
-            raise ControlError(response["error"])
-        result: dict[str, Any] = response["result"]
-        return result
+        return msgspec.json.decode(line, type=dict[str, Any])
 
 
 @contextlib.contextmanager

@@ -290,7 +290,7 @@ def test_a_refusal_is_short_and_names_no_dataset_that_is_hidden(opened: Ward) ->
 
     assert [(cells in reason, f"--dataset {more}" in reason) for reason in reasons] == [(True, True), (False, True)]
     assert grants == [[cells], []]
-    assert ("fedmon approve bins.py" in long, len(long) < 1_500) == (True, True)
+    assert ("fedmon plan request bins.py" in long, len(long) < 1_500) == (True, True)
 
 
 @pytest.mark.parametrize("change", ["dataset", "time"])

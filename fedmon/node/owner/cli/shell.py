@@ -22,7 +22,7 @@ from fedmon.common.options import JsonOption
 from fedmon.common.text import ago as since
 from fedmon.common.text import one_line
 from fedmon.node.folder import DAEMON, NodeFolder, user_name
-from fedmon.node.owner.control import ControlClient, ControlError, DaemonNotRunningError
+from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
 Dir = Annotated[
     Path | None,
@@ -32,7 +32,7 @@ Dir = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for a name or a prefix.")]
 
-REACH_WITHIN_S, READ_WITHIN_S = 4.0, 20.0
+REACH_WITHIN_S = 4.0
 _LOCK_ATTEMPT_S = 0.25
 DEFAULT_WIDTH, _UNLIMITED = 80, 10_000
 _GAP = 2
@@ -85,22 +85,15 @@ class Shell:
     def call(self, command: str, **args: Any) -> dict[str, Any]:
         """Have a command of the owner run, by the daemon or here, and return its result.
 
-        Another shell that works in the folder of a stopped node is waited for, and so is a plan that a running node
-        reads. Raises the command's errors,
+        Another shell that works in the folder of a stopped node is waited for. Raises the command's errors,
         FolderInUseError naming the holder of the lock, and NoAnswerError if a daemon is there but takes no calls.
         """
-        deadline, retry, read = Deadline(REACH_WITHIN_S), threading.Event(), Deadline(READ_WITHIN_S)
+        deadline, retry = Deadline(REACH_WITHIN_S), threading.Event()
         while True:
             client = connected(self.folder)
             if client is not None:
-                try:
-                    with client:
-                        return client.call(command, **args)
-                except ControlError as error:
-                    if error.type != "BeingReadError" or read.passed():
-                        raise
-                retry.wait(_LOCK_ATTEMPT_S)
-                continue
+                with client:
+                    return client.call(command, **args)
             try:
                 with self.folder.hold(self.purpose, timeout_s=_LOCK_ATTEMPT_S):
                     return _run_here(self.folder, command, args)
