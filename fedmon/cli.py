@@ -128,6 +128,7 @@ EXIT_CODES: Mapping[int, str] = {
     5: "no connection to the broker",
     6: "no answer, or not over, in time; an offline node counts only if it was named",
     _INTERRUPTED: "interrupted by Ctrl-C",
+    143: "ended by SIGTERM",
 }
 
 

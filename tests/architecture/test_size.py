@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (541, 4, 288),
+    ".": (542, 4, 288),
     "broker": (1978, 11, 1104),
     "common": (8532, 50, 4825),
     "compat": (3144, 18, 2029),
