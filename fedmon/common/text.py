@@ -19,7 +19,7 @@ _ID_WIDTH = 36
 """An id that is broken into two lines cannot be copied; longer words may be broken anywhere."""
 _SHORT_ID = 13
 """Characters of a version 7 UUID that hold its millisecond."""
-_UNLIMITED = 10_000
+UNLIMITED = 10_000
 """Columns of a pipe or file: nothing is cut there."""
 _NUMBER = re.compile(r"-|[-+]?\d[\d.]*(e[-+]?\d+)?( ?([^\W\d_]+|[%°]C?))?(/s)?")
 _HEAD, _RULE = "1", "2"
@@ -143,7 +143,7 @@ def table(
 
     from tabulate import tabulate
 
-    room = (width or shutil.get_terminal_size((_UNLIMITED, 24)).columns) - _GAP * (len(headers) - 1)
+    room = (width or shutil.get_terminal_size((UNLIMITED, 24)).columns) - _GAP * (len(headers) - 1)
     cells = [list(headers), *([one_line(str(cell)) for cell in row] for row in rows)]
     columns = list(zip(*cells, strict=True))
     widths = [max(map(len, column)) for column in columns]

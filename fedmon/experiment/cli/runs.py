@@ -23,7 +23,7 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError
 from fedmon.common.log import OUR_LOGGER, escape_control
 from fedmon.common.options import BrokerOption, ForOption, IdOption, JsonOption, LinesOption, SettingsOption
-from fedmon.common.text import duration, joined, moment, table
+from fedmon.common.text import UNLIMITED, duration, joined, moment, table
 from fedmon.experiment.cli import EachOption, FileArgument, RunArgument, connected
 from fedmon.experiment.states import ResourceState
 from fedmon.researcher.cli.shell import NO_ANSWER, emit
@@ -38,7 +38,7 @@ INTERRUPTED = 130
 MANY = 100
 """The end lists this many resources; a JSON document has all."""
 FOLDER = Path("experiments")
-_WIDE, _UNLIMITED = 100, 10_000
+_WIDE = 100
 """Columns of a terminal with room for types beside names; lines in files and pipes are not cut."""
 _RANKS = {"FAILED": 0, "STARTED": 1, "READY": 2, "RESERVED": 3}
 """These states are listed first if there is no room for all."""
@@ -297,7 +297,7 @@ def _print(shown: Overview, *, as_json: bool) -> None:
     if as_json:
         emit({"well": shown.is_well, **msgspec.structs.asdict(shown)}, text="", as_json=True)
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
     columns, cells = table_of(shown, rows=MANY, has_types=width >= _WIDE)
     lines = [heading(shown)]
     if cells:

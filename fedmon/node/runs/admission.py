@@ -131,13 +131,12 @@ def _granted(
     seen: Callable[[], Collection[str]],
 ) -> Grant:
     """Return the grant that admits a run. Raises RunRefusedError with the words that ask for one."""
-    records = plans.grants.of(plan.sha256)
-    if counted is not None:
-        # The run itself is among those that are used up; the grant that admitted it is asked first.
-        records.sort(key=lambda record: record.grant != counted)
-        records[:1] = [
-            msgspec.structs.replace(each, used=each.used - 1) if each.grant == counted else each for each in records[:1]
-        ]
+    # The run itself is among those that are used up; the grant that admitted it is asked first.
+    records = [
+        msgspec.structs.replace(each, used=each.used - 1) if each.grant == counted else each
+        for each in plans.grants.of(plan.sha256)
+    ]
+    records.sort(key=lambda record: record.grant != counted)
     dataset_id = None if dataset is None else dataset.dataset_id
     found = grant_for(records, request, dataset_id, seen)
     if isinstance(found, Grant):

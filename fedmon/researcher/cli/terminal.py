@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from fedmon.common.clock import Deadline
+from fedmon.common.text import UNLIMITED
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.cli.readings import WatchState
 from fedmon.researcher.cli.screen import Group, compose, text_screen
@@ -19,8 +20,6 @@ from fedmon.researcher.samples.watch import Watch
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """Use the alternate buffer without a cursor, and the usual one. Source: xterm control sequences, DECSET."""
-UNLIMITED = 10_000
-"""Columns of a pipe or file: nothing is cut there."""
 REDRAW_S = 1.0
 """How often a screen is drawn: fifty nodes send far more often than people read."""
 KEYS = "q quit   s sort   a not measured"

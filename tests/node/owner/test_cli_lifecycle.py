@@ -113,7 +113,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker)
         exit_code = running.wait(5.0)
 
     assert (status["running"], status["live"]["pid"], status["broker"]) == (True, running.pid, mosquitto.url)
-    assert f"running, pid {running.pid}, for " in screen
+    assert f"running, pid {running.pid}, started " in screen
     assert screen.startswith("needs you   * OBEYS NO RESEARCHER")
     assert "samples_" not in screen
     assert [line for line in screen.splitlines() if len(line) > 80 and str(folder) not in line] == []

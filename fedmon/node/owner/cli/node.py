@@ -258,12 +258,12 @@ def _needs(document: Mapping[str, Any]) -> Iterator[str]:
         others = f", and {plural(len(refused) - 1, 'other')}" if refused[1:] else ""
         yield (
             f"researcher {last['researcher_id']} was refused {plural(last['times'], 'time')}, last "
-            f"{ago(last['last'])} ago{others}: fedmon node requests"
+            f"{ago(last['last'])}{others}: fedmon node requests"
         )
     if document["obeys_nobody"]:
         yield str(document["rules"][0])
     if document["restored"]:
-        yield f"RESTORED {ago(document['restored']['time'])} ago: {document['restored']['report']}"
+        yield f"RESTORED {ago(document['restored']['time'])}: {document['restored']['report']}"
     for name in document["set_aside"] or ():
         yield f"DAMAGED and set aside: {name}; remove it when done"
 
@@ -278,7 +278,7 @@ def _troubles(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> It
     if live["flapping"]:
         yield f"FLAPPING: {live['flapping']}"
     if duplicate := live["duplicate"]:
-        seen = f"boot {duplicate['boot']}, last seen {ago(duplicate['seen'])} ago"
+        seen = f"boot {duplicate['boot']}, last seen {ago(duplicate['seen'])}"
         yield f"DUPLICATE: another process uses the id {document['node_id']!r} ({seen}); stop it, or rename one"
     if lost := live["counters"].get("unaudited"):
         yield f"{plural(lost, 'message')} left without a line in the audit, which could not be written"
@@ -303,9 +303,9 @@ def _unconfined(minimum: Any, live: Mapping[str, Any]) -> str:
 def _lines(document: Mapping[str, Any], live: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
     needs = [f"* {each}" for each in (*_needs(document), *_troubles(document, live))]
     yield "needs you", "\n".join(needs) or "nothing"
-    running = "not running" if live is None else f"running, pid {live['pid']}, for {ago(live['started'])}"
+    running = "not running" if live is None else f"running, pid {live['pid']}, started {ago(live['started'])}"
     yield "node", f"{document['node_id']}, {running}"
-    connection = f", connected to {live['host']} for {ago(live['since'])}" if live and live["connected"] else ""
+    connection = f", connected to {live['host']} {ago(live['since'])}" if live and live["connected"] else ""
     yield "broker", f"{document['broker']}{connection}"
     yield "policy", "\n".join(document["rules"][document["obeys_nobody"] :])
     yield "plans", ", ".join(f"{number} {name}" for name, number in document["plans"].items())

@@ -14,6 +14,7 @@ import typer
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.ids import MIN_PREFIX, chosen
+from fedmon.common.options import each as words_of
 from fedmon.common.text import one_line, plural, table
 from fedmon.common.wire.grants import ReleaseMode, rule_text
 from fedmon.node.owner.cli.policy import change_policy
@@ -117,7 +118,7 @@ def approve(
     """
     reference = plan or sha256 or _named(None, shell)
     given = {
-        "researchers": _words(researchers),
+        "researchers": words_of(researchers, "--for"),
         "datasets": datasets,
         "arguments": None if arguments is None else _rules(arguments),
         "runs": runs,
@@ -215,7 +216,7 @@ def allow(
     name = chosen(
         reference, dict(zip(refused, refused, strict=True)), what="refused researcher", see="fedmon node requests"
     )
-    shown = f"{name} was refused {refused[name]['times']} times, last {ago(refused[name]['last'])} ago."
+    shown = f"{name} was refused {refused[name]['times']} times, last {ago(refused[name]['last'])}."
     shell.confirm(shown, "Obey this researcher from now on?", is_exact=reference == name, what=name, yes=yes)
     change_policy(shell, "allow", researchers=[name])
 
@@ -231,13 +232,6 @@ def _difference(result: Mapping[str, Any]) -> str:
     before, after = result["against"], result["plan"]
     shown = {"plan": after["name"], "-": f"approved {seconds(before['decided'])}", "+": after["status"]}
     return f"{fields(shown)}\n{result['diff'].removesuffix(chr(10)) or 'The bytes are the same.'}"
-
-
-def _words(given: list[str] | None) -> list[str] | None:
-    words = [word for each in given or () for word in each.split(",") if word]
-    if given and not words:
-        raise InvalidInputError("--for names no researcher")
-    return words or None
 
 
 def _rules(path: Path) -> Any:
@@ -322,10 +316,7 @@ def _identity(result: Mapping[str, Any]) -> dict[str, object]:
 def _waiting(result: Mapping[str, Any]) -> str:
     plans, refused = result["plans"], result["researchers"]
     heads = ("researcher", "refused", "last", "first")
-    rows = [
-        [each["researcher_id"], f"{each['times']} x", f"{ago(each['last'])} ago", f"{ago(each['first'])} ago"]
-        for each in refused
-    ]
+    rows = [[each["researcher_id"], f"{each['times']} x", ago(each["last"]), ago(each["first"])] for each in refused]
     parts = []
     if plans:
         parts += [
@@ -353,7 +344,7 @@ def _table(plans: Sequence[Mapping[str, Any]]) -> str:
             plan["status"],
             plan["type"],
             plan["researcher_id"] or "-",
-            f"{ago(plan['created'])} ago",
+            ago(plan["created"]),
         ]
         for plan in plans
     ]

@@ -25,7 +25,7 @@ Job = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it as `fedmon node results` lists it.")
 ]
 Note = Annotated[str, typer.Option(help="Why, for the researcher.")]
-_HEADS = ("RESEARCHER", "PLAN", "NUMBERS", "SIZE", "SINCE")
+_HEADS = ("researcher", "plan", "numbers", "size", "since")
 _SHOWN_CHARACTERS = 40
 
 
@@ -110,7 +110,7 @@ def _list(held: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _since(result: Mapping[str, Any]) -> str:
-    return f"{ago(result['ended'])} ago" if result["ended"] else "-"
+    return ago(result["ended"]) if result["ended"] else "-"
 
 
 def _screen(document: Mapping[str, Any]) -> str:
@@ -129,7 +129,7 @@ def _screen(document: Mapping[str, Any]) -> str:
         [shorten(one_line(each["place"]), _SHOWN_CHARACTERS), each["kind"], each["count"], _range(each), _first(each)]
         for each in document["entries"]
     ]
-    entries = table(["ENTRY", "KIND", "COUNT", "RANGE", "FIRST VALUES"], rows, width=width())
+    entries = table(["entry", "kind", "count", "range", "first values"], rows, width=width())
     return f"{fields(shown)}\n\n{entries}"
 
 
@@ -167,4 +167,4 @@ def _ledger(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    return table(["MONTH", "RESEARCHER", "DATASET", "RESULTS", "BYTES", "NUMBERS", "REPORTS"], cells, width=width())
+    return table(["month", "researcher", "dataset", "results", "bytes", "numbers", "reports"], cells, width=width())

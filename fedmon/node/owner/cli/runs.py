@@ -66,7 +66,7 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> str:
             run["researcher_id"],
             one_line(run["name"]),
             "" if run["usage"]["wall_s"] is None else f"{run['usage']['wall_s']:.2f}",
-            f"{ago(run['created'])} ago",
+            ago(run["created"]),
         ]
         for run in runs
     ]

@@ -19,8 +19,8 @@ import typer
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, InvalidInputError, NoAnswerError
 from fedmon.common.options import JsonOption
+from fedmon.common.text import UNLIMITED, one_line
 from fedmon.common.text import ago as since
-from fedmon.common.text import one_line
 from fedmon.node.folder import DAEMON, NodeFolder, user_name
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 
@@ -34,7 +34,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, not even for
 
 REACH_WITHIN_S = 4.0
 _LOCK_ATTEMPT_S = 0.25
-DEFAULT_WIDTH, _UNLIMITED = 80, 10_000
+DEFAULT_WIDTH = 80
 _GAP = 2
 
 
@@ -190,7 +190,7 @@ def record(text: str) -> str:
     return "\n    ".join(folded(line, width() - 4)) if sys.stdout.isatty() else line
 
 
-def width(pipe: int = _UNLIMITED) -> int:
+def width(pipe: int = UNLIMITED) -> int:
     """Return the terminal's columns; ``pipe`` if there is none, where nothing is to be cut."""
     return max(40, shutil.get_terminal_size((pipe, 24)).columns)
 
@@ -220,8 +220,8 @@ def folded(text: str, columns: int = 0) -> list[str]:
 
 
 def ago(time: str) -> str:
-    """Return how long an RFC 3339 time is past, in its largest unit, such as "3 min"."""
-    return since(datetime.datetime.fromisoformat(time)).removesuffix(" ago")
+    """Return how long an RFC 3339 time is past, in its largest unit, such as "3 min ago"."""
+    return since(datetime.datetime.fromisoformat(time))
 
 
 def seconds(time: str | None) -> str:
