@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import io
+import os
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -152,19 +153,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
     try:
         code = _run(words)
-        if arguments is None:
-            gc.freeze()  # this process is about to end, and need not look through all that is there first
-        sys.exit(code)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
-    except FedmonError as error:
-        _report(error, as_json=as_json)
-        sys.exit(error.exit_code)
+        code = _INTERRUPTED
+    except BrokenPipeError:  # the reader has enough, as `head` has; nothing must be written when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except Exception as error:  # noqa: BLE001 - the shell's user gets a line, the developer asks with --debug
-        if debug:
-            traceback.print_exc()
-        _complain(f"internal error: {type(error).__name__}: {error} (`fedmon --debug ...` shows where)")
-        sys.exit(_INTERNAL_ERROR)
+        code = _report(error, as_json=as_json, is_debug=debug)
+    if arguments is None:
+        gc.freeze()  # this process is about to end, and need not look through all that is there first
+    sys.exit(code)
 
 
 class _JsonTerminal(io.TextIOBase):
@@ -347,7 +346,10 @@ def _call(command: Any, words: Sequence[str], name: str) -> int:
     # Some versions of Typer bundle click, others import it; this finds the one in use.
     wrong_use: type[Exception] = typer.BadParameter.__mro__[2]
     try:
-        code = command.main(args=list(words), prog_name=name, standalone_mode=False, help_option_names=list(_HELP))
+        with command.make_context(name, list(words), help_option_names=list(_HELP)) as context:
+            code = command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
     except typer.Abort:
         _complain("aborted")
         return 1
@@ -365,13 +367,20 @@ def _described(error: Any) -> str:
     return f"{' '.join(str(error.format_message()).split()).rstrip('.')}{where}"
 
 
-def _report(error: FedmonError, *, as_json: bool) -> None:
+def _report(error: Exception, *, as_json: bool, is_debug: bool) -> int:
+    """Print an error and return its exit code."""
+    if not isinstance(error, FedmonError):
+        if is_debug:
+            traceback.print_exception(error)
+        _complain(f"internal error: {type(error).__name__}: {error} (`fedmon --debug ...` shows where)")
+        return _INTERNAL_ERROR
     if as_json:
         import json
 
         sys.stdout.write(json.dumps({"error": error.facts()}) + "\n")
     else:
         _complain(str(error))
+    return error.exit_code
 
 
 def _complain(text: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 from fedmon import __version__
 from fedmon.cli import EXIT_CODES, TREE, VERBS, overview
 from fedmon.completion import commands
-from tests.support.node_process import fedmon, plain_environment
+from tests.support.brokers import Broker
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.shell_here import fedmon_here
 
 HEAVY = {"typer", "rich", "requests", "python_minifier", "paho", "psutil", "starlette", "persistqueue", "fedmon.node"}
@@ -129,6 +130,20 @@ def test_a_wrong_option_is_a_usage_error(name: str) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+def test_a_reader_who_has_enough_ends_a_verb_without_an_error(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="west", url=mosquitto.url, runs=NO_RUNS)
+    environ = plain_environment(FEDMON_BROKER_URL=mosquitto.url)
+    lines = ["--help", "node --help", "nodes", "ping --json", "watch --json", f"node audit show --dir {folder}"]
+
+    def ended(line: str) -> tuple[int, str]:
+        command = ["bash", "-c", f"{sys.executable} -m fedmon {line} | true; exit ${{PIPESTATUS[0]}}"]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    with NodeProcess(folder):
+        assert {line: ended(line) for line in lines} == dict.fromkeys(lines, (0, ""))
 
 
 def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:

@@ -128,6 +128,10 @@ class _TerminalHandler(logging.StreamHandler):  # type: ignore[type-arg] # gener
         super().__init__(sys.stderr)
         self.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr  # which a screen that is drawn in place replaces
+        super().emit(record)
+
 
 class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:

@@ -12,17 +12,17 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (542, 4, 288),
+    ".": (551, 4, 296),
     "broker": (1978, 11, 1104),
-    "common": (8532, 50, 4825),
+    "common": (8536, 50, 4828),
     "compat": (3144, 18, 2029),
     "demo": (956, 6, 652),
     "doctor": (450, 2, 306),
     "experiment": (11668, 47, 7717),
-    "node": (28671, 124, 18188),
+    "node": (28666, 124, 18185),
     "plan": (1504, 9, 1010),
-    "report": (10998, 53, 6790),
-    "researcher": (10530, 47, 6870),
+    "report": (10993, 53, 6787),
+    "researcher": (10549, 47, 6884),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -162,6 +162,27 @@ def test_watch_gives_the_terminal_back_when_it_is_terminated(mosquitto: Broker) 
         wait_until(lambda: watch.shows("\x1b[?1049l"), 5, what="the usual screen")
 
 
+def test_watch_shows_warnings_on_its_last_line_and_all_of_them_at_its_end(mosquitto: Broker) -> None:
+    with EchoNode(mosquitto.port, "west") as node, LiveVerb("watch", "--broker", mosquitto.url) as watch:
+        wait_until(lambda: watch.shows("waiting for the first sample"), 20, what="the first screen")
+        node.publish("general/monitoring/west", b"junk")
+        wait_until(
+            lambda: watch.shows("first sample   unreadable messages (metrics): 1 so far"),
+            5,
+            what="the warning in place of the keys",
+        )
+        watch.press("q")
+        wait_until(
+            lambda: watch.shows(
+                "WARNING fedmon.researcher.session.inbox: unreadable messages (metrics): 1 so far; the latest"
+            ),
+            5,
+            what="the warnings",
+        )
+
+        assert watch.shown.index("\x1b[?1049l") < watch.shown.index("unreadable")
+
+
 def test_logs_says_that_it_waits(mosquitto: Broker) -> None:
     with LiveVerb("logs", "--broker", mosquitto.url) as logs:
         wait_until(lambda: logs.shows("waiting for log lines at WARNING or above; Ctrl-C ends"), 20, what="the line")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -146,11 +145,7 @@ def _print(tables: list[Table], chosen: str) -> None:
         raise InvalidInputError(
             f"there are {len(tables)} tables ({', '.join(table.name for table in tables)}): name a file with --output"
         )
-    try:
-        write_text(tables[0], sys.stdout.buffer, format=chosen)
-    except BrokenPipeError:
-        # Whoever reads has enough, as `head` has; nothing must be written when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    write_text(tables[0], sys.stdout.buffer, format=chosen)
 
 
 def _report(written: list[dict[str, object]], chosen: str, damaged: int, *, as_json: bool) -> None:

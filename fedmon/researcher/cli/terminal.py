@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from fedmon.common.clock import Deadline
+from fedmon.common.log import escape_control
 from fedmon.common.text import UNLIMITED
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.cli.readings import WatchState
@@ -26,13 +28,17 @@ KEYS = "q quit   s sort   a not measured"
 
 
 class Terminal:
-    """Draws whole screens in place and reads keys if standard output is a terminal; a context manager."""
+    """Draws whole screens in place and reads keys if standard output is a terminal; a context manager.
+
+    Warnings would be drawn over: the newest stands on the last line, and all are printed at the end.
+    """
 
     def __init__(self) -> None:
         from rich.console import Console
 
         self._console = Console()
         self._before: list[Any] | None = None
+        self._stderr, self._warnings = sys.stderr, io.StringIO()
         self.is_live = self._console.is_terminal and not self._console.is_dumb_terminal
         self.colours = self._console.color_system is not None and not self._console.no_color
 
@@ -49,6 +55,8 @@ class Terminal:
     def __enter__(self) -> Self:
         if self.is_live:
             sys.stdout.write(ENTER)
+            if sys.stderr.isatty():
+                sys.stderr = self._warnings
             if sys.stdin.isatty():
                 self._before = termios.tcgetattr(sys.stdin)
                 tty.setcbreak(sys.stdin)
@@ -58,14 +66,21 @@ class Terminal:
         if self._before is not None:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
         if self.is_live:
+            sys.stderr = self._stderr
             sys.stdout.write(LEAVE)
             sys.stdout.flush()
+            sys.stderr.write(self._warnings.getvalue())
 
     def keys(self) -> str:
         """Return the keys that were pressed since the last call."""
         if self._before is None or not select.select([sys.stdin], [], [], 0)[0]:
             return ""
         return os.read(sys.stdin.fileno(), 64).decode(errors="replace")
+
+    def last_line(self) -> str:
+        """Return the newest warning, if there is one, and the meaning of the keys."""
+        newest = self._warnings.getvalue().rstrip().rpartition("\n")[2].partition(": ")[2]
+        return f"{escape_control(newest)}   {KEYS}".lstrip()
 
     def draw(self, text: str) -> None:
         """Show lines in place of those before."""
@@ -103,7 +118,7 @@ def draw(
             worst_first, absences = worst_first ^ ("s" in keys), absences ^ ("a" in keys)
             if terminal.is_live and (keys or redraw.passed()):
                 redraw = Deadline(REDRAW_S)
-                terminal.draw(screen(KEYS))
+                terminal.draw(screen(terminal.last_line()))
     sys.stdout.write(f"{screen('')}\n")
     return False
 

@@ -82,11 +82,7 @@ def export(
     with _reading(shell.folder):
         lines = exported(shell.folder.path, *bounds)
         if output == _STDOUT:
-            try:
-                sys.stdout.buffer.writelines(lines)
-                sys.stdout.flush()
-            except BrokenPipeError:  # whoever reads has enough, as `head` has
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.stdout.buffer.writelines(lines)
             return
         if output.exists() and any(output.samefile(path) for path in chain_files(shell.folder.path)):
             raise InvalidInputError(f"{output} is a file of the audit itself: name another file")
@@ -123,6 +119,8 @@ def prune(
 def _reading(folder: NodeFolder) -> Iterator[None]:
     try:
         yield
+    except BrokenPipeError:  # of stdout
+        raise
     except OSError as error:
         raise StorageError(f"the audit in {folder.path} cannot be read: {error.strerror}") from error
 
