@@ -56,7 +56,7 @@ class PerfProcess:
     for a perf with file capabilities.) Perf may take ``patience_s`` to end. Raises OSError if it cannot be started.
     """
 
-    def __init__(self, command: list[str], *, patience_s: float = 2.0) -> None:
+    def __init__(self, command: list[str], *, patience_s: float = 5.0) -> None:
         self._patience_s = patience_s
         self._rest = b""
         # Perf's messages are kept in memory; an unread pipe could block it.
@@ -135,7 +135,7 @@ class PerfSession:
         target: Callable[[], PerfTarget | None],
         name: str,
         backoff: Backoff | None = None,
-        patience_s: float = 2.0,
+        patience_s: float = 5.0,
     ) -> None:
         self._source, self._interval_s = source, source.settings.interval_s
         self._prepare, self._target = prepare, target
@@ -185,7 +185,7 @@ class PerfSession:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def stop(self, timeout_s: float = 5.0) -> None:
+    def stop(self, timeout_s: float = 8.0) -> None:
         """End perf and the thread, and free everything; safe to call twice."""
         if not self.end(timeout_s):
             logger.error("perf's thread %s did not end within %.1f s", self._thread.name, timeout_s)

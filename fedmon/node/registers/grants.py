@@ -15,6 +15,7 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.plan_source import parsed
+from fedmon.common.text import shorten
 from fedmon.common.wire.grants import Grant, GrantReport, ReleaseMode, rule_text
 from fedmon.common.wire.runs import Run
 from fedmon.node.registers.database import Database
@@ -205,7 +206,7 @@ def grant_for(
             return record.grant
         if number > nearest:
             nearest, reason = number, problem
-    return _cut(reason, _MOST_REASON)
+    return shorten(reason, _MOST_REASON)
 
 
 def request_words(name: str, dataset_id: str | None, reason: str) -> str:
@@ -214,10 +215,6 @@ def request_words(name: str, dataset_id: str | None, reason: str) -> str:
     python = f"fed.approve(plan, {f'datasets={given}, ' if given else ''}purpose={reason!r})"
     words = [f"{name}.py", *(["--dataset", dataset_id] if dataset_id else []), "--purpose", reason]
     return f"{python}, or in a shell: fedmon plan request {shlex.join(words)}"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _dataset_problem(grant: Grant, dataset_id: str | None, seen: Callable[[], Collection[str]]) -> str:
@@ -237,7 +234,7 @@ def _arguments_problem(grant: Grant, arguments: Mapping[str, Any]) -> str:
             granted = ", ".join(grant.arguments) or "it takes none"
             return f"argument {name[:_SHOWN]!r} is not granted ({granted})"
         if not admits(grant.arguments[name], value):
-            shown = _cut(json.dumps(value), _SHOWN)
+            shown = shorten(json.dumps(value), _SHOWN)
             return f"argument {name[:_SHOWN]!r} is {shown}, and the grant says {rule_text(grant.arguments[name])}"
     return ""
 

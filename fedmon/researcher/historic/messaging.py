@@ -91,18 +91,22 @@ class Messaging:
 
         Raises ConnectionFailedError within the timeout of the settings, naming host, port and cause.
         """
+        self._stopped.clear()
         try:
             self.federation.start()
         except ConnectionFailedError as error:
             self._failed = error
             raise
         self._failed = None
-        self._stopped.clear()
-        with self._lock:
-            begun, self._begun = self._begun, self.federation.session
-            first, begin = begun is not self._begun, tuple(self._at_start)
-        for one in begin if first else ():
-            one()
+        try:
+            with self._lock:
+                begun, self._begun = self._begun, self.federation.session
+                first, begin = begun is not self._begun, tuple(self._at_start)
+            for one in begin if first else ():
+                one()
+        except InvalidInputError:
+            if self._session() is not None:
+                raise  # otherwise another thread has called `stop` meanwhile
         if block:
             self._stopped.wait()
 
