@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
     try:
         code = _run(words)
-        sys.stdout.flush()
+        print(end="", flush=True)  # to stdout, if it is open
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:  # the reader has enough, as `head` has; nothing must be written when Python ends
