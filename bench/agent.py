@@ -1,9 +1,9 @@
-"""What a whole node costs while it measures: CPU in % of a core, and memory.
+"""The cost of a whole node while it measures: CPU in % of a core, and memory.
 
 ``python -m bench.agent [--seconds 300]``. Every node is the real daemon on a real broker, recording and publishing.
 Cases host-1hz, host-10hz, tree100-1hz (with a job of 100 processes) and rss. The peer of each is a bare agent on
 psutil and paho that reads and publishes the same at the same pace; all run side by side. Ten samples a second are
-twice what an owner can set: that limit is lifted for the measurement alone. Programs that are installed, glances and
+twice the limit of an owner's settings; it is lifted for the measurement alone. Programs that are installed, glances and
 prometheus-node-exporter (scraped each second), are measured beside them, with the same node as peer.
 """
 

@@ -1,4 +1,4 @@
-"""What one writes by hand: a sampler that reads psutil and publishes JSON, and a listener that parses it.
+"""The programs that one writes by hand: a sampler that reads psutil and publishes JSON, and a listener that parses it.
 
 ``python -m bench.bare_parties sampler --port 1883`` publishes each second, or as often as ``--interval`` says; with
 ``--tree PID`` it reads the processes below that one, too. ``listener`` prints ``ready`` when its subscription is
@@ -23,7 +23,7 @@ Values = dict[str, float | None]
 
 
 def read_machine(process: Any) -> Values:
-    """Read through psutil what a node of ours reads."""
+    """Read through psutil the values that a node of ours reads."""
     import psutil
 
     times, memory, swap = psutil.cpu_times(), psutil.virtual_memory(), psutil.swap_memory()
@@ -46,7 +46,7 @@ def read_machine(process: Any) -> Values:
 
 
 def read_tree(root: Any) -> Values:
-    """Sum over a process and those below it what psutil says of each."""
+    """Sum the values that psutil reads of a process and of those below it."""
     import psutil
 
     sums: dict[str, float] = dict.fromkeys(("user", "system", "rss", "read_bytes", "write_bytes", "threads", "fds"), 0)
@@ -92,7 +92,7 @@ def sample(port: int, interval_s: float, tree: int | None, ended: threading.Even
 
 
 def listen(port: int, ended: threading.Event) -> None:
-    """Parse what arrives."""
+    """Parse the messages that arrive."""
     client = connected(port, "bare-listener")
     client.on_message = lambda _client, _userdata, message: json.loads(message.payload)
     client.on_subscribe = lambda *_: print("ready", flush=True)

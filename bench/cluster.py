@@ -1,4 +1,4 @@
-"""The loss of one broker of a cluster under load: what is lost or doubled, and how soon all nodes answer again.
+"""The loss of one broker of a cluster under load: the data lost or doubled, and how soon all nodes answer again.
 
 ``python -m bench.cluster [rabbitmq] [nats] [--nodes 9] [--seconds 40]``. Three brokers of each kind run on loopback,
 from the files in ``broker/clusters``: RabbitMQ (apt `rabbitmq-server`) with quorum queues, NATS (the extra ``bench``)
@@ -51,7 +51,7 @@ class Plan{number}(TrainingPlan):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one measurement found; ``back_s`` is null where the nodes never were complete again."""
+    """The result of one measurement; ``back_s`` is null where the nodes never were complete again."""
 
     back_s: float | None
     decisions: int
@@ -90,7 +90,7 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """End, when what is under way is done."""
+        """End when the work under way is done."""
         self._ending.set()
         for thread in self._threads:
             thread.join(60)

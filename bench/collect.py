@@ -1,4 +1,4 @@
-"""What one sample costs in CPU time: of the host, and of trees of processes.
+"""The CPU time of one sample: of the host, and of trees of processes.
 
 ``python -m bench.collect``; microseconds of CPU for one sample. ``host-psutil`` compares with the same values through
 psutil, ``host-raw`` with the shortest way to read and parse the same files, ``host-raw-budget`` with 1.5 times that,
@@ -35,7 +35,7 @@ NOW = Instant(t=0.0, mono=0.0)
 
 
 def cpu_us(run: Callable[[], object], times: int = 200) -> Callable[[], float]:
-    """Return what measures the CPU time of one run, in microseconds."""
+    """Return a function that measures the CPU time of one run, in microseconds."""
 
     def measured() -> float:
         start = time.thread_time()
@@ -101,7 +101,7 @@ def tree_cases(repeats: int) -> None:
 
 
 CASES: dict[str, Callable[[int], None]] = {"host": host_cases, "trees": tree_cases}
-"""What is measured; each prints its own lines."""
+"""The measurements; each prints its own lines."""
 
 
 def main() -> None:

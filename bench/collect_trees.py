@@ -1,14 +1,14 @@
-"""What reading a job's processes costs: trees of 100 and 1000 `sleep`s below one shell, CPU milliseconds a sample.
+"""The cost of reading a job's processes: trees of 100 and 1000 `sleep`s below one shell, CPU milliseconds a sample.
 
 ``python -m bench.collect_trees``; `tree_cases` is also part of ``python -m bench.collect``. A process is born and ends
-beside the tree before each sample, so that nobody may rest on an unchanged list. In the case ``awake`` each of 100
-processes was given a CPU since the sample before, what slept being cheaper for us; psutil need not find them there.
+beside the tree before each sample, so that no program may rest on an unchanged list. In the case ``awake`` each of 100
+processes was given a CPU since the sample before, as sleepers are cheaper for us; psutil need not find them there.
 Open files we count every 10 s, and PSS and USS every 60 s: the case ``all lanes at 1 Hz`` has their share of a sample.
 Peers, over the same tree:
 
-- psutil: kept Process objects, ``children(recursive=True)`` for who is new, and for each process inside ``oneshot()``
+- psutil: kept Process objects, ``children(recursive=True)`` for new ones, and for each process inside ``oneshot()``
   CPU times, memory, threads, I/O and open files.
-- perfmon's method restated: who is new as with psutil; then one pass over all processes for each metric (memory, full
+- perfmon's method restated: new ones as with psutil; then one pass over all processes for each metric (memory, full
   memory, share of memory, CPU times and share, I/O, threads, open files). Its waits of 0.5 s a process are left out,
   and so is its list that doubles at each level of a tree.
 - NEBULA's method restated: it reads the one process that it runs in, with a new Process object each time; here it is
@@ -74,7 +74,7 @@ def wake(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def collectors_of(*pids: int) -> Sequence[Collector]:
-    """Return what watches a job, as a node has it."""
+    """Return the collectors that watch a job, as a node has them."""
     made: dict[str, Sequence[Collector]] = {}
     JobWatches(Roots(), made.__setitem__, made.__delitem__).add("tree", pids=pids)
     return made["job-tree"]
@@ -86,14 +86,14 @@ def ours(collectors: Sequence[Collector]) -> Callable[[], object]:
 
 
 class Psutil:
-    """The usual way, with what psutil offers to make it cheap."""
+    """The usual way, with the means that psutil offers to make it cheap."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
         self.processes = {pid: self._root}
 
     def find(self) -> None:
-        """Learn who is new and who is gone."""
+        """Find the processes that are new and drop those that are gone."""
         children = {child.pid: child for child in self._root.children(recursive=True)}
         self.processes = {pid: self.processes.get(pid, child) for pid, child in children.items()} | {
             self._root.pid: self._root

@@ -46,7 +46,7 @@ def now_utc() -> str:
 
 
 def presence(node_id: str, boot: int, state: str = "online", reason: str = "") -> Message:
-    """Return what a node retains on its status topic."""
+    """Return the message that a node retains on its status topic."""
     return {
         "command": "status",
         "protocol_version": VERSION,
@@ -105,7 +105,7 @@ def without_delay(_client: object, _userdata: object, sock: Any) -> None:
 
 
 class BareNode:
-    """One node on a paho client whose socket somebody else watches."""
+    """One node on a paho client whose socket other code watches."""
 
     def __init__(self, host: str, port: int, node_id: str, *, commit: sqlite3.Connection | None) -> None:
         self.node_id, self._commit = node_id, commit
@@ -181,7 +181,7 @@ def run(
 
 
 def _turn(selector: selectors.BaseSelector, timeout_s: float) -> bool:
-    """Serve who has something to read; return False when standard input has something."""
+    """Serve the nodes that have something to read; return False when standard input has something."""
     for key, _ in selector.select(timeout_s):
         if key.data is None:
             return False
@@ -191,7 +191,7 @@ def _turn(selector: selectors.BaseSelector, timeout_s: float) -> bool:
 
 
 def flush(node: BareNode) -> None:
-    """Send what a node has queued."""
+    """Send the messages that a node has queued."""
     while node.client.want_write():
         node.client.loop_write()
 

@@ -1,13 +1,13 @@
-"""What experiments cost: the controller's own time, beside asynciojobs where that does the same.
+"""The cost of experiments: the controller's own time, beside asynciojobs where that does the same.
 
-``python -m bench.experiment [--rounds 5] [--only CASE] [--journal on|off]``. Every case runs in a process of its own,
-with the journal and without. Times are medians; ``-cpu`` is the processor time of the same runs, which tells more on a
+``python -m bench.experiment [--rounds 5] [--only CASE] [--journal on|off]``. Every case runs in a separate process,
+with the journal and without. Times are medians; ``-cpu`` is the processor time of the same runs, which shows more on a
 machine that others use. Cases:
 
 - ``1000-independent``: 1000 resources from deploy to the end of release; ``-jobs`` is the same, up to STARTED, against
   1000 jobs of asynciojobs.
 - ``start-chain-100``: each starts when the next one has, registered in reverse, from deploy to all STARTED.
-- ``start-chain-1000``: the same with 1000, against a chain of asynciojobs; ``-hooks``: with a hook of its own in each;
+- ``start-chain-1000``: the same with 1000, against a chain of asynciojobs; ``-hooks``: each with its own hook;
   ``-in-all``: with making them, for both.
 - ``functions-20``: a DAG of 20 functions that do nothing, in layers of 4 of which each waits for all of the one before,
   from making them to the last result, against the same of asynciojobs. ``-in-all``: with the experiment's folder, and
@@ -16,7 +16,7 @@ machine that others use. Cases:
 - ``trivial``: an experiment of one resource, from the constructor to the end of `shutdown`.
 - ``nepi-12001``: NEPI's layout of 1000 nodes with an interface and 10 applications each, and one link: register,
   connect, deploy, finish and release; with the memory at its most, in all. ``-hooks``: with hooks as NEPI's types have.
-- ``blocked-1000``: 1000 resources that wait for what does not come: % of a core, and threads.
+- ``blocked-1000``: 1000 resources that wait for an event that does not come: % of a core, and threads.
 - ``sim-1000-apps``: 1000 applications on a node that take 1 s to deploy and 1.5 s to run, deploy to finished, with
   hooks that block; ``-scheduled``: with hooks that have themselves called again.
 - ``runner-empty``: one run of an ExperimentRunner, 17 resources without work.
@@ -55,7 +55,7 @@ _DEADLINE_S = 300.0
 
 
 class Bench:
-    """Runs cases, each several times, and prints what they took."""
+    """Runs cases, each several times, and prints the results."""
 
     def __init__(self, *, journal: bool, rounds: int) -> None:
         self._journal, self._rounds = journal, rounds
@@ -89,7 +89,7 @@ class Bench:
     # --- cases --------------------------------------------------------------------------------------------------------
 
     def independent(self) -> None:
-        """1000 resources that wait for nobody."""
+        """1000 resources that wait for no other."""
 
         def through() -> Taken:
             with self.experiment() as ec:
@@ -218,7 +218,7 @@ class Bench:
     def blocked(self) -> None:
         """1000 resources for which nothing happens."""
         with self.experiment() as ec:
-            never = ec.register_resource("bench::Hooked")  # which nobody deploys
+            never = ec.register_resource("bench::Hooked")  # which is never deployed
             guids = [ec.register_resource("bench::Hooked") for _ in range(1000)]
             ec.register_condition(guids, ResourceAction.START, never, ResourceState.STARTED)
             ec.deploy(guids)
@@ -265,7 +265,7 @@ class Bench:
 
 
 def jobs(count: int, *, is_chain: bool) -> tuple[Taken, Taken]:
-    """Run as many jobs of asynciojobs that do nothing; return what it took in all, and for running them."""
+    """Run as many jobs of asynciojobs that do nothing; return the time in all, and that of running them."""
 
     async def nothing() -> None:
         pass

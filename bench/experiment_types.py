@@ -21,7 +21,7 @@ class Plain(ResourceManager):
 
 @clsinit_copy
 class Hooked(ResourceManager):
-    """Has a hook of its own that is called in a thread, and does nothing in it."""
+    """Has its own hook, which is called in a thread and does nothing."""
 
     _rtype = "bench::Hooked"
 
@@ -31,7 +31,7 @@ class Hooked(ResourceManager):
 
 @clsinit_copy
 class Node(ResourceManager):
-    """What applications and interfaces are on."""
+    """The node that applications and interfaces are on."""
 
     _rtype = "bench::Node"
 
@@ -41,7 +41,7 @@ class Node(ResourceManager):
 
 @clsinit_copy
 class OnNode(ResourceManager):
-    """Comes to READY when what it is on did; looks again after a while if not, as NEPI's types do."""
+    """Comes to READY when its node did; looks again after a while if not, as NEPI's types do."""
 
     _rtype = "bench::OnNode"
 

@@ -1,8 +1,8 @@
-"""What it takes to export a day of ten nodes: seconds, and the most memory of all processes together.
+"""The cost of exporting a day of ten nodes: seconds, and the most memory of all processes together.
 
-``python -m bench.export``: this machine is measured for ``--seconds``, and what was measured repeated as long as
+``python -m bench.export``: this machine is measured for ``--seconds``, and the result is repeated as long as
 needed, into a recording that is merged as one of a day is (`--as-it-came` keeps rows of ten samples). Each case is a
-`fedmon export` of its own: ``csv`` and the other formats with the series as they were read, ``csv-rates`` with the
+separate `fedmon export`: ``csv`` and the other formats with the series as they were read, ``csv-rates`` with the
 rates that are there by default. The peer is pandas, writing the same table to CSV, once it has it.
 """
 
@@ -40,7 +40,7 @@ print(time.perf_counter() - begun)
 
 
 def recorded(path: Path, host: RecordedHost, *, nodes: int, seconds: int, as_it_came: bool) -> None:
-    """Store what every node measured."""
+    """Store the samples of every node."""
     with Recording(path) as recording:
         for node in range(nodes):
             for first in range(0, seconds, AT_ONCE):
@@ -56,7 +56,7 @@ def recorded(path: Path, host: RecordedHost, *, nodes: int, seconds: int, as_it_
 
 
 def measured(command: list[str]) -> tuple[float, float, float, str]:
-    """Run a command; return its seconds, those of CPU, the most MB of it and its children, and what it printed."""
+    """Run a command; return its seconds, those of CPU, the most MB of it and its children, and its output."""
     begun, before = time.perf_counter(), cpu_s()
     most = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -1,9 +1,9 @@
-"""What a flood by one researcher costs the others: `python -m bench.flood [--seconds 60]`.
+"""The cost of a flood by one researcher to the others: `python -m bench.flood [--seconds 60]`.
 
-A process publishes pings of the researcher mallory as fast as its client can, first at nobody and then at a node that
-obeys her. Meanwhile another researcher pings that node. Printed are the median of these pings in milliseconds, against
-that of a quiet node (budget 2x) and that of the flood at nobody, and the bytes by which the node's folder grew (budget
-1 MiB). On a machine with few cores flooder, broker and node share them, which the flood at nobody shows.
+A process publishes pings of the researcher mallory as fast as its client can, first at no node and then at a node that
+obeys them. Meanwhile another researcher pings that node. Printed are the median of these pings in milliseconds, against
+that of a quiet node (budget 2x) and that of the flood at no node, and the bytes by which the node's folder grew (budget
+1 MiB). On a machine with few cores flooder, broker and node share them, which the flood at no node shows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEFAULTS = {"requests_per_s": 20.0}
 
 
 def flood(port: int, topic: str, over: Event) -> None:
-    """Publish pings at QoS 0 until told to end; in a process of its own."""
+    """Publish pings at QoS 0 until told to end; in a separate process."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2)
     client.connect("127.0.0.1", port)
     client.loop_start()
@@ -53,7 +53,7 @@ def flood(port: int, topic: str, over: Event) -> None:
 
 
 def pings_ms(fed: Federation, seconds: float) -> list[float]:
-    """Ping for so many seconds, at most ten times in each; return the milliseconds of each, timeouts included."""
+    """Ping for `seconds`, at most ten times in each second; return the milliseconds of each, timeouts included."""
     deadline, taken, lost = Deadline(seconds), [], 0
     while not deadline.passed():
         started = time.perf_counter()

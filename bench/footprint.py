@@ -1,4 +1,4 @@
-"""What fedmon costs while it does nothing else: import, memory, and the CPU of a node that measures each second.
+"""The cost of fedmon while it does nothing else: import, memory, and the CPU of a node that measures each second.
 
 ``python -m bench.footprint``; cases import (s), rss-node and rss-researcher (MB), agent-cpu and agent-cpu-live (% of
 a core). The peers are bare programs on paho that run beside ours on the same broker: importing paho and json; a
@@ -71,7 +71,7 @@ def running(*arguments: str, ready: bool = False, **environ: str) -> Iterator[ps
 
 @contextlib.contextmanager
 def node(url: str, folder: Path) -> Iterator[psutil.Process]:
-    """Run a node that measures each second and obeys everybody."""
+    """Run a node that measures each second and obeys all researchers."""
     init = [sys.executable, "-m", "fedmon", "node", "init", "--dir", str(folder), "--broker", url, "--id", "measured"]
     subprocess.run(init, check=True, capture_output=True)
     start = ("-m", "fedmon", "node", "start", "--dir", str(folder))
@@ -107,7 +107,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def percent_of_a_core(seconds: float, *processes: psutil.Process) -> list[float]:
-    """Return what each process takes while all of them run."""
+    """Return the CPU share of each process while all of them run."""
     before, start = [cpu_s(process) for process in processes], time.monotonic()
     threading.Event().wait(seconds)
     lasted_s = time.monotonic() - start

@@ -1,6 +1,6 @@
 """How fast a researcher takes samples in, against bare paho and json, and whether every sample is accounted for.
 
-``python -m bench.ingest`` sends 2,000 batches of 10 samples of 60 metrics as fast as a publisher of its own can.
+``python -m bench.ingest`` sends 2,000 batches of 10 samples of 60 metrics as fast as a separate publisher can.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def measure(count: int) -> None:
             peer = bare(broker.port, sender, last)
             rate, watch = ours(broker.url, folder, sender, last)
             rates.append((rate, peer))
-            # Nobody here sends anything again, so what is pending will not come.
+            # Nothing is sent again here, so pending samples will not come.
             missing = watch.lost + watch.dropped + watch.pending
             lost = max(lost, missing)
             unaccounted = max(unaccounted, abs(last + 1 - watch.delivered - missing))

@@ -1,16 +1,16 @@
-"""What measuring a command with `fedmon job` costs it, in wall time.
+"""The cost of `fedmon job` for the measured command, in wall time.
 
 ``python -m bench.job``; ratios to the bare command. Cases: ``cpu`` is one loop of arithmetic, ``forks`` a program that
 starts another one again and again. A machine's speed drifts, so each measured run is short and lies between two bare
 ones: its ratio is to the mean of these neighbours, and the figure is the median of all. ``*-noise`` is the same for
 bare runs between bare ones; half of those ratios are within ``*-noise-half-within``, and the figure itself within about
-``*-noise-of-median``: a cost below that cannot be told from none.
+``*-noise-of-median``: a cost below that cannot be distinguished from none.
 
-``*-command`` is the command's own time, as the command itself takes it, when it has run for a while; what it loses
+``*-command`` is the command's own time, as the command itself takes it, when it has run for a while; its loss
 before, while the tool loads, is a fixed time, as is all that the run takes beside the command: together they are
 ``*-start-and-end``, in seconds of wall time, and ``*-cpu`` all that the run takes more in seconds of CPU time.
 ``*-whole`` is put together from both, for a command that takes ``--whole`` seconds. The peer is the method of perfmon,
-restated from what it does: a process beside the command that reads every process of its tree once a second through
+restated from its behaviour: a process beside the command that reads every process of its tree once a second through
 psutil, each for half a second.
 """
 
@@ -55,11 +55,11 @@ print(work(int(sys.argv[1])), work(int(sys.argv[2])))
 PROGRAMS = {"cpu": _CPU, "forks": _FORKS}
 PAUSE_S, EACH_S = 1.0, 0.5
 FIRST_PART = 2
-"""The first part is so many times shorter than what is compared."""
+"""The first part is shorter than the compared part by this factor."""
 
 
 class Times(NamedTuple):
-    """One run, in seconds: wall time, what the command says of its first part and of the rest, and all CPU time."""
+    """One run, in seconds: wall time, the command's own times for its first part and for the rest, and all CPU time."""
 
     whole_s: float
     first_s: float

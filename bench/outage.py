@@ -1,6 +1,6 @@
-"""What an outage of the broker costs: samples lost, doubled or out of order, and how long the backlog takes to drain.
+"""The cost of an outage of the broker: samples lost, doubled or out of order, and how long the backlog takes to drain.
 
-``python -m bench.outage [--nodes 50] [--seconds 600] [--rate 1]``: real nodes in processes of their own measure
+``python -m bench.outage [--nodes 50] [--seconds 600] [--rate 1]``: real nodes in separate processes measure
 ``rate`` times a second, a researcher watches all of them in order and keeps a store; then mosquitto is stopped for
 ``seconds``. Cases lost, duplicated and reordered (samples of the ordered watch and holes of the store), drain (from the
 broker being back until the last node's backlog is delivered in order and stored; budget 60 s), and reconnect, the
@@ -33,7 +33,7 @@ FIRST_SAMPLES = 3
 
 
 class Order:
-    """Counts what comes twice or too early on the ordered watch, and how far each node is."""
+    """Counts samples that come twice or too early on the ordered watch, and how far each node is."""
 
     def __init__(self) -> None:
         self.last: dict[tuple[str, str], tuple[int, int]] = {}
@@ -120,7 +120,7 @@ def measure(count: int, outage_s: float, rate: float) -> None:
         reconnect_s = wait(all_back, 600.0, "every node being back")
         wait(lambda: len(record.positions) == count and drained(), 600.0, "the end of the backlog")
         drain_s = back.elapsed_s()
-        # What was sent twice would come by now: one more sample of everybody.
+        # A sample sent twice would come by now: wait for one more sample of every node.
         wait(lambda: min(order.newest_t.values()) > back_t + drain_s + interval_s, 60.0, "one more sample")
         record.stop()
         lost = watch.lost + order.skipped + record.lost + holes(store)

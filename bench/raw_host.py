@@ -1,6 +1,6 @@
 """The host's files read in the shortest way: kept open, one pread each, parsed without a single check.
 
-What a collector is measured against: the same numbers from the same files, under the same names.
+The baseline for a collector: the same numbers from the same files, under the same names.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RawHost:
         return values
 
     def parts(self) -> dict[str, Callable[[dict[str, float]], None]]:
-        """Return what reads each group."""
+        """Return the function that reads each group."""
         return {
             "cpu": self.cpu, "memory": self.memory, "load": self.load, "pressure": self.pressure, "disk": self.disk,
             "network": self.network, "uptime": self.uptime, "agent": self.agent,

@@ -1,6 +1,6 @@
-"""What a recording costs on the disk and in time, with what this machine really measured.
+"""The cost of a recording on the disk and in time, with data that this machine really measured.
 
-``python -m bench.recording``: this machine is measured for ``--seconds``, and what was measured repeated as long as
+``python -m bench.recording``: this machine is measured for ``--seconds``, and the data are repeated as long as
 needed. ``bytes-live`` and ``bytes-compacted`` are an hour of ``--nodes`` nodes at 1 Hz, divided by the values in it
 that are not null. ``append-hour-1`` and ``append-hour-24`` store 900 samples of
 one node with fsync, as ten-sample batches, in the first and the last hour of a day, beside perfmon's way restated:
@@ -86,7 +86,7 @@ def perfmon(host: RecordedHost, path: Path, checkpoints: range) -> list[Callable
 
 
 def extend(document: dict[str, dict[str, list[Any]]], batch: Batch) -> None:
-    """Add samples, each with a time of its own, in whole seconds."""
+    """Add samples, each with a separate time, in whole seconds."""
     for name, column in batch.columns.items():
         document[name]["values"] += column
         document[name]["timestamps"] += map(int, batch.t)
@@ -116,7 +116,7 @@ def measure_hour(host: RecordedHost, folder: Path, nodes: int) -> None:
 
 
 def used_bytes(path: Path) -> int:
-    """Return the bytes of all pages that hold something, what is in the log included."""
+    """Return the bytes of all pages that hold something, the content of the log included."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         pages, free, size = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")

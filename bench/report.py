@@ -1,6 +1,6 @@
-"""What a report costs, with what this machine really measured.
+"""The cost of a report, with data that this machine really measured.
 
-``python -m bench.report``: this machine is measured for ``--seconds``, and what was measured repeated as needed,
+``python -m bench.report``: this machine is measured for ``--seconds``, and the data are repeated as needed,
 for the stream of the machine and for a job on it. ``job-1h-4-nodes`` and ``store-24h-10-nodes`` are seconds of
 ``fedmon report --output``, from its start to its end; the cases ending in ``-rss`` are the peak of the resident
 memory of all its processes together, looked at 20 times a second. ``-cpu`` is the same in CPU time, which a busy
@@ -54,7 +54,7 @@ def job_batch(node: int, first: int, length: int) -> Batch:
 
 
 def record(path: Path, host: RecordedHost, *, nodes: int, hours: int, with_job: bool) -> Path:
-    """Write a recording of so many hours of so many nodes."""
+    """Write a recording of `hours` hours of `nodes` nodes."""
     with Recording(path) as recording:
         for node in range(nodes):
             for first in range(0, hours * HOUR, CHUNK):
@@ -66,7 +66,7 @@ def record(path: Path, host: RecordedHost, *, nodes: int, hours: int, with_job: 
 
 
 def measure(case: str, recording: Path, folder: Path) -> None:
-    """Run one report, and print what it took."""
+    """Run one report, and print its cost."""
     page = folder / f"{case}.html"
     command = [sys.executable, "-m", "fedmon", "report", str(recording), "-o", str(page)]
     begun, cpu_before = time.perf_counter(), children_cpu_s()

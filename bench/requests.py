@@ -42,7 +42,7 @@ class Plan:
 
 @contextlib.contextmanager
 def echo_nodes(port: int, count: int) -> Iterator[None]:
-    """Run echo nodes in a process of their own."""
+    """Run echo nodes in a separate process."""
     command = [sys.executable, "-m", "bench.echo_nodes", "--port", str(port), "--nodes", str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -56,7 +56,7 @@ def echo_nodes(port: int, count: int) -> Iterator[None]:
 
 
 class BarePeer:
-    """What one writes by hand: publish on paho, parse each reply in its callback, count to the number expected."""
+    """A client written by hand: publish on paho, parse each reply in its callback, count to the number expected."""
 
     def __init__(self, port: int, count: int) -> None:
         self._count, self._left = count, 0
@@ -78,7 +78,7 @@ class BarePeer:
                 self._done.set()
 
     def ask(self, **fields: Any) -> None:
-        """Ask everybody and wait for everybody."""
+        """Ask all nodes and wait for all answers."""
         self._left = self._count
         self._done.clear()
         request: Message = {
@@ -118,7 +118,7 @@ def milliseconds(run: Callable[[], object]) -> Callable[[], float]:
 
 
 def answered(outcomes: Any, count: int) -> None:
-    """Make sure that nobody was left out."""
+    """Make sure that no node was left out."""
     assert len(outcomes.ok) == count, str(outcomes)
 
 

@@ -1,10 +1,10 @@
-"""What running an approved plan costs, on real nodes and a real broker.
+"""The cost of running an approved plan, on real nodes and a real broker.
 
 ``python -m bench.runs [--rounds 50] [--nodes 20] [--megabytes 100]``. Cases: ``noop`` is a plan that does nothing,
 from the request to its result (median; budget 150 ms), ``noop-bubblewrap`` the same against ``python -c pass`` under a
 bare bubblewrap of the same kind, taken in turns (budget 2.5x). ``noop-N-nodes`` is that plan on many nodes at once.
-``arrays`` sends an array in and back, through a file repository; what it takes of memory is that of each party at its
-most, above what it had before. ``round`` is one round of the federated logistic regression of docs/examples over three
+``arrays`` sends an array in and back, through a file repository; the memory figure is that of each party at its
+most, above the memory before. ``round`` is one round of the federated logistic regression of docs/examples over three
 nodes.
 """
 
@@ -60,7 +60,7 @@ _MB = 1e6
 
 
 class Party:
-    """A researcher and the nodes that he asks, all of them up."""
+    """A researcher and the nodes that they ask, all of them up."""
 
     def __init__(self, federation: Federation, nodes: Sequence[NodeProcess]) -> None:
         self.federation, self.nodes = federation, nodes
@@ -80,7 +80,7 @@ class Party:
         return plan
 
     def run(self, plan: Path, **given: Any) -> dict[str, Any]:
-        """Run a plan everywhere and return what every node returned."""
+        """Run a plan everywhere and return the result of every node."""
         results = self.federation.run(plan, **given).result(timeout_s=300)
         assert len(results) == len(self.nodes)
         return dict(results)
@@ -154,7 +154,7 @@ def _level(made: Party, plan: Path) -> str:
 
 
 def bare_bubblewrap() -> list[str]:
-    """Return the command line of a bare bubblewrap with all namespaces of its own, around an idle Python."""
+    """Return the command line of a bare bubblewrap with all namespaces separate, around an idle Python."""
     mounts = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     return ["bwrap", "--unshare-all", "--die-with-parent", "--clearenv", *mounts, "--", sys.executable, "-c", "pass"]
 
@@ -188,7 +188,7 @@ def arrays(megabytes: int) -> None:
 
 @contextlib.contextmanager
 def repository(megabytes: int) -> Iterator[str]:
-    """Serve a file repository from a process of its own."""
+    """Serve a file repository from a separate process."""
     words = ["broker", "repository", "start", "--port", "0", "--open-uploads", "--json"]
     with tempfile.TemporaryDirectory() as folder:
         sizes = ["--max-file-mib", str(megabytes + 16), "--max-total-mib", str(4 * megabytes + 64)]
@@ -246,7 +246,7 @@ def _timed_with(run: Callable[[], dict[str, Any]]) -> tuple[float, dict[str, Any
 
 
 def _forget_peak(pid: int) -> int:
-    """Let the kernel count the peak of a process anew, and return what it has now, in bytes."""
+    """Let the kernel count the peak of a process anew, and return its memory now, in bytes."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
     return _status_bytes(pid, "VmRSS")
 

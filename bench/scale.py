@@ -1,13 +1,13 @@
 """One researcher over very many simulated nodes: CPU, memory, ping, traffic, and whether each sample is there.
 
 ``python -m bench.scale [--nodes 1000 10000] [--hz 0.1 1] [--doors watch record store] [--seconds 60]``. The text of
-`simulated_nodes` says what the nodes do and what not. A few processes hold all of them and share the machine with
-broker and researcher, so the time of a ping includes their work on the answers.
+`simulated_nodes` lists the work that the nodes do and leave out. A few processes hold all of them and share the machine
+with broker and researcher, so the time of a ping includes their work on the answers.
 
-``watch`` is `Federation.monitor` (only up to 0.1 Hz: those who watch live get each sample at once), ``record`` is
-`Federation.record`, and ``store`` the same with ``to=`` a VictoriaMetrics. Each case runs in a process of its own. CPU
-is a share of one core over ``--seconds``; ``machine`` is that of all processes, simulation included. Traffic is what
-the broker reads from and writes to its connections: MQTT packets without the headers of TCP and TLS.
+``watch`` is `Federation.monitor` (only up to 0.1 Hz: a live watch gets each sample at once), ``record`` is
+`Federation.record`, and ``store`` the same with ``to=`` a VictoriaMetrics. Each case runs in a separate process. CPU
+is a share of one core over ``--seconds``; ``machine`` is that of all processes, simulation included. Traffic is the
+data that the broker reads from and writes to its connections: MQTT packets without the headers of TCP and TLS.
 """
 
 from __future__ import annotations

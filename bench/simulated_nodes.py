@@ -2,9 +2,9 @@
 
 ``python -m bench.simulated_nodes --port 1883 --nodes 5000 --hz 0.1 --prefix sim-`` prints ``ready`` when each is
 subscribed. From 10 s after the first lease each sends one batch of 30 series every 10 s: 1 sample at 0.1 Hz, 10 at 1
-Hz, as real nodes do if nobody watches live. A line on standard input ends that, and the number of samples sent is
-printed; requests for samples that were missed are answered until the input ends. Nothing is measured, kept in files or
-run.
+Hz, as real nodes do if no researcher watches live. A line on standard input ends that, and the number of samples sent
+is printed; requests for samples that were missed are answered until the input ends. Nothing is measured, kept in files
+or run.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Schedule:
         self._nodes, self._begun_at, self._sent = nodes, 0.0, 0
 
     def publish(self) -> float:
-        """Send what is due, and return after how many seconds the next batch is."""
+        """Send the batches that are due, and return after how many seconds the next one is."""
         if not self._nodes[-1].leased:
             return 0.05
         now, rate = time.monotonic(), len(self._nodes) / BATCH_EVERY_S

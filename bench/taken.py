@@ -1,4 +1,4 @@
-"""What something takes of this process: time, processor time, memory."""
+"""The cost of some work in this process: time, processor time, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fedmon watch` takes of a core while many nodes send a sample a second.
+"""The share of a core that `fedmon watch` takes while many nodes send a sample a second.
 
 ``python -m bench.watch`` runs it on a terminal of 160 columns and 50 lines over 100 simulated nodes of 60 metrics, and
 compares its CPU time, without that of its start, with 5 % of a core.

@@ -153,7 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = _JsonTerminal(sys.stdout)  # whatever a verb prints there
     try:
         code = _run(words)
-        print(end="", flush=True)  # to stdout, if it is open
+        if sys.stdout is not None:  # as it is if it was closed before the start
+            sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:  # the reader has enough, as `head` has; nothing must be written when Python ends

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
-    ".": (551, 4, 296),
+    ".": (552, 4, 297),
     "broker": (1978, 11, 1104),
     "common": (8536, 50, 4828),
     "compat": (3144, 18, 2029),
