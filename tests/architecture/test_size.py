@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (28666, 124, 18185),
     "plan": (1504, 9, 1010),
     "report": (10993, 53, 6787),
-    "researcher": (10549, 47, 6884),
+    "researcher": (10550, 47, 6885),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -55,7 +55,7 @@ class Terminal:
     def __enter__(self) -> Self:
         if self.is_live:
             sys.stdout.write(ENTER)
-            if sys.stderr.isatty():
+            if sys.stderr is not None and sys.stderr.isatty():
                 sys.stderr = self._warnings
             if sys.stdin.isatty():
                 self._before = termios.tcgetattr(sys.stdin)
@@ -66,9 +66,10 @@ class Terminal:
         if self._before is not None:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
         if self.is_live:
-            sys.stderr = self._stderr
             sys.stdout.write(LEAVE)
             sys.stdout.flush()
+        if sys.stderr is self._warnings:
+            sys.stderr = self._stderr
             sys.stderr.write(self._warnings.getvalue())
 
     def keys(self) -> str:
