@@ -220,7 +220,7 @@ def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples
 ) -> None:
     with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, SlowResearcher(mosquitto) as slow:
         wait_until(lambda: listener.presences(NODE), what="the job")
-        assert slow.last_seq() >= 0
+        wait_until(lambda: slow.last_seq() >= 0, what="the first sample in the job's recording")
         before = len(listener.presences(NODE))
         ending = threading.Thread(target=run.stop)
         ending.start()
