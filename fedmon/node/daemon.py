@@ -14,14 +14,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedmon.common.actor import Actor, Bound, BusyError, Priority
+from fedmon.common.backoff import Backoff
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FedmonError, InvalidMessageError
-from fedmon.common.ids import kept_client_id
+from fedmon.common.ids import ID_PATTERN, kept_client_id
 from fedmon.common.log import OutgoingLogHandler, configure_cli_logging
 from fedmon.common.settings import NodeSettings
 from fedmon.common.settings.sources import load_node
@@ -55,6 +57,8 @@ RUN_COMMANDS = ("run", "stop", "job-status")
 CAPABILITIES = ["ping", "list", "search", "approval", "training-plan-status", "monitor", "ack", *RUN_COMMANDS]
 MESSAGES_BOUND = Bound(4_000, 32 * 2**20)
 """Messages from outside that may wait for the router; beyond it they are dropped and counted."""
+FIRST_HOLD_S, LONGEST_HOLD_S = 2.0, 60.0
+"""How long a researcher that floods the node is not heard: longer each time, until the node was left alone as long."""
 COMMAND_TIMEOUT_S = 20.0
 STOP_WITHIN_S = 4.5
 _ENDING = {signal.SIGTERM, signal.SIGINT}
@@ -268,10 +272,12 @@ class Daemon:
             publish=self._publish_metrics,
             send=self._send,
         )
+        self._flooders, self._flood_over = set[str](), 0.0
+        self._hold = Backoff(FIRST_HOLD_S, longest_s=LONGEST_HOLD_S)
         self._transport = BrokerConnection(
             settings.broker,
             client_id=kept_client_id(folder.path, settings.id),
-            subscriptions=[*self._node.dialect.subscriptions(settings.id), (topics.status(settings.id), 0)],
+            subscriptions=self._subscriptions(),
             on_message=self._on_message,
             on_link=self._on_link,
             will=self._presence.will,
@@ -369,7 +375,10 @@ class Daemon:
     # --- called on other threads: they put and return ----------------------------------------------------------------
 
     def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:  # noqa: FBT001  # the transport's shape
-        if not self._node.registers.quotas.admits(self._node.dialect.sender(topic)):
+        sender, quotas = self._node.dialect.sender(topic), self._node.registers.quotas
+        if sender is not None and not quotas.admits(sender):
+            if sender not in self._flooders and quotas.is_flooded_by(sender):
+                self._actor.post(lambda: self._hold_back(sender))
             return
         # A message over the limit is refused for its length: the rest of its bytes need not be kept.
         payload = payload[: codec.MAX_PAYLOAD_BYTES + 1]
@@ -416,6 +425,36 @@ class Daemon:
     def _on_up(self) -> None:
         self._presence.announce()
         self._node.delivery.push()
+
+    def _hold_back(self, researcher_id: str) -> None:
+        """Have the broker keep a flood: for a while the node subscribes to the other known researchers alone."""
+        if researcher_id in self._flooders:
+            return
+        if time.monotonic() - self._flood_over > LONGEST_HOLD_S:
+            self._hold.reset()
+        hold_s = self._hold.next_s()
+        logger.debug("researcher %s floods this node, and is not heard for %.0f s", researcher_id, hold_s)
+        self._flooders.add(researcher_id)
+        self._transport.resubscribe(self._subscriptions())
+        self._flood_over = time.monotonic() + hold_s
+        self._actor.at(self._flood_over, self._hear_all)
+
+    def _hear_all(self) -> None:
+        if time.monotonic() >= self._flood_over:
+            self._flooders.clear()
+            self._transport.resubscribe(self._subscriptions())
+
+    def _subscriptions(self) -> list[tuple[str, int]]:
+        node_id, own = self._settings.id, (topics.status(self._settings.id), 0)
+        if not self._flooders:
+            return [*self._node.dialect.subscriptions(node_id), own]
+        known = {*self._settings.policy.researchers, *self._node.registers.quotas.latest()} - self._flooders
+        named = [who for who in known if ID_PATTERN.fullmatch(who)]
+        return [
+            own,
+            *((topics.broadcast(who), 0) for who in named),
+            *((topics.command(who, node_id), 1) for who in named),
+        ]
 
     def _reload(self) -> None:
         """Read the settings again; if they are refused, nothing changes."""

@@ -128,7 +128,7 @@ def test_a_node_that_is_gone_costs_one_timeout(fed: Federation, nodes: dict[str,
     for outcomes in (first, second):
         assert outcomes["node_3"].status is OutcomeStatus.STALE
         assert outcomes["node_3"].reason == "did not answer the last request"
-    assert first.elapsed_s >= 1.2
+    assert first.elapsed_s > 1.0
     assert second.elapsed_s < QUICK_S
     assert set(second.ok) == {"node_1", "node_2"}
 

@@ -180,19 +180,17 @@ class BrokerConnection:
             return False
         return True
 
-    def subscribe(self, topic_filter: str, qos: int) -> None:
-        """Add a subscription, now and on every later connection."""
+    def resubscribe(self, subscriptions: Sequence[tuple[str, int]]) -> None:
+        """Replace all subscriptions, now and on every later connection; new ones are added before others go."""
         with self._changed:
-            self._subscriptions[topic_filter] = qos
-            self._held.add(topic_filter)
+            before, self._subscriptions = self._subscriptions, dict(subscriptions)
+            self._held.update(self._subscriptions)
             if self._up and self._client is not None:
-                self._client.subscribe({topic_filter: qos})
-
-    def unsubscribe(self, topic_filter: str) -> None:
-        """Take a subscription back."""
-        with self._changed:
-            if self._subscriptions.pop(topic_filter, None) is not None and self._up and self._client is not None:
-                self._client.unsubscribe(topic_filter)
+                added = {name: qos for name, qos in self._subscriptions.items() if name not in before}
+                if added:
+                    self._client.subscribe(added)
+                for name in before.keys() - self._subscriptions.keys():
+                    self._client.unsubscribe(name)
 
     def stop(self, timeout_s: float = 2.0, farewell: Will | None = None) -> None:
         """Publish the farewell, disconnect in order and end the threads, within about ``timeout_s``."""

@@ -34,6 +34,7 @@ BURST_S = 10.0
 """The requests of this many seconds may come at once."""
 UNREAD = 10.0
 """Messages beyond this many times the requests are dropped before they are read, those that do not count included."""
+MAX_LATEST = 100
 LINES_BURST, LINES_PER_S = 20, 2.0
 """Audit lines of requests that do not count; more of them are counted by the hour."""
 CHANGES = frozenset({"approval", "run", "stop"})
@@ -168,7 +169,7 @@ class _Use:
 
 
 class Quotas:
-    """The quotas of every researcher; belongs to the thread of its database, except `admits`.
+    """The quotas of every researcher; belongs to the thread of its database; exceptions say so.
 
     Jobs, plans and kept bytes are read from the register and the folders of jobs. Changes and audit bytes are counted
     in memory and written down by `save`, so that a crash forgets a minute of them.
@@ -198,16 +199,25 @@ class Quotas:
         self._burst = max(1.0, per_s * BURST_S)
         self._requests = Throttle(burst=self._burst, per_s=per_s)
         self._messages = Throttle(burst=self._burst * UNREAD, per_s=per_s * UNREAD)
+        self._unread_messages = Throttle(burst=self._burst * UNREAD, per_s=per_s * UNREAD)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
-    def admits(self, sender: str | None) -> bool:
+    def admits(self, sender: str) -> bool:
         """Tell whether a message is read at all: a flood costs a look at its topic. On the connection's thread."""
-        if sender is None or self._messages.allows(sender):
+        if self._messages.allows(sender):
             return True
         with self._lock:
             self._unread[sender] += 1
         return False
+
+    def is_flooded_by(self, sender: str) -> bool:
+        """Count an unread message; return whether the broker should hold back more. On the connection's thread."""
+        return not self._unread_messages.allows(sender)
+
+    def latest(self) -> list[str]:
+        """Return the obeyed researchers that asked last, at most 100."""
+        return list(self._uses)[-MAX_LATEST:]
 
     def judge(self, request: Request) -> Busy | None:
         """Count a request; return why it is refused, and when to try again, if it is beyond a quota."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -47,8 +46,7 @@ class Connection(BrokerConnection):
         )
         self.place = ", ".join(f"{host.host}:{host.port}" for host in broker.hosts)
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._wanted: frozenset[str] = frozenset()
+        self._always = subscriptions
 
     @property
     def problem(self) -> str:
@@ -66,13 +64,7 @@ class Connection(BrokerConnection):
 
     def want(self, filters: Iterable[str]) -> None:
         """Subscribe, at QoS 0, to these filters beside those that are always there, and to no others."""
-        with self._lock:
-            wanted = frozenset(filters)
-            for topic_filter in wanted - self._wanted:
-                self.subscribe(topic_filter, 0)
-            for topic_filter in self._wanted - wanted:
-                self.unsubscribe(topic_filter)
-            self._wanted = wanted
+        self.resubscribe([*self._always, *((name, 0) for name in filters)])
 
     def lost_error(self) -> NotConnectedError:
         """Return the error that says why nothing can be sent now."""
