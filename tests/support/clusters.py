@@ -201,7 +201,8 @@ class RabbitMQ(Cluster):
             listener = {"mqtt.listeners.ssl.default = 8883": f"mqtt.listeners.ssl.1 = 127.0.0.1:{port}"}
             absent = {f"cluster_formation.classic_config.nodes.{at + 1} = ": "# " for at in range(count, len(HOSTS))}
             _replace(home / "rabbitmq.conf", {"/fedmon/": f"{home}/"} | names | listener | absent)
-            _replace(home / "rabbitmq-env.conf", {"USE_LONGNAME=true": "USE_LONGNAME=false"})
+            _replace(home / "rabbitmq-env.conf", {"/fedmon/": f"{home}/", "USE_LONGNAME=true": "USE_LONGNAME=false"})
+            _replace(home / "inter_node_tls.config", {"/fedmon/": f"{home}/"})
             command, environ = self._service(member)
             named = {
                 "RABBITMQ_NODENAME": names[f"rabbit@{HOSTS[member]}"],
