@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "([^"]+)"', (HERE / "fedmon/common/__init__.py").read_text(), re.MULTILINE)
@@ -73,6 +75,16 @@ TEST = [
     "types-tabulate",
 ]
 
+
+class FreshBuild(build_py):
+    """Builds from nothing, so that no module of an earlier build gets into a wheel."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
 setup(
     name="fedmon",
     version=VERSION[1] if VERSION else "0",
@@ -94,6 +106,7 @@ setup(
         "fedmon.node.perf": ["events.toml"],
         "fedmon.report.document": ["*.css", "*.js", "vendor/*"],
     },
+    cmdclass={"build_py": FreshBuild},
     install_requires=BASE,
     extras_require={
         "broker": BROKER,

@@ -34,6 +34,8 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(tmp_path: Pa
             shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "fedmon", source / "fedmon", ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     kept = {str(path.relative_to(source)) for path in (source / "fedmon").rglob("*") if path.is_file()}
+    (source / "build" / "lib" / "fedmon").mkdir(parents=True)
+    (source / "build" / "lib" / "fedmon" / "removed.py").touch()
 
     # What pip calls, too; without pip itself it takes half of the time.
     build = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
