@@ -13,19 +13,21 @@ from fedmon.common.metrics.series import metric_name, series, split_series
 from fedmon.report.blocks import Block, Floats
 from fedmon.report.export import Table
 from fedmon.report.source import Source
-from fedmon.report.views.places import Place, survey
+from fedmon.report.views.perfmon import gpus
 from fedmon.report.views.view_table import (
     VIEW,
     Column,
     Computed,
     Counted,
     Growth,
+    Instants,
     Names,
     Quantity,
     Section,
     Sum,
     ViewTable,
-    measured,
+    section,
+    survey,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ _TEMPERATURE = "host_temperature_celsius"
 _TOTAL, _AVAILABLE, _RSS = "host_memory_total_bytes", "host_memory_available_bytes", "job_memory_rss_bytes"
 _CPU = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
 _DISK = tuple(series(f"host_filesystem_{what}_bytes", mountpoint="/") for what in ("size", "free", "available"))
-_METRICS = frozenset({_TEMPERATURE, _TOTAL, _AVAILABLE, _RSS, *_CPU, "host_cpu_busy_ratio"})
-_PREFIXES = ("host_network_", "host_filesystem_", "gpu_")
+_METRICS = (_TEMPERATURE, _TOTAL, _AVAILABLE, _RSS, *_CPU, "host_cpu_busy_ratio", "host_network_*", "host_filesystem_*",
+            "gpu_*")  # fmt: skip
 
 
 def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0") -> list[Table]:
@@ -48,20 +50,18 @@ def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0")
 
     ``generation`` is ``old`` for the tags of 2024. Raises NotFoundError when there is nothing of the job.
     """
-    places = survey(source, job, metrics=lambda name: name in _METRICS or name.startswith(_PREFIXES))
-    sections = [
-        Section(name=place.host.name, place=place, columns=columns)
-        for place in places
-        if (columns := measured(_columns(place, generation), place))
-    ]
+    sections: list[Section] = []
+    for place in survey(source, job, metrics=_METRICS):
+        at = place.instants(source)
+        sections += section(place.host.name, place, _columns(at, generation), at)
     found: list[Table] = [ViewTable("nebula", NAMES, source, sections)] if sections else []
     reported = UserTable("nebula_user", source)
     return [*found, reported] if reported.rows else found
 
 
-def _columns(place: Place, generation: str) -> Sequence[Column]:
+def _columns(at: Instants, generation: str) -> Sequence[Column]:
     sent, received, divisor = tags.VOLUMES[generation]
-    warmest = _warmest(place)
+    warmest = _warmest(at)
     found: list[tuple[str, Quantity]] = [
         (tags.CPU_GLOBAL, Sum(series=("host_cpu_busy_ratio",), times=100)),
         (tags.CPU_PROCESS, Growth(series=_CPU, per_second=True, times=100, is_of_job=True)),
@@ -83,14 +83,13 @@ def _columns(place: Place, generation: str) -> Sequence[Column]:
                 (tags.PACKETS_RECEIVED, "receive_packets", 1),
             )
         ),
-        *_gpus(place),
+        *_gpus(at),
     ]
     return [Column(path=(tag,), header=tag, quantity=quantity) for tag, quantity in found]
 
 
-def _gpus(place: Place) -> Iterator[tuple[str, Quantity]]:
-    numbers = {split_series(name)[1].get("gpu", "") for name in place.of_host if name.startswith("gpu_")}
-    for gpu in sorted(numbers, key=lambda number: (len(number), number)):
+def _gpus(at: Instants) -> Iterator[tuple[str, Quantity]]:
+    for gpu in gpus(at):
         tag = tags.gpu_tag(gpu)
 
         def of(metric: str, times: float = 1.0, gpu: str = gpu, **labels: str) -> Sum:
@@ -106,10 +105,10 @@ def _gpus(place: Place) -> Iterator[tuple[str, Quantity]]:
         yield f"{tag} fan speed", of("gpu_fan_speed_ratio", 100)
 
 
-def _warmest(place: Place) -> tuple[str, ...]:
+def _warmest(at: Instants) -> tuple[str, ...]:
     """Return the sensors whose highest value is the temperature of the processor; none where none is known as such."""
     by_chip: dict[str, dict[str, str]] = {}
-    for name in place.of_host:
+    for name in at.host:
         if metric_name(name) == _TEMPERATURE:
             labels = split_series(name)[1]
             by_chip.setdefault(labels.get("chip", ""), {})[labels.get("sensor", "")] = name
