@@ -12,7 +12,6 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.metrics.table import METRICS
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, write_node_folder
 from tests.support.raw_researcher import RawResearcher
@@ -103,23 +102,6 @@ def test_what_the_owner_keeps_back_is_neither_sent_nor_told(
     assert {metric_name(key) for batch in batches for key in batch["m"]} == allowed
     assert set(told["metrics"]) == allowed
     assert set(told["capabilities"]) == allowed
-
-
-def test_a_node_tells_what_it_measures_and_measures_what_it_tells(
-    mosquitto: Broker, raw: RawResearcher, batches: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    folder = write_node_folder(
-        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"interval_s": 0.2}
-    )
-    with NodeProcess(folder):
-        answered(raw)
-        wait_until(lambda: batches, what="a batch")
-        told = raw.ask("monitor", action="status")
-
-    measured = {metric_name(key) for key in batches[-1]["m"]}
-    assert set(told["metrics"]) == measured
-    assert measured <= set(METRICS)
-    assert {"host_cpu_busy_ratio", "host_memory_available_bytes", "agent_cpu_seconds_total"} <= measured
 
 
 def test_a_node_whose_owner_switched_metrics_off_says_so(
