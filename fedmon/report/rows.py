@@ -29,8 +29,6 @@ from fedmon.report.source import Source
 
 TIME = pa.timestamp("us", tz="UTC")
 _TIDY_ROWS = 65_536
-_EARLIEST_S, _LATEST_S = -62_135_596_800.0, 253_402_300_799.0
-"""Years 1 to 9999: other times have no date in most libraries."""
 
 
 def schema(layout: Layout, *, is_tidy: bool) -> pa.Schema:
@@ -116,11 +114,7 @@ def _repeated(texts: Sequence[str | None], places: NDArray[np.intp]) -> pa.Array
 
 
 def _times(t: Floats) -> pa.Array:
-    """Return times in microseconds; one that no calendar has is null."""
-    with np.errstate(invalid="ignore"):
-        has_date = (t >= _EARLIEST_S) & (t <= _LATEST_S)
-    moments = np.rint(np.where(has_date, t, 0.0) * 1e6).astype(np.int64)
-    return pa.array(moments, pa.int64(), mask=None if has_date.all() else ~has_date).cast(TIME)
+    return pa.array(np.rint(t * 1e6).astype(np.int64)).cast(TIME)
 
 
 LONG_VALUES = 4_000_000

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
-from fedmon.common.text import duration
 from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats
 from fedmon.report.charts.catalogue import (
@@ -50,8 +49,6 @@ _ALIKE = 1e-3
 """Values that differ by a smaller share count as equal: a line of them shows nothing."""
 _EDGE = 0.025
 """The part of a sum at its begin and end in which some nodes have no samples."""
-_SELDOM = 3.0
-"""Ratio from which series that are read less often than others show their interval."""
 _SPOKEN = {"gpu": "GPU", "cpu": "CPU", "node": "node", "mig": "instance", "link": "link", "port": "port"}
 
 
@@ -265,7 +262,6 @@ class _Maker:
         lines = {part: self._line(figure, part) for part in parts}
         names = list(dict.fromkeys(part.name for part in parts))
         nodes = sorted({part.node for part in parts}, key=natural)
-        title += self._seldom(parts)
 
         def chart(suffix: str, title: str, found: Sequence[Line], *, combined: bool = False) -> Chart:
             return Chart(name=self._unique(f"{name}{suffix}"), figure=figure.name, title=title, group=figure.group,
@@ -301,14 +297,6 @@ class _Maker:
                             title if is_only else f"{title}: {line}", told)  # fmt: skip
                 made.append(msgspec.structs.replace(one, is_stack=False))
         return made
-
-    def _seldom(self, parts: Sequence[_Part]) -> str:
-        """Return how often these series were read, if clearly less often than others."""
-        times = [t for part in parts if len(t := self._bins.of(part.key).t) > 1]
-        every_s = max((float(np.median(np.diff(t))) for t in times), default=0.0)
-        step_s = float(self.x[1] - self.x[0]) if len(self.x) > 1 else every_s
-        is_event = any(part.key.series.startswith("user_") for part in parts)
-        return f", read every {duration(every_s)}" if every_s > _SELDOM * step_s and not is_event else ""
 
     def _labelled(self, figure: Figure, metric: str) -> list[tuple[_Part, dict[str, str]]]:
         found = []

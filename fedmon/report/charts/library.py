@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
-import os
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,6 @@ from typing import Any
 
 from fedmon.common.errors import StorageError
 
-_FOLDER = "MPLCONFIGDIR"
 _SETTINGS = threading.RLock()
 _NOT_OF_A_DRAWING = ("backend", "interactive", "toolbar", "webagg.", "tk.", "keymap.", "macosx.", "docstring.")
 
@@ -46,61 +44,23 @@ def plain_settings(**more: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_process(near: Path) -> Iterator[None]:
-    """For a process that is ours alone: matplotlib finds a folder to write to, and leaves none behind.
+    """For a process that is ours alone: matplotlib finds a folder to write to, leaves none behind, and prints nothing.
 
-    If its user's folders cannot be used that is one in ``near``, or in the nearest existing folder above it, which
-    is gone afterwards. Raises StorageError.
+    If it cannot use its user's folders it makes a temporary one, which lies in ``near`` if that is a folder, and is
+    gone afterwards. Raises StorageError.
     """
-    # Otherwise somebody has chosen already, and may go on with it.
-    if "matplotlib" in sys.modules or _is_usable():
-        with _quiet():
-            yield
-        return
-    place = next(folder for folder in (near, *near.absolute().parents) if folder.is_dir())
     try:
-        # matplotlib's own choice would stay behind: our processes end without what Python does at its exit.
-        folder = tempfile.mkdtemp(prefix=".fedmon-", dir=place)
+        place = tempfile.TemporaryDirectory(prefix=".fedmon-", dir=near if near.is_dir() else None)
     except OSError as error:
         raise StorageError(f"cannot write to {near}: {error.strerror or error}") from error
-    before = os.environ.get(_FOLDER)
-    os.environ[_FOLDER] = folder
-    try:
-        with _quiet():
-            yield
-    finally:
-        if before is None:
-            del os.environ[_FOLDER]
-        else:
-            os.environ[_FOLDER] = before
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide matplotlib's messages about its user's settings, which do not matter here."""
     logger = logging.getLogger("matplotlib")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _is_usable() -> bool:
-    """Tell whether matplotlib can write to its default folders. Source: matplotlib.get_configdir, get_cachedir."""
-    given = os.environ.get(_FOLDER)
-    try:
-        folders = [Path(given)] if given else [_base("CONFIG") / "matplotlib", _base("CACHE") / "matplotlib"]
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as file:  # a full disk or a quota is told by a write alone
-                file.write(b"\0" * 4096)
-    except (OSError, RuntimeError):  # such as: this user has no home
-        return False
-    return True
-
-
-def _base(kind: str) -> Path:
-    given = os.environ.get(f"XDG_{kind}_HOME")
-    return Path(given) if given else Path.home() / f".{kind.lower()}"
+    before = logger.level, tempfile.tempdir
+    with place as folder:
+        tempfile.tempdir = folder
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(before[0])
+            tempfile.tempdir = before[1]
+            atexit.unregister(shutil.rmtree)  # by which matplotlib removes that folder: some of our processes never do
