@@ -162,7 +162,7 @@ def _data(charts: Charts, chosen: Sequence[Chart]) -> str:
         "gaps": [(since, until, shown(text, 120)) for since, until, text in charts.gaps[:500]],
         "charts": [_chart(chart) for chart in chosen],
     }
-    return msgspec.json.encode(document).decode().replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    return msgspec.json.encode(document).decode().replace("<", "\\u003c")
 
 
 def _chart(chart: Chart) -> dict[str, Any]:
