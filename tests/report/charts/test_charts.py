@@ -14,7 +14,6 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import series
 from fedmon.common.store.recording import Recording
 from fedmon.report import charts
-from fedmon.report.charts.catalogue import Quantity, scale_of
 from fedmon.report.charts.draw import drawn, figure
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
@@ -100,16 +99,6 @@ def test_absent_and_constant_metrics_leave_no_empty_chart_defect_41(tmp_path: Pa
     assert sorted(one.name for one in (tmp_path / "plots").iterdir()) == ["cpu_load_per_node.png"]
     assert sorted(found.constant) == ["Load: threads that run or wait", "Threads"]
     assert len(named(made(tmp_path / "c", batch, zeros=True))) == 3
-
-
-def test_nodes_are_joined_by_time_although_their_clocks_differ_and_one_began_later(tmp_path: Path) -> None:
-    one = samples({READ: [number * 100 * MIB for number in range(10)]}, node="n1", step_s=10)
-    two = samples({READ: [number * 300 * MIB for number in range(5)]}, node="n2", step_s=10, first=5, late_s=2.0)
-
-    found = chart(tmp_path / "a", "disk_traffic_all_nodes", one, two, zeros=True)
-
-    told = {round(at, -1): value / MIB for at, value in points(found, "read").items()}
-    assert {at: told[at] for at in (20, 40, 70, 90)} == {20: 10, 40: 10, 70: 40, 90: 40}
 
 
 def test_an_average_is_that_of_the_nodes_and_its_band_reaches_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
@@ -449,43 +438,6 @@ def test_plots_are_files_named_after_the_chart_and_who_is_in_it(tmp_path: Path) 
     assert sorted(one.name for one in written) == ["cpu_load_all_nodes.png", "cpu_load_per_node.png"]
     assert part == [tmp_path / "part/cpu_load_per_node.svg"]
     assert not (tmp_path / "none").exists()
-
-
-def test_a_day_of_many_nodes_is_small_and_the_same_every_time(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    batches = [samples({CPU: rng.random(4000).tolist()}, node=f"n{number}") for number in range(7)]
-    found = made(tmp_path / "a", *batches)
-    (load,) = (each for each in found.first if each.name == "cpu_load_per_node")
-
-    svg, again, pdf = (drawn(load, found, kind) for kind in ("svg", "svg", "pdf"))
-
-    assert svg == again
-    assert b">CPU load (%)</text>" in svg
-    assert len(svg) < 250_000
-    assert pdf.startswith(b"%PDF")
-    assert len(load.x) <= 480
-
-
-@pytest.mark.parametrize(
-    ("quantity", "value", "unit", "shown"),
-    [
-        (Quantity.BYTES, 3 * 1024**3, "GiB", 3),
-        (Quantity.BYTE_RATE, 1_572_864, "MiB/s", 1.5),
-        (Quantity.SHARE, 0.345, "%", 34.5),
-        (Quantity.WATTS, 12_500.0, "kW", 12.5),
-        (Quantity.WATTS, 0.02, "mW", 20),
-        (Quantity.HERTZ, 2.4e9, "GHz", 2.4),
-        (Quantity.SECONDS, 0.0015, "ms", 1.5),
-        (Quantity.SECONDS, 7200.0, "h", 2),
-        (Quantity.GRAM_RATE, 0.01, "g/h", 36),
-        (Quantity.BYTES, 0.0, "B", 0),
-    ],
-)
-def test_values_are_in_units_that_people_read(quantity: Quantity, value: float, unit: str, shown: float) -> None:
-    scale = scale_of(quantity, value)
-
-    assert scale.unit == unit
-    assert value * scale.factor == pytest.approx(shown)
 
 
 def test_a_second_training_of_a_program_is_a_line_of_its_own(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ import pytest
 import tables
 
 from fedmon.common.errors import ConflictError, InvalidInputError, StorageError
-from fedmon.common.metrics.series import series
 from fedmon.report import TidyTable, WideTable
 from fedmon.report.export import FORMATS, format_of, write
 from fedmon.report.source import Source
@@ -127,32 +126,6 @@ def test_another_library_reads_what_was_written_and_hostile_text_survives_in_val
     assert (names, hosts, first) == (escaped, expected, [1.5] * len(texts))
     assert all(map(math.isnan, second))
     assert os.listdir(tmp_path) == [file.name]
-
-
-def test_hostile_hosts_and_interfaces_go_all_the_way(tmp_path: Path) -> None:
-    texts = [text for text in HOSTILE if text.isprintable() or text in ("a\nb", "\t=1")]
-    path = tmp_path / "r"
-    names = [series("host_network_receive_bytes_total", interface=text) for text in texts]
-    recording(
-        path,
-        *(samples({name: [1, 2]}, node=f"n{number}") for number, name in enumerate(names)),
-        documents={f"n{number}": {"hostname": text, "labels": {"env": text}} for number, text in enumerate(texts)},
-    )
-
-    with Source([path]) as source:
-        table = WideTable(source)
-        head, hosts, *_ = read_rows(write(table, tmp_path / "x.csv"))
-        frame = pl.read_parquet(write(table, tmp_path / "x.parquet"))
-
-    assert head == table.schema.names == frame.columns
-    assert {text if text[:1] not in tuple("=+-@\t") else f"'{text}" for text in texts} >= set(hosts) - {"n"}
-    assert set(frame["env"]) == set(texts) - {""}
-
-
-def read_rows(path: Path) -> tuple[list[str], list[str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        head, *rows = list(csv.reader(file))
-    return head, [row[0] for row in rows]
 
 
 def test_csv_has_whole_numbers_as_such_and_times_with_their_zone(tmp_path: Path) -> None:
