@@ -87,7 +87,7 @@ def test_values_that_a_program_reported_have_a_table_of_their_own(tmp_path: Path
 
     assert list(found) == ["nebula_user"]
     assert list(found["nebula_user"].columns) == ["host", "time", "accuracy", "loss", "user time"]
-    assert found["nebula_user"]["accuracy"].tolist()[-1] == 0.75
+    assert found["nebula_user"]["accuracy"].tolist()[0] == 0.75
     assert found["nebula_user"]["loss"].tolist()[0] == 0.5
-    assert found["nebula_user"]["loss"].isna().tolist() == [False, True, True, True]
+    assert found["nebula_user"]["loss"].isna().tolist() == [False, True, True]
     assert found["nebula_user"]["time"][0].timestamp() == T0 + 0.5
