@@ -413,7 +413,7 @@ class SpanReader:
     def _merged(self, parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]]) -> SpanRows:
         if not parts:
             return SpanRows(np.empty(0), np.empty((self._width, 0)))
-        places, t = _rows(parts)
+        places, t, repeats = _rows(parts)
         values = np.full((self._width, len(t)), np.nan)
         begin = 0
         for _, inside, columns in parts:
@@ -425,17 +425,19 @@ class SpanReader:
             target = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
             for place, column in columns.items():
                 values[place, target] = column if length == len(column) else column[inside]
-        return SpanRows(t, values)
+        return _joined(t, values, repeats)
 
 
-def _rows(parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]]) -> tuple[NDArray[np.intp], Floats]:
-    """Return the number of the row of each sample, and the time of each row.
+def _rows(
+    parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]],
+) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp]]:
+    """Return the row of each sample, the time of each row, and the rows of the same instant as the one before.
 
     Samples of one boot share a row when they have both clocks in common, unless they are of one stream.
     """
     t = np.concatenate([block.t[inside] for block, inside, _ in parts])
     if len(parts) == 1 and bool((np.diff(t) > 0).all()):
-        return np.arange(len(t)), t
+        return np.arange(len(t)), t, np.zeros(0, dtype=np.intp)
     lengths = [int(np.count_nonzero(inside)) for _, inside, _ in parts]
     streams = {block.stream: number for number, (block, _, _) in enumerate(parts)}
     mono = np.concatenate([block.mono[inside] for block, inside, _ in parts])
@@ -451,7 +453,23 @@ def _rows(parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]]
     new = np.concatenate([[True], _changes(order, t, boot, mono, again)])
     places = np.empty(len(t), dtype=np.intp)
     places[order] = np.cumsum(new) - 1
-    return places, t[order][new]
+    return places, t[order][new], np.flatnonzero(again[order][new])
+
+
+def _joined(t: Floats, values: Floats, repeats: NDArray[np.intp]) -> SpanRows:
+    """Put these rows into the one before, unless that has a value of the same column already.
+
+    A program that reports many values at once sends several samples of one instant.
+    """
+    kept = np.ones(len(t), dtype=bool)
+    into = 0
+    for row in repeats.tolist():
+        into = row - 1 if kept[row - 1] else into
+        known = ~np.isnan(values[:, row])
+        if np.isnan(values[known, into]).all():
+            values[known, into] = values[known, row]
+            kept[row] = False
+    return SpanRows(t, values) if kept.all() else SpanRows(t[kept], values[:, kept])
 
 
 def _changes(order: NDArray[np.intp], *keys: NDArray[Any]) -> NDArray[np.bool_]:

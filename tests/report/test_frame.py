@@ -136,14 +136,14 @@ def test_two_recordings_of_the_same_samples_make_each_row_once(tmp_path: Path) -
     np.testing.assert_array_equal(table[RATE], [NAN, 1, 2, 3, 4])
 
 
-def test_no_sample_is_lost_where_a_program_reports_several_at_one_instant(tmp_path: Path) -> None:
+def test_values_of_one_instant_share_a_row_unless_they_contradict_each_other(tmp_path: Path) -> None:
     other = 'user_value{name="acc"}'
     path = recording(tmp_path / "r", samples({LOSS: [1, None, 3], other: [None, 2, None]}, stream="user", t=[T0] * 3))
 
     with Source([path]) as source:
         table = frame(source)
 
-    np.testing.assert_array_equal(table[[other, LOSS]], [[NAN, 1], [2, NAN], [NAN, 3]])
+    np.testing.assert_array_equal(table[[other, LOSS]], [[2, 1], [NAN, 3]])
 
 
 @pytest.mark.parametrize("values", [[], [0.5]])
