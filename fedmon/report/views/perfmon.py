@@ -6,6 +6,7 @@ headers its manual shows some; the others follow their pattern.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from fedmon.report.views.view_table import (
 
 SECONDS, EXACT = "time_stamps", "timestamps"
 """Whole seconds, as perfmon wrote them, and the exact time in Unix seconds under the key that its manual names."""
+_TOP = ("host_names", "sampling_frequency", "labels")
 
 COUNTED_SECONDS = "perf_counted_seconds_total"
 EVENTS = "perf_events_total"
@@ -390,23 +392,33 @@ def _write(
     path: Path, names: Sequence[str], places: Sequence[Place], interval_s: float | None, hosts: Iterable[dict[str, Any]]
 ) -> None:
     """Write a file that appears when it is complete, host by host; its folder is made."""
+    keys = _keys(names)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as new, storage_errors(path), new.open("wb") as file:
-        file.write(msgspec.json.encode(_top(names, places, interval_s))[:-1])
-        for name, host in zip(names, hosts, strict=True):
-            file.write(b",\n" + msgspec.json.encode(name) + b": " + msgspec.json.encode(host))
+        file.write(msgspec.json.encode(_top(keys, places, interval_s))[:-1])
+        for key, host in zip(keys, hosts, strict=True):
+            file.write(b",\n" + msgspec.json.encode(key) + b": " + msgspec.json.encode(host))
         file.write(b"\n}\n")
 
 
-def _top(names: Sequence[str], places: Sequence[Place], interval_s: float | None) -> dict[str, Any]:
+def _keys(names: Sequence[str]) -> list[str]:
+    """Return a key for each host; one that is taken, by the top or by another host, gets the suffix ``~2``."""
+    keys = list(_TOP)
+    for name in names:
+        candidates = itertools.chain([name], (f"{name}~{number}" for number in itertools.count(2)))
+        keys.append(next(key for key in candidates if key not in keys))
+    return keys[len(_TOP) :]
+
+
+def _top(keys: Sequence[str], places: Sequence[Place], interval_s: float | None) -> dict[str, Any]:
     labels: dict[str, str] = {}
     for place in places:
         labels |= {name: value for name, value in place.host.labels.items() if value}
     jobs = [place.job for place in places if place.job is not None]
     asked = [float(told) for place in places if isinstance(told := place.host.tool.get("interval_s"), int | float)]
     return {
-        "host_names": list(names),
+        "host_names": list(keys),
         "sampling_frequency": next((_number(each) for each in (*asked, interval_s) if each is not None), None),
         "labels": ({"job_id": jobs[0]} if jobs else {}) | labels,
     }

@@ -371,6 +371,19 @@ def test_counters_of_interfaces_never_fall_when_one_restarts_goes_or_is_missed(t
     assert document["node-a"]["net_io_counters"]["bytes_sent"] == [1100, 1650, 1750, None, 1870, 1880]
 
 
+def test_a_host_called_like_a_key_of_the_file_hides_nothing(tmp_path: Path) -> None:
+    paths = []
+    for name in ("labels", "b"):
+        host = RecordedHost(name)
+        host.tick(0.0, {"host_cpu_busy_ratio": 0.5})
+        paths.append(host.write(tmp_path / f"{name}.fmr"))
+
+    document = documents(paths, tmp_path / "json")["cpu_metrics"]
+
+    assert document["host_names"] == ["b", "labels~2"]
+    assert document["labels~2"]["cpu_percent_sys"] == [50]
+
+
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
     host = RecordedHost("node-a")
     host.tick(0.0, {"host_cpu_busy_ratio": 0.5})
