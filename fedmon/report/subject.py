@@ -10,6 +10,7 @@ import msgspec
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import RecordedStream
+from fedmon.common.text import plural
 from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
 from fedmon.report.selection import find_job, known_jobs, natural, some
@@ -52,7 +53,12 @@ class Subject:
     @property
     def machines(self) -> dict[str, str]:
         """Name machines that several nodes share, by the id of the node whose samples count."""
-        return {node_id: " = ".join(host.name for host in same) for node_id, same in self._same.items() if same[1:]}
+        names = {host.node_id: host.name for host in self.hosts}
+        return {
+            node_id: f"{names[node_id]} (machine shared with {plural(len(same) - 1, 'more node')})"
+            for node_id, same in self._same.items()
+            if same[1:]
+        }
 
     @property
     def span(self) -> tuple[float, float] | None:

@@ -126,11 +126,13 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
     with Source([tmp_path / "a.fmr"]) as source:
         subject = choose(source)
         told = {one.name: one for one in find(subject.read())}
-        titles = {one.title: one for one in charts_of(read_bins(subject), source).first}
+        charts = charts_of(read_bins(subject), source)
+    lines = {one.title: [line.label for line in one.lines] for one in (*charts.first, *charts.rest)}
 
     assert told["volumes"].figures["network_in_bytes"] == 2 * 2.0**20 * (COUNT - 1) ** 2
     assert told["one-machine"].nodes == ("b",)
-    assert "Network traffic, total of 2 nodes" in titles
+    assert "Network traffic, total of 2 nodes" in lines
+    assert lines["Network traffic: received"] == ["a (machine shared with 1 more node) and c (same values)"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
+from fedmon.common.text import joined as told
 from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats
 from fedmon.report.charts.catalogue import (
@@ -290,11 +291,11 @@ class _Maker:
             made.append(chart("_all_nodes", f"{title}, {words}", over, combined=True))
         if self._choice.per_node:
             for line in names:
-                told = [of(node, line)._replace(label=node) for node in nodes
-                        if any((part.node, part.name) == (node, line) for part in parts)]  # fmt: skip
+                each_node = [of(node, line)._replace(label=node) for node in nodes
+                             if any((part.node, part.name) == (node, line) for part in parts)]  # fmt: skip
                 is_only = len(names) == 1
                 one = chart("_per_node" if is_only else f"_{_file_name(line)}_per_node",
-                            title if is_only else f"{title}: {line}", told)  # fmt: skip
+                            title if is_only else f"{title}: {line}", each_node)  # fmt: skip
                 made.append(msgspec.structs.replace(one, is_stack=False))
         return made
 
@@ -480,13 +481,17 @@ def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
         equal: dict[bytes, list[Line]] = {}
         for line in kept:
             equal.setdefault(line.values.tobytes(), []).append(line)
-        kept = [same[0]._replace(label=" = ".join(line.label for line in same)) for same in equal.values()]
+        kept = [same[0]._replace(label=_alike([line.label for line in same])) for same in equal.values()]
     if len(kept) <= MOST_LINES:
         return kept
     shown = sorted(sorted(range(len(kept)), key=lambda at: -abs(kept[at].mean))[: MOST_LINES - 1])
     others = [line for at, line in enumerate(kept) if at not in shown]
     word, how = ("", Join.TOTAL) if is_stack else (", average", Join.AVERAGE)
     return [*(kept[at] for at in shown), joined(f"{len(others)} others{word}", others, how)]
+
+
+def _alike(labels: Sequence[str]) -> str:
+    return f"{told(labels)} (same values)" if labels[1:] else labels[0]
 
 
 def _kind(zone: str) -> str:

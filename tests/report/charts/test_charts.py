@@ -137,7 +137,9 @@ def test_of_many_lines_the_largest_are_shown_and_the_others_as_one(tmp_path: Pat
 def test_nodes_that_show_the_same_are_one_line_with_both_names(tmp_path: Path) -> None:
     batches = [samples({CPU: [0.1, 0.5]}, node=node) for node in ("a", "b")]
 
-    assert [line.label for line in chart(tmp_path / "a", "cpu_load_per_node", *batches).lines] == ["a = b"]
+    assert [line.label for line in chart(tmp_path / "a", "cpu_load_per_node", *batches).lines] == [
+        "a and b (same values)"
+    ]
 
 
 def test_a_limit_is_drawn_with_what_it_limits_unless_it_is_far_away(tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_what_a_job_and_its_machine_both_have_is_not_added_up(tmp_path: Path) ->
     found = named(made(tmp_path / "a", samples(one), samples(one, stream="job-7")))
 
     (starts,) = (each for name, each in found.items() if name.startswith("perf_starts"))
-    assert [line.label for line in starts.lines] == ["machine = job"]
+    assert [line.label for line in starts.lines] == ["machine and job (same values)"]
 
 
 def test_a_training_is_a_line_a_node_over_its_steps_and_their_mean_though_each_round_is_a_job(tmp_path: Path) -> None:
