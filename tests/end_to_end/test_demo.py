@@ -19,9 +19,22 @@ import psutil
 import pytest
 import yaml
 
+from fedmon.broker.engine import choose_engine
 from fedmon.broker.errors import PortInUseError
 from fedmon.broker.ports import listening
-from fedmon.demo.cli import TRY, USUAL_PORT, _broker
+from fedmon.demo.cli import (
+    TRY,
+    USUAL_PORT,
+    DemoScreen,
+    RoundCost,
+    Story,
+    TrainingRound,
+    _broker,
+    round_columns,
+    round_row,
+)
+from fedmon.demo.hospitals import DemoError, Hospitals
+from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.requirements import require
@@ -46,6 +59,43 @@ def kept() -> Iterator[KeptDemo]:
     """A demo that was left running, for all who only ask it."""
     with kept_demo() as demo:
         yield demo
+
+
+class OnlyFirstStep(DemoScreen):
+    """Ends the demo where its second step would begin."""
+
+    def step(self, number: int, total: int, title: str) -> None:  # noqa: ARG002
+        """Begin a step, or end the demo."""
+        if number > 1:
+            raise DemoError("far enough")
+
+
+def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path) -> None:
+    with (
+        choose_engine("auto")() as broker,
+        Hospitals(tmp_path, broker.url) as hospitals,
+        Federation(broker.url, researcher_id="demo-researcher", folder=tmp_path / "researcher") as fed,
+    ):
+        hospitals.make()
+        wait_until(lambda: len(fed.nodes().online) == 3, timeout_s=30)
+
+        story = Story(fed, hospitals, OnlyFirstStep(quiet=True), tmp_path, {"timings_s": {}})
+        with pytest.raises(DemoError, match="far enough"):
+            story.run()
+
+    assert [node["state"] for node in story.document["nodes"]] == ["online"] * 3
+
+
+def test_the_table_of_rounds_has_room_on_80_columns() -> None:
+    nodes = ["hospital-north", "hospital-east", "hospital-south"]
+    cost = RoundCost(seconds=0.58, bytes_sent=1590, bytes_received=2143, joules=None, sandbox="bubblewrap")
+    one = TrainingRound(
+        number=10, loss=0.0795, accuracy=0.979, step=1e-10, seconds=1.2, nodes=dict.fromkeys(nodes, cost)
+    )
+
+    columns = zip(round_columns(nodes), round_row(one, nodes), strict=True)
+
+    assert sum(max(map(len, column)) + 2 for column in columns) <= 80 - 4 + 2
 
 
 def check_told(document: dict[str, Any]) -> None:
