@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 from fedmon.common.errors import StorageError
 
+_FOLDER = "MPLCONFIGDIR"
 _SETTINGS = threading.RLock()
 _NOT_OF_A_DRAWING = ("backend", "interactive", "toolbar", "webagg.", "tk.", "keymap.", "macosx.", "docstring.")
 
@@ -44,23 +46,25 @@ def plain_settings(**more: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_process(near: Path) -> Iterator[None]:
-    """For a process that is ours alone: matplotlib finds a folder to write to, leaves none behind, and prints nothing.
+    """For a process that is ours alone: matplotlib leaves no folder behind, and prints nothing.
 
-    If it cannot use its user's folders it makes a temporary one, which lies in ``near`` if that is a folder, and is
-    gone afterwards. Raises StorageError.
+    If it cannot use its user's folders it makes a temporary one, in ``near`` if that can be written. Raises
+    StorageError.
     """
+    logger = logging.getLogger("matplotlib")
+    level, place, given = logger.level, tempfile.tempdir, os.environ.get(_FOLDER)
+    logger.setLevel(logging.CRITICAL)
+    tempfile.tempdir = str(near.absolute()) if os.access(near, os.W_OK) else place
     try:
-        place = tempfile.TemporaryDirectory(prefix=".fedmon-", dir=near if near.is_dir() else None)
+        yield
     except OSError as error:
         raise StorageError(f"cannot write to {near}: {error.strerror or error}") from error
-    logger = logging.getLogger("matplotlib")
-    before = logger.level, tempfile.tempdir
-    with place as folder:
-        tempfile.tempdir = folder
-        logger.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            logger.setLevel(before[0])
-            tempfile.tempdir = before[1]
-            atexit.unregister(shutil.rmtree)  # by which matplotlib removes that folder: some of our processes never do
+    finally:
+        logger.setLevel(level)
+        tempfile.tempdir = place
+        made = os.environ.get(_FOLDER, "")
+        if made != (given or ""):
+            # matplotlib removes it at Python's exit, which some of our processes never reach.
+            atexit.unregister(shutil.rmtree)
+            shutil.rmtree(made, ignore_errors=True)
+            os.environ.pop(_FOLDER)

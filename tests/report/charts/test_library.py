@@ -53,6 +53,14 @@ def test_plots_and_the_report_of_a_job_leave_nothing_behind_either(tmp_path: Pat
     assert [*temporary.iterdir(), *tmp_path.glob("*matplotlib*"), *(tmp_path / "run").glob(".*")] == []
 
 
+def test_a_drawing_needs_no_folder_to_write_where_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text('[experiment]\nid = "one"\n[[resource]]\nname = "a"\ntype = "local::Process"\n')
+
+    drawn = fedmon(Path("/proc/self"), "experiment", "graph", f"{tmp_path}/one.toml", "--format", "dot", "-o", "-")
+
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+
+
 def test_settings_of_the_reader_change_no_drawing_and_are_kept(tmp_path: Path) -> None:
     found = made(tmp_path / "all.fmr", samples({CPU: [0.1, 0.2]}))
     expected = [drawn(found.first[0], found, kind) for kind in KINDS]
