@@ -56,6 +56,15 @@ def test_gpu_clocks_that_heat_holds_down_are_told(reason: str, share: float, exp
     assert ([expected] if expected else []) == [one.severity for one in told]
 
 
+def test_a_value_is_unknown_for_the_reason_of_a_node_that_lacks_it() -> None:
+    idle = node("a", job=cpu(1.0), document={"cpus": 4}, capabilities={"gpu_utilization_ratio": "no GPU here"})
+    lost = node("b", job={}, document={"gpus": ["0"]}, capabilities={
+        "gpu_utilization_ratio": "no NVIDIA driver", "job_cpu_user_seconds_total": "no permission"})  # fmt: skip
+
+    assert only(gpus.gpus(case(idle, lost))).text == "Not measured: no NVIDIA driver."
+    assert only(cpus.imbalance(case(idle, lost))).text == "Not measured: no CPU time of the job on b: no permission."
+
+
 def test_loopback_is_no_network_traffic() -> None:
     host = {f'host_network_{way}_bytes_total{{interface="{name}"}}': amount
             for way in ("receive", "transmit") for name, amount in (("lo", 9e9), ("eth0", 2.0**20))}  # fmt: skip

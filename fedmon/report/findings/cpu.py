@@ -69,7 +69,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     if not uses:
         is_one = any(node.one(_USER) is not None for node in case.nodes)
         reason = "one sample of the job is too few for CPU time over elapsed time" if is_one else ""
-        return [unknown(case, _NAME, _TITLE, _USER, _SYSTEM, reason=reason)]
+        return [unknown(case.nodes, _NAME, _TITLE, _USER, _SYSTEM, reason=reason)]
     used_s = sum(use.used_s for use in uses.values())
     held = _held(case, uses)
     capacity_s = sum(use.elapsed_s * use.cpus for use in held)
@@ -216,7 +216,7 @@ def _hidden_s(node: Node, use: CpuUse) -> float:
 def _machines(case: Case) -> list[Finding]:
     busy = {node.name: total.mean for node in case.nodes if (total := node.one(BUSY)) is not None}
     if not busy:
-        return [unknown(case, "cpu-use", "CPU use", BUSY)]
+        return [unknown(case.nodes, "cpu-use", "CPU use", BUSY)]
     mean = sum(busy.values()) / len(busy)
     full = sorted((name for name in busy if busy[name] >= limits.CPU_HIGH), key=lambda name: -busy[name])
     if len(busy) == 1:
@@ -254,7 +254,7 @@ def cpu_quota(case: Case) -> list[Finding]:
             wanted_s = held.increase + use.used_s
             shares[node.name] = (held.increase / wanted_s if wanted_s > 0 else 0.0, held.increase)
     if not shares:
-        return [unknown(case, "cpu-throttling", "CPU quota", _QUOTA)]
+        return [unknown(case.nodes, "cpu-throttling", "CPU quota", _QUOTA)]
     most = max(shares, key=lambda name: shares[name])
     share, held_s = shares[most]
     if share < limits.THROTTLED:
@@ -285,7 +285,9 @@ def imbalance(case: Case) -> list[Finding]:
         return []
     busy = {node.name: use.busy for node in case.nodes if (use := cpu_use(node)) is not None}
     if len(busy) < 2:
-        return [unknown(case, "imbalance", "Balance of the nodes", _USER)]
+        lacking = [node for node in case.nodes if node.name not in busy]
+        reason = f"no CPU time of the job on {joined([node.name for node in lacking])}: {lacking[0].why_not(_USER)}"
+        return [unknown(lacking, "imbalance", "Balance of the nodes", reason=reason)]
     ratio = unequal(busy, limits.NEGLIGIBLE_CPUS)
     is_unequal = ratio is not None and ratio >= limits.IMBALANCE
     most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])

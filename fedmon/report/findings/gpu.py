@@ -157,7 +157,8 @@ def _untouched(uses: list[GpuUse]) -> Finding:
 def _none(case: Case) -> list[Finding]:
     if case.nodes and all(node.host.hardware.get("gpus") == [] for node in case.nodes):
         return []
-    return [unknown(case, "gpu-use", _TITLE, USE)]
+    given = [node for node in case.nodes if node.document.get("gpus")]
+    return [unknown(given or case.nodes, "gpu-use", _TITLE, USE)]
 
 
 def _told(uses: list[GpuUse]) -> str:
