@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
+from fedmon.common.errors import InvalidInputError
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
@@ -47,6 +48,8 @@ class Source:
 
     def __init__(self, paths: Iterable[Path | str]) -> None:
         self.paths = [Path(path) for path in paths]
+        if not self.paths:
+            raise InvalidInputError("name at least one recording")
         self._recordings: list[Recording] = []
         self.rows: list[RecordingRows] = []
         self._holders: dict[Key, set[int]] = {}

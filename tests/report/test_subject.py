@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import NotFoundError
+from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.report.charts import charts_of, read_bins
@@ -83,6 +83,11 @@ def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) 
             with pytest.raises(NotFoundError, match=why):
                 choose(source, **wanted)
         assert choose(source, job="4711").read().job == "7"
+
+
+def test_no_recording_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="at least one recording"):
+        Source([])
 
 
 def test_a_source_spans_all_its_samples_also_where_the_clock_was_set_back(tmp_path: Path) -> None:

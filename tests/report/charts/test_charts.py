@@ -14,6 +14,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import series
 from fedmon.common.store.recording import Recording
 from fedmon.report import charts
+from fedmon.report.charts.catalogue import Quantity, scale_of
 from fedmon.report.charts.draw import drawn, figure
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
@@ -39,6 +40,27 @@ def test_a_gauge_is_its_values_and_a_counter_its_growth_in_a_unit_that_people_re
     assert list(points(disk, "read")) == [1, 2, 3]
     assert disk.scale.unit == "MiB/s"
     assert [line.label for line in disk.lines] == ["read"], "a line of zeros only fills the legend"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "unit", "shown"),
+    [
+        (Quantity.BYTES, 3 * 1024**3, "GiB", 3),
+        (Quantity.BYTE_RATE, 1_572_864, "MiB/s", 1.5),
+        (Quantity.SHARE, 0.345, "%", 34.5),
+        (Quantity.WATTS, 12_500.0, "kW", 12.5),
+        (Quantity.WATTS, 0.02, "mW", 20),
+        (Quantity.HERTZ, 2.4e9, "GHz", 2.4),
+        (Quantity.SECONDS, 0.0015, "ms", 1.5),
+        (Quantity.SECONDS, 7200.0, "h", 2),
+        (Quantity.GRAM_RATE, 0.01, "g/h", 36),
+    ],
+)
+def test_values_are_in_units_that_people_read(quantity: Quantity, value: float, unit: str, shown: float) -> None:
+    scale = scale_of(quantity, value)
+
+    assert scale.unit == unit
+    assert value * scale.factor == pytest.approx(shown)
 
 
 def test_parts_of_a_whole_are_stacked(tmp_path: Path) -> None:

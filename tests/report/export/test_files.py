@@ -128,6 +128,17 @@ def test_another_library_reads_what_was_written_and_hostile_text_survives_in_val
     assert os.listdir(tmp_path) == [file.name]
 
 
+def test_texts_that_grow_while_a_table_is_written_keep_their_ends(tmp_path: Path) -> None:
+    texts = ("a", "abc" * 9)
+    parts = [table_of(text, rows=20_000).parts[0].rename_columns(["host", "time", "x", "y"]) for text in texts]
+
+    file = write(FixedTable(parts=parts), tmp_path / "x.h5", key="1")
+
+    with tables.open_file(file) as opened:
+        found = opened.get_node("/wide_1/host").read()
+    assert (found[19_999], found[20_000]) == (b"a", b"abc" * 9)
+
+
 def test_csv_has_whole_numbers_as_such_and_times_with_their_zone(tmp_path: Path) -> None:
     path = recording(tmp_path / "r", samples({"host_disk_reads_total": [10**12, None], "host_load1": [0.1, 2]}))
 
