@@ -52,11 +52,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         parts = [reader.read(span) for span in self.spans]
         source.count_damaged(reader.damaged)
         t = np.concatenate([np.zeros(0), *(part.t for part in parts)])
-        values = np.concatenate([np.zeros((len(self.layout.columns), 0)), *(part.values for part in parts)], axis=1)
-        boot, _, mono = values[: len(ORIGIN)]
+
+        def read(number: int) -> Floats:
+            return np.concatenate([np.zeros(0), *(part.values[number] for part in parts)])
+
+        boot, mono = read(0), read(2)
         order = np.lexsort((mono, boot))
         found: dict[str, dict[str, Floats]] = {}
-        for column, row in zip(self.layout.columns, values, strict=True):
+        for number, column in enumerate(self.layout.columns):
+            row = read(number)  # one by one: all of them at once are twice in memory
             if not np.isnan(row).all():
                 found.setdefault(column.stream, {})[column.series] = row[order]
         job = found.get(f"{JOB}{self.job}", {})
