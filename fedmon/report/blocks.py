@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import struct
@@ -175,14 +176,11 @@ class _Shape:
         if numbers is None:
             return
         if type(numbers) is list and decimals != VERBATIM and type(unit) is int and 0 < unit < _EXACT:
-            try:
+            with contextlib.suppress(struct.error):  # there are nulls in it, or numbers beyond 64 bits
                 self._numbers += self._packed(*numbers)
-            except struct.error:  # there are nulls in it, or numbers beyond 64 bits
-                self._single.append((place, self.rows, _sparse(numbers, decimals, unit, self.length)))
-            else:
                 self._at.append((place, self.rows, decimals, unit))
                 self._written.append(column)
-            return
+                return
         if type(numbers) is int and type(unit) is int:
             whole = numbers * unit
             self._single.append((place, self.rows, whole / 10**decimals if decimals > 0 else float(whole)))
@@ -216,32 +214,6 @@ class _Shape:
         for number in np.flatnonzero(~fits):
             scaled[number] = _floats(restored(self._written[number], self.length))
         return scaled
-
-
-def _sparse(numbers: list[Any], decimals: int, unit: int, length: int) -> Floats:
-    """Return the values of a column with nulls."""
-    known = _known(numbers)
-    steps = numbers[known] if isinstance(known, slice) else [numbers[place] for place in known]
-    # Every partial sum is exact when the sum of what is added is.
-    if not all(type(step) is int for step in steps) or sum(map(abs, steps)) * unit >= _EXACT:
-        return _floats(restored([decimals, numbers, unit], length))
-    found = np.full(length, np.nan)
-    if steps:
-        found[known] = np.cumsum(_floats(steps)) * unit / 10.0**decimals
-    return found
-
-
-def _known(numbers: list[Any]) -> slice | list[int]:
-    """Return where a column has values; most columns with nulls are read only at some ticks."""
-    first = next((place for place, number in enumerate(numbers) if number is not None), 0)
-    step = next(
-        (at for at, number in enumerate(numbers[first + 1 :], start=1) if number is not None), len(numbers) or 1
-    )
-    regular = slice(first, None, step)
-    there = numbers[regular]
-    if None not in there and len(there) == len(numbers) - numbers.count(None):
-        return regular
-    return [place for place, number in enumerate(numbers) if number is not None]
 
 
 def _floats(values: Sequence[Any]) -> Floats:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
-import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -22,188 +21,14 @@ from numpy.typing import NDArray
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind
-from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
-from fedmon.report.blocks import Block, Damage, Floats, Limits, read_blocks
+from fedmon.report.blocks import Floats
 from fedmon.report.export import csv
-from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
-from fedmon.report.selection import JOB, Column, Layout, Plan, Span, is_counter
+from fedmon.report.selection import Column, Layout, Plan, Span, SpanReader, SpanRows, is_counter
 from fedmon.report.source import Source
-
-
-class SpanRows(NamedTuple):
-    """Rows of one node by time: Unix time of each, and a row of ``values`` for each column; NaN is no value."""
-
-    t: Floats
-    values: Floats
-
-
-class SpanReader:
-    """Reads spans of recordings into the columns of a layout; for one thread.
-
-    It keeps nothing from span to span: a rate at the begin of one is found by reading back to the value before.
-    Raises StorageError.
-    """
-
-    def __init__(self, recordings: Sequence[RecordingRows], layout: Layout) -> None:
-        self._recordings = recordings
-        self._width = len(layout.columns)
-        self._values: dict[str, dict[str, int]] = {}
-        self._rates: dict[str, dict[str, int]] = {}
-        for number, column in enumerate(layout.columns):
-            self._place(column, number)
-        self._origin = self._values.pop("", {})
-        self._numbered = next((stream for stream in self._values if stream.startswith(JOB)), "host")
-        self._damage = Damage()
-
-    @property
-    def damaged(self) -> int:
-        """How many samples were left out so far because they are damaged; at the edge of two spans they count twice."""
-        return self._damage.samples
-
-    def read(self, span: Span) -> SpanRows:
-        """Return the rows of a span."""
-        parts: list[tuple[Block, NDArray[np.bool_], dict[int, Floats]]] = []
-        for key, runs in span.runs:
-            recordings = [recording for recording in self._recordings if recording.holds(key)]
-            for block, columns in self._columns(recordings, key, runs):
-                inside = (block.t >= span.since_t) & (block.t < span.until_t)
-                if inside.any():
-                    parts.append((block, inside, columns))
-        return self._merged(parts)
-
-    def _place(self, column: Column, number: int) -> None:
-        places = self._rates if column.is_rate else self._values
-        places.setdefault(column.stream, {})[column.series] = number
-
-    def _columns(
-        self, recordings: Sequence[RecordingRows], key: Key, runs: Sequence[tuple[int, int]]
-    ) -> Iterator[tuple[Block, dict[int, Floats]]]:
-        """Return the blocks of runs, and by place the columns that they fill."""
-        stream = key[1]
-        values, rates = self._values.get(stream, {}), self._rates.get(stream, {})
-        wanted = values.keys() | rates.keys() | ({PERF_CLOCK} if any(map(is_by_perf_clock, rates)) else set())
-        growth = Rates()
-        end = -1
-        for first, last in runs:
-            limits = Limits(first_seq=first, last_seq=last, series=wanted.__contains__)
-            for block in read_blocks(recordings, key, limits, self._damage):
-                if rates and block.seq != end + 1:
-                    _begin(growth, recordings, key, block, [name for name in rates if name in block.columns], end)
-                end = block.last_seq
-                columns = {values[name]: column for name, column in block.columns.items() if name in values}
-                columns |= {
-                    place: growth.of(block, name).per_second for name, place in rates.items() if name in block.columns
-                }
-                if self._origin:
-                    told = {"boot": np.full(len(block.t), float(block.boot)), "mono": block.mono}
-                    if stream == self._numbered:
-                        told["seq"] = np.arange(block.seq, block.last_seq + 1, dtype=np.float64)
-                    columns |= {self._origin[name]: values for name, values in told.items()}
-                yield block, columns
-
-    def _merged(self, parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]]) -> SpanRows:
-        if not parts:
-            return SpanRows(np.empty(0), np.empty((self._width, 0)))
-        places, t, is_shared = _rows(parts)
-        values = np.full((self._width, len(t)), np.nan)
-        begin = 0
-        for _, inside, columns in parts:
-            length = int(np.count_nonzero(inside))
-            rows = places[begin : begin + length]
-            begin += length
-            # Writing to a slice is a copy of memory; writing to places one by one takes ten times as long.
-            is_slice = rows[-1] - rows[0] + 1 == length and bool((np.diff(rows) == 1).all())
-            target = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
-            for place, column in columns.items():
-                chosen = column if length == len(column) else column[inside]
-                if is_slice and not is_shared:
-                    values[place, target] = chosen
-                else:
-                    known = ~np.isnan(chosen)
-                    values[place, rows[known]] = chosen[known]
-        return SpanRows(t, values)
-
-
-def _rows(
-    parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]],
-) -> tuple[NDArray[np.intp], Floats, bool]:
-    """Return the number of the row of each sample, the time of each row, and whether samples of one stream share one.
-
-    Samples of one boot share a row when they have both clocks in common, unless they say different things.
-    """
-    t = np.concatenate([block.t[inside] for block, inside, _ in parts])
-    mono = np.concatenate([block.mono[inside] for block, inside, _ in parts])
-    if len(parts) == 1 and bool((np.diff(t) > 0).all()):
-        return np.arange(len(t)), t, False
-    boot = np.concatenate([np.full(np.count_nonzero(inside), block.boot) for block, inside, _ in parts])
-    order = np.lexsort((mono, boot, t))
-    new = np.ones(len(t), dtype=bool)
-    new[1:] = (np.diff(t[order]) != 0) | (np.diff(mono[order]) != 0) | (np.diff(boot[order]) != 0)
-    is_shared = _keep_apart(parts, order, new)
-    places = np.empty(len(t), dtype=np.intp)
-    places[order] = np.cumsum(new) - 1
-    return places, t[order][new], is_shared
-
-
-def _keep_apart(
-    parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]],
-    order: NDArray[np.intp],
-    new: NDArray[np.bool_],
-) -> bool:
-    """Begin a row where a sample has another value for a column that one of the same instant filled.
-
-    Tells whether a stream has several samples of one instant at all.
-    """
-    part = np.concatenate([np.full(np.count_nonzero(inside), at) for at, (_, inside, _) in enumerate(parts)])
-    streams = {at: (block.stream, block.boot) for at, (block, _, _) in enumerate(parts)}
-    within = np.concatenate([np.flatnonzero(inside) for _, inside, _ in parts])
-    # Only samples of one stream can say different things of one instant: other streams fill other columns.
-    names = list(dict.fromkeys(streams.values()))
-    stream = np.array([names.index(streams[at]) for at in range(len(parts))])[part[order]]
-    group = np.cumsum(new)
-    by_stream = np.lexsort((stream, group))
-    same = (np.diff(group[by_stream]) == 0) & (np.diff(stream[by_stream]) == 0)
-    for number in np.unique(group[by_stream[1:][same]]).tolist():
-        filled: set[int] = set()
-        for at in np.flatnonzero(group == number).tolist():
-            _, _, columns = parts[part[order[at]]]
-            says = {place for place, column in columns.items() if not math.isnan(column[within[order[at]]])}
-            if filled & says:
-                new[at] = True
-                filled = set()
-            filled |= says
-    return bool(same.any())
-
-
-def _begin(
-    growth: Rates, recordings: Sequence[RecordingRows], key: Key, block: Block, names: Sequence[str], read_to: int
-) -> None:
-    """Set the readings of counters before a block, at any distance; up to ``read_to`` they are known already."""
-    wanted = {name for name in names if not np.isnan(block.columns[name]).all()}
-    position = block.seq
-    while wanted and position > read_to + 1:
-        rows = [row for one in recordings if (row := one.before(key, position)) is not None]
-        if not rows:
-            return
-        row = max(rows, key=lambda row: min(row.last_seq, position - 1))
-        if min(row.last_seq, position - 1) <= read_to:
-            return
-        limits = Limits(first_seq=row.first_seq, last_seq=position - 1, series={*wanted, PERF_CLOCK}.__contains__)
-        for before in reversed(list(read_blocks(recordings, key, limits, Damage()))):
-            for name in wanted & before.columns.keys():
-                values, times = before.columns[name], clock_of(name, before.columns, before.mono)
-                known = np.flatnonzero(~(np.isnan(values) | np.isnan(times)))
-                if len(known):
-                    growth.begin(block, name, float(times[known[-1]]), float(values[known[-1]]))
-                    wanted.discard(name)
-        position = row.first_seq
-
 
 TIME = pa.timestamp("us", tz="UTC")
 _TIDY_ROWS = 65_536
-_EARLIEST_S, _LATEST_S = -62_135_596_800.0, 253_402_300_799.0
-"""Years 1 to 9999: other times have no date in most libraries."""
 
 
 def schema(layout: Layout, *, is_tidy: bool) -> pa.Schema:
@@ -289,11 +114,7 @@ def _repeated(texts: Sequence[str | None], places: NDArray[np.intp]) -> pa.Array
 
 
 def _times(t: Floats) -> pa.Array:
-    """Return times in microseconds; one that no calendar has is null."""
-    with np.errstate(invalid="ignore"):
-        has_date = (t >= _EARLIEST_S) & (t <= _LATEST_S)
-    moments = np.rint(np.where(has_date, t, 0.0) * 1e6).astype(np.int64)
-    return pa.array(moments, pa.int64(), mask=None if has_date.all() else ~has_date).cast(TIME)
+    return pa.array(np.rint(t * 1e6).astype(np.int64)).cast(TIME)
 
 
 LONG_VALUES = 4_000_000
@@ -302,12 +123,7 @@ MOST_READERS = 3
 """Each takes about 100 MB."""
 _LENGTH = 8
 _PIPE_BYTES = 2**20
-_START = """
-import sys
-sys.path[:] = {path!r}
-from fedmon.report.rows import main
-main()
-"""
+_PROGRAM = "fedmon.report.rows"
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # nothing here multiplies matrices, and threads that wait to do so take time
     # Memory given back after each span is cleared by the kernel when it is taken again: a fifth of all the time.
@@ -398,11 +214,11 @@ class _Worker:
         self._task = task
         self._schema = schema(task.layout, is_tidy=task.is_tidy)
         process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=sys.path)],
+            [sys.executable, "-P", "-m", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env=os.environ | _ENVIRONMENT,
+            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
         self._process = process
         self._orders: IO[bytes] = process.stdin  # type: ignore[assignment]  # a pipe
@@ -504,3 +320,7 @@ def main() -> None:
     gc.disable()
     with contextlib.suppress(BrokenPipeError):  # the reader is gone
         serve(sys.stdin.buffer, target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""The part of a source that becomes a table: its columns in a fixed order, and spans of time to read."""
+"""The part of a source that becomes a table: its columns in a fixed order, and spans of time, read one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,10 +16,12 @@ from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import METRICS, Kind
 from fedmon.common.store.recording_file import Key
-from fedmon.common.store.recording_reader import Reach, chooser
+from fedmon.common.store.recording_reader import Reach, RecordingRows, chooser
 from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.common.text import sound
-from fedmon.report.source import Host, Source
+from fedmon.report.blocks import Block, Damage, Floats, Limits, read_blocks
+from fedmon.report.rates import PERF_CLOCK, Rates, clock_of, is_by_perf_clock
+from fedmon.report.source import JOB, Host, Source
 
 _PARTS = re.compile(r"([0-9]{1,18})")
 
@@ -32,9 +34,6 @@ def natural(text: str) -> Order:
     return tuple((0, int(part), part) if _PARTS.fullmatch(part) else (1, 0, part) for part in parts)
 
 
-JOB = "job-"
-ORIGIN = ("boot", "seq", "mono")
-"""Columns that tell which sample a row is; ``seq`` is its number in the stream of the job, where there is one."""
 LABELS = ("job", "system", "partition", "env", "name")
 """The labels of a run that become separate columns, in this order."""
 _PLACES = {name: place for place, name in enumerate(METRICS)}
@@ -48,6 +47,10 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     series: str
     is_rate: bool = False
+
+
+ORIGIN = tuple(Column(name=name, stream="", series=name) for name in ("boot", "seq", "mono"))
+"""Columns that tell which sample a row is; ``seq`` is its number in the stream of the job, where there is one."""
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +260,7 @@ def plan(
             found.append((key, chosen))
     made = columns(((key[1], names) for key, names in found), rates=rates)
     if origin:
-        made = (*(Column(name=name, stream="", series=name) for name in ORIGIN), *made)
+        made = (*ORIGIN, *made)
     rows = max(256, min(_SPAN_ROWS, _SPAN_VALUES // max(1, len(made))))
     jobs = {stream for _, stream, _ in keys if stream.startswith(JOB)}
     hosts = sorted(source.hosts, key=lambda host: (natural(host.name), host.node_id))
@@ -334,3 +337,166 @@ def _owner(source: Source, host: Host, jobs: set[str], keys: Sequence[Key]) -> O
 
 def _reaches(source: Source, key: Key) -> list[Reach]:
     return [reach for one in source.rows_with(key) for reach in one.reaches(key)]
+
+
+class SpanRows(NamedTuple):
+    """Rows of one node by time: Unix time of each, and a row of ``values`` for each column; NaN is no value."""
+
+    t: Floats
+    values: Floats
+
+
+class SpanReader:
+    """Reads spans of recordings into the columns of a layout; for one thread.
+
+    It keeps nothing from span to span: a rate at the begin of one is found by reading back to the value before.
+    Raises StorageError.
+    """
+
+    def __init__(self, recordings: Sequence[RecordingRows], layout: Layout) -> None:
+        self._recordings = recordings
+        self._width = len(layout.columns)
+        self._values: dict[str, dict[str, int]] = {}
+        self._rates: dict[str, dict[str, int]] = {}
+        for number, column in enumerate(layout.columns):
+            self._place(column, number)
+        self._origin = self._values.pop("", {})
+        self._numbered = next((stream for stream in self._values if stream.startswith(JOB)), "host")
+        self._damage = Damage()
+
+    @property
+    def damaged(self) -> int:
+        """How many samples were left out so far because they are damaged; at the edge of two spans they count twice."""
+        return self._damage.samples
+
+    def read(self, span: Span) -> SpanRows:
+        """Return the rows of a span."""
+        parts: list[tuple[Block, NDArray[np.bool_], dict[int, Floats]]] = []
+        for key, runs in span.runs:
+            recordings = [recording for recording in self._recordings if recording.holds(key)]
+            for block, columns in self._columns(recordings, key, runs):
+                inside = (block.t >= span.since_t) & (block.t < span.until_t)
+                if inside.any():
+                    parts.append((block, inside, columns))
+        return self._merged(parts)
+
+    def _place(self, column: Column, number: int) -> None:
+        places = self._rates if column.is_rate else self._values
+        places.setdefault(column.stream, {})[column.series] = number
+
+    def _columns(
+        self, recordings: Sequence[RecordingRows], key: Key, runs: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[Block, dict[int, Floats]]]:
+        """Return the blocks of runs, and by place the columns that they fill."""
+        stream = key[1]
+        values, rates = self._values.get(stream, {}), self._rates.get(stream, {})
+        wanted = values.keys() | rates.keys() | ({PERF_CLOCK} if any(map(is_by_perf_clock, rates)) else set())
+        growth = Rates()
+        end = -1
+        for first, last in runs:
+            limits = Limits(first_seq=first, last_seq=last, series=wanted.__contains__)
+            for block in read_blocks(recordings, key, limits, self._damage):
+                if rates and block.seq != end + 1:
+                    _begin(growth, recordings, key, block, [name for name in rates if name in block.columns], end)
+                end = block.last_seq
+                columns = {values[name]: column for name, column in block.columns.items() if name in values}
+                columns |= {
+                    place: growth.of(block, name).per_second for name, place in rates.items() if name in block.columns
+                }
+                if self._origin:
+                    told = {"boot": np.full(len(block.t), float(block.boot)), "mono": block.mono}
+                    if stream == self._numbered:
+                        told["seq"] = np.arange(block.seq, block.last_seq + 1, dtype=np.float64)
+                    columns |= {self._origin[name]: values for name, values in told.items()}
+                yield block, columns
+
+    def _merged(self, parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]]) -> SpanRows:
+        if not parts:
+            return SpanRows(np.empty(0), np.empty((self._width, 0)))
+        places, t, repeats = _rows(parts)
+        values = np.full((self._width, len(t)), np.nan)
+        begin = 0
+        for _, inside, columns in parts:
+            length = int(np.count_nonzero(inside))
+            rows = places[begin : begin + length]
+            begin += length
+            # Writing to a slice is a copy of memory; writing to places one by one takes ten times as long.
+            is_slice = rows[-1] - rows[0] + 1 == length and bool((np.diff(rows) == 1).all())
+            target = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
+            for place, column in columns.items():
+                values[place, target] = column if length == len(column) else column[inside]
+        return _joined(t, values, repeats)
+
+
+def _rows(
+    parts: Sequence[tuple[Block, NDArray[np.bool_], Mapping[int, Floats]]],
+) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp]]:
+    """Return the row of each sample, the time of each row, and the rows of the same instant as the one before.
+
+    Samples of one boot share a row when they have both clocks in common, unless they are of one stream.
+    """
+    t = np.concatenate([block.t[inside] for block, inside, _ in parts])
+    if len(parts) == 1 and bool((np.diff(t) > 0).all()):
+        return np.arange(len(t)), t, np.zeros(0, dtype=np.intp)
+    lengths = [int(np.count_nonzero(inside)) for _, inside, _ in parts]
+    streams = {block.stream: number for number, (block, _, _) in enumerate(parts)}
+    mono = np.concatenate([block.mono[inside] for block, inside, _ in parts])
+    boot, stream = (np.repeat(each, lengths) for each in (
+        [block.boot for block, _, _ in parts], [streams[block.stream] for block, _, _ in parts]))  # fmt: skip
+    order = np.lexsort((stream, mono, boot, t))
+    again = np.zeros(len(t), dtype=np.intp)
+    again[order[1:]] = ~_changes(order, t, boot, mono, stream)
+    if again.any():  # numbers the samples that a stream has of one instant
+        at = np.cumsum(again[order])
+        again[order] = at - np.maximum.accumulate(np.where(again[order] == 0, at, 0))
+        order = np.lexsort((again, mono, boot, t))
+    new = np.concatenate([[True], _changes(order, t, boot, mono, again)])
+    places = np.empty(len(t), dtype=np.intp)
+    places[order] = np.cumsum(new) - 1
+    return places, t[order][new], np.flatnonzero(again[order][new])
+
+
+def _joined(t: Floats, values: Floats, repeats: NDArray[np.intp]) -> SpanRows:
+    """Put these rows into the one before, unless that has a value of the same column already.
+
+    A program that reports many values at once sends several samples of one instant.
+    """
+    kept = np.ones(len(t), dtype=bool)
+    into = 0
+    for row in repeats.tolist():
+        into = row - 1 if kept[row - 1] else into
+        known = ~np.isnan(values[:, row])
+        if np.isnan(values[known, into]).all():
+            values[known, into] = values[known, row]
+            kept[row] = False
+    return SpanRows(t, values) if kept.all() else SpanRows(t[kept], values[:, kept])
+
+
+def _changes(order: NDArray[np.intp], *keys: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell of each sample in order but the first whether one of these differs from the one before."""
+    changed: NDArray[np.bool_] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    return changed
+
+
+def _begin(
+    growth: Rates, recordings: Sequence[RecordingRows], key: Key, block: Block, names: Sequence[str], read_to: int
+) -> None:
+    """Set the readings of counters before a block, at any distance; up to ``read_to`` they are known already."""
+    wanted = {name for name in names if not np.isnan(block.columns[name]).all()}
+    position = block.seq
+    while wanted and position > read_to + 1:
+        rows = [row for one in recordings if (row := one.before(key, position)) is not None]
+        if not rows:
+            return
+        row = max(rows, key=lambda row: min(row.last_seq, position - 1))
+        if min(row.last_seq, position - 1) <= read_to:
+            return
+        limits = Limits(first_seq=row.first_seq, last_seq=position - 1, series={*wanted, PERF_CLOCK}.__contains__)
+        for before in reversed(list(read_blocks(recordings, key, limits, Damage()))):
+            for name in wanted & before.columns.keys():
+                values, times = before.columns[name], clock_of(name, before.columns, before.mono)
+                known = np.flatnonzero(~(np.isnan(values) | np.isnan(times)))
+                if len(known):
+                    growth.begin(block, name, float(times[known[-1]]), float(values[known[-1]]))
+                    wanted.discard(name)
+        position = row.first_seq

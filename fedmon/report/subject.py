@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.store.recording import RecordedStream
+from fedmon.common.text import plural
 from fedmon.report.blocks import Block
 from fedmon.report.findings.case import COMMAND, Case, Node, unix
 from fedmon.report.selection import find_job, known_jobs, natural, some
@@ -42,7 +42,7 @@ class Subject:
         """By the id of the node whose samples of a machine count: the nodes that share it at the same time."""
         reach = self._reach()
         sharing = [host for host in self.hosts if host.machine and host.node_id in reach]
-        left = sorted(sharing, key=lambda host: -sum(one.samples for one in reach[host.node_id]))
+        left = sorted(sharing, key=lambda host: -sum(high - low for low, high in reach[host.node_id]))
         while left:
             first = left[0]
             same = [host for host in left if host.machine == first.machine
@@ -53,7 +53,12 @@ class Subject:
     @property
     def machines(self) -> dict[str, str]:
         """Name machines that several nodes share, by the id of the node whose samples count."""
-        return {node_id: " = ".join(host.name for host in same) for node_id, same in self._same.items() if same[1:]}
+        names = {host.node_id: host.name for host in self.hosts}
+        return {
+            node_id: f"{names[node_id]} (machine shared with {plural(len(same) - 1, 'more node')})"
+            for node_id, same in self._same.items()
+            if same[1:]
+        }
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -129,18 +134,14 @@ class Subject:
             job=self.job, nodes=tuple(nodes), marks=marks, jobs=jobs, since_t=self.since_t, until_t=self.until_t
         )
 
-    def _reach(self) -> dict[str, list[_Reach]]:
-        """Return the times at which each node measured its machine, stream by stream."""
-        since_t = -math.inf if self.since_t is None else self.since_t
-        until_t = math.inf if self.until_t is None else self.until_t
-        found: dict[str, list[_Reach]] = {}
-        for key in {(one.node_id, one.stream, one.boot) for one in self.source.streams if one.stream == HOST}:
-            rows = [one for rows in self.source.rows_with(key) for one in rows.reaches(key)
-                    if one.high_t >= since_t and one.low_t <= until_t]  # fmt: skip
-            if rows:
-                low_t, high_t = min(one.low_t for one in rows), max(one.high_t for one in rows)
-                samples = sum(one.last_seq - one.first_seq + 1 for one in rows)
-                found.setdefault(key[0], []).append(_Reach(max(low_t, since_t), min(high_t, until_t), samples))
+    def _reach(self) -> dict[str, list[tuple[float, float]]]:
+        """Return the times at which each node measured its machine, boot by boot."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        for one in self.source.streams:
+            low = one.oldest_t if self.since_t is None else max(one.oldest_t, self.since_t)
+            high = one.last_t if self.until_t is None else min(one.last_t, self.until_t)
+            if one.stream == HOST and low <= high:
+                found.setdefault(one.node_id, []).append((low, high))
         return found
 
     def _streams(self) -> list[RecordedStream]:
@@ -158,14 +159,8 @@ class Subject:
         ]
 
 
-class _Reach(NamedTuple):
-    low_t: float
-    high_t: float
-    samples: int
-
-
-def _overlap(ones: Sequence[_Reach], others: Sequence[_Reach]) -> bool:
-    return any(one.low_t <= other.high_t and other.low_t <= one.high_t for one in ones for other in others)
+def _overlap(ones: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> bool:
+    return any(low <= end and begin <= high for low, high in ones for begin, end in others)
 
 
 def choose(

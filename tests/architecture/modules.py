@@ -48,6 +48,12 @@ class Module:
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Parse a file, once for all tests of a process."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def modules() -> Mapping[str, Module]:
     """Parse every module of the product, by its dotted name."""
     found = {}
@@ -55,7 +61,7 @@ def modules() -> Mapping[str, Module]:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         found[name] = Module(name, path, path.read_text(encoding="utf-8"))
     for module in found.values():
-        _read(module, ast.parse(module.text), found, "", at_start=True)
+        _read(module, parsed(module.path), found, "", at_start=True)
     return found
 
 

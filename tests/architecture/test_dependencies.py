@@ -13,6 +13,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tests.architecture.modules import parsed
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "fedmon"
 EXTRAS = ("broker", "report")
@@ -78,7 +80,7 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
 def imported(path: Path) -> frozenset[str]:
     """Return the distributions whose packages a file imports outside of type checking."""
     heads = set()
-    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(parsed(path)):
         if isinstance(node, ast.Import):
             heads |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -42,8 +42,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fedmon-gallery-") as name:
         folder = Path(name)
         with kept_demo() as demo, load(folder / "written"):
+            # Without the history of the training that the demo begins with, at other intervals.
             fedmon("record", "store.fmr", "--broker", demo.url, "--for", str(SECONDS), "--interval", "0.5",
-                   *(word for metric in METRICS for word in ("-m", metric)), url=demo.url, folder=folder)  # fmt: skip
+                   "--history", "0", *(word for metric in METRICS for word in ("-m", metric)),
+                   url=demo.url, folder=folder)  # fmt: skip
         fedmon("plot", "store.fmr", "--output", "plots", url="", folder=folder)
         fedmon("report", "store.fmr", "--output", "report.html", "--pdf", "report.pdf", url="", folder=folder)
         found = [next((folder / "plots").glob(f"{one}_*.png")) for one in SHOWN]

@@ -15,7 +15,7 @@ from fedmon.experiment.journal import NAME
 from fedmon.experiment.resource import ResourceManager
 from fedmon.experiment.situation import MET, OBSOLETE, Blocked, Resource, Want, verdict_on
 from fedmon.experiment.states import ResourceState
-from tests.docs.state_machine import VERBS, transitions
+from tests.docs.state_machine import FILE, VERBS, svg, transitions
 
 PAGE = (Path(__file__).parents[2] / "docs/experiments.md").read_text()
 
@@ -45,6 +45,12 @@ def test_the_table_of_verbs_is_what_verbs_do() -> None:
 
     assert [row[0].strip("`") for row in rows] == list(VERBS)
     assert found == done()
+
+
+def test_the_picture_is_the_one_that_the_code_draws() -> None:
+    assert FILE.read_text(encoding="utf-8") == svg()
+    assert "![The states of a resource" in PAGE
+    assert f"({FILE.name})" in PAGE
 
 
 def test_the_table_of_what_is_wanted_is_how_it_is_judged() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.modules import parsed
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "broker/README.md")),
@@ -62,7 +64,7 @@ def phrases(text: str) -> list[str]:
 
 def texts(source: Path) -> Iterator[str]:
     """Yield every docstring and every other string of a module that has more than one word."""
-    for node in ast.walk(ast.parse(source.read_text())):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             yield node.value
 

@@ -30,24 +30,16 @@ VALID = {
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker for all the junk: what one test sends must not harm the next."""
-    broker = Broker("mosquitto", tmp_path_factory.mktemp("junk"))
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
-def node(shared: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("node") / "ward"
-    with NodeProcess(write_node_folder(folder, node_id="ward", url=shared.url, runs=NO_RUNS)) as running:
+    with NodeProcess(write_node_folder(folder, node_id="ward", url=lasting_broker.url, runs=NO_RUNS)) as running:
         yield running
 
 
 @pytest.fixture
-def raw(shared: Broker, node: NodeProcess) -> Iterator[RawResearcher]:
+def raw(lasting_broker: Broker, node: NodeProcess) -> Iterator[RawResearcher]:
     # Each test is another researcher: what the node answers to junk is rationed for each.
-    with RawResearcher(shared, f"raw-{uuid.uuid4().hex[:8]}") as researcher:
+    with RawResearcher(lasting_broker, f"raw-{uuid.uuid4().hex[:8]}") as researcher:
         first = researcher.message("ping")
 
         def answered() -> bool:

@@ -1,7 +1,8 @@
-"""The guided first run, as a stranger starts it, and what the documentation shows with it."""
+"""The guided first run, as a stranger starts it, and commands and programs of the pages, as printed, beside it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,18 +20,36 @@ import pytest
 import yaml
 
 from fedmon.broker.engine import choose_engine
-from fedmon.demo.cli import DemoScreen, RoundCost, Story, TrainingRound, explanation, round_columns, round_row
+from fedmon.broker.errors import PortInUseError
+from fedmon.broker.ports import listening
+from fedmon.demo.cli import (
+    TRY,
+    USUAL_PORT,
+    DemoScreen,
+    RoundCost,
+    Story,
+    TrainingRound,
+    _broker,
+    round_columns,
+    round_row,
+)
 from fedmon.demo.hospitals import DemoError, Hospitals
 from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment
 from tests.support.requirements import require
+from tests.support.shell_here import fedmon_here
 from tests.support.store import Store
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
+GUIDES = ("docs/howtos/exporting.md", "docs/howtos/job-shell.md", "docs/gallery.md")
+"""Pages whose commands need files that the README has made, under other names."""
+NAMES = {"samples.fmr": ("day.fmr", "store.fmr"), "run-1": ("job-metrics-4711",)}
+NOT_HERE = re.compile(r"^(#!|python -m tests|fedmon job --pid)", re.MULTILINE)
+INSTALLS = re.compile(r"^(pip|pipx|python3 -m venv)\b", re.MULTILINE)
 STEPS_S = 40
 """How long all steps take at the most; as the README says, on a machine with two cores."""
 
@@ -52,7 +71,6 @@ class OnlyFirstStep(DemoScreen):
 
 
 def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path) -> None:
-    # Given three nodes that the researcher already knows to be online
     with (
         choose_engine("auto")() as broker,
         Hospitals(tmp_path, broker.url) as hospitals,
@@ -61,13 +79,23 @@ def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path)
         hospitals.make()
         wait_until(lambda: len(fed.nodes().online) == 3, timeout_s=30)
 
-        # When the demo begins
         story = Story(fed, hospitals, OnlyFirstStep(quiet=True), tmp_path, {"timings_s": {}})
         with pytest.raises(DemoError, match="far enough"):
             story.run()
 
-    # Then its first step sees all three
     assert [node["state"] for node in story.document["nodes"]] == ["online"] * 3
+
+
+def test_the_table_of_rounds_has_room_on_80_columns() -> None:
+    nodes = ["hospital-north", "hospital-east", "hospital-south"]
+    cost = RoundCost(seconds=0.58, bytes_sent=1590, bytes_received=2143, joules=None, sandbox="bubblewrap")
+    one = TrainingRound(
+        number=10, loss=0.0795, accuracy=0.979, step=1e-10, seconds=1.2, nodes=dict.fromkeys(nodes, cost)
+    )
+
+    columns = zip(round_columns(nodes), round_row(one, nodes), strict=True)
+
+    assert sum(max(map(len, column)) + 2 for column in columns) <= 80 - 4 + 2
 
 
 def check_told(document: dict[str, Any]) -> None:
@@ -138,18 +166,6 @@ def test_a_demo_whose_node_dies_prints_plain_lines_until_it_fails_with_a_sentenc
     assert [line.split()[0] for line in lines if line.startswith("[")] == [f"[{step}/10]" for step in (1, 2, 3, 4)]
     assert any("hospital-east" in line for line in lines)
     assert "\x1b" not in "".join(lines)
-
-
-def test_a_kept_demo_can_be_joined(kept: KeptDemo) -> None:
-    joined = fedmon("ping", "--broker", kept.url, "--json")
-    python = subprocess.run(
-        [sys.executable, "-c", kept.document["connect"]["python"]],
-        env=plain_environment(), capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-
-    assert joined.returncode == 0, joined.stdout
-    assert len(json.loads(joined.stdout)["outcomes"]) == 3
-    assert python.stdout.count("online") >= 3, python.stderr
 
 
 def run(*command: str, url: str, folder: Path, cwd: Path = ROOT) -> str:
@@ -249,6 +265,139 @@ def test_the_five_commands_of_the_page_on_scaling_lead_to_a_store_for_grafana(ke
     assert services["victoria-metrics"]["ports"] == ["127.0.0.1:8428:8428"]
 
 
+def blocks(page: str) -> list[str]:
+    """Return what a page tells to type in a shell."""
+    return re.findall(r"^```(?:sh|bash)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that a clone has."""
+    made = tmp_path_factory.mktemp("clone") / "fedmon"
+    left_out = (".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "tests", "bench")
+    shutil.copytree(ROOT, made, ignore=shutil.ignore_patterns(*left_out))
+    return made
+
+
+@pytest.fixture(scope="module")
+def environ(kept: KeptDemo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a shell that has typed what the demo prints first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return researcher_environment(kept.url, tmp_path_factory.mktemp("researcher")) | {"PATH": path}
+
+
+def bash(lines: str, cwd: Path, environ: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["bash", "-eu", "-c", lines],
+        cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def typed(lines: str, cwd: Path, environ: dict[str, str], *, timeout_s: float = 200) -> str:
+    """Type lines in a shell, check that no error came, and return what was printed."""
+    process = bash(lines, cwd, environ)
+    said, _ = process.communicate(timeout=timeout_s)
+    assert process.returncode == 0, f"{lines}\n{said}"
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.mark.slow_docs
+def test_the_readme_and_guides_work_as_printed(clone: Path, environ: dict[str, str], subtests: pytest.Subtests) -> None:
+    for block in blocks("README.md"):
+        with subtests.test(block.splitlines()[0]):
+            if block.startswith("make "):
+                typed(re.sub("^make", "make -n", block, flags=re.MULTILINE), clone, environ)
+            elif "fedmon node start" in block:
+                check_a_node_starts(block, clone, environ)
+            elif not INSTALLS.search(block):
+                typed(block, clone, environ)
+    for name, others in NAMES.items():
+        for other in others:
+            (clone / other).symlink_to(name)
+    for block in (block for page in GUIDES for block in blocks(page) if not NOT_HERE.search(block)):
+        with subtests.test(block.splitlines()[0]):
+            typed(block, clone, environ)
+
+
+def check_a_node_starts(block: str, clone: Path, environ: dict[str, str]) -> None:
+    process = bash(block, clone, environ)
+    try:
+        wait_until(
+            lambda: '"node_id":"ward7","state":"online"' in fedmon_here("nodes", "--json", environ=environ).stdout,
+            30,
+            what="the node to be online",
+        )
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        said, _ = process.communicate(timeout=20)
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow_docs
+def test_what_the_demo_prints_works_as_printed(
+    kept: KeptDemo, environ: dict[str, str], tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    connect = kept.document["connect"]
+    bare = {name: value for name, value in environ.items() if name != "FEDMON_BROKER_URL"}
+    exported = [line for line in connect["try"] if line.startswith("export ")]
+    lines = [line for line in (*connect["try"], *TRY) if line.startswith("fedmon ") and "--keep" not in line]
+    assert exported == [f"export FEDMON_BROKER_URL={kept.url}"] or kept.url.endswith(":1883")
+
+    for line in [*lines, *connect["owners"].values()]:
+        with subtests.test(line):
+            # Ctrl-C ends what goes on for ever.
+            ended = f"timeout --preserve-status -s INT 5 {line}" if line == "fedmon watch" else line
+            typed("\n".join([*exported, ended]), tmp_path, bare)
+    with subtests.test("python"):
+        assert run("-c", connect["python"], url=kept.url, folder=tmp_path).count("online") >= 3
+
+
+@pytest.mark.slow_docs
+def test_a_folder_called_fedmon_next_to_a_script_hides_nothing(clone: Path) -> None:
+    script = clone.parent / "notebook.py"
+    script.write_text("import fedmon\nprint(fedmon.Federation)\n")
+
+    done = subprocess.run([sys.executable, str(script)], cwd=clone.parent, capture_output=True, text=True)
+
+    assert "Federation" in done.stdout, done.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_the_install_lines_of_the_readme_work_as_printed(clone: Path, tmp_path: Path) -> None:
+    # What says where packages are downloaded from stays.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("FEDMON_", "PYTEST_"))}
+    environ |= {name: str(tmp_path / name) for name in ("PIPX_HOME", "PIPX_BIN_DIR", "UV_CACHE_DIR")}
+    first, second = (block for block in blocks("README.md") if INSTALLS.search(block))
+
+    typed(f"{first}\nfedmon --version\npip install --quiet pipx uv", clone, environ, timeout_s=600)
+    said = typed(
+        f"source fedmon-env/bin/activate\n{second}\n{tmp_path}/PIPX_BIN_DIR/fedmon --version",
+        clone,
+        environ,
+        timeout_s=600,
+    )
+
+    assert "everything worked" in said
+    assert re.search(r"^fedmon \d", said, re.MULTILINE)
+
+
+def test_a_demo_that_stays_is_on_the_usual_port_or_on_a_free_one_where_that_is_taken() -> None:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(PortInUseError):
+            stack.enter_context(listening("127.0.0.1", USUAL_PORT))
+        aside = _broker(stack, keep=True)
+
+        assert aside.port != USUAL_PORT
+
+    with contextlib.ExitStack() as stack:
+        first, second = _broker(stack, keep=True), _broker(stack, keep=True)
+
+        assert first.port != second.port
+
+
 def test_a_kept_demo_ends_with_all_its_processes(kept: KeptDemo) -> None:
     code = kept.stop()  # nobody below here needs it
 
@@ -262,21 +411,3 @@ def _alive(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def test_the_table_of_rounds_has_room_on_80_columns() -> None:
-    nodes = ["hospital-north", "hospital-east", "hospital-south"]
-    cost = RoundCost(seconds=0.58, bytes_sent=1590, bytes_received=2143, joules=None, sandbox="bubblewrap")
-    one = TrainingRound(
-        number=10, loss=0.0795, accuracy=0.979, step=1e-10, seconds=1.2, nodes=dict.fromkeys(nodes, cost)
-    )
-
-    heads, row = round_columns(nodes), round_row(one, nodes)
-
-    assert heads == ["round", "accuracy", "loss", "took", "north", "east", "south"]
-    assert row == ["10", "97.9%", "0.0795", "1.20 s", *["0.58 s 3733 B"] * 3]
-    assert sum(max(len(head), len(cell)) + 2 for head, cell in zip(heads, row, strict=True)) <= 80 - 4 + 2
-    assert explanation(one) == (
-        "at each hospital: seconds, bytes (1590 of the model there, 2143 back), no energy is measured here; "
-        "confined at level bubblewrap"
-    )

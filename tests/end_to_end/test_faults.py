@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,55 +19,19 @@ from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.roster import NodeState
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
-from tests.support.ports import free_port
+from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.proxy import Proxy
 from tests.support.raw_researcher import RawResearcher
 from tests.support.shell_here import fedmon_here
 from tests.support.waiting import pause, wait_until
-
-
-@contextmanager
-def proxy(port: int) -> Iterator[tuple[int, threading.Event]]:  # noqa: C901  # two pumps and a door
-    """Pass bytes to a port until the event is set; then hold every byte back without closing anything."""
-    blocked = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-    sockets: list[socket.socket] = [listener]
-
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if not blocked.is_set():
-                    target.sendall(data)
-        if not blocked.is_set():
-            for end in (source, target):
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-
-    def accept() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-                server = socket.create_connection(("127.0.0.1", port))
-            except OSError:
-                return
-            sockets.extend((client, server))
-            for ends in ((client, server), (server, client)):
-                threading.Thread(target=pump, args=ends, daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield listener.getsockname()[1], blocked
-    finally:
-        for end in sockets:
-            end.close()
 
 
 def test_a_node_behind_a_dead_line_is_seen_offline_and_comes_back_when_it_heals(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
-    with proxy(mosquitto.port) as (port, blocked), Federation(settings=settings) as fed:
-        url = f"mqtt://127.0.0.1:{port}"
+    with Proxy(mosquitto.port) as line, Federation(settings=settings) as fed:
+        url = f"mqtt://127.0.0.1:{line.port}"
         folder = write_node_folder(
             tmp_path / "far",
             node_id="far",
@@ -82,9 +42,9 @@ def test_a_node_behind_a_dead_line_is_seen_offline_and_comes_back_when_it_heals(
         with NodeProcess(folder):
             wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, what="the node to answer")
 
-            blocked.set()
+            line.freeze()
             wait_until(lambda: fed.nodes()["far"].state is NodeState.OFFLINE, 15, what="far offline")
-            blocked.clear()
+            line.heal()
 
             wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, 15, what="the node to answer again")
 
@@ -201,13 +161,3 @@ def test_a_node_killed_at_200_points_during_approvals_loses_nothing(mosquitto: B
     folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
 
     killed_during_approvals(mosquitto, folder, kills=200, seed=random.randrange(2**32))
-
-
-def test_a_refused_connection_names_host_port_and_cause_in_time() -> None:
-    port = free_port()
-    done = fedmon("ping", "--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "1", "--json")
-
-    assert done.returncode == 5
-    error = json.loads(done.stdout)["error"]
-    assert f"127.0.0.1:{port}" in error["message"]
-    assert "refused" in error["message"]

@@ -23,24 +23,17 @@ PLAN = b"class Plan:\n    def run(self):\n        return 1\n"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
 def repository() -> Iterator[HistoricRepository]:
     with HistoricRepository() as repository:
         yield repository
 
 
 @pytest.fixture(scope="module")
-def folder(broker: Broker, repository: HistoricRepository, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(lasting_broker: Broker, repository: HistoricRepository, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_node_folder(
         tmp_path_factory.mktemp("node") / "folder",
         node_id=NODE,
-        url=broker.url,
+        url=lasting_broker.url,
         runs=NO_RUNS,
         node={"wire": "fedbiomed4"},
         policy={"researchers": ["researcher_v4", "another_v4"]},
@@ -52,8 +45,8 @@ def folder(broker: Broker, repository: HistoricRepository, tmp_path_factory: pyt
 
 
 @pytest.fixture(scope="module")
-def node(folder: Path, broker: Broker) -> Iterator[NodeProcess]:
-    with NodeProcess(folder) as node, V4Researcher(broker) as researcher:
+def node(folder: Path, lasting_broker: Broker) -> Iterator[NodeProcess]:
+    with NodeProcess(folder) as node, V4Researcher(lasting_broker) as researcher:
 
         def pinged() -> bool:
             researcher.send(researcher.request("ping"))
@@ -67,8 +60,8 @@ def node(folder: Path, broker: Broker) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture
-def researcher(broker: Broker, node: NodeProcess) -> Iterator[V4Researcher]:
-    with V4Researcher(broker) as researcher:
+def researcher(lasting_broker: Broker, node: NodeProcess) -> Iterator[V4Researcher]:
+    with V4Researcher(lasting_broker) as researcher:
         yield researcher
         assert researcher.faults == []
         assert researcher.qos <= {0}
@@ -132,8 +125,8 @@ def test_a_search_without_a_match_is_met_with_silence(researcher: V4Researcher) 
     assert [message["command"] for message in researcher.heard] == ["pong"]
 
 
-def test_two_researchers_get_each_a_reply_under_their_own_id(broker: Broker, researcher: V4Researcher) -> None:
-    with V4Researcher(broker, "another_v4") as another:
+def test_two_researchers_get_each_a_reply_under_their_own_id(lasting_broker: Broker, researcher: V4Researcher) -> None:
+    with V4Researcher(lasting_broker, "another_v4") as another:
         another.send(another.request("ping", sequence=1))
         researcher.send(researcher.request("ping", sequence=2))
 
@@ -200,8 +193,8 @@ def test_what_names_no_sender_is_met_with_silence_and_stops_nothing(researcher: 
     assert {message["command"] for message in researcher.heard} <= {"pong", "log"}
 
 
-def test_a_researcher_whom_the_owner_did_not_allow_is_refused(broker: Broker, researcher: V4Researcher) -> None:
-    with V4Researcher(broker, "stranger") as stranger:
+def test_a_researcher_whom_the_owner_did_not_allow_is_refused(lasting_broker: Broker, researcher: V4Researcher) -> None:
+    with V4Researcher(lasting_broker, "stranger") as stranger:
         error = stranger.ask("list", answer="error")
 
     assert error["researcher_id"] == "stranger"
@@ -274,17 +267,17 @@ def test_the_nodes_log_goes_out_as_their_nodes_write_it(researcher: V4Researcher
 
 
 def test_samples_stay_off_the_topic_on_which_their_researchers_listen(
-    broker: Broker, researcher: V4Researcher, node: NodeProcess
+    lasting_broker: Broker, researcher: V4Researcher, node: NodeProcess
 ) -> None:
-    with Listener(broker, "general/monitoring/#") as listener:
+    with Listener(lasting_broker, "general/monitoring/#") as listener:
         wait_until(listener.topics, what="a sample")
         assert stays(lambda: listener.topics() == {f"general/monitoring/{NODE}"}, 0.5)
 
 
-def test_nothing_is_retained_but_its_presence(broker: Broker, researcher: V4Researcher) -> None:
+def test_nothing_is_retained_but_its_presence(lasting_broker: Broker, researcher: V4Researcher) -> None:
     assert still_answers(researcher)
 
-    with Listener(broker, "#") as latecomer:
+    with Listener(lasting_broker, "#") as latecomer:
         wait_until(lambda: latecomer.topics(retained=True), what="a retained message")
         assert stays(lambda: latecomer.topics(retained=True) == {f"general/status/{NODE}"}, 0.3)
 

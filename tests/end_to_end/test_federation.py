@@ -87,13 +87,6 @@ def test_every_node_answers_ping_list_and_search(federation: Federation) -> None
     assert {node: reply.count for node, reply in found.ok.items()} == {"north": 0, "south": 1}
 
 
-def test_a_path_never_leaves_its_node(federation: Federation, nodes: dict[str, NodeProcess]) -> None:
-    listed = federation.datasets()
-
-    assert set(listed.ok) == {"north", "south"}
-    assert str(nodes["north"].folder.parent).encode() not in msgspec.json.encode(list(listed.ok.values()))
-
-
 def test_an_owners_decision_is_pushed_and_the_digest_is_the_same_everywhere(
     federation: Federation, nodes: dict[str, NodeProcess], tmp_path: Path
 ) -> None:

@@ -40,28 +40,22 @@ class Rows(TrainingPlan):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """The broker that the real nodes share."""
-    running = Broker("mosquitto", tmp_path_factory.mktemp("site"))
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def nodes(site: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
+def nodes(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
     """Three real nodes: two hold a table and obey everybody, the third obeys bob alone. Who kills one starts it."""
     with ExitStack() as stack:
         running = {}
         for node_id, researchers in (("north", ["*"]), ("south", ["*"]), ("strict", ["bob"])):
             folder = tmp_path_factory.mktemp(node_id) / node_id
-            write_node_with_cells(folder, node_id=node_id, url=site.url, runs=NO_RUNS, researchers=researchers)
+            write_node_with_cells(
+                folder, node_id=node_id, url=lasting_broker.url, runs=NO_RUNS, researchers=researchers
+            )
             running[node_id] = stack.enter_context(NodeProcess(folder))
         yield running
 
 
 @pytest.fixture
-def requests(site: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Requests]:
-    settings = ResearcherSettings(id="alice", broker=site.settings, folder=tmp_path / "alice")
+def requests(lasting_broker: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Requests]:
+    settings = ResearcherSettings(id="alice", broker=lasting_broker.settings, folder=tmp_path / "alice")
     with Federation(settings=settings) as federation, Requests(federation) as made:
         wait_until(lambda: set(nodes) <= set(federation.nodes().online), 30.0, what="three nodes online")
         yield made

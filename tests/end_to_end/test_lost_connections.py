@@ -69,10 +69,6 @@ def crash_loop(broker: Broker, folder: Path, *, crashes: int) -> None:
         assert [node.alive() for node in nodes] == [True] * 3
 
 
-def test_a_broker_that_crashes_again_and_again_ends_no_node(mosquitto: Broker, tmp_path: Path) -> None:
-    crash_loop(mosquitto, tmp_path, crashes=6)
-
-
 @pytest.mark.soak
 def test_a_broker_that_crashes_for_a_minute_ends_no_node(mosquitto: Broker, tmp_path: Path) -> None:
     crash_loop(mosquitto, tmp_path, crashes=75)

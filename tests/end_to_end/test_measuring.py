@@ -13,20 +13,16 @@ from typing import Any
 import pytest
 import tomlkit
 
+from fedmon.common.metrics.series import metric_name
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample, Watch
 from tests.support.brokers import Broker
+from tests.support.listener import Listener
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
+from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
 ZONE = "class/powercap/intel-rapl:0"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield broker
-    broker.stop()
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +40,9 @@ def sys_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def node(broker: Broker, sys_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(lasting_broker: Broker, sys_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = write_node_folder(
-        tmp_path_factory.mktemp("node") / "ward", node_id="ward", url=broker.url, runs=NO_RUNS,
+        tmp_path_factory.mktemp("node") / "ward", node_id="ward", url=lasting_broker.url, runs=NO_RUNS,
         metrics={"interval_s": 0.5, "min_interval_s": 0.2, "sys_root": str(sys_tree)}, energy={"region": "FR"},
     )  # fmt: skip
     with NodeProcess(folder) as node:
@@ -54,8 +50,10 @@ def node(broker: Broker, sys_tree: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def federation(broker: Broker, node: NodeProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with Federation(broker.url, researcher_id="anna", folder=tmp_path_factory.mktemp("anna")) as federation:
+def federation(
+    lasting_broker: Broker, node: NodeProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Federation]:
+    with Federation(lasting_broker.url, researcher_id="anna", folder=tmp_path_factory.mktemp("anna")) as federation:
         wait_until(lambda: federation.ping(timeout_s=1.0).ok, 20.0, what="the node to answer")
         yield federation
 
@@ -205,3 +203,87 @@ def test_switching_metrics_off_and_on_again_goes_on_with_the_same_numbers(node: 
     assert before.boot == after.boot
     assert before.seq < after.seq
     assert os.path.exists(node.folder / "recording.sqlite")
+
+
+SLOW_S = 60.0
+
+
+@pytest.fixture
+def listener(mosquitto: Broker) -> Iterator[Listener]:
+    with Listener(mosquitto, "general/monitoring/#") as listening:
+        yield listening
+
+
+@pytest.fixture
+def raw(mosquitto: Broker) -> Iterator[RawResearcher]:
+    with RawResearcher(mosquitto, "anna") as researcher:
+        yield researcher
+
+
+def test_a_lease_speeds_a_slow_node_up_at_once_and_slows_it_down_when_it_ends(
+    mosquitto: Broker, raw: RawResearcher, listener: Listener, tmp_path: Path
+) -> None:
+    folder = write_node_folder(
+        tmp_path / "ward",
+        node_id="ward",
+        url=mosquitto.url,
+        runs=NO_RUNS,
+        metrics={"interval_s": SLOW_S, "min_interval_s": 0.2},
+    )
+    with NodeProcess(folder):
+        wait_until(raw.answered, what="the node to answer")
+        before = raw.ask("monitor", action="status")
+
+        granted = raw.ask("monitor", action="start", interval_s=0.2, lease_s=3.0)
+        wait_until(lambda: sum(len(batch["t"]) for batch in listener.batches("host")) >= 5, what="five samples")
+        expired = wait_until(
+            lambda: (reply := raw.ask("monitor", action="status"))["interval_s"] == SLOW_S and reply,
+            what="the lease to end",
+        )
+
+    assert (before["interval_s"], before["lease_s"]) == (SLOW_S, None)
+    assert (granted["interval_s"], granted["lease_s"]) == (0.2, 3.0)
+    assert expired["streams"] == ["host"]
+    batches = listener.batches("host")
+    of_one_boot = [batch for batch in batches if batch["boot"] == batches[-1]["boot"]]
+    numbers = [batch["seq"] + offset for batch in of_one_boot for offset in range(len(batch["t"]))]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    times = [time for batch in of_one_boot for time in batch["mono"]]
+    assert times == sorted(times)
+
+
+def test_what_the_owner_keeps_back_is_neither_sent_nor_told(
+    mosquitto: Broker, raw: RawResearcher, listener: Listener, tmp_path: Path
+) -> None:
+    folder = write_node_folder(
+        tmp_path / "ward",
+        node_id="ward",
+        url=mosquitto.url,
+        runs=NO_RUNS,
+        metrics={"interval_s": 0.2},
+        policy={"metrics": ["host_load*", "host_cpu_seconds_total"]},
+    )
+    with NodeProcess(folder):
+        wait_until(raw.answered, what="the node to answer")
+        wait_until(lambda: listener.batches("host"), what="a batch")
+        told = raw.ask("monitor", action="status")
+
+    allowed = {"host_load1", "host_load5", "host_load15", "host_cpu_seconds_total"}
+    assert {metric_name(key) for batch in listener.batches("host") for key in batch["m"]} == allowed
+    assert set(told["metrics"]) == allowed
+    assert set(told["capabilities"]) == allowed
+
+
+def test_a_node_whose_owner_switched_metrics_off_says_so(
+    mosquitto: Broker, raw: RawResearcher, listener: Listener, tmp_path: Path
+) -> None:
+    folder = write_node_folder(
+        tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS, metrics={"enabled": False}
+    )
+    with NodeProcess(folder):
+        wait_until(raw.answered, what="the node to answer")
+        refused = raw.ask("monitor", action="start")
+
+    assert (refused["command"], refused["code"]) == ("error", "unsupported")
+    assert "switched metrics off" in refused["reason"]
+    assert listener.heard == []

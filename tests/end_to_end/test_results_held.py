@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,11 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, folder: Path) 
     with pytest.raises(RunHeldError):
         run.result(timeout_s=60)
 
+    status = fedmon_here("node", "status", "--dir", str(folder)).stdout
+    assert "1 result waits for your decision: fedmon node results" in status
+    assert "wait for you, each of them (mode ask)" in status
+    assert told(folder, "status")["release"] == {"mode": "ask", "held": 1}
+
     with Terminal("results", "release", run.job_id, "--dir", str(folder)) as terminal:
         shown = terminal.read_until("Let exactly this leave?")
         terminal.type("n")
@@ -141,18 +146,6 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, folder: Path) 
         code, _ = terminal.end()
     assert code == 0
     wait_until(lambda: run.states()["north"].succeeded, 20.0, what="the result")
-
-
-def test_the_status_of_a_node_tells_how_results_leave_and_what_waits(fed: Federation, folder: Path) -> None:
-    run = fed.run(plan(folder), tags=["cells"])
-    with pytest.raises(RunHeldError):
-        run.result(timeout_s=60)
-
-    status = fedmon_here("node", "status", "--dir", str(folder)).stdout
-
-    assert "1 result waits for your decision: fedmon node results" in status
-    assert "wait for you, each of them (mode ask)" in status
-    assert told(folder, "status")["release"] == {"mode": "ask", "held": 1}
 
 
 def test_the_shell_of_a_researcher_says_that_a_result_is_held(
@@ -200,7 +193,7 @@ def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: f
         # then every job ends once, and what left was released
         def undecided() -> list[Any]:
             researcher.send(researcher.message("ping"))
-            _decide(folder, release=False)
+            _decide(folder, release=False, verb=fedmon_here)
             jobs = {each["job"]["job_id"] for each in heard(researcher, "run")}
             over = outcome_ids(researcher)
             return [job_id for job_id in jobs if f"job-{job_id}" not in over]
@@ -224,13 +217,13 @@ def outcome_ids(researcher: RawResearcher) -> set[str]:
     return {each["id"] for each in heard(researcher, "job-outcome")}
 
 
-def _decide(folder: Path, *, release: bool) -> None:
+def _decide(folder: Path, *, release: bool, verb: Callable[..., Any] = fedmon) -> None:
     """Have the owner release the oldest held result, or withhold all, whatever of the node lives."""
-    listed = fedmon("node", "results", "--dir", str(folder), "--json")
+    listed = verb("node", "results", "--dir", str(folder), "--json")
     held = json.loads(listed.stdout)["results"] if listed.returncode == 0 else []
     for each in held[:1] if release else held:
-        verb = "release" if release else "withhold"
-        fedmon("node", "results", verb, each["job_id"], "--dir", str(folder), "--json")
+        word = "release" if release else "withhold"
+        verb("node", "results", word, each["job_id"], "--dir", str(folder), "--json")
 
 
 def test_kills_while_results_are_held_and_released_let_nothing_leave_twice_or_unseen(

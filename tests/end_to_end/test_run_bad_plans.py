@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -331,33 +330,3 @@ def test_what_takes_long_ends_the_same(request: pytest.FixtureRequest, place: st
     there.check(ended, ended.state)
     folder = there.folder / "runs" / ended.job_id
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 64 * 2**20
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-def test_in_500_runs_beside_a_thread_that_swaps_the_file_no_other_bytes_run(north: Ward) -> None:
-    import threading
-
-    path = north.folder / "plans" / north.honest
-    honest = path.read_bytes()
-    done = threading.Event()
-
-    def swap() -> None:
-        while not done.is_set():
-            for content in (honest.replace(b'"served"', b'"EVIL"'), honest):
-                staged = path.with_name("staged")
-                staged.write_bytes(content)
-                os.replace(staged, path)
-
-    racer = threading.Thread(target=swap)
-    racer.start()
-    try:
-        ends = [north.run(north.honest) for _ in range(500)]
-    finally:
-        done.set()
-        racer.join()
-
-    ran = [each.values for each in ends if each.state == "succeeded"]
-    assert all(values == {"served": 1} for values in ran)
-    assert {each.state for each in ends} <= {"succeeded", "refused", "failed"}
-    assert all("differ from those that its owner approved" in each.reason for each in ends if each.values is None)

@@ -124,26 +124,6 @@ def test_a_job_is_a_stream_beside_its_scalars_and_its_words_stay_here(site: Site
     assert "CANARY-ERROR" in json.dumps(site.owner("runs", "show", fails))
 
 
-def test_words_of_a_plan_leave_where_the_owner_lets_them(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = made(tmp_path / "east", mosquitto)
-    file = folder / "node.toml"
-    file.write_text(file.read_text().replace("[policy]", "[policy]\njob_output = true"))
-    with NodeProcess(folder) as node, RawResearcher(mosquitto) as researcher, Listener(mosquitto) as listener:
-        wait_until(lambda: researcher.answered("pong"), what="the node")
-        site = Site(mosquitto, node, researcher)
-        job_id = site.run(fail=True)
-
-        problem = site.outcome(job_id)["job"]["problem"]
-        told = researcher.ask("job-status", job_id=job_id, stdout_from=0, stderr_from=0)
-
-        assert (problem["type"], problem["message"]) == ("ValueError", "CANARY-ERROR")
-        assert (told["stdout"]["text"], told["withheld"]) == ("CANARY-OUT\n", "")
-        wait_until(
-            lambda: [each for each in listener.logs("east") if each["logger"] == f"fedmon.job.{job_id}"],
-            what="what the plan logged",
-        )
-
-
 def test_a_plan_file_swapped_while_runs_begin_never_runs_other_bytes(site: Site) -> None:
     # given a thread that swaps the plan's file
     path = site.folder / "plans" / SHA256

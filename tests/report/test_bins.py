@@ -41,16 +41,6 @@ def test_many_samples_keep_their_peaks_their_count_and_their_mean() -> None:
     assert found.mean[0] == pytest.approx(np.nanmean(first_step))
 
 
-def test_a_counter_is_its_growth_and_a_restart_is_not_a_fall() -> None:
-    bins = Bins((0.0, 50.0))
-
-    bins.add(block([0, 10, 20, 30], {COUNTER.series: [1000, 2000, 2000, 100]}))
-    bins.add(block([40, 50], {COUNTER.series: [300, 500]}, seq=4))
-
-    found = bins.of(COUNTER)
-    assert (found.t.tolist(), found.mean.tolist()) == ([10, 20, 40, 50], [100, 0, 20, 20])
-
-
 def test_a_sample_right_after_another_is_no_peak_of_a_counter_and_hides_no_restart() -> None:
     bins = Bins((0.0, 50.0))
 
@@ -60,17 +50,6 @@ def test_a_sample_right_after_another_is_no_peak_of_a_counter_and_hides_no_resta
 
     found = bins.of(COUNTER)
     assert (found.t.tolist(), found.mean.round(2).tolist()) == ([10, 20, 30, 40, 50], [10, 10, 10, 20, 10.01])
-
-
-def test_what_perf_counted_is_divided_by_the_clock_of_perf() -> None:
-    series = 'perf_events_total{group="software",event="page-faults"}'
-    bins = Bins((0.0, 4.0))
-
-    # Perf tells its counts when an interval of its own is over: once for two samples, and at once at the end.
-    counted, faults = [1.0, 2.0, np.nan, 3.0, 3.5], [100, 200, np.nan, 300, 350]
-    bins.add(block([0, 1, 2, 3, 3.3], {series: faults, "perf_counted_seconds_total": counted}))
-
-    assert bins.of(SeriesKey("n1", "host", series)).mean.tolist() == [100, 100, 100]
 
 
 def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_none() -> None:
@@ -84,18 +63,3 @@ def test_a_gap_is_known_in_few_and_in_many_samples_and_a_change_of_interval_is_n
     assert np.flatnonzero(few.of(GAUGE).gaps()).tolist() == [3]
     assert np.flatnonzero(many.of(GAUGE).gaps()).tolist() == [39]
     assert not slower.of(GAUGE).gaps().any()
-
-
-def test_rounds_of_a_training_take_no_steps_of_time_and_values_without_a_round_do() -> None:
-    bins = Bins((0.0, 100.0))
-    for at in range(100):
-        labels = f'job="{at}",group="cells"'
-        told = {f'user_value{{name="loss",{labels}}}': 1.0, f'user_step{{name="loss",{labels}}}': float(at),
-                f"user_run_seconds{{{labels}}}": 1.0, f"user_run_rows{{{labels}}}": 9.0}  # fmt: skip
-        of_run = block([float(at)], {name: [value] for name, value in told.items()}, seq=at)
-        bins.add(of_run._replace(stream="user"))
-    plain = 'user_value{name="temperature",job="1",group="cells"}'
-    bins.add(block([99.5], {plain: [20.0]}, seq=100)._replace(stream="user"))
-
-    assert [key.series for key in bins.keys()] == [plain]  # noqa: SIM118 - a method of ours
-    assert len(bins.trainings.all()[0].curves["loss"][0].steps) == 100

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import InvalidInputError, NotFoundError
+from fedmon.common.errors import NotFoundError
 from fedmon.report.cli.inputs import recordings, unix_time
 from tests.report.recorded_job import BEGIN_T, write_job
 from tests.support.shell_here import fedmon_here
@@ -124,8 +124,3 @@ def test_the_recordings_of_a_folder_are_found_merged_ones_first(tmp_path: Path) 
 )
 def test_times_are_utc_unless_they_name_their_zone(text: str | None, expected: float | None) -> None:
     assert expected == unix_time(text)
-
-
-def test_what_is_no_time_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="is not a time"):
-        unix_time("noon")

@@ -9,7 +9,7 @@ import pytest
 
 from fedmon.cli import main
 from fedmon.common.store.recording import Recording
-from tests.report.charts.recordings import recording, samples
+from tests.report.charts.recordings import T0, recording, samples
 
 CPU = "host_cpu_busy_ratio"
 
@@ -32,7 +32,7 @@ def test_what_is_whole_is_read_all_the_same(damage: str, tmp_path: Path, capsys:
     path = recording(tmp_path / "a.fmr", samples({CPU: [0.5, 0.6] * 2}), samples({CPU: [0.5, 0.6] * 2}, first=10))
     with Recording(path) as store:
         store.describe("n1", 1, {"hostname": "n1"})
-        store.mark("n1", 1, "host", 1_795_255_201.0, "something")
+        store.mark("n1", 1, "host", T0 + 1, "something")
     with sqlite3.connect(path) as database:
         database.execute(damage)
 

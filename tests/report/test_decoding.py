@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -138,17 +137,3 @@ def test_a_damaged_row_is_left_out_and_counted(tmp_path: Path) -> None:
         assert expected == actual
         assert source.damaged == 200
         assert [seq for *_, seq, _, _, _ in actual][::100] == [0, 200]
-
-
-def test_blocks_of_a_stream_are_long_though_its_rows_are_short(tmp_path: Path) -> None:
-    path = tmp_path / "recording"
-    with Recording(path) as recording:
-        recording.append([batch(0, 5)])
-        for seq in range(5, 305, 10):
-            recording.append([batch(seq, 10)])
-
-    with Source([path]) as source:
-        blocks = list(source.blocks())
-
-    assert [len(block.t) for block in blocks] == [305]
-    assert np.array_equal(blocks[0].columns['host_disk_read_bytes_total{device="sda"}'], 4096.0 * np.arange(305))

@@ -24,10 +24,6 @@ def test_cpu_efficiency_counts_system_time_all_nodes_and_names_the_idle_cpus() -
     assert "4 of them were busy and 4 idle" in finding.text
 
 
-def test_a_program_with_one_thread_is_recognised() -> None:
-    assert "one thread" in only(cpu_efficiency(case(node(job=cpu(1), document={"cpus": 16})))).advice
-
-
 def test_a_job_that_waited_for_cpus_is_not_told_to_take_fewer() -> None:
     pressure = 'job_pressure_seconds_total{resource="cpu",kind="some"}'
     waited = {pressure: counter(pressure, 700.0)}
@@ -72,13 +68,6 @@ def test_one_sample_tells_no_efficiency_unless_the_start_is_known() -> None:
     assert pytest.approx(100 / (60 * 4)) == known.figures["ratio"]  # T is 22:13:20
 
 
-def test_memory_asked_for_comes_with_the_line_to_copy() -> None:
-    told = {"memory_limit_bytes": 16 * GIB, "scheduler": "slurm"}
-    finding = only(memory(case(node(job={"job_memory_peak_bytes": 2 * GIB}, document=told))))
-
-    assert finding.advice == "3.0 GiB would have been enough, with a reserve. For example: #SBATCH --mem=3G"
-
-
 def test_what_was_not_measured_is_unknown_with_the_reason_of_the_node() -> None:
     reasons = {
         "job_cpu_user_seconds_total": "no permission: /proc/1/stat",
@@ -117,16 +106,6 @@ def test_how_often_a_cgroup_ran_into_its_limit_is_told() -> None:
     assert "The cgroup ran into its limit 3 times." in only(memory(case(node(job=job)))).text
 
 
-def test_the_node_that_came_closest_to_its_limit_is_named() -> None:
-    nodes = [node(name, job={"job_memory_peak_bytes": amount * GIB}, document={"memory_limit_bytes": 16 * GIB})
-             for name, amount in (("a", 4), ("b", 15), ("c", 8))]  # fmt: skip
-    finding = only(memory(case(*nodes)))
-
-    assert finding.nodes == ("b",)
-    assert "on b, the fullest of 3 nodes" in finding.text
-    assert "27.0 GiB at their peaks" in finding.text
-
-
 def test_processes_that_the_kernel_killed_are_a_problem() -> None:
     killed = {"job_memory_oom_kills_total": counter("job_memory_oom_kills_total", 0.0, first=2.0)}
     finding = only(oom_kills(case(node(job=killed))))
@@ -162,10 +141,6 @@ def test_gpus_are_known_by_their_uuid_too() -> None:
 
     assert finding.nodes == ("GPU 1 of n1",)
     assert finding.severity is Severity.PROBLEM
-
-
-def test_a_machine_without_gpus_says_nothing_of_them() -> None:
-    assert gpus(case(node(job={}, hardware={"gpus": []}))) == []
 
 
 def test_errors_in_the_memory_of_a_gpu_are_a_problem() -> None:
@@ -230,3 +205,24 @@ def test_a_line_to_copy_is_only_there_where_it_means_the_whole_job(
         advice = only(cpu_efficiency(one)).advice
         assert advice.endswith(line)
         assert ("For example" in advice) is bool(line)
+
+
+def test_memory_asked_for_comes_with_the_line_to_copy() -> None:
+    told = {"memory_limit_bytes": 16 * GIB, "scheduler": "slurm"}
+    finding = only(memory(case(node(job={"job_memory_peak_bytes": 2 * GIB}, document=told))))
+
+    assert finding.advice == "3.0 GiB would have been enough, with a reserve. For example: #SBATCH --mem=3G"
+
+
+def test_the_node_that_came_closest_to_its_limit_is_named() -> None:
+    nodes = [node(name, job={"job_memory_peak_bytes": amount * GIB}, document={"memory_limit_bytes": 16 * GIB})
+             for name, amount in (("a", 4), ("b", 15), ("c", 8))]  # fmt: skip
+    finding = only(memory(case(*nodes)))
+
+    assert finding.nodes == ("b",)
+    assert "on b, the fullest of 3 nodes" in finding.text
+    assert "27.0 GiB at their peaks" in finding.text
+
+
+def test_a_machine_without_gpus_says_nothing_of_them() -> None:
+    assert gpus(case(node(job={}, hardware={"gpus": []}))) == []

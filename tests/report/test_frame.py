@@ -11,7 +11,7 @@ import pytest
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.store.recording import Recording
-from fedmon.report import Source, TidyTable, WideTable, frame
+from fedmon.report import Source, WideTable, frame
 from fedmon.report.export.tables import data_frame
 from fedmon.report.frames import job_tables
 from tests.report.tables import T0, recording, samples
@@ -253,17 +253,6 @@ def source_growth(source: Source, node: str) -> np.ndarray[tuple[int, ...], np.d
 
     rates = Rates()
     return np.concatenate([rates.of(block, RECEIVED).per_second for block in source.blocks(node_id=node)])
-
-
-def test_tidy_rows_are_the_values_of_the_wide_table(tmp_path: Path) -> None:
-    path = recording(tmp_path / "r", samples({BUSY: [at / 7 for at in range(500)], RECEIVED: list(range(500))}))
-
-    with Source([path]) as source:
-        wide, tidy = frame(source), TidyTable(source)
-        values = pd.concat([batch.to_pandas() for batch in tidy.batches()])
-
-    assert len(values) == tidy.rows == 1000
-    assert values.loc[values["metric"] == BUSY, "value"].tolist() == wide[BUSY].tolist()
 
 
 def test_the_tables_of_a_job_tell_the_sample_of_each_row_have_no_empty_column_and_keep_the_tool_apart(

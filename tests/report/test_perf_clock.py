@@ -36,15 +36,6 @@ def store(tmp_path: Path) -> Path:
     )
 
 
-def test_exported_rates_are_by_the_clock_of_perf(store: Path, tmp_path: Path) -> None:
-    assert fedmon_here("export", str(store), "-o", str(tmp_path / "out.csv")).returncode == 0
-
-    with (tmp_path / "out.csv").open() as lines:
-        rows = list(csv.DictReader(lines))
-    rates = {name: [row[name] for row in rows] for name in rows[0] if name.startswith("perf_events_per_second")}
-    assert sorted(map(tuple, rates.values())) == [("", *["100"] * 4), ("", *["5000"] * 4)]
-
-
 def test_exported_rates_of_a_part_are_those_of_the_whole(store: Path, tmp_path: Path) -> None:
     words = ["export", str(store), "--metric", "perf_events_total", "--since", "2025-11-21T04:40:02Z"]
     assert fedmon_here(*words, "-o", str(tmp_path / "out.csv")).returncode == 0

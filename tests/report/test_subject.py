@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.common.errors import NotFoundError
+from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.report.charts import charts_of, read_bins
@@ -85,6 +85,11 @@ def test_what_is_not_in_a_recording_is_named_with_what_is_there(tmp_path: Path) 
         assert choose(source, job="4711").read().job == "7"
 
 
+def test_no_recording_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="at least one recording"):
+        Source([])
+
+
 def test_a_source_spans_all_its_samples_also_where_the_clock_was_set_back(tmp_path: Path) -> None:
     found(tmp_path / "r.fmr", step_s=-7200.0)
 
@@ -126,11 +131,13 @@ def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path)
     with Source([tmp_path / "a.fmr"]) as source:
         subject = choose(source)
         told = {one.name: one for one in find(subject.read())}
-        titles = {one.title: one for one in charts_of(read_bins(subject), source).first}
+        charts = charts_of(read_bins(subject), source)
+    lines = {one.title: [line.label for line in one.lines] for one in (*charts.first, *charts.rest)}
 
     assert told["volumes"].figures["network_in_bytes"] == 2 * 2.0**20 * (COUNT - 1) ** 2
     assert told["one-machine"].nodes == ("b",)
-    assert "Network traffic, total of 2 nodes" in titles
+    assert "Network traffic, total of 2 nodes" in lines
+    assert lines["Network traffic: received"] == ["a (machine shared with 1 more node) and c (same values)"]
 
 
 @pytest.mark.parametrize(

@@ -58,15 +58,6 @@ def test_counters_grow_over_blocks_and_boots_and_lose_only_what_a_reset_hides() 
     assert one.per_second == 2
 
 
-def test_one_sample_has_values_and_no_rate() -> None:
-    found = total(block(0, [7], {"host_x_total": [10], "y": [3]}))
-
-    assert found.series["y"].mean == 3
-    assert found.series["host_x_total"].per_second is None
-    assert found.series["host_x_total"].increase is None
-    assert found.interval_s is None
-
-
 def test_a_hole_is_no_time_of_the_mean_but_time_in_which_counters_grew() -> None:
     columns = {"x": [1.0] * 10, "host_x_total": [float(at) for at in range(10)]}
     later = {"x": [3.0] * 10, "host_x_total": [float(110 + at) for at in range(10)]}
@@ -103,10 +94,3 @@ def test_the_share_of_the_time_below_the_idle_limit_is_kept_for_devices() -> Non
 
     assert found.series['gpu_utilization_ratio{gpu="0"}'].low_share == pytest.approx(0.5)
     assert found.series["x"].low_share is None
-
-
-def test_series_that_come_and_go_keep_their_own_sums() -> None:
-    found = total(block(0, [0, 1], {"x": [1, 1]}), block(2, [2, 3], {"y": [2, 2]}), block(4, [4, 5], {"x": [1, 1]}))
-
-    assert found.series["x"].values == 4
-    assert found.series["y"].mean == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,11 +22,6 @@ def problem_of(node_id: str) -> str:
         return f"{file} has no test {name}"
     left_out = [mark for mark in marks if _LEFT_OUT.search(mark)]
     return f"{node_id} is left out: {left_out[0]}" if left_out else ""
-
-
-def problems_of(node_ids: Iterable[str]) -> list[str]:
-    """Return why tests do not run everywhere; one problem where there are no tests at all."""
-    return [problem for problem in map(problem_of, node_ids) if problem] if node_ids else ["no test is named"]
 
 
 @functools.cache

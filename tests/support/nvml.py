@@ -16,7 +16,6 @@ from typing import Any
 
 import pynvml
 
-NOT_AVAILABLE = 2**64 - 1
 Refuses = Callable[[tuple[Any, ...]], bool]
 
 

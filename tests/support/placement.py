@@ -6,7 +6,6 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 
 TOGETHER = {
     "three hospitals": ("tests/docs/test_federated_examples.py", "tests/docs/test_experiments_guide.py"),
-    "the usual port": ("tests/end_to_end/test_demo.py", "tests/end_to_end/test_demo_port.py"),
     "two nodes": ("tests/experiment/types/",),
 }
 """Files and folders whose tests share a fixture of their package or a port, each under a name for what they share."""

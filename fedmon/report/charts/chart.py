@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS
-from fedmon.common.text import duration
+from fedmon.common.text import joined as told
 from fedmon.report.bins import Binned, Bins, SeriesKey
 from fedmon.report.blocks import Floats
 from fedmon.report.charts.catalogue import (
@@ -50,8 +50,6 @@ _ALIKE = 1e-3
 """Values that differ by a smaller share count as equal: a line of them shows nothing."""
 _EDGE = 0.025
 """The part of a sum at its begin and end in which some nodes have no samples."""
-_SELDOM = 3.0
-"""Ratio from which series that are read less often than others show their interval."""
 _SPOKEN = {"gpu": "GPU", "cpu": "CPU", "node": "node", "mig": "instance", "link": "link", "port": "port"}
 
 
@@ -265,7 +263,6 @@ class _Maker:
         lines = {part: self._line(figure, part) for part in parts}
         names = list(dict.fromkeys(part.name for part in parts))
         nodes = sorted({part.node for part in parts}, key=natural)
-        title += self._seldom(parts)
 
         def chart(suffix: str, title: str, found: Sequence[Line], *, combined: bool = False) -> Chart:
             return Chart(name=self._unique(f"{name}{suffix}"), figure=figure.name, title=title, group=figure.group,
@@ -294,21 +291,13 @@ class _Maker:
             made.append(chart("_all_nodes", f"{title}, {words}", over, combined=True))
         if self._choice.per_node:
             for line in names:
-                told = [of(node, line)._replace(label=node) for node in nodes
-                        if any((part.node, part.name) == (node, line) for part in parts)]  # fmt: skip
+                each_node = [of(node, line)._replace(label=node) for node in nodes
+                             if any((part.node, part.name) == (node, line) for part in parts)]  # fmt: skip
                 is_only = len(names) == 1
                 one = chart("_per_node" if is_only else f"_{_file_name(line)}_per_node",
-                            title if is_only else f"{title}: {line}", told)  # fmt: skip
+                            title if is_only else f"{title}: {line}", each_node)  # fmt: skip
                 made.append(msgspec.structs.replace(one, is_stack=False))
         return made
-
-    def _seldom(self, parts: Sequence[_Part]) -> str:
-        """Return how often these series were read, if clearly less often than others."""
-        times = [t for part in parts if len(t := self._bins.of(part.key).t) > 1]
-        every_s = max((float(np.median(np.diff(t))) for t in times), default=0.0)
-        step_s = float(self.x[1] - self.x[0]) if len(self.x) > 1 else every_s
-        is_event = any(part.key.series.startswith("user_") for part in parts)
-        return f", read every {duration(every_s)}" if every_s > _SELDOM * step_s and not is_event else ""
 
     def _labelled(self, figure: Figure, metric: str) -> list[tuple[_Part, dict[str, str]]]:
         found = []
@@ -492,13 +481,17 @@ def _few(lines: Sequence[Line], *, is_stack: bool) -> list[Line]:
         equal: dict[bytes, list[Line]] = {}
         for line in kept:
             equal.setdefault(line.values.tobytes(), []).append(line)
-        kept = [same[0]._replace(label=" = ".join(line.label for line in same)) for same in equal.values()]
+        kept = [same[0]._replace(label=_alike([line.label for line in same])) for same in equal.values()]
     if len(kept) <= MOST_LINES:
         return kept
     shown = sorted(sorted(range(len(kept)), key=lambda at: -abs(kept[at].mean))[: MOST_LINES - 1])
     others = [line for at, line in enumerate(kept) if at not in shown]
     word, how = ("", Join.TOTAL) if is_stack else (", average", Join.AVERAGE)
     return [*(kept[at] for at in shown), joined(f"{len(others)} others{word}", others, how)]
+
+
+def _alike(labels: Sequence[str]) -> str:
+    return f"{told(labels)} (same values)" if labels[1:] else labels[0]
 
 
 def _kind(zone: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -46,61 +46,25 @@ def plain_settings(**more: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_process(near: Path) -> Iterator[None]:
-    """For a process that is ours alone: matplotlib finds a folder to write to, and leaves none behind.
+    """For a process that is ours alone: matplotlib leaves no folder behind, and prints nothing.
 
-    If its user's folders cannot be used that is one in ``near``, or in the nearest existing folder above it, which
-    is gone afterwards. Raises StorageError.
+    If it cannot use its user's folders it makes a temporary one, in ``near`` if that can be written. Raises
+    StorageError.
     """
-    # Otherwise somebody has chosen already, and may go on with it.
-    if "matplotlib" in sys.modules or _is_usable():
-        with _quiet():
-            yield
-        return
-    place = next(folder for folder in (near, *near.absolute().parents) if folder.is_dir())
-    try:
-        # matplotlib's own choice would stay behind: our processes end without what Python does at its exit.
-        folder = tempfile.mkdtemp(prefix=".fedmon-", dir=place)
-    except OSError as error:
-        raise StorageError(f"cannot write to {near}: {error.strerror or error}") from error
-    before = os.environ.get(_FOLDER)
-    os.environ[_FOLDER] = folder
-    try:
-        with _quiet():
-            yield
-    finally:
-        if before is None:
-            del os.environ[_FOLDER]
-        else:
-            os.environ[_FOLDER] = before
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide matplotlib's messages about its user's settings, which do not matter here."""
     logger = logging.getLogger("matplotlib")
-    before = logger.level
+    level, place, given = logger.level, tempfile.tempdir, os.environ.get(_FOLDER)
     logger.setLevel(logging.CRITICAL)
+    tempfile.tempdir = str(near.absolute()) if os.access(near, os.W_OK) else place
     try:
         yield
+    except OSError as error:
+        raise StorageError(f"cannot write to {near}: {error.strerror or error}") from error
     finally:
-        logger.setLevel(before)
-
-
-def _is_usable() -> bool:
-    """Tell whether matplotlib can write to its default folders. Source: matplotlib.get_configdir, get_cachedir."""
-    given = os.environ.get(_FOLDER)
-    try:
-        folders = [Path(given)] if given else [_base("CONFIG") / "matplotlib", _base("CACHE") / "matplotlib"]
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as file:  # a full disk or a quota is told by a write alone
-                file.write(b"\0" * 4096)
-    except (OSError, RuntimeError):  # such as: this user has no home
-        return False
-    return True
-
-
-def _base(kind: str) -> Path:
-    given = os.environ.get(f"XDG_{kind}_HOME")
-    return Path(given) if given else Path.home() / f".{kind.lower()}"
+        logger.setLevel(level)
+        tempfile.tempdir = place
+        made = os.environ.get(_FOLDER, "")
+        if made != (given or ""):
+            # matplotlib removes it at Python's exit, which some of our processes never reach.
+            atexit.unregister(shutil.rmtree)
+            shutil.rmtree(made, ignore_errors=True)
+            os.environ.pop(_FOLDER)

@@ -15,7 +15,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import JobOption, JsonOption, MetricsOption, RecordingsArgument, SinceOption, UntilOption
 from fedmon.common.text import sound
 from fedmon.report.cli.inputs import progress_bar, recordings, refuse_recording, times
-from fedmon.report.export import FORMATS, Written, format_of, write_counted, write_text
+from fedmon.report.export import FORMATS, format_of, write_counted, write_text
 from fedmon.report.extra import report_extra
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def export(
             names = _names(output, tables, is_one=FORMATS[chosen].is_appended)
             for path in names:
                 refuse_recording(path, files)
-            finished: list[Written] = []
+            written: list[dict[str, object]] = []
             for table, path in zip(tables, names, strict=True):
                 with progress_bar(f"Writing {path.name}", wanted=not json and table.rows > 0) as progress:
-                    done = write_counted(
+                    rows = write_counted(
                         table,
                         path,
                         format=chosen,
@@ -107,11 +107,7 @@ def export(
                         replace=replace,
                         progress=progress,
                     )
-                finished.append(done)
-            written: list[dict[str, object]] = [
-                {"path": sound(str(done.path)), "table": table.name, "rows": done.rows}
-                for table, done in zip(tables, finished, strict=True)
-            ]
+                written.append({"path": sound(str(path)), "table": table.name, "rows": rows})
             damaged = source.damaged
     _report(written, chosen, damaged, as_json=json)
 

@@ -43,10 +43,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings in this order; with ``details`` each shows how it was computed."""
+    """Findings in this order."""
 
     findings: tuple[Finding, ...]
-    details: bool = False
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,7 +103,7 @@ def _part(part: Part, numbered: dict[int, int]) -> str:
             )
             return f'<dl class="bars">{rows}</dl>\n'
         case Findings():
-            return f'<ul class="findings">{"".join(_finding(one, part.details) for one in part.findings)}</ul>\n'
+            return f'<ul class="findings">{"".join(map(_finding, part.findings))}</ul>\n'
         case Table():
             return _table(part)
         case Picture():
@@ -130,12 +130,11 @@ def _unit(chart: Chart) -> str:
     return f"<span>{_text(chart.scale.unit)}</span>" if chart.scale.unit else ""
 
 
-def _finding(finding: Finding, details: bool) -> str:  # noqa: FBT001 - one of two ways
-    how = f'<span class="how">How: {_text(finding.how)}.</span>' if details and finding.how else ""
+def _finding(finding: Finding) -> str:
     advice = f'<span class="advice">{_text(finding.advice)}</span>' if finding.advice else ""
     return (
         f'<li class="{finding.severity.value}"><span class="mark">{WORDS[finding.severity]}</span>'
-        f"<div><b>{_text(finding.title)}.</b> {_text(finding.text)}{advice}{how}</div></li>\n"
+        f"<div><b>{_text(finding.title)}.</b> {_text(finding.text)}{advice}</div></li>\n"
     )
 
 
@@ -162,7 +161,7 @@ def _data(charts: Charts, chosen: Sequence[Chart]) -> str:
         "gaps": [(since, until, shown(text, 120)) for since, until, text in charts.gaps[:500]],
         "charts": [_chart(chart) for chart in chosen],
     }
-    return msgspec.json.encode(document).decode().replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    return msgspec.json.encode(document).decode().replace("<", "\\u003c")
 
 
 def _chart(chart: Chart) -> dict[str, Any]:

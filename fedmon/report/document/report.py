@@ -18,8 +18,8 @@ from fedmon.report.document.model import Document, Drawn, Facts, Findings, Parag
 from fedmon.report.document.summary import hardware_table, job_table, node_table
 from fedmon.report.extra import report_extra
 from fedmon.report.findings import find
-from fedmon.report.findings.case import Case, Finding, Severity, summed
-from fedmon.report.findings.completeness import main_stream, offset_s
+from fedmon.report.findings.case import Case, Finding, summed
+from fedmon.report.findings.completeness import main_stream
 from fedmon.report.findings.run import cost_text
 from fedmon.report.selection import labelled, natural
 from fedmon.report.source import JOB, Source
@@ -161,13 +161,11 @@ def _more(charts: Charts) -> list[Part]:
 
 
 def _first_page(case: Case, findings: Sequence[Finding], charts: Charts | None) -> list[Part]:
-    known = tuple(one for one in findings if one.severity is not Severity.UNKNOWN)
-    unknown = tuple(one for one in findings if one.severity is Severity.UNKNOWN)
     shares = summary.bars(findings)
     parts: list[Part] = [summary.about(case), *([shares] if shares.rows else [])]
     if charts is not None:
         parts += _drawn(charts, charts.first[:_ON_PAGE_1])
-    return [*parts, *(Findings(findings=each) for each in (known, unknown) if each)]
+    return [*parts, Findings(findings=tuple(findings))]
 
 
 def _values(case: Case) -> list[Section]:
@@ -208,7 +206,6 @@ def _collected(case: Case) -> tuple[tuple[str, str], ...]:
     intervals = sorted(one.interval_s for one in streams if one.interval_s is not None)
     asked = {number(float(value)) for node in case.nodes
              if isinstance(value := node.host.tool.get("interval_s"), int | float)}  # fmt: skip
-    document = case.document
     tools = {str(node.host.tool["version"]) for node in case.nodes if node.host.tool.get("version")}
     rows: list[tuple[str, str]] = [("Measured by", f"fedmon {', '.join(sorted(tools)) or 'of unknown version'}")]
     rows += [("Written by", f"fedmon {__version__}"), ("Samples", f"{sum(one.samples for one in streams)}")]
@@ -217,18 +214,6 @@ def _collected(case: Case) -> tuple[tuple[str, str], ...]:
         rows.append(("Interval", f"{low} s" if low == high else f"{low} to {high} s"))
     if asked:
         rows.append(("Asked for", f"every {' or '.join(sorted(asked))} s"))
-    series = {name for node in case.nodes for stream in node.streams.values() for name in stream.series}
-    rows.append(("Series", str(len(series))))
-    if document.get("method"):
-        confidence = document.get("confidence")
-        rows.append(("Job found by", f"{document['method']}{f' (confidence: {confidence})' if confidence else ''}"))
-    for what, how in sorted({(labels.get("of", ""), labels.get("method", "")) for node in case.nodes
-                             for labels, _ in node.all("job_method_info")}):  # fmt: skip
-        rows.append((f"Job's {what}", how))
-    offsets = {node.name: offset for node in case.nodes if (offset := offset_s(node)) is not None}
-    if offsets:
-        told = [f"{name} {offset:+.3f} s" for name, offset in offsets.items()]
-        rows.append(("Clocks ahead", joined(told, most=4)))
     return tuple((name, shown(text)) for name, text in rows)
 
 

@@ -16,7 +16,7 @@ from fedmon.report.extra import report_extra
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "Format", "Table", "Written", "format_of", "write", "write_counted", "write_text"]
+__all__ = ["FORMATS", "Format", "Table", "format_of", "write", "write_counted", "write_text"]
 
 
 class Table(Protocol):
@@ -93,13 +93,6 @@ def format_of(path: Path) -> str:
     )
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was written, and how many rows of the table are in it."""
-
-    path: Path
-    rows: int
-
-
 def write(
     table: Table,
     path: Path | str,
@@ -110,7 +103,8 @@ def write(
     progress: Callable[[float], None] | None = None,
 ) -> Path:
     """Write a table to a file and return its path; see `write_counted`."""
-    return write_counted(table, path, format=format, key=key, replace=replace, progress=progress).path
+    write_counted(table, path, format=format, key=key, replace=replace, progress=progress)
+    return Path(path)
 
 
 def write_counted(
@@ -121,8 +115,8 @@ def write_counted(
     key: str | None = None,
     replace: bool = False,
     progress: Callable[[float], None] | None = None,
-) -> Written:
-    """Write a table to a file; without ``format`` the ending of the file says it.
+) -> int:
+    """Write a table to a file and return the number of rows; without ``format`` the ending of the file says it.
 
     The file appears when it is complete, in place of one that is there; a failure leaves that as it was. In an HDF5
     file tables lie beside each other, each under ``<name>_<key>``: one that differs is replaced only with ``replace``.
@@ -145,7 +139,7 @@ def write_counted(
             file.check()
     if progress is not None:
         progress(1.0)
-    return Written(path=path, rows=counted.rows)
+    return counted.rows
 
 
 def write_text(table: Table, stream: BinaryIO, *, format: str) -> int:  # noqa: A002

@@ -9,7 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _TIDY = frozenset({"metric", "labels", "value"})
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
 _PER_SECOND = "_per_second"
+Words: TypeAlias = tuple[tuple[str, str], ...]
 _VIEW = b"fedmon.view"
 """The key of a schema's metadata with the names of columns as words, in any form."""
 
@@ -45,14 +46,6 @@ class Number(msgspec.Struct, frozen=True, kw_only=True):
     row: Metric | None = None
     is_rate: bool = False
     is_series: bool = True
-
-
-class RowRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows ``first`` up to, not including, ``end`` of a batch, which have the same ``words``."""
-
-    first: int
-    end: int
-    words: tuple[tuple[str, str], ...]
 
 
 class MeasuredColumns:
@@ -76,14 +69,14 @@ class MeasuredColumns:
             if pa.types.is_floating(field.type)
         ]
 
-    def runs(self, batch: pa.RecordBatch) -> Iterator[RowRun]:
-        """Return the rows of a batch by their words, in order; absent or empty words are left out."""
+    def runs(self, batch: pa.RecordBatch) -> Iterator[tuple[slice, Words]]:
+        """Return the rows of a batch that have the same words, in order; absent or empty words are left out."""
         rows = batch.num_rows
         columns = [_changes(batch.column(number)) for number in self.words]
         starts = sorted({0}.union(*columns)) if rows else []
         for first, end in zip(starts, [*starts[1:], rows], strict=True):
             said = ((name, batch.column(at)[first].as_py()) for name, at in zip(self._names, self.words, strict=True))
-            yield RowRun(first=first, end=end, words=tuple((name, word) for name, word in said if word))
+            yield slice(first, end), tuple((name, word) for name, word in said if word)
 
 
 def _changes(words: pa.Array) -> set[int]:
@@ -113,7 +106,6 @@ _AT_ONCE = 65_536
 """Lines that are made at once."""
 _SUFFIXES = {"counter": "_total", "info": "_info"}
 _UNITLESS = (Unit.COUNT, Unit.NONE)
-Words = tuple[tuple[str, str], ...]
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,11 +187,11 @@ def _fill(
     for batch in table.batches():
         times = _microseconds(batch.column(columns.time))
         values = {number.index: _floats(batch.column(number.index)) for number in columns.numbers}
-        for run in columns.runs(batch):
-            order[run.words] = None
-            spool.add((columns.time, run.words), times[run.first : run.end])
+        for rows, words in columns.runs(batch):
+            order[words] = None
+            spool.add((columns.time, words), times[rows])
             for index, column in values.items():
-                spool.add((index, run.words), column[run.first : run.end])
+                spool.add((index, words), column[rows])
         spool.settle()
         on_rows(batch.num_rows)
     return list(order)
@@ -302,12 +294,12 @@ def write_influx(table: Table, file: BinaryIO, *, on_rows: Callable[[int], None]
         measurement = number.metric.partition("_")[0] if number.is_series else table.name
         points.setdefault((measurement, number.labels), []).append(number)
     for batch in table.batches():
-        for run in columns.runs(batch):
-            part = batch.slice(run.first, run.end - run.first)
+        for rows, said in columns.runs(batch):
+            part = batch.slice(rows.start, rows.stop - rows.start)
             ends = _ends(part.column(columns.time))
             for (measurement, labels), numbers in points.items():
                 own = {name for name, _ in labels}
-                words = [(f"run_{name}" if name in own else name, word) for name, word in run.words]
+                words = [(f"run_{name}" if name in own else name, word) for name, word in said]
                 _write(file, _prefix(measurement, [*words, *labels]), part, numbers, ends)
         on_rows(batch.num_rows)
 

@@ -50,8 +50,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
 
 
-def unknown(name: str, title: str, reason: str) -> Finding:
-    """Report that a value is unknown, and why."""
+def unknown(nodes: Sequence[Node], name: str, title: str, *metrics: str, reason: str = "") -> Finding:
+    """Report that a value is unknown, and why: for this reason, or since the first node measured no such metric."""
+    reason = reason or next((node.why_not(*metrics) for node in nodes), "no node")
     return Finding(name=name, severity=Severity.UNKNOWN, title=title, text=f"Not measured: {reason}.")
 
 

@@ -67,7 +67,9 @@ def cpu_efficiency(case: Case) -> list[Finding]:
         return _machines(case)
     uses = {node.name: use for node in case.nodes if (use := cpu_use(node)) is not None}
     if not uses:
-        return [unknown(_NAME, _TITLE, _why_not(case))]
+        is_one = any(node.one(_USER) is not None for node in case.nodes)
+        reason = "one sample of the job is too few for CPU time over elapsed time" if is_one else ""
+        return [unknown(case.nodes, _NAME, _TITLE, _USER, _SYSTEM, reason=reason)]
     used_s = sum(use.used_s for use in uses.values())
     held = _held(case, uses)
     capacity_s = sum(use.elapsed_s * use.cpus for use in held)
@@ -214,7 +216,7 @@ def _hidden_s(node: Node, use: CpuUse) -> float:
 def _machines(case: Case) -> list[Finding]:
     busy = {node.name: total.mean for node in case.nodes if (total := node.one(BUSY)) is not None}
     if not busy:
-        return [unknown("cpu-use", "CPU use", next((node.why_not(BUSY) for node in case.nodes), "no node"))]
+        return [unknown(case.nodes, "cpu-use", "CPU use", BUSY)]
     mean = sum(busy.values()) / len(busy)
     full = sorted((name for name in busy if busy[name] >= limits.CPU_HIGH), key=lambda name: -busy[name])
     if len(busy) == 1:
@@ -241,12 +243,6 @@ def _machines(case: Case) -> list[Finding]:
     ]
 
 
-def _why_not(case: Case) -> str:
-    if any(node.one(_USER) is not None for node in case.nodes):
-        return "one sample of the job is too few for CPU time over elapsed time"
-    return next((node.why_not(_USER, _SYSTEM) for node in case.nodes), "no node recorded the job")
-
-
 def cpu_quota(case: Case) -> list[Finding]:
     """Report for how long the quota of its cgroup kept a job from CPUs."""
     if case.job is None:
@@ -258,8 +254,7 @@ def cpu_quota(case: Case) -> list[Finding]:
             wanted_s = held.increase + use.used_s
             shares[node.name] = (held.increase / wanted_s if wanted_s > 0 else 0.0, held.increase)
     if not shares:
-        why = next((node.why_not(_QUOTA) for node in case.nodes), "no node")
-        return [unknown("cpu-throttling", "CPU quota", why)]
+        return [unknown(case.nodes, "cpu-throttling", "CPU quota", _QUOTA)]
     most = max(shares, key=lambda name: shares[name])
     share, held_s = shares[most]
     if share < limits.THROTTLED:
@@ -290,10 +285,9 @@ def imbalance(case: Case) -> list[Finding]:
         return []
     busy = {node.name: use.busy for node in case.nodes if (use := cpu_use(node)) is not None}
     if len(busy) < 2:
-        why = next((node.why_not("job_cpu_user_seconds_total") for node in case.nodes), "")
-        return [
-            unknown("imbalance", "Balance of the nodes", f"fewer than two nodes report the CPU time of the job: {why}")
-        ]
+        lacking = [node for node in case.nodes if node.name not in busy]
+        reason = f"no CPU time of the job on {joined([node.name for node in lacking])}: {lacking[0].why_not(_USER)}"
+        return [unknown(lacking, "imbalance", "Balance of the nodes", reason=reason)]
     ratio = unequal(busy, limits.NEGLIGIBLE_CPUS)
     is_unequal = ratio is not None and ratio >= limits.IMBALANCE
     most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])

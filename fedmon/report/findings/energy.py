@@ -43,9 +43,7 @@ def energy(case: Case) -> list[Finding]:
     is_of_job = case.job is not None
     amounts, metric = (jobs, JOB_JOULES) if is_of_job and jobs else (machines, NODE_JOULES)
     if not amounts:
-        why = next((node.why_not(JOB_JOULES if is_of_job else NODE_JOULES, NODE_JOULES) for node in case.nodes),
-                   "no node")  # fmt: skip
-        return [unknown("energy", "Energy", why)]
+        return [unknown(case.nodes, "energy", "Energy", JOB_JOULES if is_of_job else NODE_JOULES, NODE_JOULES)]
     counters = [total for node in case.nodes if (total := node.one(metric)) is not None]
     joules, drawn, seconds = sum(amounts.values()), sum(machines.values()), max(total.grown_s for total in counters)
     power = f", {number((summed(counters) or 0.0) / seconds)} W on average" if seconds > 0 else ""
@@ -102,7 +100,7 @@ def emissions(case: Case) -> list[Finding]:
         if (amount := _of_job(node, total) if case.job is not None else total.increase) is not None
     }
     if not grams:
-        return [unknown("emissions", "CO2", next((node.why_not(metric) for node in case.nodes), "no node"))]
+        return [unknown(case.nodes, "emissions", "CO2", metric)]
     factors = {factor_text(node.host.hardware.get("emission_factor")) for node in case.nodes if node.name in grams}
     total_grams = sum(grams.values())
     lacking = _lacking([node for node in case.nodes if node.name not in grams

@@ -157,11 +157,8 @@ def _untouched(uses: list[GpuUse]) -> Finding:
 def _none(case: Case) -> list[Finding]:
     if case.nodes and all(node.host.hardware.get("gpus") == [] for node in case.nodes):
         return []
-    promised = [node.name for node in case.nodes if node.document.get("gpus")]
-    if promised:
-        why = next(node.why_not(USE) for node in case.nodes if node.name in promised)
-        return [unknown("gpu-use", _TITLE, f"the job was given GPUs on {joined(promised)}, and {why}")]
-    return [unknown("gpu-use", _TITLE, next((node.why_not(USE) for node in case.nodes), "no node"))]
+    given = [node for node in case.nodes if node.document.get("gpus")]
+    return [unknown(given or case.nodes, "gpu-use", _TITLE, USE)]
 
 
 def _told(uses: list[GpuUse]) -> str:

@@ -59,8 +59,7 @@ def memory(case: Case) -> list[Finding]:
         return _machines(case)
     uses = {node.name: use for node in case.nodes if (use := memory_use(node)) is not None}
     if not uses:
-        why = next((node.why_not(_PEAK, _RSS) for node in case.nodes), "no node recorded the job")
-        return [unknown("memory-peak", "Peak memory", why)]
+        return [unknown(case.nodes, "memory-peak", "Peak memory", _PEAK, _RSS)]
     most = max(uses, key=lambda name: (uses[name].ratio, uses[name].peak))
     use = uses[most]
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else ""
@@ -111,8 +110,7 @@ def _machines(case: Case) -> list[Finding]:
         if total is not None and available is not None and total.last > 0:
             peaks[node.name] = (total.last - available.low, total.last)
     if not peaks:
-        why = next((node.why_not(_AVAILABLE, _TOTAL) for node in case.nodes), "no node")
-        return [unknown("memory-use", "Memory", why)]
+        return [unknown(case.nodes, "memory-use", "Memory", _AVAILABLE, _TOTAL)]
     most = max(peaks, key=lambda name: peaks[name][0] / peaks[name][1])
     used, total_bytes = peaks[most]
     ratio = used / total_bytes

@@ -21,8 +21,7 @@ def io_wait(case: Case) -> list[Finding]:
     """Report the CPU time lost to waiting for disks."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "iowait")) is not None}
     if not shares:
-        why = next((node.why_not(_SECONDS) for node in case.nodes), "no node")
-        return [unknown("io-wait", "I/O wait", why)]
+        return [unknown(case.nodes, "io-wait", "I/O wait", _SECONDS)]
     most = max(shares, key=lambda name: shares[name])
     share = shares[most]
     severity = Severity.GOOD

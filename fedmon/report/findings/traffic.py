@@ -79,8 +79,7 @@ def volumes(case: Case) -> list[Finding]:
         rate = f" ({size_rate(together)} together)" if together is not None else ""
         parts.append(words.format(size(into), size(out)) + rate)
     if not parts:
-        why = next((node.why_not("job_storage_read_bytes_total" if of_job else _RECEIVED) for node in case.nodes), "")
-        return [unknown("volumes", "Storage and network", why or "no node")]
+        return [unknown(case.nodes, "volumes", "Storage and network", STORAGE_OF_JOB[0] if of_job else _RECEIVED)]
     return [
         Finding(
             name="volumes",

@@ -8,24 +8,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmon.common.metrics import nebula_tags as tags
-from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name, series, split_series
-from fedmon.report.blocks import Block, Floats
+from fedmon.report.blocks import Floats
 from fedmon.report.export import Table
+from fedmon.report.frames import WideTable
 from fedmon.report.source import Source
-from fedmon.report.views.places import Place, survey
+from fedmon.report.views.perfmon import gpus
 from fedmon.report.views.view_table import (
     VIEW,
     Column,
     Computed,
     Counted,
     Growth,
+    Instants,
     Names,
     Quantity,
     Section,
     Sum,
     ViewTable,
-    measured,
+    section,
+    survey,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ _TEMPERATURE = "host_temperature_celsius"
 _TOTAL, _AVAILABLE, _RSS = "host_memory_total_bytes", "host_memory_available_bytes", "job_memory_rss_bytes"
 _CPU = ("job_cpu_user_seconds_total", "job_cpu_system_seconds_total")
 _DISK = tuple(series(f"host_filesystem_{what}_bytes", mountpoint="/") for what in ("size", "free", "available"))
-_METRICS = frozenset({_TEMPERATURE, _TOTAL, _AVAILABLE, _RSS, *_CPU, "host_cpu_busy_ratio"})
-_PREFIXES = ("host_network_", "host_filesystem_", "gpu_")
+_METRICS = (_TEMPERATURE, _TOTAL, _AVAILABLE, _RSS, *_CPU, "host_cpu_busy_ratio", "host_network_*", "host_filesystem_*",
+            "gpu_*")  # fmt: skip
 
 
 def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0") -> list[Table]:
@@ -48,20 +50,18 @@ def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0")
 
     ``generation`` is ``old`` for the tags of 2024. Raises NotFoundError when there is nothing of the job.
     """
-    places = survey(source, job, metrics=lambda name: name in _METRICS or name.startswith(_PREFIXES))
-    sections = [
-        Section(name=place.host.name, place=place, columns=columns)
-        for place in places
-        if (columns := measured(_columns(place, generation), place))
-    ]
+    sections: list[Section] = []
+    for place in survey(source, job, metrics=_METRICS):
+        at = place.instants(source)
+        sections += section(place.host.name, place, _columns(at, generation), at)
     found: list[Table] = [ViewTable("nebula", NAMES, source, sections)] if sections else []
     reported = UserTable("nebula_user", source)
     return [*found, reported] if reported.rows else found
 
 
-def _columns(place: Place, generation: str) -> Sequence[Column]:
+def _columns(at: Instants, generation: str) -> Sequence[Column]:
     sent, received, divisor = tags.VOLUMES[generation]
-    warmest = _warmest(place)
+    warmest = _warmest(at)
     found: list[tuple[str, Quantity]] = [
         (tags.CPU_GLOBAL, Sum(series=("host_cpu_busy_ratio",), times=100)),
         (tags.CPU_PROCESS, Growth(series=_CPU, per_second=True, times=100, is_of_job=True)),
@@ -83,14 +83,13 @@ def _columns(place: Place, generation: str) -> Sequence[Column]:
                 (tags.PACKETS_RECEIVED, "receive_packets", 1),
             )
         ),
-        *_gpus(place),
+        *_gpus(at),
     ]
     return [Column(path=(tag,), header=tag, quantity=quantity) for tag, quantity in found]
 
 
-def _gpus(place: Place) -> Iterator[tuple[str, Quantity]]:
-    numbers = {split_series(name)[1].get("gpu", "") for name in place.of_host if name.startswith("gpu_")}
-    for gpu in sorted(numbers, key=lambda number: (len(number), number)):
+def _gpus(at: Instants) -> Iterator[tuple[str, Quantity]]:
+    for gpu in gpus(at):
         tag = tags.gpu_tag(gpu)
 
         def of(metric: str, times: float = 1.0, gpu: str = gpu, **labels: str) -> Sum:
@@ -106,10 +105,10 @@ def _gpus(place: Place) -> Iterator[tuple[str, Quantity]]:
         yield f"{tag} fan speed", of("gpu_fan_speed_ratio", 100)
 
 
-def _warmest(place: Place) -> tuple[str, ...]:
+def _warmest(at: Instants) -> tuple[str, ...]:
     """Return the sensors whose highest value is the temperature of the processor; none where none is known as such."""
     by_chip: dict[str, dict[str, str]] = {}
-    for name in place.of_host:
+    for name in at.host:
         if metric_name(name) == _TEMPERATURE:
             labels = split_series(name)[1]
             by_chip.setdefault(labels.get("chip", ""), {})[labels.get("sensor", "")] = name
@@ -136,45 +135,29 @@ class UserTable:
 
     def __init__(self, name: str, source: Source) -> None:
         self.name = name
-        self._source = source
-        self._streams = sorted({(one.node_id, one.stream) for one in source.streams if is_user_stream(one.stream)})
-        self.rows = sum(one.samples for one in source.streams if is_user_stream(one.stream))
-        found = {each for block in self._blocks() for each in block.columns} if self.rows else set()
-        names = sorted({_name(each) for each in found})
-        # Where and when have columns already; a value of the same name is told apart by what it is.
-        self._headers = {each: f"user {each}" if each in ("host", "time") else each for each in names}
+        self._wide = WideTable(source, metrics=[_VALUE], rates=False)
+        self.rows = self._wide.rows
+        # One name may come from several jobs, never in one sample.
+        self._columns: dict[str, list[str]] = {}
+        for column in self._wide.plan.layout.columns:
+            self._columns.setdefault(split_series(column.series)[1].get("name", ""), []).append(column.name)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns: where, when, and a value of each name."""
         import pyarrow as pa
 
-        fields = [pa.field("host", pa.string()), pa.field("time", pa.timestamp("us", tz="UTC"))]
-        fields += [pa.field(header, pa.float64()) for header in self._headers.values()]
-        return pa.schema(fields, metadata={VIEW: self.name})
+        fields = [self._wide.schema.field(name) for name in ("host", "time")]
+        # Where and when have columns already; a value of the same name is told apart by what it is.
+        headers = (f"user {name}" if name in ("host", "time") else name for name in sorted(self._columns))
+        return pa.schema([*fields, *(pa.field(header, pa.float64()) for header in headers)], metadata={VIEW: self.name})
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the rows, by node and stream, in the order in which they were reported."""
+        """Return the rows, by host and time."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         schema = self.schema
-        for block in self._blocks():
-            values = {name: np.full(len(block.t), np.nan) for name in self._headers}
-            for text, column in block.columns.items():
-                # One name may come from several jobs, never in one sample.
-                values[_name(text)] = np.where(np.isnan(column), values[_name(text)], column)
-            host = pa.repeat(pa.scalar(self._source.host(block.node_id).name, pa.string()), len(block.t))
-            time = pa.array(np.round(block.t * 1e6).astype(np.int64), pa.timestamp("us", tz="UTC"))
-            columns = [pa.array(values[name], pa.float64(), from_pandas=True) for name in self._headers]
-            yield pa.record_batch([host, time, *columns], schema=schema)
-
-    def _blocks(self) -> Iterator[Block]:
-        for node_id, stream in self._streams:
-            wanted = self._source.blocks(
-                node_id=node_id, stream=stream, series=lambda series: metric_name(series) == _VALUE
-            )
-            yield from wanted
-
-
-def _name(series: str) -> str:
-    return split_series(series)[1].get("name", "")
+        for batch in self._wide.batches():
+            columns = [pc.coalesce(*map(batch.column, names)) for _, names in sorted(self._columns.items())]
+            yield pa.record_batch([batch.column("host"), batch.column("time"), *columns], schema=schema)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,23 @@ from numpy.typing import NDArray
 
 from fedmon.common.files import replacing, storage_errors
 from fedmon.common.metrics.series import metric_name, series, split_series
-from fedmon.report.blocks import Floats
 from fedmon.report.export import Table
 from fedmon.report.source import Source
-from fedmon.report.views.places import Place, survey
 from fedmon.report.views.view_table import (
     Column,
     Computed,
     Counted,
     Growth,
+    Instants,
     Names,
+    Place,
     Quantity,
     Section,
     Sum,
     ViewTable,
-    measured,
-    read,
+    by_place,
+    section,
+    survey,
 )
 
 SECONDS, EXACT = "time_stamps", "timestamps"
@@ -73,8 +74,8 @@ _INSIDE = re.compile(r"package-(\d+)-(core|uncore|dram)")
 CPU_METRICS, PERF_METRICS, GPU_METRICS, META_DATA = "cpu_metrics", "perf_metrics", "nv_gpu_metrics", "meta_data"
 NAMES = Names(host="Host", seconds="Timestamps", time="Time", job="Job")
 
-_PREFIXES = ("job_", "perf_", "gpu_", "infiniband_", "rapl_", "host_network_")
-_SINGLE = frozenset({"host_cpu_busy_ratio", "host_memory_total_bytes"})
+_METRICS = ("job_*", "perf_*", "gpu_*", "infiniband_*", "rapl_*", "host_network_*", "host_cpu_busy_ratio",
+            "host_memory_total_bytes")  # fmt: skip
 
 
 def tables(source: Source, job: str | None = None) -> list[Table]:
@@ -83,7 +84,7 @@ def tables(source: Source, job: str | None = None) -> list[Table]:
     Rows are those of one job, or of all, by job, host and time; a GPU N is a host ``gpu-N.<host>``. Raises
     NotFoundError when there is nothing of the job.
     """
-    return [*_views(source, _places(source, job))]
+    return [*_views(source, survey(source, job, metrics=_METRICS))]
 
 
 def write_json(source: Source, folder: Path, job: str | None = None, *, name_job: bool = False) -> list[Path]:
@@ -93,51 +94,41 @@ def write_json(source: Source, folder: Path, job: str | None = None, *, name_job
     ``cpu_metrics_<job>.json``. Each file appears whole or not at all. Raises NotFoundError when there is nothing of the
     job, InvalidInputError when something else is in a file's place, and StorageError.
     """
-    places = _places(source, job)
+    places = survey(source, job, metrics=_METRICS)
     jobs = list(dict.fromkeys(place.job for place in places))
     written = []
     for one in jobs:
         of_job = [place for place in places if place.job == one]
         ending = f"_{one}.json" if one is not None and (name_job or len(jobs) > 1) else ".json"
+        views = _views(source, of_job)
+        interval_s = next((each.interval_s for view in views for each in view.sections if each.interval_s), None)
         path = folder / f"{META_DATA}{ending}"
-        write_meta_data(path, of_job)
+        write_meta_data(path, of_job, interval_s)
         written.append(path)
-        for view in _views(source, of_job):
+        for view in views:
             path = folder / f"{view.name}{ending}"
-            write_group(path, source, view)
+            write_group(path, source, view, interval_s)
             written.append(path)
     return written
 
 
-def _places(source: Source, job: str | None) -> list[Place]:
-    return survey(source, job, metrics=lambda name: name in _SINGLE or name.startswith(_PREFIXES))
+def _views(source: Source, places: Sequence[Place]) -> list[ViewTable]:
+    groups: dict[str, list[Section]] = {CPU_METRICS: [], PERF_METRICS: [], GPU_METRICS: []}
+    for place in places:
+        at = place.instants(source)
+        name = place.host.name
+        groups[CPU_METRICS] += section(name, place, cpu_columns(at), at)
+        groups[PERF_METRICS] += section(name, place, perf_columns(at, is_of_job=place.job is not None), at)
+        for gpu in gpus(at):
+            groups[GPU_METRICS] += section(f"gpu-{gpu}.{name}", place, gpu_columns(gpu), at)
+    groups[PERF_METRICS] = _told_apart(groups[PERF_METRICS])
+    return [ViewTable(name, NAMES, source, sections) for name, sections in groups.items() if sections]
 
 
-def _views(source: Source, places: Sequence[Place]) -> Iterator[ViewTable]:
-    shared = shared_events(places)
-    groups: tuple[tuple[str, Callable[[Place], Iterator[Section]]], ...] = (
-        (CPU_METRICS, lambda place: _section(place, measured(cpu_columns(place), place))),
-        (PERF_METRICS, lambda place: _section(place, measured(perf_columns(place, shared), place))),
-        (GPU_METRICS, _gpus),
-    )
-    for name, sections_of in groups:
-        sections = [section for place in places for section in sections_of(place)]
-        if sections:
-            yield ViewTable(name, NAMES, source, sections)
-
-
-def _section(place: Place, columns: Sequence[Column]) -> Iterator[Section]:
-    if columns:
-        yield Section(name=place.host.name, place=place, columns=tuple(columns))
-
-
-def _gpus(place: Place) -> Iterator[Section]:
-    names = [name for name in place.of_host if metric_name(name).startswith("gpu_")]
-    numbers = {split_series(name)[1].get("gpu", "") for name in names}
-    for gpu in sorted(numbers, key=lambda number: (len(number), number)):
-        columns = measured(gpu_columns(gpu), place)
-        if columns:
-            yield Section(name=f"gpu-{gpu}.{place.host.name}", place=place, columns=columns)
+def gpus(at: Instants) -> list[str]:
+    """Return the numbers of the GPUs of a machine, in order."""
+    numbers = {split_series(name)[1].get("gpu", "") for name in at.host if name.startswith("gpu_")}
+    return sorted(numbers, key=lambda number: (len(number), number))
 
 
 def _job(*names: str, times: float = 1.0) -> Sum:
@@ -218,13 +209,13 @@ CPU: tuple[Column, ...] = (
 """The group ``cpu_metrics``, without energy."""
 
 
-def cpu_columns(place: Place) -> Sequence[Column]:
+def cpu_columns(at: Instants) -> Sequence[Column]:
     """Return the columns of ``cpu_metrics`` for one place, with the zones of energy that it has."""
-    return (*CPU, *_rapl(place))
+    return (*CPU, *_rapl(at))
 
 
-def _rapl(place: Place) -> Iterator[Column]:
-    for name in place.of_host:
+def _rapl(at: Instants) -> Iterator[Column]:
+    for name in at.host:
         if metric_name(name) == _RAPL:
             zone = rapl_key(split_series(name)[1].get("zone", ""))
             yield Column(
@@ -326,19 +317,15 @@ DERIVED: tuple[tuple[str, str, str, str, float], ...] = (
 """Group, key, header, our series and factor of derived values."""
 
 
-def perf_columns(place: Place, shared: Collection[str]) -> Sequence[Column]:
-    """Return the events of a place's job, or of the machine where there is no job, by group, and derived values.
-
-    ``shared`` are the events that several groups count, whose headers name the group.
-    """
-    is_of_job = place.job is not None
+def perf_columns(at: Instants, *, is_of_job: bool) -> Sequence[Column]:
+    """Return the events of a place's job, or of the machine where there is no job, by group, and derived values."""
     columns = [
         Column(
             path=(group, event),
-            header=f"{event} ({group})" if event in shared else event,
+            header=event,
             quantity=Growth(series=(name,), clock=COUNTED_SECONDS, is_of_job=is_of_job),
         )
-        for (group, event), name in _events(place).items()
+        for (group, event), name in _events(at.job if is_of_job else at.host).items()
     ]
     columns += [
         Column(
@@ -353,17 +340,22 @@ def perf_columns(place: Place, shared: Collection[str]) -> Sequence[Column]:
     return sorted(columns, key=lambda column: order.index(column.path[0]))
 
 
-def shared_events(places: Iterable[Place]) -> set[str]:
-    """Name the events that more than one group counts on some of these places."""
-    found = {(group, event) for place in places for group, event in _events(place)}
-    counts = Counter(event for _, event in found)
-    return {event for event, count in counts.items() if count > 1}
+def _told_apart(sections: Sequence[Section]) -> list[Section]:
+    """Name the group in the headers of events that several groups count."""
+    paths = {column.path for section in sections for column in section.columns}
+    shared = {event for event, count in Counter(event for _, event in paths).items() if count > 1}
+    return [
+        msgspec.structs.replace(section, columns=tuple(
+            msgspec.structs.replace(column, header=f"{column.header} ({column.path[0]})")
+            if column.path[1] in shared else column for column in section.columns))
+        for section in sections
+    ]  # fmt: skip
 
 
-def _events(place: Place) -> dict[tuple[str, str], str]:
+def _events(names: Iterable[str]) -> dict[tuple[str, str], str]:
     """Return the series of each event by perfmon's group; a group that perfmon did not have keeps our name."""
     found: dict[tuple[str, str], str] = {}
-    for name in place.of_host if place.job is None else place.of_job:
+    for name in names:
         if metric_name(name) == EVENTS:
             labels = split_series(name)[1]
             group = labels.get("group", "")
@@ -372,17 +364,17 @@ def _events(place: Place) -> dict[tuple[str, str], str]:
     return found
 
 
-def write_group(path: Path, source: Source, view: ViewTable) -> None:
+def write_group(path: Path, source: Source, view: ViewTable, interval_s: float | None) -> None:
     """Write one group as a file that appears whole or not at all; a value that is not known is null.
 
     At the top are ``host_names``, ``sampling_frequency``, which is the period in seconds, and ``labels``, then an
     object for each host. Raises InvalidInputError and StorageError.
     """
     names, places = [section.name for section in view.sections], [section.place for section in view.sections]
-    _write(path, names, places, (_host(source, section) for section in view.sections))
+    _write(path, names, places, interval_s, (_host(section, at) for section, at in by_place(source, view.sections)))
 
 
-def write_meta_data(path: Path, places: Sequence[Place]) -> None:
+def write_meta_data(path: Path, places: Sequence[Place], interval_s: float | None) -> None:
     """Write the facts about machines, jobs and the tool, as a file that appears whole or not at all."""
     known = (
         {
@@ -393,75 +385,56 @@ def write_meta_data(path: Path, places: Sequence[Place]) -> None:
         }
         for place in places
     )
-    _write(path, [place.host.name for place in places], places, known)
+    _write(path, [place.host.name for place in places], places, interval_s, known)
 
 
-def _write(path: Path, names: Sequence[str], places: Sequence[Place], hosts: Iterable[dict[str, Any]]) -> None:
+def _write(
+    path: Path, names: Sequence[str], places: Sequence[Place], interval_s: float | None, hosts: Iterable[dict[str, Any]]
+) -> None:
     """Write a file that appears when it is complete, host by host; its folder is made."""
-    keys = host_keys(names)
+    keys = _keys(names)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as new, storage_errors(path), new.open("wb") as file:
-        file.write(msgspec.json.encode(_top(keys, places))[:-1])
+        file.write(msgspec.json.encode(_top(keys, places, interval_s))[:-1])
         for key, host in zip(keys, hosts, strict=True):
             file.write(b",\n" + msgspec.json.encode(key) + b": " + msgspec.json.encode(host))
         file.write(b"\n}\n")
 
 
-def host_keys(names: Sequence[str]) -> list[str]:
-    """Return a key for each host that nothing else at the top has."""
-    keys: list[str] = []
+def _keys(names: Sequence[str]) -> list[str]:
+    """Return a key for each host; one that is taken, by the top or by another host, gets the suffix ``~2``."""
+    keys = list(_TOP)
     for name in names:
-        keys.append(next(key for key in _candidates(name) if key not in _TOP and key not in keys))
-    return keys
+        candidates = itertools.chain([name], (f"{name}~{number}" for number in itertools.count(2)))
+        keys.append(next(key for key in candidates if key not in keys))
+    return keys[len(_TOP) :]
 
 
-def _candidates(name: str) -> Iterator[str]:
-    yield name
-    for number in itertools.count(2):
-        yield f"{name}~{number}"
-
-
-def _top(keys: Sequence[str], places: Sequence[Place]) -> dict[str, Any]:
+def _top(keys: Sequence[str], places: Sequence[Place], interval_s: float | None) -> dict[str, Any]:
     labels: dict[str, str] = {}
     for place in places:
         labels |= {name: value for name, value in place.host.labels.items() if value}
     jobs = [place.job for place in places if place.job is not None]
+    asked = [float(told) for place in places if isinstance(told := place.host.tool.get("interval_s"), int | float)]
     return {
         "host_names": list(keys),
-        "sampling_frequency": _period_s(places),
+        "sampling_frequency": next((_number(each) for each in (*asked, interval_s) if each is not None), None),
         "labels": ({"job_id": jobs[0]} if jobs else {}) | labels,
     }
 
 
-def _period_s(places: Sequence[Place]) -> float | None:
-    """Return the sampling interval: as set for the tool, else as measured."""
-    for place in places:
-        asked = place.host.tool.get("interval_s")
-        if isinstance(asked, int | float):
-            return _number(float(asked))
-    return next((_number(place.interval_s) for place in places if place.interval_s is not None), None)
-
-
-def _host(source: Source, section: Section) -> dict[str, Any]:
+def _host(section: Section, at: Instants) -> dict[str, Any]:
     """Return the object of a host: its columns by their keys, each as JSON already, which takes the least memory."""
-    times: list[Floats] = []
-    found: list[list[Floats]] = [[] for _ in section.columns]
-    for at, values in read(source, section):
-        times.append(at.t)
-        for parts, one in zip(found, values, strict=True):
-            parts.append(one)
-    t = np.concatenate([np.zeros(0), *times])
     tree: dict[str, Any] = {
-        SECONDS: msgspec.Raw(msgspec.json.encode(np.floor(t).astype(np.int64).tolist())),
-        EXACT: msgspec.Raw(msgspec.json.encode(np.round(t, 6).tolist())),
+        SECONDS: msgspec.Raw(msgspec.json.encode(np.floor(at.t).astype(np.int64).tolist())),
+        EXACT: msgspec.Raw(msgspec.json.encode(np.round(at.t, 6).tolist())),
     }
-    for column, parts in zip(section.columns, found, strict=True):
+    for column, values in zip(section.columns, section.read(at), strict=True):
         branch = tree
         for name in column.path[:-1]:
             branch = branch.setdefault(name, {})
-        listed = _listed(np.concatenate([np.zeros(0), *parts]), is_whole=column.is_whole)
-        branch[column.path[-1]] = msgspec.Raw(msgspec.json.encode(listed))
+        branch[column.path[-1]] = msgspec.Raw(msgspec.json.encode(_listed(values, is_whole=column.is_whole)))
     return tree
 
 

@@ -1,42 +1,110 @@
-"""Tables in the words of another tool: how each column follows from our metrics, and the rows."""
+"""Tables in the words of another tool: places of recordings, and how each column follows from metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from fedmon.common.metrics.series import metric_name
-from fedmon.report.blocks import Block, Floats
-from fedmon.report.rates import Rates
-from fedmon.report.source import Source
-from fedmon.report.views.places import Instants, Moment, Place
+from fedmon.report.blocks import Floats
+from fedmon.report.selection import ORIGIN, Layout, Span, SpanReader, find_job, known_jobs, natural, plan
+from fedmon.report.source import HOST, JOB, Host, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-Reader = Callable[[Instants], Floats]
+class Instants(NamedTuple):
+    """All samples of one job on one machine, by boot and monotonic time; all arrays are of the same length.
+
+    ``t`` is Unix and ``mono`` monotonic time in seconds. ``host`` and ``job`` are the series of the machine and of the
+    job that have any value; NaN is a value that is not there.
+    """
+
+    t: Floats
+    mono: Floats
+    boot: Floats
+    host: Mapping[str, Floats]
+    job: Mapping[str, Floats]
+
+    @property
+    def interval_s(self) -> float | None:
+        """The usual distance of two samples in seconds; None with fewer than two."""
+        apart = np.diff(self.mono)[np.diff(self.boot) == 0]
+        return round(float(np.median(apart)), 3) if len(apart) else None
 
 
-class Uses(msgspec.Struct, frozen=True, kw_only=True):
-    """The series of the machine and of the job that a quantity needs."""
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """One job on one machine, or a machine on which there is no job; the columns and times to read of it."""
 
-    host: frozenset[str] = frozenset()
-    job: frozenset[str] = frozenset()
+    host: Host
+    job: str | None
+    layout: Layout
+    spans: tuple[Span, ...]
+
+    def instants(self, source: Source) -> Instants:
+        """Read it all. Raises StorageError."""
+        reader = SpanReader(source.rows, self.layout)
+        parts = [reader.read(span) for span in self.spans]
+        source.count_damaged(reader.damaged)
+        t = np.concatenate([np.zeros(0), *(part.t for part in parts)])
+
+        def read(number: int) -> Floats:
+            return np.concatenate([np.zeros(0), *(part.values[number] for part in parts)])
+
+        boot, mono = read(0), read(2)
+        order = np.lexsort((mono, boot))
+        found: dict[str, dict[str, Floats]] = {}
+        for number, column in enumerate(self.layout.columns):
+            row = read(number)  # one by one: all of them at once are twice in memory
+            if not np.isnan(row).all():
+                found.setdefault(column.stream, {})[column.series] = row[order]
+        job = found.get(f"{JOB}{self.job}", {})
+        return Instants(t[order], mono[order], boot[order], found.get(HOST, {}), job)
+
+
+def survey(source: Source, job: str | None, *, metrics: Sequence[str]) -> list[Place]:
+    """Return every place of one job, or of all, by job and host; ``metrics`` are names or globs.
+
+    ``job`` is its name at its scheduler or in its stream. Raises NotFoundError when there is nothing of that job.
+    """
+    key = None if job is None else find_job(source, job)
+    places: list[Place] = []
+    seen: set[str] = set()
+    for one in known_jobs(source) if key is None else [key]:
+        nodes = {each.node_id for each in source.streams if each.stream == JOB + one}
+        # A host that knows the job and has no sample of it is shown with all of its own.
+        known = {host.node_id for host in source.hosts if one in host.jobs} - nodes
+        places += [*_places(source, one, nodes, metrics), *_places(source, None, known, metrics, called=one)]
+        seen |= nodes | known
+    if key is None:
+        places += _places(source, None, {host.node_id for host in source.hosts} - seen, metrics)
+    return sorted(places, key=lambda place: (natural(place.job or ""), natural(place.host.name)))
+
+
+def _places(
+    source: Source, job: str | None, nodes: set[str], metrics: Sequence[str], *, called: str | None = None
+) -> Iterator[Place]:
+    if not nodes:
+        return
+    made = plan(source, metrics=metrics, job=job, rates=False)
+    own = (column for column in made.layout.columns if column.stream in (HOST, f"{JOB}{job}"))
+    layout = msgspec.structs.replace(made.layout, columns=(*ORIGIN, *own))
+    for host in source.hosts:
+        if host.node_id in nodes:
+            spans = tuple(span for span in made.spans if span.node_id == host.node_id)
+            yield Place(host=host, job=job or called, layout=layout, spans=spans)
 
 
 class Quantity(Protocol):
     """A number that another tool reports."""
 
-    def uses(self, place: Place) -> Uses | None:
-        """Return which series it needs of those that a place has; None if it cannot be told."""
-        ...
-
-    def reader(self, place: Place) -> Reader:
-        """Return the function that computes it for one place, from all instants in order; NaN is an unknown value."""
+    def values(self, at: Instants) -> Floats | None:
+        """Compute it for a place; NaN is an unknown value. None if it cannot be told at all."""
         ...
 
 
@@ -47,19 +115,29 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
     times: float = 1.0
     is_of_job: bool = False
 
-    def uses(self, place: Place) -> Uses | None:
-        """Need all of them."""
-        return _all(self.series, place, is_of_job=self.is_of_job)
-
-    def reader(self, place: Place) -> Reader:  # noqa: ARG002
+    def values(self, at: Instants) -> Floats | None:
         """Return the sum."""
+        columns = at.job if self.is_of_job else at.host
+        if not set(self.series) <= columns.keys():
+            return None
+        total: Floats = np.sum([columns[name] for name in self.series], axis=0) * self.times
+        return total
 
-        def read(at: Instants) -> Floats:
-            values = [at.of_job(name) if self.is_of_job else at.of_host(name) for name in self.series]
-            total: Floats = np.sum(values, axis=0) * self.times
-            return total
 
-        return read
+class Computed(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of some series of the machine and of the job, in this order; NaN if one is unknown."""
+
+    compute: Callable[..., Floats]
+    host: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
+
+    def values(self, at: Instants) -> Floats | None:
+        """Return the result of the function."""
+        if not set(self.host) <= at.host.keys() or not set(self.job) <= at.job.keys():
+            return None
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = self.compute(*(at.host[name] for name in self.host), *(at.job[name] for name in self.job))
+        return np.where(np.isfinite(found), found, np.nan)
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,47 +152,23 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     times: float = 1.0
     from_zero: bool = False
 
-    def uses(self, place: Place) -> Uses | None:
-        """Need every instance there is."""
-        names = frozenset(name for name in place.of_host if self.metric in (name, metric_name(name)))
-        return Uses(host=names) if names else None
-
-    def reader(self, place: Place) -> Reader:
+    def values(self, at: Instants) -> Floats | None:
         """Return the sum over the instances."""
-        uses = self.uses(place)
-        names = sorted(uses.host if uses else ())
-        parts = [_Instance(name, place.of_host[name], from_zero=self.from_zero) for name in names]
-
-        def read(at: Instants) -> Floats:
-            values = np.stack([part.read(at) for part in parts])
-            is_there = np.stack([part.is_there for part in parts]).any(axis=0)
-            return np.where(is_there, values.sum(axis=0), np.nan) * self.times
-
-        return read
-
-
-class Computed(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of some series of the machine and of the job, in this order; NaN if one is unknown."""
-
-    compute: Callable[..., Floats]
-    host: tuple[str, ...] = ()
-    job: tuple[str, ...] = ()
-
-    def uses(self, place: Place) -> Uses | None:
-        """Need all of them."""
-        if not set(self.host) <= place.of_host.keys() or not set(self.job) <= place.of_job.keys():
+        found = [row for name, row in at.host.items() if self.metric in (name, metric_name(name))]
+        if not found:
             return None
-        return Uses(host=frozenset(self.host), job=frozenset(self.job))
+        is_there = (~np.isnan(found)).any(axis=0)
+        return np.where(is_there, np.sum([self._counted(row) for row in found], axis=0), np.nan) * self.times
 
-    def reader(self, place: Place) -> Reader:  # noqa: ARG002
-        """Return the result of the function."""
-
-        def read(at: Instants) -> Floats:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                values = self.compute(*map(at.of_host, self.host), *map(at.of_job, self.job))
-            return np.where(np.isfinite(values), values, np.nan)
-
-        return read
+    def _counted(self, readings: Floats) -> Floats:
+        """Return the count of one instance: 0 before it came, NaN if it was missed, and its last after it is gone."""
+        known = np.flatnonzero(~np.isnan(readings))
+        begin = 0.0 if self.from_zero or known[0] else readings[0]
+        total = np.full(len(readings), np.nan)
+        total[: known[0]] = 0.0
+        total[known] = begin + np.cumsum(np.maximum(np.diff(readings[known], prepend=readings[known[0]]), 0.0))
+        total[known[-1] :] = total[known[-1]]
+        return total
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,72 +183,23 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     per_second: bool = False
     is_of_job: bool = False
 
-    def uses(self, place: Place) -> Uses | None:
-        """Need all of them, and the clock."""
-        wanted = self.series if self.clock is None else (*self.series, self.clock)
-        return _all(wanted, place, is_of_job=self.is_of_job)
-
-    def reader(self, place: Place) -> Reader:  # noqa: ARG002
+    def values(self, at: Instants) -> Floats | None:
         """Return the growth."""
-        rates = Rates()
-
-        def read(at: Instants) -> Floats:
-            columns = at.job if self.is_of_job else at.host
-            names = self.series if self.clock is None else (*self.series, self.clock)
-            if any(name not in columns for name in names):
-                return np.full(len(at.t), np.nan)
-            block = Block(at.node_id, at.boot, "", 0, at.t, at.mono, columns)
-            found = {name: rates.of(block, name) for name in names}
-            if self.clock is None:
-                rows = [found[name].per_second if self.per_second else found[name].increase for name in self.series]
-                total: Floats = np.sum(rows, axis=0) * self.times
-                return total
-            clock = found[self.clock].increase
-            grown = np.sum([found[name].increase for name in self.series], axis=0)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                return np.where(clock > 0, (grown / clock if self.per_second else grown) * self.times, np.nan)
-
-        return read
-
-
-class _Instance:
-    """One instance of a counter, followed over restarts."""
-
-    def __init__(self, series: str, end: Moment, *, from_zero: bool) -> None:
-        self._series, self._end, self._from_zero = series, end, from_zero
-        self._last: float | None = None
-        self._total = 0.0
-        self._is_first = True
-        self.is_there = np.zeros(0, dtype=bool)
-
-    def read(self, at: Instants) -> Floats:
-        """Return its count; NaN if it was missed, 0 before it came, and its last after it is gone."""
-        raw = at.of_host(self._series)
-        self.is_there = ~np.isnan(raw)
-        known = np.flatnonzero(self.is_there)
-        total = np.full(len(raw), np.nan)
-        if self._last is None:
-            total[: known[0] if len(known) else len(raw)] = 0.0
-        if len(known):
-            readings = raw[known]
-            if self._last is None:
-                # What is there from the begin counts as it is, what comes later from then on.
-                begins = self._is_first and known[0] == 0 and not self._from_zero
-                self._last, self._total = float(readings[0]), float(readings[0]) if begins else 0.0
-            grown = np.diff(readings, prepend=self._last)
-            total[known] = self._total + np.cumsum(np.where(grown > 0, grown, 0.0))
-            self._last, self._total = float(readings[-1]), float(total[known[-1]])
-        self._is_first = self._is_first and not len(raw)
-        is_gone = (at.mono > self._end[1]) if at.boot == self._end[0] else np.full(len(raw), at.boot > self._end[0])
-        total[np.isnan(total) & is_gone] = self._total
-        return total
-
-
-def _all(names: Collection[str], place: Place, *, is_of_job: bool) -> Uses | None:
-    known = place.of_job if is_of_job else place.of_host
-    if any(name not in known for name in names):
-        return None
-    return Uses(job=frozenset(names)) if is_of_job else Uses(host=frozenset(names))
+        columns = at.job if self.is_of_job else at.host
+        names = self.series if self.clock is None else (*self.series, self.clock)
+        if not set(names) <= columns.keys():
+            return None
+        rows = np.array([columns[name] for name in names])
+        times = at.mono if self.clock is None else rows[-1]
+        known = np.flatnonzero(~np.isnan(rows).any(axis=0))
+        steps, passed = np.diff(rows[: len(self.series), known]), np.diff(times[known])
+        # A counter that went back was restarted; its count in between is unknown.
+        is_growth = (steps >= 0).all(axis=0) & (passed > 0) & (np.diff(at.boot[known]) == 0)
+        grown = np.full(len(at.t), np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            total = steps.sum(axis=0) * self.times / (passed if self.per_second else 1.0)
+        grown[known[1:]] = np.where(is_growth, total, np.nan)
+        return grown
 
 
 VIEW = "fedmon.view"
@@ -218,11 +223,42 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one host or pseudo host, called ``name``, with the columns that were measured there."""
+    """The ``rows`` of one host or pseudo host, called ``name``, with the columns that were measured there.
+
+    ``interval_s`` is the usual distance of two samples.
+    """
 
     name: str
     place: Place
     columns: tuple[Column, ...]
+    rows: int
+    interval_s: float | None
+
+    def read(self, at: Instants) -> Iterator[Floats]:
+        """Return the values of each column at the instants of its place."""
+        missing = np.full(len(at.t), np.nan)
+        for column in self.columns:
+            values = column.quantity.values(at)
+            yield missing if values is None else values
+
+
+def section(name: str, place: Place, columns: Sequence[Column], at: Instants) -> Iterator[Section]:
+    """Yield the section of a place if any column can be told of it; of several ways to tell one, the first."""
+    found: dict[tuple[str, ...], Column] = {}
+    for column in columns:
+        if column.path not in found and column.quantity.values(at) is not None:
+            found[column.path] = column
+    if found:
+        yield Section(name=name, place=place, columns=tuple(found.values()), rows=len(at.t),
+                      interval_s=at.interval_s)  # fmt: skip
+
+
+def by_place(source: Source, sections: Sequence[Section]) -> Iterator[tuple[Section, Instants]]:
+    """Return sections with the instants of their place, which are read once for neighbours."""
+    for _, same in itertools.groupby(sections, key=lambda one: id(one.place)):
+        first = next(same)
+        at = first.place.instants(source)
+        yield from ((one, at) for one in (first, *same))
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,8 +284,8 @@ class ViewTable:
 
     @property
     def rows(self) -> int:
-        """How many rows there will be at most."""
-        return sum(section.place.rows for section in self.sections)
+        """How many rows there will be."""
+        return sum(section.rows for section in self.sections)
 
     @property
     def schema(self) -> pa.Schema:
@@ -270,41 +306,22 @@ class ViewTable:
         import pyarrow as pa
 
         schema = self.schema
-        for section in self.sections:
+        for section, at in by_place(self._source, self.sections):
             labels = section.place.host.labels
             words = [
                 *([section.place.job] if self._has_job else []),
                 *(labels.get(one) or None for one in self._labels),
             ]
-            for at, values in read(self._source, section):
-                count = len(at.t)
-                arrays = [pa.repeat(pa.scalar(section.name, pa.string()), count)]
-                if self._names.seconds:
-                    arrays.append(pa.array(np.floor(at.t).astype(np.int64)))
-                arrays.append(pa.array(np.round(at.t * 1e6).astype(np.int64), pa.timestamp("us", tz="UTC")))
-                arrays += [pa.repeat(pa.scalar(word, pa.string()), count) for word in words]
-                shown = {
-                    column.header: one * column.table_times for column, one in zip(section.columns, values, strict=True)
-                }
-                missing = np.full(count, np.nan)
-                arrays += [pa.array(shown.get(one, missing), pa.float64(), from_pandas=True) for one in self.headers]
-                yield pa.record_batch(arrays, schema=schema)
-
-
-def measured(columns: Sequence[Column], place: Place) -> tuple[Column, ...]:
-    """Return the columns that can be told of a place; of several ways to tell one, the first."""
-    found: dict[tuple[str, ...], Column] = {}
-    for column in columns:
-        if column.quantity.uses(place) is not None:
-            found.setdefault(column.path, column)
-    return tuple(found.values())
-
-
-def read(source: Source, section: Section) -> Iterator[tuple[Instants, list[Floats]]]:
-    """Return the instants of a section with the values of each of its columns; NaN is a value that is not known."""
-    uses = [use for column in section.columns if (use := column.quantity.uses(section.place)) is not None]
-    host = frozenset[str]().union(*(use.host for use in uses))
-    job = frozenset[str]().union(*(use.job for use in uses))
-    readers = [column.quantity.reader(section.place) for column in section.columns]
-    for at in section.place.instants(source, host, job):
-        yield at, [reader(at) for reader in readers]
+            count = len(at.t)
+            arrays = [pa.repeat(pa.scalar(section.name, pa.string()), count)]
+            if self._names.seconds:
+                arrays.append(pa.array(np.floor(at.t).astype(np.int64)))
+            arrays.append(pa.array(np.round(at.t * 1e6).astype(np.int64), pa.timestamp("us", tz="UTC")))
+            arrays += [pa.repeat(pa.scalar(word, pa.string()), count) for word in words]
+            shown = {
+                column.header: values * column.table_times
+                for column, values in zip(section.columns, section.read(at), strict=True)
+            }
+            missing = np.full(count, np.nan)
+            arrays += [pa.array(shown.get(one, missing), pa.float64(), from_pandas=True) for one in self.headers]
+            yield pa.record_batch(arrays, schema=schema)

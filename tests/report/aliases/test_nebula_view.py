@@ -15,7 +15,7 @@ from fedmon.compat.nebula.settings import Generation
 from fedmon.compat.nebula.view import Processes, Traffic, gpus, resources
 from fedmon.node.collectors.host import host_collectors
 from fedmon.report.source import Source
-from fedmon.report.views import VIEWS, nebula
+from fedmon.report.views import nebula
 from tests.report.aliases.recorded import T0, RecordedHost, Values, read_all
 from tests.report.aliases.test_perfmon_view import gpu_values
 from tests.support.machine_tree import machine_tree, proc_files, write_tree
@@ -87,11 +87,7 @@ def test_values_that_a_program_reported_have_a_table_of_their_own(tmp_path: Path
 
     assert list(found) == ["nebula_user"]
     assert list(found["nebula_user"].columns) == ["host", "time", "accuracy", "loss", "user time"]
-    assert found["nebula_user"]["accuracy"].tolist()[-1] == 0.75
+    assert found["nebula_user"]["accuracy"].tolist()[0] == 0.75
     assert found["nebula_user"]["loss"].tolist()[0] == 0.5
-    assert found["nebula_user"]["loss"].isna().tolist() == [False, True, True, True]
+    assert found["nebula_user"]["loss"].isna().tolist() == [False, True, True]
     assert found["nebula_user"]["time"][0].timestamp() == T0 + 0.5
-
-
-def test_views_are_known_by_name() -> None:
-    assert sorted(VIEWS) == ["nebula", "perfmon"]

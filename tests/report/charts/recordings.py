@@ -9,37 +9,24 @@ from typing import Any
 import numpy as np
 
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.store.recording import Recording
 from fedmon.report.charts import Chart, Charts, Choice, charts_of, read_bins
 from fedmon.report.source import Source
 from fedmon.report.subject import choose
+from tests.report import tables
+from tests.report.tables import T0, recording
 
-T0 = 1_795_255_200.0
-"""2026-11-21 10:00:00 UTC."""
+__all__ = ["T0", "recording"]
+
 Columns = Mapping[str, Sequence[float | None]]
 
 
 def samples(columns: Columns, *, node: str = "n1", stream: str = "host", late_s: float = 0.0, step_s: float = 1.0,
             first: int = 0) -> Batch:  # fmt: skip
     """Make samples that begin ``first`` steps after T0, by a clock that is late."""
-    count = len(next(iter(columns.values())))
-    mono = [(first + number) * step_s for number in range(count)]
+    mono = [(first + number) * step_s for number in range(len(next(iter(columns.values()))))]
+    lists = {key: list(column) for key, column in columns.items()}
     t = [T0 + moment + late_s for moment in mono]
-    return Batch(
-        node_id=node,
-        boot=1,
-        stream=stream,
-        seq=first,
-        t=t,
-        mono=mono,
-        columns={key: list(column) for key, column in columns.items()},
-    )
-
-
-def recording(path: Path, *batches: Batch) -> Path:
-    with Recording(path) as store:
-        store.append(batches)
-    return path
+    return tables.samples(lists, node=node, stream=stream, seq=first, t=t, mono=mono)
 
 
 def made(path: Path, *batches: Batch, **choice: Any) -> Charts:

@@ -53,13 +53,12 @@ def test_plots_and_the_report_of_a_job_leave_nothing_behind_either(tmp_path: Pat
     assert [*temporary.iterdir(), *tmp_path.glob("*matplotlib*"), *(tmp_path / "run").glob(".*")] == []
 
 
-def test_a_report_that_has_no_place_is_told_in_one_line(tmp_path: Path) -> None:
-    recording(tmp_path / "all.fmr", samples({CPU: [0.1, 0.2]}))
+def test_a_drawing_needs_no_folder_to_write_where_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text('[experiment]\nid = "one"\n[[resource]]\nname = "a"\ntype = "local::Process"\n')
 
-    ended = fedmon(tmp_path, "report", "all.fmr", "--pdf", f"{NOWHERE}/a.pdf", HOME=NOWHERE, TMPDIR=NOWHERE)
+    drawn = fedmon(Path("/proc/self"), "experiment", "graph", f"{tmp_path}/one.toml", "--format", "dot", "-o", "-")
 
-    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (1, "", 1)
-    assert NOWHERE in ended.stderr
+    assert (drawn.returncode, drawn.stderr) == (0, "")
 
 
 def test_settings_of_the_reader_change_no_drawing_and_are_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote
 
 import polars
@@ -235,20 +235,6 @@ def test_hostile_names_survive_json_lines(tmp_path: Path) -> None:
         assert row[series("host_network_receive_bytes_total", interface=text)] == number
 
 
-def test_events_of_a_view_are_fields_of_one_point_whatever_they_are_called(tmp_path: Path) -> None:
-    host = RecordedHost("node-a")
-    for number in range(2):
-        events = {f'perf_events_total{{group="cycles",event="{name}"}}': number * 9.0 for name in ("cycles", "x-y")}
-        host.tick(float(number), {}, events | {"perf_counted_seconds_total": number, "perf_instructions_per_cycle": 2})
-    file = io.BytesIO()
-    with Source([host.write(tmp_path / "r.fmr")]) as source:
-        write_influx(next(one for one in perfmon.tables(source) if one.name == "perf_metrics"), file)
-
-    found = points(file.getvalue().decode())
-    assert [point["measurement"] for point in found] == ["perf_metrics"] * 2
-    assert found[1]["fields"] == {"cycles": 9.0, "x-y": 9.0, "derv_ipc": 2.0}
-
-
 def test_a_view_has_families_and_fields_after_its_headers(tmp_path: Path) -> None:
     host = RecordedHost("node-a")
     host.tick(0.0, {"host_cpu_busy_ratio": 0.5, 'rapl_energy_joules_total{zone="package-0"}': 2.0}, {"job_threads": 4})
@@ -278,13 +264,3 @@ def test_a_recording_without_a_sample_gives_a_file_that_says_so(tmp_path: Path) 
     }
 
     assert list(written.values()) == ["# EOF\n", "", ""]
-
-
-def test_writers_say_how_far_they_are(tmp_path: Path) -> None:
-    writers: tuple[Callable[..., None], ...] = (write_openmetrics, write_influx, write_json_lines)
-    for write in writers:
-        told: list[int] = []
-        file: BinaryIO = io.BytesIO()
-        for table in table_of(two_hosts(tmp_path)):
-            write(table, file, on_rows=told.append)
-        assert sum(told) == 6
