@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmon.common.metrics.table import is_counter
-from fedmon.report.blocks import Block, Floats
+from fedmon.report.blocks import Block, Floats, usual_distance
 from fedmon.report.rates import Rates
 from fedmon.report.training import Trainings, is_kept_exactly
 
@@ -20,7 +20,6 @@ _TOO_SOON = 0.25
 """Readings closer than this part of the usual distance have no rate: the last sample of a job comes right after
 another, and in so short a time the coarse steps of a counter look like a peak."""
 _GAP = 1.75
-_NEIGHBOURS = 9
 
 
 class SeriesKey(NamedTuple):
@@ -58,9 +57,7 @@ class Binned(NamedTuple):
         apart = np.diff(self.steps).astype(np.float64) if self.is_dense else np.diff(self.t)
         if len(apart) < 2 or np.max(apart) <= _GAP * np.min(apart):
             return np.zeros(len(apart), dtype=np.bool_)
-        around = np.pad(apart, _NEIGHBOURS // 2, mode="reflect" if len(apart) > _NEIGHBOURS // 2 else "edge")
-        usual = np.median(np.lib.stride_tricks.sliding_window_view(around, _NEIGHBOURS), axis=1)
-        return np.asarray(apart > _GAP * usual)
+        return np.asarray(apart > _GAP * usual_distance(apart))
 
 
 class _Stream:

@@ -20,6 +20,7 @@ from fedmon.common.store.recording_reader import RecordingRows, SampleRow
 from fedmon.common.store.seq_ranges import SeqRanges
 
 Floats: TypeAlias = NDArray[np.float64]
+NEIGHBOURS = 9
 
 
 class Block(NamedTuple):
@@ -342,3 +343,11 @@ def _timed(block: Block, limits: Limits) -> Iterator[Block]:
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     for low, high in edges.reshape(-1, 2).tolist():
         yield block.part(block.seq + low, block.seq + high - 1)
+
+
+def usual_distance(apart: Floats) -> Floats:
+    """Return for each distance between two samples the median of those around it, as a node may change its interval."""
+    if len(apart) < NEIGHBOURS:
+        return np.full(len(apart), np.median(apart))
+    around = np.pad(apart, NEIGHBOURS // 2, mode="reflect")
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(around, NEIGHBOURS), axis=1))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedmon.common.metrics.sample import is_user_stream
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.metrics.table import is_counter
-from fedmon.report.blocks import Block, Floats
+from fedmon.report.blocks import NEIGHBOURS, Block, Floats, usual_distance
 from fedmon.report.rates import PERF_CLOCK, is_by_perf_clock
 
 IDLE_BELOW: Mapping[str, float] = MappingProxyType(
@@ -38,8 +38,8 @@ HOLE_FACTOR = 2.5
 """Ratio to the usual distance from which two samples have a hole between them; a late tick is none."""
 CLOCK_STEP_S = 0.5
 """Wall and monotonic clock apart by so much more from one sample to the next: the wall clock was set."""
+_TICKS_SKIPPED = "agent_ticks_missed_total"
 _MOST = 64
-_TAIL = 5
 
 
 class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +193,7 @@ class CoveredTime:
         self._boot: int | None = None
         self._last = (0.0, 0.0, 0)
         self._tail = np.empty(0)
+        self._skipped = np.nan
 
     @property
     def holes(self) -> list[Hole]:
@@ -231,12 +232,17 @@ class CoveredTime:
         return covered
 
     def _without_holes(self, block: Block, elapsed: Floats, steps: Floats, missing: int, before_t: float) -> Floats:
-        recent = steps if len(steps) > _TAIL else np.concatenate([self._tail, steps])[-2 * _TAIL :]
-        self._tail = recent[-_TAIL:]
-        self.typical_s = float(np.median(recent))
-        is_hole = elapsed > HOLE_FACTOR * max(self.typical_s, 1e-3)
+        recent = np.concatenate([self._tail, steps])
+        usual = np.maximum(usual_distance(recent)[-len(steps) :], 1e-3)
+        usual = np.pad(usual, (len(elapsed) - len(steps), 0), mode="edge")
+        self._tail, self.typical_s = recent[1 - NEIGHBOURS :], float(np.median(recent))
+        is_hole = elapsed > HOLE_FACTOR * usual
+        if (skipped := block.columns.get(_TICKS_SKIPPED)) is not None:
+            # The node says which ticks it left out: any other long distance is its pace, which leases change.
+            is_hole &= np.diff(skipped, prepend=self._skipped) > 0
+            self._skipped = float(skipped[-1])
         if missing:
-            is_hole[0] = is_hole[0] or elapsed[0] > self.typical_s
+            is_hole[0] = elapsed[0] > usual[0]
         if not is_hole.any():
             return elapsed
         for at in np.flatnonzero(is_hole):
@@ -244,10 +250,10 @@ class CoveredTime:
             hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0,
                         block.seq + int(at), block.boot)  # fmt: skip
             self.hole_count += 1
-            self.hole_seconds += hole.seconds - self.typical_s
+            self.hole_seconds += hole.seconds - float(usual[at])
             (heapq.heappush if len(self._holes) < _MOST else heapq.heappushpop)(self._holes, hole)
         # Of a hole the usual distance is kept: the sample after it stands for the time just before it.
-        return np.where(is_hole, self.typical_s, elapsed)
+        return np.where(is_hole, usual, elapsed)
 
     def _note_clock(self, block: Block, drift: Floats) -> None:
         for at in np.flatnonzero(np.abs(drift) > CLOCK_STEP_S)[:_MOST]:

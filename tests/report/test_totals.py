@@ -77,6 +77,17 @@ def test_another_pace_and_one_late_tick_are_no_holes() -> None:
     assert paced.hole_count == late.hole_count == 0
 
 
+def test_a_pace_that_leases_change_is_no_hole_and_a_tick_left_out_is() -> None:
+    def host(seq: int, moments: Sequence[float], left_out: Sequence[float]) -> Block:
+        return block(seq, moments, {"x": [1.0] * len(moments), "agent_ticks_missed_total": left_out})
+
+    watched = [*np.arange(0, 4, 0.5), *range(9, 30, 5), 30, 31, *range(36, 50, 5)]
+
+    assert total(host(0, watched, [0] * len(watched))).hole_count == 0
+    assert total(host(0, watched[:9], [0] * 9), host(9, watched[9:12], [0] * 3)).hole_count == 0
+    assert total(host(0, [0, 1, 11, 12], [0, 0, 9, 9])).hole_seconds == 9
+
+
 def test_values_that_a_program_reports_when_it_likes_have_no_holes() -> None:
     assert total(block(0, [0, 1, 2, 500], {"x": [1.0] * 4}, stream="user")).hole_count == 0
 
