@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -40,18 +39,6 @@ TYPED = {
 }
 
 
-ZSH = """
-compdef() {{ }}
-compadd() {{ shift; print -l -- $@ }}
-_files() {{ print files }}
-source {file}
-words=({words})
-CURRENT=$#words
-PREFIX=$words[-1]
-_fedmon
-"""
-
-
 def script(shell: str, folder: Path) -> Path:
     done = fedmon_here("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
@@ -77,19 +64,6 @@ def test_bash_leaves_arguments_and_commands_of_users_to_files(tmp_path: Path) ->
         assert subprocess.run(["bash", "--norc", "-c", code], capture_output=True, text=True).stdout.strip() == ""
 
 
-@pytest.mark.parametrize("typed", [*TYPED, "fedmon run pl", "fedmon job -- pyt"])
-def test_zsh_gets_the_same_candidates_of_the_function(typed: str, tmp_path: Path) -> None:
-    require(shutil.which("zsh"), "zsh is not installed")
-    code = ZSH.format(file=shlex.quote(str(script("zsh", tmp_path))), words=typed)
-
-    done = subprocess.run(["zsh", "-fc", code], capture_output=True, text=True, check=True)
-
-    assert done.stderr == ""
-    begun = shlex.split(typed)[-1]
-    candidates = {word for word in done.stdout.split() if word.startswith(begun) or word == "files"}
-    assert candidates == TYPED.get(typed, {"files"})
-
-
 def test_every_verb_and_option_is_offered() -> None:
     found = offered()
 
@@ -100,12 +74,6 @@ def test_every_verb_and_option_is_offered() -> None:
         verbs = [word for word in words if word[:1] != "-"]
         assert words[: len(verbs)] == verbs
         assert all(f"{line} {verb}" in found for verb in verbs)
-
-
-def test_a_completion_file_is_a_document_too() -> None:
-    done = fedmon_here("completion", "bash", "--json")
-
-    assert json.loads(done.stdout) == {"shell": "bash", "script": fedmon_here("completion", "bash").stdout}
 
 
 STARTS = {

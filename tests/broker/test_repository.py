@@ -333,14 +333,6 @@ def test_over_tls_a_file_is_stored_and_fetched(tls_repository: Repository, monke
     assert content == CONTENT
 
 
-def test_the_system_of_a_party_can_be_told_of_an_authority(
-    tls_repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(tls_repository.folder.parent / "certificates" / "ca.crt"))
-
-    assert upload(CONTENT, tls_repository.settings) == f"{tls_repository.url}/files/{DIGEST}"
-
-
 def test_each_party_has_a_token_and_a_quota_that_a_restart_keeps(tmp_path: Path) -> None:
     arguments = ("repository", "start", "--port", "0", "--data-dir", tmp_path / "files", "--max-party-mib", "1")
     files = {}

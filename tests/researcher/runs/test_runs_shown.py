@@ -17,7 +17,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import JobReport, JobState, Problem, Scalar, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.runs import progress
-from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_scalars
+from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode
 
 JOB = JobReport(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())
 
@@ -56,13 +56,6 @@ def test_the_reports_of_a_training_are_one_data_frame() -> None:
     assert list(framed.columns) == ["node", "number", "t", "step", "loss"]
     assert list(framed["node"]) == ["a", "a", "b"]
     assert framed.groupby("node")["loss"].min()["a"] == 0.5
-
-
-def test_with_json_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress(silent=True) as show:
-        show(states(NodeRun(node_id=NodeId("a"), job=JOB)))
-
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_shows_a_table_that_changes() -> None:
@@ -106,27 +99,6 @@ def test_a_terminal_shows_a_table_that_changes() -> None:
     assert text.rstrip().endswith("WARNING fedmon.test: said after it")
 
 
-@pytest.mark.soak
-def test_a_notebook_shows_a_table_that_changes_in_place() -> None:
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells.append(
-        nbformat.v4.new_code_cell(
-            "from tests.researcher.runs.test_runs_shown import *\n"
-            "from fedmon.researcher.runs.states import shown_in_place\n"
-            "over = NodeRun(node_id=NodeId('a'), asked=OutcomeStatus.REFUSED, reason='<b>no</b>')\n"
-            "shown_in_place([states(NodeRun(node_id=NodeId('a'), job=JOB)), states(over)])"
-        )
-    )
-
-    nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(Path.cwd())}}).execute()
-
-    outputs = notebook.cells[0].outputs
-    assert [output["output_type"] for output in outputs] == ["display_data", "execute_result"]
-    assert "&lt;b&gt;no" in outputs[0]["data"]["text/html"]
-    assert outputs[1]["data"]["text/plain"] == "True"
-
-
 def test_nodes_with_one_reason_share_a_line_and_nothing_is_said_twice() -> None:
     withheld = "the plan failed (ValueError); its owner lets no text leave"
     problem = Problem(type="ValueError")
@@ -138,26 +110,6 @@ def test_nodes_with_one_reason_share_a_line_and_nothing_is_said_twice() -> None:
     assert run.reasons() == [f"a, b: failed ({withheld})"]
     assert str(run).count("ValueError") == 1
     assert "reason" not in str(run).splitlines()[0]
-
-
-@pytest.mark.parametrize(
-    ("state", "exit_code", "reason", "said"),
-    [
-        (JobState.STOPPED, -15, "stopped by researcher alice", "stopped (stopped by researcher alice)"),
-        (JobState.FAILED, 3, "", "failed (exit code 3)"),
-        (JobState.FAILED, 3, "it ended with exit code 3", "failed (it ended with exit code 3)"),
-    ],
-)
-def test_an_exit_code_is_told_where_it_is_news(state: JobState, exit_code: int, reason: str, said: str) -> None:
-    job = msgspec.structs.replace(JOB, state=state, exit_code=exit_code, reason=reason)
-
-    assert NodeRun(node_id=NodeId("a"), job=job).sentence() == said
-
-
-def test_a_plan_that_failed_without_data_is_told_so_where_its_own_words_stay_away() -> None:
-    failed = msgspec.structs.replace(JOB, state=JobState.FAILED, reason="no", problem=Problem(type="AttributeError"))
-
-    assert "it ran without a dataset" in NodeRun(node_id=NodeId("a"), job=failed).sentence()
 
 
 def test_a_table_of_a_run_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,23 +125,9 @@ def test_a_table_of_a_run_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) 
     assert lines[-1] == "job j: 1 succeeded, in sandbox bubblewrap"
 
 
-def test_levels_that_differ_stand_beside_their_nodes() -> None:
-    jobs = [msgspec.structs.replace(JOB, sandbox=level) for level in ("bubblewrap", "landlock")]
-    run = states(*(NodeRun(node_id=NodeId(node), job=job) for node, job in zip("ab", jobs, strict=True)))
-
-    assert [row["sandbox"] for row in run.text_rows()] == ["bubblewrap", "landlock"]
-    assert "in sandbox" not in run.summary()
-
-
 @pytest.mark.parametrize("asked", [OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.ID_IN_USE])
 def test_a_node_that_was_not_reached_did_not_refuse(asked: OutcomeStatus) -> None:
     part = NodeRun(node_id=NodeId("a"), asked=asked, reason=f"{asked.value}: never heard of")
 
     assert part.is_over
     assert part.sentence() == f"{asked.value} (never heard of)"
-
-
-def test_counts_keep_all_of_their_digits() -> None:
-    assert shown_scalars({"rows": 123_456_789.0, "loss": 0.0123456, "gone": None}) == (
-        "rows=123456789, loss=0.01235, gone=none"
-    )
