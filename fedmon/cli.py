@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from fedmon import __version__
@@ -236,22 +236,6 @@ def _group_help(line: str, verb: Verb) -> str:
     return f"{usage}\n\nOptions:\n  -h, --help  Show this message and exit.{listed}"
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """Return the known word that takes the fewest edits, of these one of the same length; empty if none is close."""
-    best = min(known, key=lambda name: (_edits(word, name), abs(len(word) - len(name))), default="")
-    return best if _edits(word, best) <= max(1, len(word) // 3) else ""
-
-
-def _edits(one: str, other: str) -> int:
-    """Count the letters to insert, remove or replace (Levenshtein's distance)."""
-    row = list(range(len(other) + 1))
-    for at, letter in enumerate(one, 1):
-        above, row = row, [at]
-        for place, against in enumerate(other):
-            row.append(min(row[-1] + 1, above[place + 1] + 1, above[place] + (letter != against)))
-    return row[-1]
-
-
 # --- verbs ------------------------------------------------------------------------------------------------------------
 
 
@@ -274,8 +258,10 @@ def _run(words: list[str]) -> int:
         line, verb = f"{line} {name}", verb.verbs[name]
     if verb.verbs:
         if rest and rest[0][:1] != "-":
-            close = closest(rest[0], verb.verbs)
-            hint = f"did you mean {close!r}?" if close else f"`{line} --help` lists the verbs"
+            import difflib
+
+            close = difflib.get_close_matches(rest[0], verb.verbs, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"`{line} --help` lists the verbs"
             raise InvalidInputError(f"no verb {' '.join([*line.split()[1:], rest[0]])!r}; {hint}")
         if set(rest[:1]) & set(_HELP) or not (rest or verb.place):
             sys.stdout.write(_group_help(line, verb))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
-import stat
 import tempfile
 import threading
 import tokenize
@@ -126,13 +125,8 @@ def _instance(plan: type[SavablePlan]) -> SavablePlan:
 
 def _read(path: Path) -> bytes:
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise InvalidPlanError(f"training plan {path} is a folder; name the Python file in it")
-        if not stat.S_ISREG(mode):
-            raise InvalidPlanError(f"training plan {path} is not a regular file")
         with path.open("rb") as file:
             return file.read(MAX_PLAN_BYTES + 1)
     except (OSError, ValueError) as error:
-        cause = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        cause = getattr(error, "strerror", "") or str(error)
         raise InvalidPlanError(f"cannot read training plan {str(path)!r}: {cause}") from error
