@@ -18,9 +18,8 @@ class SeqRanges:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._firsts, self._lasts, strict=True)
 
-    def __len__(self) -> int:
-        """Return how many ranges there are."""
-        return len(self._firsts)
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
 
     @property
     def first(self) -> int:
@@ -36,6 +35,12 @@ class SeqRanges:
     def total(self) -> int:
         """How many numbers there are."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    def copy(self) -> SeqRanges:
+        """Return an independent set with the same numbers."""
+        twin = SeqRanges()
+        twin._firsts, twin._lasts = self._firsts.copy(), self._lasts.copy()
+        return twin
 
     def add(self, first: int, last: int) -> None:
         """Add the numbers from ``first`` to ``last``; an empty range adds nothing."""
@@ -66,8 +71,6 @@ class SeqRanges:
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the present ranges between ``first`` and ``last``."""
-        if last < first:
-            return []
         low = bisect.bisect_left(self._lasts, first)
         high = bisect.bisect_right(self._firsts, last)
         return [(max(first, self._firsts[at]), min(last, self._lasts[at])) for at in range(low, high)]

@@ -16,7 +16,6 @@ from fedmon.common.backoff import Backoff
 from fedmon.common.clock import utc_now
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.store.seq_ranges import SeqRanges
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, Monitor
 from fedmon.common.wire.samples import Extent, MonitorReply, SamplesReply
@@ -54,14 +53,20 @@ BYTES_A_VALUE = 40
 class GapAccount:
     """The samples of one (node, boot, stream), by their numbers; belongs to one thread.
 
-    It begins with ``begin``, or with the first number heard. Every number from there on is received once, ``missing``
-    (known to exist, not received yet), or lost because it was given up. While ``since_t`` is set, the first missing
-    number that counts is that of the first sample not older than this Unix time. Ends of ranges are not included.
+    It begins with ``begin``, or with the first number heard. Every number from there on is received once, pending
+    (known to exist, not received yet), or lost because it was given up. ``missing`` are the pending ones, as ranges
+    whose end is not included, in order. While ``since_t`` is set, the first missing number that counts is that of the
+    first sample not older than this Unix time.
     """
 
     def __init__(self, begin: int | None = None, *, since_t: float | None = None) -> None:
         self._next, self.since_t = begin, since_t
-        self.missing = SeqRanges()
+        self.missing: list[tuple[int, int]] = []
+
+    @property
+    def pending(self) -> int:
+        """How many numbers are missing."""
+        return sum(end - first for first, end in list(self.missing))
 
     @property
     def next(self) -> int:
@@ -71,20 +76,26 @@ class GapAccount:
     @property
     def edge(self) -> int:
         """The first number that was neither received nor given up."""
-        return self.missing.first if self.missing else self.next
+        return self.missing[0][0] if self.missing else self.next
 
     def exists(self, end: int) -> None:
         """Note that every number below ``end`` exists; those not heard of so far are missing."""
-        if self._next is not None and end > self._next:
-            self.missing.add(self._next, end - 1)
-            self._next = end
+        if self._next is None or end <= self._next:
+            return
+        begin, self._next = self._next, end
+        if self.missing and self.missing[-1][1] == begin:
+            begin = self.missing.pop()[0]
+        self.missing.append((begin, end))
 
     def arrived(self, first: int, end: int) -> list[tuple[int, int, bool]]:
         """Account for samples; return the ranges that are new, in order, and whether they come late."""
+        if first == end:
+            return []
         if self._next is None:
             self._next = first
-        self.exists(first)
-        new = [(low, high, True) for low, high in self.take(first, min(end, self._next))]
+        if first > self._next:
+            self.exists(first)
+        new = [(low, high, True) for low, high in self.take(first, end)] if first < self._next else []
         if end > self._next:
             new.append((max(first, self._next), end, False))
             self._next = end
@@ -94,9 +105,17 @@ class GapAccount:
 
     def take(self, first: int, end: int) -> list[tuple[int, int]]:
         """Take numbers out of the missing ones, because they came or are given up; return those ranges."""
-        taken = self.missing.within(first, end - 1)
-        self.missing.remove(first, end - 1)
-        return [(low, high + 1) for low, high in taken]
+        taken, left = [], []
+        for low, high in self.missing:
+            begin, stop = max(low, first), min(high, end)
+            if begin < stop:
+                taken.append((begin, stop))
+                left += [piece for piece in ((low, begin), (stop, high)) if piece[0] < piece[1]]
+            else:
+                left.append((low, high))
+        if taken:
+            self.missing = left
+        return taken
 
 
 class MissingSamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,8 +215,7 @@ class _Stream:
         for boot in sorted(self.accounts):
             account = self.accounts[boot]
             if account.missing:
-                first, last = next(iter(account.missing))
-                return self.range(boot, first, last + 1, since_t=account.since_t)
+                return self.range(boot, *account.missing[0], since_t=account.since_t)
         return None
 
     def range(self, boot: int, first: int, end: int, *, since_t: float | None = None) -> MissingSamples:
@@ -244,7 +262,7 @@ class StreamFollower:
             for stream in list(node.streams.values())
             for account in list(stream.accounts.values())
         )
-        return sum(account.missing.total for account in accounts) + self._held_samples
+        return sum(account.pending for account in accounts) + self._held_samples
 
     def newest_boot(self, node_id: NodeId) -> int:
         """Return the newest boot heard of, -1 if there is none."""
@@ -277,8 +295,7 @@ class StreamFollower:
                 self._flush(stream)
         if account.missing:
             while len(account.missing) > MAX_MISSING_RANGES:
-                _, last = next(iter(account.missing))
-                self._give_up(stream, batch.boot, account, 0, last + 1, TOO_MANY_GAPS)
+                self._give_up(stream, batch.boot, account, *account.missing[0], TOO_MANY_GAPS)
             self.wanting[node.node_id] = None
 
     def pulled(self, batch: Batch, size_bytes: int) -> bool:
@@ -728,7 +745,8 @@ class Resend:
 
 def _left_out(first: int, end: int, batches: Iterable[Batch]) -> list[tuple[int, int]]:
     """Return the ranges, both ends included, from ``first`` up to ``end`` (not included) that no batch covers."""
-    left = SeqRanges([(first, end - 1)])
+    account = GapAccount(first)
+    account.exists(end)
     for batch in batches:
-        left.remove(batch.seq, batch.last_seq)
-    return list(left)
+        account.take(batch.seq, batch.last_seq + 1)
+    return [(low, high - 1) for low, high in account.missing]
