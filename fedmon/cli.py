@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from fedmon import __version__
@@ -16,7 +16,6 @@ from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.log import configure_cli_logging, escape_control, escape_json
 
 _USAGE_ERROR = 2
-_INTERNAL_ERROR = 1
 _INTERRUPTED = 130
 _HELP = ("-h", "--help")
 _WIDEST_NAMES = 20
@@ -139,9 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An error of ours becomes one line on stderr, or one JSON document on stdout where the verb was asked for JSON.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = bool(words) and words[0] == "--debug"
-    if debug:
-        del words[0]
+    debug = words[:1] == ["--debug"]
+    del words[:debug]
     configure_cli_logging("DEBUG" if debug else "WARNING")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -236,6 +234,22 @@ def _group_help(line: str, verb: Verb) -> str:
     return f"{usage}\n\nOptions:\n  -h, --help  Show this message and exit.{listed}"
 
 
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that takes the fewest edits, of these one of the same length; empty if none is close."""
+    best = min(known, key=lambda name: (_edits(word, name), abs(len(word) - len(name))), default="")
+    return best if _edits(word, best) <= max(1, len(word) // 3) else ""
+
+
+def _edits(one: str, other: str) -> int:
+    """Count the letters to insert, remove or replace (Levenshtein's distance)."""
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one, 1):
+        above, row = row, [at]
+        for place, against in enumerate(other):
+            row.append(min(row[-1] + 1, above[place + 1] + 1, above[place] + (letter != against)))
+    return row[-1]
+
+
 # --- verbs ------------------------------------------------------------------------------------------------------------
 
 
@@ -258,10 +272,8 @@ def _run(words: list[str]) -> int:
         line, verb = f"{line} {name}", verb.verbs[name]
     if verb.verbs:
         if rest and rest[0][:1] != "-":
-            import difflib
-
-            close = difflib.get_close_matches(rest[0], verb.verbs, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"`{line} --help` lists the verbs"
+            close = closest(rest[0], verb.verbs)
+            hint = f"did you mean {close!r}?" if close else f"`{line} --help` lists the verbs"
             raise InvalidInputError(f"no verb {' '.join([*line.split()[1:], rest[0]])!r}; {hint}")
         if set(rest[:1]) & set(_HELP) or not (rest or verb.place):
             sys.stdout.write(_group_help(line, verb))
@@ -356,11 +368,13 @@ def _described(error: Any) -> str:
 
 def _report(error: Exception, *, as_json: bool, is_debug: bool) -> int:
     """Print an error and return its exit code."""
+    if isinstance(error, UnicodeEncodeError):  # a word that may name a file, but can be in no message
+        error = InvalidInputError(f"{ascii(error.object)[:80]} is not UTF-8 text")
     if not isinstance(error, FedmonError):
         if is_debug:
             traceback.print_exception(error)
         _complain(f"internal error: {type(error).__name__}: {error} (`fedmon --debug ...` shows where)")
-        return _INTERNAL_ERROR
+        return 1
     if as_json:
         import json
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_no_verb_at_all_shows_the_overview_as_a_usage_error() -> None:
     ("word", "hint"),
     [
         ("nod", "'nod'; did you mean 'node'?"),
+        ("nodez", "did you mean 'nodes'?"),
         ("plan requst", "no verb 'plan requst'; did you mean 'request'?"),
         ("runs zzzz", "`fedmon runs --help` lists"),
         ("zzzz", "`fedmon --help` lists"),
@@ -76,6 +78,13 @@ def test_each_verb_explains_itself_in_three_ways(line: str) -> None:
     assert len({done.stdout for done in asked}) == 1
     assert f"Usage: fedmon {line} " in asked[0].stdout
     assert "-h, --help" in asked[0].stdout
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_each_verb_takes_json(line: str) -> None:
+    said = fedmon_here(*line.split(), "--help").stdout
+
+    assert "  --json " in said or "COMMAND [ARGS]" in said
 
 
 def test_exit_codes_are_one_table() -> None:
@@ -134,6 +143,15 @@ def test_a_reader_who_has_enough_ends_a_verb_without_an_error(mosquitto: Broker,
 
     with NodeProcess(folder):
         assert {line: ended(line) for line in lines} == dict.fromkeys(lines, (0, ""))
+
+
+def test_a_word_that_is_not_utf8_is_one_error_where_only_text_will_do(mosquitto: Broker, tmp_path: Path) -> None:
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path), FEDMON_BROKER_URL=mosquitto.url)
+
+    done = fedmon("datasets", os.fsdecode(b"tag\xff"), "--timeout", "1", environ=environ)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fedmon: 'tag\\udcff' is not UTF-8 text\n"
 
 
 def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:

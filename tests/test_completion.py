@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -74,6 +75,12 @@ def test_every_verb_and_option_is_offered() -> None:
         verbs = [word for word in words if word[:1] != "-"]
         assert words[: len(verbs)] == verbs
         assert all(f"{line} {verb}" in found for verb in verbs)
+
+
+def test_a_completion_file_is_a_document_too() -> None:
+    done = fedmon_here("completion", "bash", "--json")
+
+    assert json.loads(done.stdout) == {"shell": "bash", "script": fedmon_here("completion", "bash").stdout}
 
 
 STARTS = {
