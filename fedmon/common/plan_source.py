@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import stat
 import tempfile
 import threading
 import tokenize
@@ -125,6 +126,9 @@ def _instance(plan: type[SavablePlan]) -> SavablePlan:
 
 def _read(path: Path) -> bytes:
     try:
+        # Opening a pipe waits for its writer.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InvalidPlanError(f"training plan {path} is not a regular file; name a Python file")
         with path.open("rb") as file:
             return file.read(MAX_PLAN_BYTES + 1)
     except (OSError, ValueError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedmon
+from fedmon.common.errors import StorageError
 from fedmon.common.plan_source import MAX_PLAN_BYTES, load_source
 from fedmon.common.training_plan import InvalidPlanError, TrainingPlan
 
@@ -85,6 +86,11 @@ def test_the_source_of_a_class_runs_where_only_fedmon_is_known(tmp_path: Path) -
         assert done.stdout == "<class 'fedmon.common.training_plan.TrainingPlan'>\n"
 
 
+def test_saving_where_nothing_can_be_written_names_the_path(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"no_folder/saved\.py"):
+        MeanRadius().save_code(tmp_path / "no_folder" / "saved.py")
+
+
 @pytest.mark.parametrize("line", ["x = 1", "import", "__import__('os')", "", "import os\nx = 1", 5, None])
 def test_a_dependency_that_is_no_import_is_refused(line: str) -> None:
     with pytest.raises(InvalidPlanError, match="is not an import line"):
@@ -114,6 +120,35 @@ def test_a_file_that_is_no_plan_is_refused_and_why(tmp_path: Path, content: byte
 
     with pytest.raises(InvalidPlanError, match=complaint):
         load_source(path)
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    for name, complaint in {"": "not a regular file", "pipe": "not a regular file", "gone.py": "No such file"}.items():
+        with pytest.raises(InvalidPlanError, match=complaint) as refusal:
+            load_source(tmp_path / name)
+        assert str(tmp_path / name) in str(refusal.value)
+    with pytest.raises(InvalidPlanError, match="null"):
+        load_source("plan\0.py")
+
+
+@pytest.mark.parametrize("plan", [5, None, b"bytes", int, object()])
+def test_what_is_no_plan_at_all_is_refused(plan: object) -> None:
+    with pytest.raises(InvalidPlanError, match="a path, or a class or instance with the methods"):
+        load_source(plan)  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_a_class_that_cannot_be_made_asks_for_an_instance() -> None:
+    with pytest.raises(InvalidPlanError, match="give an instance"):
+        load_source(NeedsArguments)
+
+
+def test_a_class_without_kept_source_is_refused() -> None:
+    typed = type("Typed", (TrainingPlan,), {"__module__": "nowhere"})
+
+    with pytest.raises(InvalidPlanError, match="write it into a file"):
+        load_source(typed)
 
 
 NOTEBOOK = """
