@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ def test_replies_lists_and_other_responses_are_joined_without_repeats() -> None:
     assert [pong(node) for node in "abcde"] == returned == responses.data() == list(responses)
 
 
+def test_replies_are_equal_as_python_says_even_when_deeply_nested() -> None:
+    responses = Responses([{"shape": [1, {"x": [True]}]}, {"shape": [1.0, {"x": [1]}]}, {"shape": [1, {"x": [2]}]}])
+
+    assert len(responses) == 2
+
+
 def test_length_index_and_the_place_of_a_node_are_known_and_replaced() -> None:
     responses = Responses([pong("a"), pong("b", 1), pong("b", 2)])
 
@@ -35,6 +42,18 @@ def test_length_index_and_the_place_of_a_node_are_known_and_replaced() -> None:
     assert [responses.get_index_from_node_id(node) for node in "abc"] == [0, 2, None]
     assert responses.set_data([pong("b")]) == [pong("b")]
     assert responses.get_index_from_node_id("a") is None
+
+
+def test_five_thousand_replies_are_joined_in_less_than_half_a_second() -> None:
+    replies = [pong(f"node-{number % 100}", number) for number in range(5_000)]
+
+    started = time.thread_time()
+    responses = Responses(replies)
+    responses.append(replies)
+    cpu_s = time.thread_time() - started
+
+    assert len(responses) == 5_000
+    assert cpu_s < 0.5
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
-
-import msgspec
 
 from fedmon.researcher.asking.tables import frame
 
@@ -23,7 +21,7 @@ class Responses:
     def set_data(self, data: list[Any]) -> list[Any]:
         """Replace all replies and return them."""
         self._data: list[Any] = []
-        self._known: set[bytes] = set()
+        self._known: set[Hashable] = set()
         self._place_of_node: dict[str, int] = {}
         return self._added(list(data))
 
@@ -54,7 +52,7 @@ class Responses:
 
     def _added(self, replies: Iterable[Any]) -> list[Any]:
         for reply in replies:
-            token = msgspec.json.encode(reply, order="deterministic", enc_hook=repr)
+            token = _token(reply)
             if token in self._known:
                 continue
             self._known.add(token)
@@ -63,3 +61,15 @@ class Responses:
                 self._place_of_node[node_id] = len(self._data)
             self._data.append(reply)
         return self._data
+
+
+def _token(value: Any) -> Hashable:
+    """Return something hashable that equals that of another value exactly when the values are equal."""
+    if isinstance(value, dict):
+        return dict, frozenset((key, _token(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_token, value))
+    if isinstance(value, Hashable):
+        return value
+    # A value that cannot be hashed equals only itself.
+    return type(value), id(value)
