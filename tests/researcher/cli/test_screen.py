@@ -75,6 +75,21 @@ def test_fifty_nodes_on_a_small_screen_show_the_worst_and_count_the_rest() -> No
     assert f"... {table.more} more" in "\n".join(drawn(screen, 80))
 
 
+def test_rows_can_stand_by_name() -> None:
+    state = watched(5, busy=lambda number: number / 5)
+
+    (table,) = composed(state, worst_first=False).tables
+
+    assert [row.key[0] for row in table.rows] == state.nodes
+
+
+def test_units_are_those_of_the_values() -> None:
+    text = "\n".join(drawn(composed(watched(1), width=200), 200))
+
+    for piece in ("10 %", "56.0 GiB", "22 %", "12.50", "1.4 GiB/s", "2.3 GiB/s", "1.0 GiB/s", "1.1 GiB/s"):
+        assert piece in text
+
+
 def test_a_total_is_unknown_with_the_reason_when_one_of_its_series_is() -> None:
     sda, sdb = (f'host_disk_read_bytes_total{{device="{name}"}}' for name in ("sda", "sdb"))
     state = WatchState(Clock())
@@ -101,7 +116,7 @@ def test_a_gap_is_counted_until_it_is_filled() -> None:
     filled = composed(state).totals
 
     assert gap == "2 nodes, 5 samples, 1 lost, 3 missing"
-    assert filled == "2 nodes, 8 samples, 0 lost, 3 late"
+    assert filled == "2 nodes, 8 samples (3 backfilled), 0 lost"
 
 
 def test_what_is_not_measured_is_named_once_with_its_reason_and_its_nodes() -> None:
@@ -198,6 +213,17 @@ def test_jobs_and_energy_have_groups_of_their_own() -> None:
     ]
 
 
+def test_values_that_programs_report_are_shown_by_name() -> None:
+    state = WatchState(Clock())
+    state.take(
+        labelled(live("north", 0, stream="user"), {'user_value{name="loss"}': 0.25, 'user_step{name="loss"}': 7.0})
+    )
+
+    (table,) = composed(state).tables
+
+    assert [cell.text for cell in table.rows[0].cells] == ["north", "loss", "0.25", "7", " " * 9 + "▇"]
+
+
 def test_a_job_that_ended_is_not_shown_for_ever() -> None:
     state = WatchState(Clock())
     state.take(labelled(live("north", 0, mono=0.0), host("north", 0)))
@@ -220,8 +246,29 @@ def test_a_sparkline_shows_the_last_minute_and_is_blank_where_nothing_was_measur
     assert row.cells[table.headers.index("last minute")].text == "▁▁▁ ▁▁▁▁▇▇"
 
 
-def test_units_are_those_of_the_values() -> None:
-    text = "\n".join(drawn(composed(watched(1), width=200), 200))
+def test_rows_have_a_sign_that_needs_no_colour_and_ids_of_runs_are_short() -> None:
+    state = watched(2, busy=lambda number: 0.99 if number else 0.1)
+    job = "0190b5f0-7a3c-7cc0-8000-0123456789ab"
+    state.take(live(state.nodes[0], 0, stream=f"job-{job}", job_cpus_busy=1.0))
+    screen = composed(state)
 
-    for piece in ("10 %", "56.0 GiB", "22 %", "12.50", "1.4 GiB/s", "2.3 GiB/s", "1.0 GiB/s", "1.1 GiB/s"):
-        assert piece in text
+    plain, coloured = text_screen(screen, width=80), text_screen(screen, width=80, colours=True, keys="q quit")
+
+    lines = plain.splitlines()
+    assert [line[:2] for line in lines if "hospital-" in line] == ["✕ ", "● ", "● "]
+    assert "0190b5f0-7a3c " in plain
+    assert job not in plain
+    assert "\x1b" not in plain
+    assert "\x1b[1;31m✕ hospital" not in coloured  # the cell that is bad has the colour
+    assert "\x1b[1;31m━━━━━━  99 %\x1b[0m" in coloured
+    assert coloured.splitlines()[-1].endswith("q quit\x1b[0m")
+
+
+def test_refusals_are_shown_where_absences_are_not() -> None:
+    state = watched(1)
+    (name,) = state.nodes
+    capabilities = {name: said(name, gpu_power_watts="not found: libnvidia-ml.so.1")}
+
+    screen = composed(state, capabilities=capabilities, refusals={"east": "does not obey r"}, absences=False)
+
+    assert screen.absent == ("east: does not obey r",)

@@ -86,6 +86,23 @@ def test_a_record_killed_at_any_moment_goes_on_with_nothing_lost_or_doubled(mosq
     assert code == 0
 
 
+def test_sigterm_ends_a_record_with_a_summary_and_everything_written(mosquitto: Broker, tmp_path: Path) -> None:
+    with RecordingNode(mosquitto.port, "a") as node, recording(mosquitto, tmp_path) as (process, lines):
+        node.wait(lambda: node.leased, 15)
+        node.sample(5)
+        wait_until(lambda: last(lines).get("stored") == 5)
+        node.sample(5)
+        node.sample(3, live=False)
+        node.sample(1)
+        wait_until(lambda: node.resends)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(15)
+        told = last(lines)
+
+    assert (code, told["ended"], told["lost"]) == (0, True, 0)
+    assert [seq for _, _, seq, _ in stored(tmp_path / "store.fedmon")] == list(range(int(str(told["stored"]))))
+
+
 def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_space(
     mosquitto: Broker, tmp_path: Path
 ) -> None:
@@ -115,6 +132,16 @@ def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_s
     assert "is written again" in said
 
 
+def test_where_nobody_measures_a_record_ends_by_itself_and_says_why(mosquitto: Broker, tmp_path: Path) -> None:
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"))
+    words = ("record", str(tmp_path / "s"), "--broker", mosquitto.url, "--researcher", "alice", "--for", "0.5")
+
+    done = fedmon(*words, environ=environ)
+
+    assert done.returncode == 6
+    assert "no sample came" in done.stderr
+
+
 def test_the_summary_says_how_much_of_how_many_nodes(mosquitto: Broker, tmp_path: Path) -> None:
     environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "alice"))
     with RecordingNode(mosquitto.port, "a") as node:
@@ -123,4 +150,4 @@ def test_the_summary_says_how_much_of_how_many_nodes(mosquitto: Broker, tmp_path
         done = fedmon(*words, environ=environ)
 
     assert done.returncode == 0
-    assert f"{tmp_path / 's'}: 30 samples, 1 node, 30 late, 0 lost, 0 pending" in done.stdout
+    assert f"{tmp_path / 's'}: 30 samples (30 backfilled), 1 node, 0 lost, 0 pending" in done.stdout
