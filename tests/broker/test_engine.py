@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine
+from fedmon.broker.engine import BrokerEngine, EmbeddedEngine, MosquittoEngine, choose_engine
 from fedmon.broker.errors import BrokerStartError, PortInUseError
 from tests.broker.party import Party
 from tests.support.brokers import takes_messages
@@ -139,3 +139,13 @@ def test_a_round_trip_at_qos_1_does_not_wait_for_delayed_acknowledgements() -> N
             durations.append(time.perf_counter() - begun)
 
     assert statistics.median(durations) < 0.02  # a delayed acknowledgement takes 0.04 s
+
+
+def test_a_broker_without_a_folder_removes_its_traces() -> None:
+    broker = choose_engine()()
+    broker.start()
+    folder = broker.log_file.parent
+
+    broker.stop()
+
+    assert not folder.exists()

@@ -120,6 +120,19 @@ def test_everything_in_the_folder_is_closed_to_other_users(production: Productio
     assert [str(path) for path, others in modes.items() if others] == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"max_packet_size {256 * 1024}",
+        "memory_limit 536870912",
+        "persistent_client_expiration 1h",
+        "max_queued_bytes 33554432",
+    ],
+)
+def test_the_configuration_bounds_the_memory_of_the_broker(line: str) -> None:
+    assert production_files()["mosquitto.conf"].splitlines().count(line) == 1
+
+
 @pytest.mark.parametrize("certificates", [False, True])
 def test_every_listener_is_encrypted_closed_to_strangers_and_bounded(*, certificates: bool) -> None:
     text = production_files(client_certificates=certificates)["mosquitto.conf"]

@@ -73,3 +73,11 @@ def test_a_lock_has_one_holder_whose_text_others_read(tmp_path: Path) -> None:
     assert second.take("13 other")
     assert first.holder() == "13 other"
     second.release()
+
+
+def test_a_lock_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    (tmp_path / "lock").symlink_to("other")
+
+    with pytest.raises(StorageError, match="lock"):
+        LockFile(tmp_path / "lock").take()

@@ -245,6 +245,16 @@ def test_a_slow_drip_ends_with_the_deadline(part: str) -> None:
     assert waited.elapsed_s() < 1.5
 
 
+def test_a_server_that_never_answers_ends_with_the_deadline() -> None:
+    waited = Deadline(0.3)
+    with serving(lambda _connection, server: bool(server.gone.wait(3.0))) as server:
+        with pytest.raises(RepositoryError, match="did not finish in"):
+            fetch(server, deadline_s=0.3)
+        server.gone.set()
+
+    assert waited.elapsed_s() < 1.3
+
+
 BOMB = gzip.compress(b"\0" * 10_000_000)
 
 

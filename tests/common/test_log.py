@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedmon.common.log import OutgoingLogHandler, escape_control
+from fedmon.common.log import MAX_TEXT, OutgoingLogHandler, escape_control
 
 ATTACKS = [
     "plain\nforged line", "\r\n", "tab\there", "\x1b[31mred", "\x1b]0;title\x07", "\x9b31m", "\x85next", "nul\x00",
@@ -29,6 +29,17 @@ def test_hidden_characters_become_visible_on_one_line(text: str) -> None:
     assert len(shown.splitlines()) == 1
     assert shown.encode()
     assert escape_control(shown) == shown
+
+
+def test_what_is_visible_stays_as_it_is() -> None:
+    text = "Größe 5 µm, 東京, עברית, 😀 a\\b"
+
+    assert escape_control(text) == text
+    assert escape_control("\x1b\n\u202e\U000e0041") == "\\x1b\\n\\u202e\\U000e0041"
+
+
+def test_a_listing_keeps_its_line_ends_only() -> None:
+    assert escape_control("a\n\tb\x1b\r\n", keep="\n\t") == "a\n\tb\\x1b\\r\n"
 
 
 class Sent:
@@ -77,6 +88,13 @@ def test_warnings_of_our_own_loggers_leave_with_level_name_and_time(sent: Sent) 
     assert all(created > 1_700_000_000 for *_, created in sent.records)
 
 
+@pytest.mark.usefixtures("handler")
+def test_a_record_that_came_from_a_node_does_not_go_round(sent: Sent) -> None:
+    logging.getLogger("fedmon.node.n1").error("from afar", extra={"fedmon_remote": True})
+
+    assert sent.records == []
+
+
 @pytest.mark.parametrize(
     ("said", "left"),
     [
@@ -106,6 +124,16 @@ def test_paths_stay_and_urls_leave(sent: Sent, said: str, left: str) -> None:
     assert "srv" not in "".join(sent.texts)
 
 
+@pytest.mark.usefixtures("handler")
+def test_an_exception_is_told_in_its_line_without_a_traceback(sent: Sent) -> None:
+    try:
+        raise KeyError("secret\nkey")
+    except KeyError:
+        logging.getLogger("fedmon.x").exception("callback failed")
+
+    assert sent.texts == ["callback failed [KeyError: 'secret\\nkey']"]
+
+
 def test_too_many_records_are_dropped_counted_and_reported(sent: Sent, handler: OutgoingLogHandler) -> None:
     logger = logging.getLogger("fedmon.x")
 
@@ -124,6 +152,13 @@ def test_too_many_records_are_dropped_counted_and_reported(sent: Sent, handler: 
         "and last",
     ]
     assert handler.dropped == 8
+
+
+@pytest.mark.usefixtures("handler")
+def test_an_over_long_record_is_cut(sent: Sent) -> None:
+    logging.getLogger("fedmon.x").warning("x" * (MAX_TEXT + 10))
+
+    assert sent.texts == ["x" * MAX_TEXT + "... (10 characters more)"]
 
 
 def test_what_sending_itself_logs_is_not_sent() -> None:
@@ -185,6 +220,19 @@ def test_a_record_that_cannot_be_formatted_or_sent_harms_nobody() -> None:
     assert handler.dropped == 2
 
 
+def test_custom_levels_leave_as_the_standard_level_below() -> None:
+    logger, sent = logging.getLogger("fedmon.levels"), Sent()
+    handler = OutgoingLogHandler(sent, level=1)
+    logger.addHandler(handler)
+    logger.setLevel(1)
+
+    for level in (5, 15, 35, 99):
+        logger.log(level, "x")
+    logger.removeHandler(handler)
+
+    assert [level for level, *_ in sent.records] == ["DEBUG", "DEBUG", "WARNING", "CRITICAL"]
+
+
 def test_the_shell_logs_our_records_to_stderr_one_line_each() -> None:
     code = (
         "import logging; from fedmon.common.log import configure_cli_logging as c; c('DEBUG'); c('INFO');"
@@ -197,3 +245,13 @@ def test_the_shell_logs_our_records_to_stderr_one_line_each() -> None:
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.endswith("WARNING fedmon.x: two\\nlines \\x1b[0m\n")
+
+
+def test_importing_the_package_configures_no_logging() -> None:
+    code = (
+        "import logging, fedmon, fedmon.common.log; print(logging.getLogger('fedmon').handlers, logging.root.handlers)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[] []\n"

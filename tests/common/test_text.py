@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 
+import pytest
+
 from fedmon.common import text
+from fedmon.common.clock import utc_now
 
 
 def test_amounts_and_moments_are_as_people_read_them() -> None:
@@ -42,6 +45,12 @@ def test_a_folded_table_keeps_every_word_and_breaks_no_id() -> None:
     assert " ".join(line.replace(job, "").strip() for line in lines[2:]) == reason
 
 
+def test_nothing_is_cut_where_no_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    assert "x" * 500 in text.table(["NODE", "REASON"], [["a", "x" * 500]])
+
+
 def test_numbers_stand_to_the_right_and_styles_take_no_room() -> None:
     plain = text.table(["node", "size"], [["a", "1.5 GiB"], ["b", "12 B"]])
     styled = text.table(["node", "size"], [["a", "1.5 GiB"], ["b", "12 B"]], styles=[["", ""], ["31", ""]])
@@ -49,6 +58,15 @@ def test_numbers_stand_to_the_right_and_styles_take_no_room() -> None:
     assert plain.splitlines()[2:] == ["a     1.5 GiB", "b        12 B"]
     assert styled.splitlines()[2:] == ["a     1.5 GiB", "\x1b[31mb\x1b[0m        12 B"]
     assert styled.startswith("\x1b[1mnode\x1b[0m")
+
+
+@pytest.mark.parametrize(
+    ("past", "expected"),
+    [({"seconds": 12.5}, "12 s ago"), ({"minutes": 3, "seconds": 50}, "3 min ago"), ({"hours": 30}, "1 d ago")],
+)
+def test_a_moment_is_told_by_its_distance_from_now(past: dict[str, float], expected: str) -> None:
+    assert text.ago(utc_now() - datetime.timedelta(**past)) == expected
+    assert text.ago(utc_now() + datetime.timedelta(days=3, hours=1)) == "in 3 d"
 
 
 def test_ids_are_shortened_as_far_as_they_differ() -> None:

@@ -61,6 +61,10 @@ BAD: dict[str, Message | bytes] = {
     "not UTF-8": b'{"protocol_version":"fedmon/1","command":"\xff\xfe"}',
     "huge number": b'{"protocol_version":"fedmon/1","sequence":' + b"9" * 5000 + b"}",
 }
+FOREIGN = {
+    "body naming another sender": (pong(node_id="b"), "messages naming another sender"),
+    "reply for another researcher": (pong(researcher_id="bob"), "replies for another researcher"),
+}
 
 
 @pytest.fixture
@@ -86,6 +90,37 @@ def test_a_reply_that_cannot_be_read_is_counted_and_the_next_request_is_served(n
     assert served == {what: ["a"] for what in BAD}
     assert federation.status().counters == {"unreadable messages (reply)": len(BAD)}
     assert federation.status().kept_replies == 0
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_reply_that_belongs_elsewhere_is_counted_and_never_an_answer(
+    node: EchoNode, federate: Open, what: str
+) -> None:
+    message, counter = FOREIGN[what]
+    federation = federate()
+
+    node.publish("general/researcher/alice/main/a", message)
+    wait_until(lambda: federation.status().counters)
+
+    assert federation.status().counters == {counter: 1}
+    assert federation.status().kept_replies == 0
+    assert list(federation.ping().ok) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sequence": 999}, {"session": "another"}, {"command": "list", "datasets": [], "count": 0}], ids=str
+)
+def test_an_answer_with_a_wrong_sequence_session_or_kind_never_counts(
+    node: EchoNode, federate: Open, wrong: Message
+) -> None:
+    federation = federate()
+    federation.nodes()
+    node.answer = lambda request: [(node.honest(request) or {}) | wrong]
+
+    outcomes = federation.ping(timeout_s=0.4)
+
+    assert not outcomes.ok
+    assert federation.status().counters["replies of a wrong session, sequence or kind"] == 2
 
 
 def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
@@ -173,13 +208,3 @@ def test_thousands_of_junk_replies_are_counted_quietly_and_cost_no_memory(
     gc.collect()
     assert process.memory_info().rss - before < 20 * MEGABYTE
     assert federation.ping().ok
-
-
-def test_a_reply_for_another_researcher_is_counted_and_never_an_answer(node: EchoNode, federate: Open) -> None:
-    federation = federate()
-
-    node.publish("general/researcher/alice/main/a", pong(researcher_id="bob"))
-    wait_until(lambda: federation.status().counters)
-
-    assert federation.status().counters == {"replies for another researcher": 1}
-    assert federation.status().kept_replies == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError
+from fedmon.common.errors import ConnectionFailedError, FedmonError, NotConnectedError, SettingsError
 from fedmon.common.settings import ResearcherSettings, broker_from_url
+from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.requests import Requests
 from tests.researcher.conftest import Open
@@ -69,6 +71,13 @@ def test_a_refused_subscription_names_access_list_and_limits(tmp_path: Path) -> 
     assert "max_consumers" in str(error)
 
 
+def test_a_url_that_is_none_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
+    for url in ("http://localhost", "mqtt://", "mqtt://alice:secret@localhost"):
+        with pytest.raises(SettingsError) as caught:
+            Federation(url, folder=tmp_path)
+        assert "secret" not in str(caught.value)
+
+
 def test_a_failed_start_leaves_no_thread_behind_and_can_be_repeated(mosquitto: Broker, tmp_path: Path) -> None:
     mosquitto.stop()
     before = set(threading.enumerate())
@@ -121,6 +130,21 @@ def test_a_broker_that_says_so_makes_it_sure_that_another_client_has_the_id(tmp_
             wait_until(lambda: "in a row" in federation.status().last_error, 30, what="the cause")
             with pytest.raises(NotConnectedError, match=r"Session taken over\)\): another client uses our client id"):
                 federation.ping(timeout_s=0.1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("last_packet", "is_sure"), [(b"\xe0\x01\x8e", True), (b"", False)])
+def test_back_off_passes_four_seconds_only_while_another_client_surely_has_the_id(
+    tmp_path: Path, last_packet: bytes, *, is_sure: bool
+) -> None:
+    with broker_that_gives_connections_away(last_packet=last_packet) as (port, came):
+        broker = broker_from_url(f"mqtt://127.0.0.1:{port}", mqtt_version="5")
+        with Federation(settings=ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice")):
+            wait_until(lambda: len(came) > 3 and came[-1] - came[0] > 15, 50, what="enough attempts")
+
+    longest_s = max(after - before for before, after in itertools.pairwise(came))
+    assert (longest_s > 4) == is_sure
+    assert longest_s < 62
 
 
 def test_calls_say_that_connections_keep_getting_lost_and_work_again_when_one_lasts(
@@ -215,3 +239,24 @@ def test_a_request_that_waits_through_a_broker_restart_is_asked_again_and_answer
 
     assert [list(ok) for ok in answered] == [["a"]]  # type: ignore[call-overload] # outcomes
     assert second.sent("list")[0]["id"] == first.sent("list")[0]["id"]
+
+
+@pytest.mark.soak
+def test_a_line_that_goes_dead_is_noticed_and_one_that_heals_is_used_within_five_seconds(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    with Proxy(mosquitto.port) as line, EchoNode(mosquitto.port, "a"):
+        broker = broker_from_url(f"mqtt://127.0.0.1:{line.port}", keepalive_s=5, connect_timeout_s=1.0)
+        settings = ResearcherSettings(id="alice", broker=broker, folder=tmp_path / "alice")
+        with Federation(settings=settings) as federation:
+            assert federation.ping().ok
+            line.freeze()
+
+            outcomes = federation.ping(timeout_s=0.5)
+            wait_until(lambda: not federation.status().connected, 15)
+            line.heal()
+            started = time.monotonic()
+            wait_until(lambda: federation.status().connected and federation.ping(timeout_s=1.0).ok, 10)
+
+    assert outcomes["a"].status is OutcomeStatus.TIMED_OUT
+    assert time.monotonic() - started < 5

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedmon.broker.users import Role
+from fedmon.common.errors import ConnectionFailedError, FedmonError
 from fedmon.researcher.federation import Federation
 from tests.broker.production import PASSWORD, Production
 from tests.support.echo_node import EchoNode
@@ -71,6 +72,36 @@ def test_the_user_name_is_the_id_and_everything_works_within_the_rights_of_a_res
     assert [list(outcomes.ok) for outcomes in answered] == [["a"]] * 3
     assert {request["researcher_id"] for request in node.received} == {"alice"}
     assert federation.settings.identity_is_strict
+
+
+def test_a_wrong_password_is_one_error_that_names_the_user_and_not_the_password(
+    federate: Callable[..., Federation],
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(ConnectionFailedError) as caught:
+        federate(password="opensesame")
+
+    assert time.monotonic() - started < 7.5
+    assert "user 'alice'" in str(caught.value)
+    assert "localhost" in str(caught.value)
+    assert "opensesame" not in str(caught.value)
+
+
+def test_a_certificate_that_is_not_trusted_is_named(federate: Callable[..., Federation]) -> None:
+    started = time.monotonic()
+    with pytest.raises(ConnectionFailedError, match=r"certificate is not trusted.*ca_file"):
+        federate(ca_file=None)
+
+    assert time.monotonic() - started < 7.5
+
+
+def test_a_password_that_others_can_read_is_refused(federate: Callable[..., Federation], tmp_path: Path) -> None:
+    readable = tmp_path / "readable"
+    readable.write_text(PASSWORD)
+    readable.chmod(0o644)
+
+    with pytest.raises(FedmonError, match="chmod 600"):
+        federate(password_file=readable)
 
 
 def test_a_ghost_that_only_an_operator_may_clear_is_hidden_here_and_the_text_says_so(

@@ -21,7 +21,7 @@ from tests.support.brokers import Broker
 from tests.support.crowd import Crowd
 from tests.support.environment import plain_environment
 from tests.support.shell_here import fedmon_here
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays, wait_until
 
 
 def names(count: int) -> list[str]:
@@ -82,6 +82,24 @@ def test_fewer_silent_nodes_named_ones_and_those_asked_to_approve_are_asked_agai
     assert len(approved.ok) == 230
 
 
+def test_replies_to_a_running_call_are_kept_off_the_disk(mosquitto: Broker, federate: Open, tmp_path: Path) -> None:
+    queue = tmp_path / "alice" / "replies" / "alice" / "data.db"
+    crowd = Crowd(mosquitto.port, names(10))
+    with crowd:
+        federation = federate(timeout_s=60)
+        wait_until(lambda: len(federation.nodes().online) == 10)
+        before = queue.stat().st_mtime_ns
+        crowd.answers = lambda node_id, request: request["command"] != "list" or node_id != "n00009"
+        caller = threading.Thread(target=federation.datasets)
+        caller.start()
+        wait_until(lambda: any(len(one.missing()) == 1 for one in federation.session.pending.all_open()))
+
+        assert stays(lambda: queue.stat().st_mtime_ns == before, 0.2)
+
+        crowd.answers = lambda _node_id, _request: True
+        caller.join(60)
+
+
 def test_nodes_beyond_the_bound_are_counted_logged_once_and_reported(
     mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,8 +124,8 @@ def test_nodes_beyond_the_bound_are_counted_logged_once_and_reported(
     assert logged == 1
 
 
-def test_very_many_nodes_are_shown_shortly_and_soon(mosquitto: Broker, federate: Open) -> None:
-    count = 1_000
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_very_many_nodes_are_shown_shortly_and_soon(mosquitto: Broker, federate: Open, count: int) -> None:
     crowd = Crowd(mosquitto.port, names(count))
     with crowd:
         federation = federate(timeout_s=60)
@@ -152,6 +170,21 @@ def test_above_a_thousand_nodes_leases_are_longer(mosquitto: Broker, federate: O
             lease_s, _ = renewals(crowd, 1)
 
     assert lease_s == {60.0}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("count", "lease_s", "every_s"), [(1_000, 30.0, 10.0), (1_001, 60.0, 20.0)])
+def test_leases_are_renewed_more_rarely_above_a_thousand_nodes(
+    mosquitto: Broker, federate: Open, count: int, lease_s: float, every_s: float
+) -> None:
+    with Crowd(mosquitto.port, names(count)) as crowd:
+        federation = federate(timeout_s=60)
+        wait_until(lambda: len(federation.nodes()) == count)
+        with federation.monitor():
+            asked_for, between = renewals(crowd, 3)
+
+    assert asked_for == {lease_s}
+    assert all(every_s - 1 < one < every_s + 5 for one in between)
 
 
 SERIES = 30
@@ -216,3 +249,39 @@ def test_a_record_merges_its_rows_while_samples_never_pause(mosquitto: Broker, f
             still_coming = sent()
             wait_until(lambda: sent() > still_coming)
         wait_until(lambda: record.counts.pending == 0)
+
+
+@pytest.mark.soak
+def test_a_record_of_100_streams_takes_little_room_after_ten_minutes_without_a_pause(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with (
+        Crowd(mosquitto.port, names(100)) as crowd,
+        federate(timeout_s=60).record(tmp_path / "store.fedmon") as record,
+    ):
+        wait_until(lambda: crowd.requests("monitor"))
+        with flow(crowd, speed=5.0) as sent:
+            wait_until(lambda: sent() >= 650, 600)
+            counts = record.counts
+
+    assert counts.stored >= 100 * 600
+    assert counts.size_bytes / (counts.stored * SERIES) <= 2.5
+
+
+def test_with_more_than_200_streams_samples_are_written_in_larger_transactions(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with (
+        Crowd(mosquitto.port, names(210)) as crowd,
+        federate(timeout_s=60).record(tmp_path / "store.fedmon") as record,
+    ):
+        wait_until(lambda: crowd.requests("monitor"))
+        crowd.sample([batch(name, 0, 1, lambda _: 1.0) for name in names(210)])
+        wait_until(lambda: record.counts.stored == 210, 30)
+        started = time.monotonic()
+        for seq in (1, 2, 3):
+            crowd.sample([batch(name, seq, 1, lambda _: 1.0) for name in names(210)])
+        wait_until(lambda: record.counts.stored == 840, 30)
+        took_s = time.monotonic() - started
+
+    assert took_s >= 4.5

@@ -36,6 +36,15 @@ def test_without_anything_it_is_the_local_broker_and_an_id_that_is_kept(tmp_path
     assert federation.researcher_id == (tmp_path / "researcher_id").read_text().strip()
 
 
+def test_a_settings_file_says_it_all(file: Path) -> None:
+    federation = Federation(settings=file)
+
+    assert federation.researcher_id == "carol"
+    assert federation.settings.broker.hosts == (BrokerHost(host="hospital.org", port=8883),)
+    assert federation.settings.broker.password() == "sesame"
+    assert federation.settings.timeout_s == 7.0
+
+
 def test_arguments_rule_over_settings_and_environment(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

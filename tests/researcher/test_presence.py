@@ -13,7 +13,7 @@ from fedmon.researcher.roster import Node, NodeState
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays, wait_until
 
 
 def test_nodes_are_known_soon_after_connecting_with_state_and_last_seen(mosquitto: Broker, federate: Open) -> None:
@@ -30,6 +30,16 @@ def test_nodes_are_known_soon_after_connecting_with_state_and_last_seen(mosquitt
     assert nodes["a"].last_seen is not None
     assert nodes["silent"].last_seen is None
     assert nodes.circumstances.settled
+
+
+def test_nobody_there_is_known_after_the_quiet_time(federate: Open) -> None:
+    federation = federate()
+
+    started = time.monotonic()
+    nodes = federation.nodes()
+
+    assert 0.2 < time.monotonic() - started < 6
+    assert (len(nodes), nodes.circumstances.settled) == (0, True)
 
 
 def test_coming_dying_and_leaving_are_told_at_once_with_the_reason(mosquitto: Broker, federate: Open) -> None:
@@ -158,3 +168,29 @@ def test_a_ghost_that_is_said_to_be_online_is_asked_first_and_cleared(mosquitto:
 
         assert forgotten.cleared
         assert list(federate(instance="other").nodes()) == ["a"]
+
+
+def test_a_ghost_of_a_connection_that_was_never_lost_is_not_said_to_be_of_another(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as a:
+        a.publish("general/status/ghost", presence("ghost", 3), retain=True)
+        federation = federate(timeout_s=1.0)
+        wait_until(lambda: "ghost" in federation.nodes())
+
+        outcome = federation.ping()["ghost"]
+        wait_until(lambda: federation.nodes()["ghost"].state is NodeState.STALE)
+
+        assert outcome.status is OutcomeStatus.STALE
+        assert federation.nodes()["ghost"].reason == "said to be online, but not heard since we connected"
+
+
+def test_a_retained_last_will_that_comes_late_does_not_stick(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a", boot=6) as node:
+        federation = federate()
+        federation.nodes()
+
+        node.publish("general/status/a", presence("a", 5, "offline", "connection lost"))
+        federation.ping()
+
+        assert stays(lambda: federation.nodes().online == ["a"], 0.1)

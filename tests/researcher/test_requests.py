@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import subprocess
@@ -30,6 +31,25 @@ PLAN = "import math\n\n\ndef train(rows):\n    return [math.sqrt(row) for row in
 
 def statuses(outcomes: Any) -> dict[str, OutcomeStatus]:
     return {str(node_id): outcome.status for node_id, outcome in outcomes.items()}
+
+
+def test_the_researcher_id_is_made_once_and_kept(mosquitto: Broker) -> None:
+    first, second = Federation(mosquitto.url), Federation(mosquitto.url)
+
+    assert first.researcher_id == second.researcher_id
+    assert first.researcher_id.startswith(f"{getpass.getuser()}-")
+
+
+def test_a_request_ends_as_soon_as_everybody_expected_has_answered(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+        federation = federate(timeout_s=30)
+        wait_until(lambda: len(federation.nodes().online) == 2)
+
+        started = time.monotonic()
+        for _ in range(10):
+            assert len(federation.ping().ok) == 2
+
+    assert time.monotonic() - started < 10
 
 
 def test_answers_of_a_call_that_is_interrupted_are_kept(mosquitto: Broker, federate: Open) -> None:
@@ -149,6 +169,17 @@ def test_wrong_arguments_are_errors_of_ours_that_name_them(mosquitto: Broker, fe
             call()
 
 
+def test_who_names_no_node_is_told_so(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        federation = federate()
+        wait_until(lambda: federation.nodes().online == ["a"])
+
+        outcomes = federation.ping(nodes=[])
+
+    assert len(outcomes) == 0
+    assert str(outcomes) == "no node was asked to ping: `nodes` names none"
+
+
 def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a"):
         federation = federate()
@@ -177,6 +208,12 @@ def test_a_bare_text_for_nodes_is_refused_and_so_is_an_unusable_id(federate: Ope
     with pytest.raises(InvalidIdError, match="node id 'a/#'"):
         federation.ping(nodes=["a/#"])
     assert len(federation.ping(nodes=[])) == 0
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
+def test_a_timeout_that_cannot_be_waited_for_is_refused(federate: Open, timeout_s: float) -> None:
+    with pytest.raises(ValueError, match="positive number of seconds"):
+        federate().ping(timeout_s=timeout_s)
 
 
 def test_nodes_named_are_asked_one_by_one_and_nobody_else(mosquitto: Broker, federate: Open) -> None:
@@ -337,7 +374,12 @@ def test_a_node_that_is_restarted_during_a_request_is_waited_for(mosquitto: Brok
     assert statuses(answered[0]) == {"a": OutcomeStatus.OK}
 
 
-UNREADABLE = {"no number": {"sequence": "one"}, "another session": {"session": "another"}}
+UNREADABLE = {
+    "no number": {"sequence": "one"},
+    "another session": {"session": "another"},
+    "another kind": {"command": "pong", "time": "2026-01-01T00:00:00Z", "boot": 1, "agent_version": "x"},
+    "another version": {"protocol_version": "fedmon/9"},
+}
 
 
 @pytest.mark.parametrize("wrong", UNREADABLE.values(), ids=list(UNREADABLE))

@@ -176,6 +176,19 @@ def test_a_believed_node_that_lets_a_whole_request_pass_is_not_waited_for_again(
     assert roster.expected(at(3)) == {"a", "b"}
 
 
+def test_a_forgotten_node_stays_hidden_until_it_shows_itself() -> None:
+    roster = Roster()
+    roster.presence(presence("offline"), retained=True, now=at(0))
+
+    roster.forget(NODE)
+    roster.presence(presence("offline"), retained=True, now=at(1))
+    hidden = roster.get(NODE, at(2))
+    roster.presence(presence(boot=6), retained=False, now=at(3))
+
+    assert hidden is None
+    assert known(roster, 4).state is NodeState.ONLINE
+
+
 def test_where_nodes_do_not_announce_themselves_only_an_unanswered_request_makes_one_stale() -> None:
     roster = Roster(announced=False)
     roster.heard(NODE, now=at(0), revives=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -64,9 +65,31 @@ def plan_of(size: int, tmp_path: Path, character: str = "x") -> Path:
     return path
 
 
+def test_what_grows_on_the_wire_counts_as_it_grows(tmp_path: Path) -> None:
+    control = plan_of(MAX_PAYLOAD_BYTES // 5, tmp_path, "\x01")
+
+    with pytest.raises(InvalidInputError, match="does not fit into a message"):
+        submission(control, description="", repository=NONE)
+
+
 def test_a_description_that_no_node_would_take_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="16384 are allowed"):
         submission(plan_of(1, tmp_path), description="x" * 16_385, repository=NONE)
+
+
+def test_a_large_plan_goes_through_the_repository_and_its_digest_in_the_message(
+    mosquitto: Broker, federate: Open, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = plan_of(MAX_PAYLOAD_BYTES, tmp_path)
+    monkeypatch.setenv("FEDMON_REPOSITORY_URL", store.url)
+    with EchoNode(mosquitto.port, "a") as node:
+        outcomes = federate().approve(path)
+
+    request = node.sent("approval")[0]
+    assert outcomes["a"].ok
+    assert (request["url"], request["source"]) == (f"{store.url}stored.py", None)
+    assert request["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert path.read_bytes() in store.bodies[0]
 
 
 def test_a_repository_that_is_not_there_is_one_error_and_nothing_is_asked(

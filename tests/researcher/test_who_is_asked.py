@@ -126,3 +126,20 @@ def test_plans_are_sent_to_each_node_and_never_to_all(
             assert {topic for topic, _ in heard} == {f"general/nodes/alice/{node.node_id}"}
         assert not job.sent("approval")
         assert not job.sent("training-plan-status")
+
+
+def test_a_node_that_comes_while_a_plan_is_handed_in_gets_it(forged: Broker, federate: Open) -> None:
+    came: list[EchoNode] = []
+    with ExitStack() as running:
+
+        def answer(request: Message) -> Message | None:
+            if request["command"] == "approval" and not came:
+                came.append(running.enter_context(EchoNode(forged.port, "b")))
+                return None
+            return first.honest(request)
+
+        first = running.enter_context(EchoNode(forged.port, "a", answer=answer))
+        approved = federate(timeout_s=TIMEOUT_S).approve(Plan)
+
+        assert "a" in approved.ok
+        assert {topic for topic, _ in heard_of(came[0], "approval")} == {"general/nodes/alice/b"}

@@ -50,6 +50,13 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
     assert "s3cret" not in str(refusal.value)
 
 
+def test_certificates_without_encryption_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="mqtts://"):
+        broker_from_url("mqtt://host", ca_file=tmp_path / "ca.crt")
+    with pytest.raises(SettingsError, match="cert_file"):
+        broker_from_url("mqtts://host", key_file=tmp_path / "own.key")
+
+
 def test_a_password_is_read_from_a_file_that_only_we_can_read(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("s3cret ä\n")
@@ -85,3 +92,8 @@ def test_an_unsafe_or_senseless_secret_file_is_refused(
 
     assert str(file) in str(refusal.value)
     assert "s3cret" not in str(refusal.value)
+
+
+def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot read token file .*gone"):
+        read_secret(tmp_path / "gone", what="token file")

@@ -6,6 +6,7 @@ import getpass
 import re
 import socket
 import stat
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -193,6 +194,26 @@ def test_a_researcher_needs_no_file_and_keeps_the_id_made_for_it(tmp_path: Path)
     assert stat.S_IMODE((tmp_path / "mine" / "researcher_id").stat().st_mode) == 0o600
 
 
+def test_processes_that_start_at_once_agree_on_one_id(tmp_path: Path) -> None:
+    environ = {"FEDMON_RESEARCHER_FOLDER": str(tmp_path / "mine")}
+    ids: list[str] = []
+    gate = threading.Barrier(8)
+
+    def start() -> None:
+        gate.wait()
+        ids.append(load_researcher(None, environ).id)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+
+    assert len(ids) == 8
+    assert len(set(ids)) == 1
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["researcher_id"]
+
+
 def test_a_researcher_reads_the_file_it_is_given(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[researcher]\nid = "anna"\nfolder = "state"\ntimeout_s = 2\n[broker]\nurl = "mqtt://h:9"')
@@ -205,11 +226,28 @@ def test_a_researcher_reads_the_file_it_is_given(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
+def test_a_researcher_has_no_policy_section(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text("[policy]\nresearchers = []")
+
+    with pytest.raises(SettingsError, match=r"unknown section \[policy\]; allowed are researcher, broker, repository"):
+        load_researcher(file, {})
+    with pytest.raises(SettingsError, match=r"gone\.toml does not exist"):
+        load_researcher(tmp_path / "gone.toml", {})
+
+
 def test_an_unreadable_kept_id_is_reported(tmp_path: Path) -> None:
     (tmp_path / "researcher_id").write_bytes(b"\xff\xff")
 
     with pytest.raises(StorageError, match="remove that file"):
         load_researcher(None, {"FEDMON_RESEARCHER_FOLDER": str(tmp_path)})
+
+
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StorageError, match=r"cannot keep the researcher id"):
+        load_researcher(None, {"FEDMON_RESEARCHER_FOLDER": str(tmp_path / "file" / "folder")})
 
 
 def test_the_settings_of_a_plug_in_are_whatever_it_understands(tmp_path: Path) -> None:
@@ -221,3 +259,10 @@ def test_the_settings_of_a_plug_in_are_whatever_it_understands(tmp_path: Path) -
 
     assert settings.metrics.plugins == ("sockets",)
     assert settings.plugins == {"sockets": {"families": ["inet"], "deep": {"a": 1}}}
+
+
+def test_settings_of_a_plug_in_that_are_no_table_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text('[node]\nid = "n"\n[plugins]\nsockets = 3\n')
+
+    with pytest.raises(SettingsError, match=r"\[plugins\] sockets = 3: allowed is a table"):
+        load_node(tmp_path, {})

@@ -165,6 +165,15 @@ def test_two_writers_store_no_sample_twice(path: Path) -> None:
         assert flat(one.read()) == flat([batch(0, 30)])
 
 
+def test_what_cannot_be_stored_keeps_nothing_else_from_it(path: Path) -> None:
+    uneven = msgspec.structs.replace(batch(0), mono=[1.0])
+    beyond = batch(2**63 - 5, 10)
+
+    with Recording(path) as recording:
+        assert recording.append([uneven, beyond, batch(0, 0), batch(20)]) == 10
+        assert flat(recording.read()) == flat([batch(20)])
+
+
 def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"recording .*absent.* not found"):
         Recording(tmp_path / "absent.sqlite", read_only=True)

@@ -72,6 +72,36 @@ def test_what_was_dropped_is_not_missed_and_not_taken_again(path: Path) -> None:
         assert (lost.first_seq, lost.last_seq) == (0, oldest - 1)
 
 
+def test_a_smaller_bound_shrinks_the_file_piece_by_piece(path: Path) -> None:
+    with Recording(path) as recording:
+        for first in range(0, 1200, 10):
+            recording.append([noisy(first)])
+        large = recording.size_bytes()
+        recording.set_bounds(max_bytes=MIB, max_age_s=None)
+        while recording.maintain():
+            pass
+        recording.append([batch(1200)])
+        kept = seqs(recording.read())
+
+        assert recording.size_bytes() <= MIB < large
+        assert kept == list(range(kept[0], 1210))
+
+
+def test_the_oldest_boot_goes_before_newer_ones(path: Path) -> None:
+    clocks = Clocks()
+    with Recording(path, max_bytes=MIB, wall=clocks.wall, monotonic=clocks.monotonic) as recording:
+        for boot in (1, 2, 3):
+            for first in range(0, 600, 10):
+                clocks.mono += 10
+                recording.append([noisy(first, boot=boot)])
+
+        boots = {one.boot: one.oldest_seq for one in recording.extents()}
+
+    assert 3 in boots
+    assert 1 not in boots
+    assert boots[3] == 0 or 2 not in boots
+
+
 def test_samples_older_than_the_bound_go_and_are_counted(path: Path) -> None:
     clocks = Clocks()
     with Recording(path, max_age_s=60, wall=clocks.wall, monotonic=clocks.monotonic) as recording:
@@ -121,3 +151,15 @@ def test_age_goes_on_between_two_processes_and_never_back(path: Path) -> None:
     with Recording(path, max_age_s=600, wall=clocks.wall, monotonic=clocks.monotonic) as recording:
         recording.maintain()
         assert seqs(recording.read()) == []
+
+
+def test_what_is_filled_in_late_is_as_old_as_its_neighbours(path: Path) -> None:
+    clocks = Clocks()
+    with Recording(path, max_age_s=100, wall=clocks.wall, monotonic=clocks.monotonic) as recording:
+        recording.append([batch(150, 50)])
+        backlog = [batch(first) for first in range(0, 150, 10)]
+        recording.append(backlog)
+
+        # A row goes when its last sample is too old; these rows have up to 60 samples.
+        assert seqs(recording.read()) == list(range(60, 200))
+        assert recording.counts()["dropped_by_age"] == 60

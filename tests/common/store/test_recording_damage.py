@@ -115,6 +115,62 @@ def test_a_damaged_row_costs_no_other_and_is_given_up_when_rows_are_merged(path:
         assert [(one.first_seq, one.reason) for one in recording.lost(NODE, 1, STREAM)] == [(300, "damaged")]
 
 
+def test_taking_over_what_can_be_read_comes_to_an_end_whatever_a_damaged_page_holds(path: Path) -> None:
+    with Recording(path) as recording:
+        for seq in range(0, 3000, 10):
+            recording.append([batch(seq)])
+    content = path.read_bytes()
+    path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:])
+    with Recording(path) as recording:
+        assert recording.aside is not None
+        found = seqs(recording.read())
+    assert 0 < len(found) == len(set(found)) < 3000
+
+
+def test_a_truncated_file_is_set_aside(path: Path) -> None:
+    filled(path)
+    path.write_bytes(path.read_bytes()[: 16_384 * 5 + 100])
+
+    with Recording(path) as recording:
+        assert recording.aside is not None
+        assert recording.append([batch(5000)]) == 10
+
+
+def test_rows_of_which_nobody_knows_the_stream_are_not_taken_over_as_another_streams(path: Path) -> None:
+    filled(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM source")
+        connection.commit()
+    overwrite(path)
+
+    with Recording(path) as recording:
+        assert recording.aside is not None
+        recording.append([batch(5000, node="another")])
+
+        assert seqs(recording.read()) == list(range(5000, 5010))
+
+
+def test_what_was_rescued_stays_older_than_what_is_new(path: Path) -> None:
+    now = [0.0]
+    with Recording(path, monotonic=lambda: now[0]) as recording:
+        recording.append([batch(0)])
+        now[0] = 1e6
+        for first in range(10, 2000, 10):
+            recording.append([batch(first)])
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM number")
+        connection.commit()
+    overwrite(path)
+
+    now[0] = 5.0
+    with Recording(path, max_age_s=50, monotonic=lambda: now[0]) as recording:
+        assert len(seqs(recording.read())) > 500
+        now[0] = 105.0
+        recording.append([batch(0, boot=2)])
+
+        assert {one.boot for one in recording.read()} == {2}
+
+
 def test_two_that_make_the_same_recording_at_once_both_record(path: Path) -> None:
     def record(node: str) -> None:
         with Recording(path) as recording:
@@ -134,6 +190,15 @@ def test_two_that_make_the_same_recording_at_once_both_record(path: Path) -> Non
     with Recording(path, read_only=True) as recording:
         assert [stream.node_id for stream in recording.extents()] == ["a", "b"]
     assert not [one for one in path.parent.iterdir() if ".damaged-" in one.name]
+
+
+def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(StorageError, match="symbolic link"):
+        Recording(path)
+
+    assert not (tmp_path / "elsewhere").exists()
 
 
 FULL_DISK = """
@@ -196,50 +261,3 @@ def test_a_recording_without_a_log_whose_writer_was_killed_has_what_was_committe
     with Recording(path, read_only=read_only) as recording:
         assert seqs(recording.read(NODE)) == list(range(100))
         assert recording.aside is None
-
-
-def test_taking_over_what_can_be_read_comes_to_an_end_whatever_a_damaged_page_holds(path: Path) -> None:
-    with Recording(path) as recording:
-        for seq in range(0, 3000, 10):
-            recording.append([batch(seq)])
-    content = path.read_bytes()
-    path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:])
-    with Recording(path) as recording:
-        assert recording.aside is not None
-        found = seqs(recording.read())
-    assert 0 < len(found) == len(set(found)) < 3000
-
-
-def test_rows_of_which_nobody_knows_the_stream_are_not_taken_over_as_another_streams(path: Path) -> None:
-    filled(path)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM source")
-        connection.commit()
-    overwrite(path)
-
-    with Recording(path) as recording:
-        assert recording.aside is not None
-        recording.append([batch(5000, node="another")])
-
-        assert seqs(recording.read()) == list(range(5000, 5010))
-
-
-def test_what_was_rescued_stays_older_than_what_is_new(path: Path) -> None:
-    now = [0.0]
-    with Recording(path, monotonic=lambda: now[0]) as recording:
-        recording.append([batch(0)])
-        now[0] = 1e6
-        for first in range(10, 2000, 10):
-            recording.append([batch(first)])
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM number")
-        connection.commit()
-    overwrite(path)
-
-    now[0] = 5.0
-    with Recording(path, max_age_s=50, monotonic=lambda: now[0]) as recording:
-        assert len(seqs(recording.read())) > 500
-        now[0] = 105.0
-        recording.append([batch(0, boot=2)])
-
-        assert {one.boot for one in recording.read()} == {2}

@@ -27,6 +27,16 @@ BATCH = SampleBatch(
 PLAIN = codec.encode(BATCH)
 
 
+def blanks_added(payload: bytes) -> bytes:
+    """Return the same JSON with a blank before each colon and comma."""
+    return json.dumps(json.loads(payload), separators=(" ,", " : ")).encode()
+
+
+def test_what_the_encoder_writes_comes_back() -> None:
+    assert codec.decode_telemetry(PLAIN) == BATCH
+    assert codec.decode_telemetry(blanks_added(PLAIN)) == BATCH
+
+
 @given(
     columns=st.dictionaries(
         st.text(), st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=2)
@@ -64,6 +74,15 @@ def test_a_damaged_batch_is_refused(old: str, new: str, reason: str) -> None:
 
     with pytest.raises(InvalidMessageError, match=re.escape(reason)):
         codec.decode_telemetry(damaged)
+
+
+def test_reasons_may_be_left_out() -> None:
+    document = msgspec.to_builtins(BATCH)
+    del document["reasons"]
+
+    batch = codec.decode_telemetry(msgspec.json.encode(document))
+
+    assert batch == msgspec.structs.replace(BATCH, reasons={})
 
 
 @pytest.mark.parametrize(

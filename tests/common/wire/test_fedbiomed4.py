@@ -30,8 +30,34 @@ def test_a_recorded_message_is_taken_and_one_with_another_field_is_refused(check
             check(each)
 
 
+def test_a_request_is_given_the_protocol_version_and_a_reply_must_have_one() -> None:
+    request = {key: value for key, value in payload("ping_request").items() if key != "protocol_version"}
+    reply = {key: value for key, value in payload("ping_reply").items() if key != "protocol_version"}
+
+    assert checked_request(request)["protocol_version"] == "1"
+    with pytest.raises(InvalidMessageError, match="protocol_version"):
+        checked_reply(reply)
+
+
 @pytest.mark.parametrize("given", [{}, {"aux_var_urls": None}, {"aux_var_urls": ["http://x/aux"]}])
 def test_a_field_of_version_4_5_is_written_only_where_it_is_given(given: dict[str, Any]) -> None:
     message = payload("train_request") | given
 
     assert checked_request(message) == message
+
+
+@pytest.mark.parametrize(
+    ("check", "message", "complaint"),
+    [
+        (checked_request, {}, "names no command"),
+        (checked_request, {"command": "sing"}, "'sing' is not one of approval, list, ping"),
+        (checked_request, payload("ping_reply"), "'pong' is not one of"),
+        (checked_reply, payload("ping_request"), "'ping' is not one of"),
+        (checked_request, payload("ping_request") | {"sequence": True}, "sequence"),
+    ],
+)
+def test_a_message_that_is_none_or_goes_the_wrong_way_is_refused(
+    check: Any, message: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InvalidMessageError, match=complaint):
+        check(message)

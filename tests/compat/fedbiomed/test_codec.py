@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -81,6 +82,11 @@ def test_a_field_of_another_type_is_refused(name: str) -> None:
                 assert refused(name, message | {field: value}) == "malformed", (field, value)
 
 
+@pytest.mark.parametrize("value", [value for value in OTHER_TYPES if not isinstance(value, str | NoneType)])
+def test_a_researcher_id_that_is_no_text_is_refused(value: object) -> None:
+    assert refused("ping_request", payload("ping_request") | {"researcher_id": value}) == "malformed"
+
+
 @pytest.mark.parametrize("version", ["1", "1.0", "1.0.0"])
 def test_the_same_version_is_understood_however_it_is_written(version: str) -> None:
     assert decode("ping_request", payload("ping_request") | {"protocol_version": version}) is not None
@@ -136,6 +142,11 @@ def test_a_reply_to_another_researcher_is_not_ours() -> None:
 def test_a_node_whose_id_cannot_be_a_topic_is_not_believed(node_id: str) -> None:
     for name in ("ping_reply", "add_scalar", "log"):
         refused(name, payload(name) | {"node_id": node_id})
+
+
+@pytest.mark.parametrize("text", ["plain text", "{}", "[]", '{"asctime": "x", "node_id": 1}'])
+def test_a_log_record_without_its_inner_text_is_refused(text: str) -> None:
+    assert refused("log", payload("log") | {"msg": text}) == "malformed"
 
 
 def test_the_inner_text_of_a_log_record_is_read() -> None:

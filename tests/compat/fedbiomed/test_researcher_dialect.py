@@ -179,6 +179,26 @@ def test_a_barrier_of_another_process_of_ours_takes_nothing_away(talk: Talk) -> 
     assert reply.count == 2
 
 
+def test_what_was_said_before_a_search_is_not_its_answer(talk: Talk) -> None:
+    talk.hear("search_reply")
+    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, SearchReply)
+    assert reply.datasets == []
+
+
+def test_what_another_node_said_is_not_taken(talk: Talk) -> None:
+    _, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
+    talk.hear("search_reply", node_id="another")
+
+    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
+
+    assert isinstance(reply, SearchReply)
+    assert reply.datasets == []
+
+
 def test_a_request_that_is_asked_again_is_answered_the_same(talk: Talk) -> None:
     request, (_, barrier) = talk.say(ListDatasets)
     again = [json.loads(data) for data in talk.dialect.encode(request)]
@@ -267,6 +287,15 @@ def test_an_error_answers_the_newest_request_that_its_node_owes(talk: Talk) -> N
     assert talk.tally["errors from nodes"] == 1
 
 
+def test_an_error_goes_to_who_waits_before_the_greeting(talk: Talk) -> None:
+    greeting = talk.request(Ping)
+    talk.pending.open(PendingRequest(greeting, kept=False))
+    talk.dialect.encode(greeting)
+    request, _ = talk.say(ListDatasets)
+
+    assert belongs(talk.hear_reply("error"), request)
+
+
 def test_scalars_become_samples_of_their_job(talk: Talk) -> None:
     test = {"train": False, "test": True, "test_on_global_updates": True}
     heard = [
@@ -285,6 +314,15 @@ def test_scalars_become_samples_of_their_job(talk: Talk) -> None:
         {'Loss{phase="train"}': [0.4375]},
         {'Loss{phase="test-global"}': [0.4375]},
     ]
+
+
+def test_a_scalar_keeps_all_that_was_said_about_it(talk: Talk) -> None:
+    (scalar,) = talk.hear("add_scalar", topic="general/monitoring")
+
+    told = payload("add_scalar")
+    assert {name: getattr(scalar, name) for name in told.keys() - {"command", "protocol_version"}} == {
+        name: value for name, value in told.items() if name not in ("command", "protocol_version")
+    }
 
 
 def test_a_log_record_is_read_with_its_level_and_logger(talk: Talk) -> None:

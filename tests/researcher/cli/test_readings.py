@@ -38,6 +38,27 @@ def test_a_value_of_a_slow_lane_stays_until_it_is_too_old() -> None:
     assert latest.each("host_temperature_celsius") == []
 
 
+def test_a_missed_reading_is_not_covered_by_the_one_before() -> None:
+    latest = Latest()
+    latest.take(live(seq=0, host_load1=1.0))
+    latest.take(live(seq=1, host_load1=None, reasons={"host_load1": "failed: garbage"}))
+    missed = latest.missed()
+    latest.take(live(seq=2, host_load1=2.0))
+
+    assert missed == {"host_load1": "failed: garbage"}
+    assert latest.value("host_load1") == 2.0
+    assert latest.missed() == {}
+
+
+def test_a_late_sample_changes_nothing_that_is_newer() -> None:
+    latest = Latest()
+    latest.take(live(seq=5, host_load1=5.0))
+    latest.take(live(seq=3, host_load1=3.0, late=True))
+
+    assert latest.value("host_load1") == 5.0
+    assert latest.samples == 2
+
+
 def test_another_boot_begins_anew_and_an_older_one_is_past() -> None:
     latest = Latest()
     latest.take(labelled(live(seq=9, boot=2), {READ: 1000.0}))

@@ -77,6 +77,18 @@ def test_a_variable_that_is_not_set_names_no_node_and_never_all(words: str, tmp_
     assert (done.returncode, "names none" in done.stdout + done.stderr) == (2, True)
 
 
+def test_a_plan_is_requested_and_its_status_told(environ: dict[str, str], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.py"
+    plan.write_text("class P:\n    pass\n")
+
+    asked = fedmon_here("plan", "request", str(plan), "--node", "open", "--json", environ=environ)
+    told = fedmon_here("plan", "status", str(plan), "--node", "open", "--json", environ=environ)
+
+    replies = [json.loads(done.stdout)["outcomes"][0]["reply"] for done in (asked, told)]
+    assert [reply["status"] for reply in replies] == ["pending", "pending"]
+    assert replies[0]["sha256"] == replies[1]["sha256"]
+
+
 def test_a_plan_that_is_no_python_is_refused_before_anything_is_sent(environ: dict[str, str], tmp_path: Path) -> None:
     plan = tmp_path / "plan.py"
     plan.write_text("class P(:\n")
@@ -105,6 +117,10 @@ def test_watch_of_nobody_ends_in_time_and_says_why(environ: dict[str, str]) -> N
     # A sample in the node's own slow pace may fall into the second.
     assert (done.returncode == 6) == ("no sample came" in done.stdout)
     assert done.returncode in (0, 6)
+
+
+def test_logs_end_in_time(environ: dict[str, str]) -> None:
+    assert fedmon_here("logs", "--for", "0.5", "--json", environ=environ).returncode == 0
 
 
 def test_no_broker_is_said_in_one_line(tmp_path: Path) -> None:
@@ -250,6 +266,13 @@ def test_the_doctor_says_what_clusters_need(
     assert checks[name]["verdict"] == verdict
     assert found in checks[name]["found"]
     assert advice in checks[name]["advice"]
+
+
+def test_the_doctor_takes_no_rabbitmq_beside_mosquitto_for_the_broker(environ: dict[str, str]) -> None:
+    with greeter("127.0.0.1", 5672, RABBITMQ):
+        done = fedmon_here("doctor", "--timeout", "3", "--json", environ=environ)
+
+    assert [check for check in json.loads(done.stdout)["checks"] if "RabbitMQ" in check["found"]] == []
 
 
 def test_the_doctor_says_what_to_check_where_the_broker_refuses_us(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +72,11 @@ def plan(tmp_path: Path) -> Path:
     return path
 
 
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.monotonic()
+    return call(), time.monotonic() - started
+
+
 def test_datasets_are_dictionaries_by_node_without_column_types_in_a_list(
     mosquitto: Broker, open_requests: Open
 ) -> None:
@@ -95,6 +101,27 @@ def test_a_search_takes_a_tuple_as_well_as_a_list_and_no_bare_text(mosquitto: Br
             requests.search("breast")
 
 
+def test_a_search_that_finds_nothing_is_empty_at_once(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+
+        found, elapsed_s = timed(lambda: requests.search(["nothing"]))
+
+    assert found == {}
+    assert elapsed_s < 1.0
+
+
+def test_only_nodes_that_are_named_are_asked(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
+        requests = open_requests("a", "b")
+
+        assert list(requests.list(nodes=["b"])) == ["b"]
+        assert list(requests.search(["breast"], ["b"])) == ["b"]
+        assert len(requests.list(nodes=[])) == 2
+
+    assert (len(a.sent("list")), len(b.sent("list"))) == (1, 2)
+
+
 def test_a_list_is_printed_when_it_is_to_be_verbose(
     mosquitto: Broker, open_requests: Open, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +144,37 @@ def test_a_list_is_printed_when_it_is_to_be_verbose(
     assert "table 1" in printed
     assert "dataset-1" in printed
     assert "b: 0 datasets" in printed
+
+
+def test_every_node_of_twenty_that_is_named_counts_in_an_approval(
+    mosquitto: Broker, open_requests: Open, plan: Path
+) -> None:
+    names = [f"n{number:02d}" for number in range(20)]
+    with ExitStack() as nodes:
+        for name in names:
+            nodes.enter_context(EchoNode(mosquitto.port, name))
+        requests = open_requests(*names)
+
+        taken, elapsed_s = timed(lambda: requests.training_plan_approve(str(plan), "roots", nodes=names))
+
+    assert dict.fromkeys(names, True) == taken
+    assert elapsed_s < 5.0
+
+
+def test_a_plan_may_be_a_class_or_an_instance(mosquitto: Broker, open_requests: Open) -> None:
+    instance = SquareRoots()
+    instance.add_dependency(["import statistics"])
+    with EchoNode(mosquitto.port, "a") as a:
+        requests = open_requests("a")
+
+        assert requests.training_plan_approve(SquareRoots, "a class") == {"a": True}
+        assert requests.training_plan_approve(instance, "an instance") == {"a": True}
+
+    of_class, of_instance = (request["source"] for request in a.sent("approval"))
+    assert "class SquareRoots(TrainingPlan):" in of_class
+    assert "import math" in of_class
+    assert "import statistics" not in of_class
+    assert "import statistics" in of_instance
 
 
 def test_the_bytes_of_a_plan_are_those_that_its_own_save_code_writes(mosquitto: Broker, open_requests: Open) -> None:

@@ -12,6 +12,7 @@ import pytest
 from bench.echo_nodes import Message
 from fedmon.common.errors import InvalidMessageError
 from fedmon.common.store.queue import TasksQueueError
+from fedmon.researcher.requests import Requests
 from tests.researcher.historic.conftest import Open
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
@@ -115,6 +116,20 @@ def test_a_sequence_is_added_on_wish_without_gaps_and_is_that_on_the_wire(
     assert ping(0) == given
 
 
+def test_responses_are_there_as_soon_as_everybody_has_answered(mosquitto: Broker, open_requests: Open) -> None:
+    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
+        requests = open_requests("a", "b")
+
+        started = time.monotonic()
+        for _ in range(5):
+            requests.send_message(ping())
+            assert len(requests.get_responses(["pong"], timeout=10)) == 2
+            requests.send_message(ping(), client="b")
+            assert [message["node_id"] for message in requests.get_messages(["pong"], time=10)] == ["b"]
+
+    assert time.monotonic() - started < 5
+
+
 @pytest.mark.parametrize("while_responses", [True, False])
 def test_responses_wait_no_longer_than_their_timeout_for_a_silent_node(
     mosquitto: Broker, open_requests: Open, while_responses: bool
@@ -161,6 +176,29 @@ def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
     assert "not you, says the owner" in caplog.text
 
 
+def test_an_error_is_among_the_responses_however_slowly_it_is_logged(mosquitto: Broker, open_requests: Open) -> None:
+    def refuse(request: Message) -> Message | None:
+        reply = node.honest(request)
+        return reply and reply | {"command": "error", "success": False, "code": "refused", "reason": "not you"}
+
+    def slowly(_record: logging.LogRecord) -> bool:
+        time.sleep(0.5)
+        return True
+
+    log = logging.getLogger("fedmon.researcher.historic.messaging")
+    with EchoNode(mosquitto.port, "a") as node:
+        requests = open_requests("a")
+        node.answer = refuse
+        log.addFilter(slowly)
+        try:
+            requests.send_message(ping())
+            told = requests.get_responses(["pong", "error"], timeout=10, only_successful=False)
+        finally:
+            log.removeFilter(slowly)
+
+    assert [(message["command"], message["node_id"]) for message in told] == [("error", "a")]
+
+
 def test_a_thread_that_sent_nothing_takes_what_another_sent_for(mosquitto: Broker, open_requests: Open) -> None:
     with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
         requests = open_requests("a", "b")
@@ -190,6 +228,43 @@ def test_late_replies_wait_in_order_and_those_not_asked_for_stay(mosquitto: Brok
         assert [message["command"] for message in requests.get_messages(["list"])] == ["list"]
         assert sequences(requests.get_messages(["pong"])) == [1, 2, 4]
         assert len(requests.get_messages()) == 0
+
+
+def test_waiting_for_messages_that_nobody_sends_ends_with_the_first_or_the_time(
+    mosquitto: Broker, open_requests: Open
+) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        requests = open_requests("a")
+        started = time.monotonic()
+        assert len(requests.get_messages(time=0.2)) == 0
+        assert 0.2 <= time.monotonic() - started < 6
+
+        threading.Timer(0.1, node.publish, ("general/researcher/alice/main/a", late_pong(1))).start()
+        assert sequences(requests.get_messages(["pong"], time=10)) == [1]
+
+    assert time.monotonic() - started < 5
+
+
+def test_replies_of_a_pending_call_are_not_in_the_queue(mosquitto: Broker, open_requests: Open) -> None:
+    answering = threading.Event()
+
+    def slowly(request: Message) -> Message | None:
+        return None if request["command"] == "list" and not answering.is_set() else slow.honest(request)
+
+    with EchoNode(mosquitto.port, "quick"), EchoNode(mosquitto.port, "slow") as slow:
+        slow.answer = slowly
+        requests = open_requests("quick", "slow", timeout_s=10)
+        listed: list[Any] = []
+        caller = threading.Thread(target=lambda: listed.append(requests.list()))
+        caller.start()
+        wait_until(lambda: slow.sent("list"))
+
+        stolen = requests.get_messages(time=0.3)
+        answering.set()
+        caller.join(10)
+
+    assert len(stolen) == 0
+    assert {"quick", "slow"} == set(listed[0])
 
 
 @pytest.mark.parametrize(
@@ -246,6 +321,18 @@ def test_the_queue_gives_one_message_after_the_other(open_requests: Open) -> Non
         queue.get(block=False)
 
 
+def test_waiting_for_the_queue_ends_when_something_comes(open_requests: Open) -> None:
+    queue = open_requests().queue
+    taken: list[Message] = []
+    taker = threading.Thread(target=lambda: taken.append(queue.get()))
+    taker.start()
+
+    queue.add(PONG)
+    taker.join(10)
+
+    assert taken == [PONG]
+
+
 @pytest.mark.parametrize("task", ["text", None, [PONG], {"a": object()}, {"a": {1, 2}, 3: 4j}])
 def test_the_queue_keeps_json_objects_only(open_requests: Open, task: Any) -> None:
     queue = open_requests().queue
@@ -300,6 +387,25 @@ def test_what_is_wrong_or_not_for_us_is_logged_and_ignored(
     assert requests.get_messages().data() == [PONG]
     assert seen == []
     assert f"message on topic {topic!r} ignored" in caplog.text
+
+
+@pytest.mark.parametrize("topic", ["general/logger", "general/logger/x"])
+def test_a_nodes_log_is_one_record_on_one_line_with_its_level(
+    open_requests: Open, caplog: pytest.LogCaptureFixture, topic: str
+) -> None:
+    open_requests().on_message(LOG, topic)
+
+    told = [record for record in caplog.records if record.name == "fedmon.node.x"]
+    assert [(one.levelname, one.getMessage()) for one in told] == [("ERROR", "disk: full\\nERROR forged")]
+
+
+@pytest.mark.parametrize("msg", ["no JSON", '{"message": 3}', '{"other": 1}', "[" * 10_000])
+def test_a_log_that_is_not_as_agreed_is_told_as_it_is(caplog: pytest.LogCaptureFixture, msg: str) -> None:
+    with caplog.at_level(logging.INFO):
+        Requests.print_node_log_message({"node_id": "x/y", "level": "SHOUTING", "msg": msg})
+
+    told = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    assert [("fedmon.node", "INFO", msg)] == told
 
 
 # --- what nodes send of themselves ----------------------------------------------------------------------------------
@@ -363,6 +469,22 @@ def test_a_scalar_that_is_handed_in_reaches_the_newest_callback_alone(open_reque
 
     assert (before, now) == ([], [SCALAR])
     assert requests.queue.qsize() == 0
+
+
+def test_a_failing_monitor_callback_disturbs_nothing(
+    mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_message: Message) -> None:
+        raise ZeroDivisionError("in the callback")
+
+    with EchoNode(mosquitto.port, "a"):
+        requests = open_requests("a")
+        requests.add_monitor_callback(fail)
+
+        requests.on_message(SCALAR, "general/monitoring")
+
+        assert requests.ping_nodes() == ["a"]
+    assert "in the callback" in caplog.text
 
 
 def test_everything_goes_on_after_the_connection_was_stopped_and_started(

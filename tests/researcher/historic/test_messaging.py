@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from bench.echo_nodes import Message
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.errors import ConnectionFailedError, InvalidInputError
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.messaging import ComponentType, Messaging
 from fedmon.researcher.requests import Requests
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
+from tests.support.ports import free_port
+from tests.support.stubborn import silent_peer
 from tests.support.waiting import wait_until
 
 PING: Message = {"command": "ping", "researcher_id": "alice", "sequence": 5}
@@ -104,6 +107,20 @@ def test_replies_logs_and_metrics_go_to_the_handler_on_the_historic_topics(
     assert (pong["node_id"], pong["sequence"], pong["success"]) == ("a", 5, True)
 
 
+def test_without_a_connection_nothing_is_sent_and_it_is_logged(
+    mosquitto: Broker, messaging: Messaging, caplog: pytest.LogCaptureFixture
+) -> None:
+    messaging.send_message(PING)
+    messaging.start()
+    mosquitto.stop()
+    wait_until(lambda: not messaging.is_connected())
+    messaging.send_message(PING)
+
+    reasons = [record.getMessage() for record in caplog.records if "ping was not sent" in record.getMessage()]
+    assert ["call start()" in reasons[0], f"127.0.0.1:{mosquitto.port}" in reasons[1]] == [True, True]
+    assert not messaging.is_failed()
+
+
 def test_start_can_block_until_stop(messaging: Messaging) -> None:
     blocked = threading.Thread(target=messaging.start, kwargs={"block": True})
     blocked.start()
@@ -115,6 +132,22 @@ def test_start_can_block_until_stop(messaging: Messaging) -> None:
 
     assert alive
     assert not blocked.is_alive()
+
+
+@pytest.mark.usefixtures("alice")
+def test_a_closed_port_and_a_silent_peer_end_in_time_with_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
+    with silent_peer() as silent:
+        for port in (free_port(), silent):
+            messaging = Messaging(None, ComponentType.RESEARCHER, "alice", "127.0.0.1", port)
+            started, cpu = time.monotonic(), time.process_time()
+            with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{port}"):
+                messaging.start()
+
+            assert time.monotonic() - started < 7
+            assert time.process_time() - cpu < 0.8
+            assert messaging.is_failed()
+            assert not messaging.is_connected()
 
 
 def test_a_researcher_sends_no_errors_and_says_so(messaging: Messaging, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,6 +70,57 @@ def sequences(replies: Replies, **options: Any) -> list[int]:
     return [one.message.sequence for one in replies.take(**options) if isinstance(one.message, Reply)]
 
 
+def test_what_is_kept_is_taken_in_order_and_once(keep: Keep) -> None:
+    replies = keep()
+    for number in range(5):
+        replies.keep(pong(number))
+    wait_until(lambda: len(replies) == 5)
+
+    assert sequences(replies, limit=2) == [0, 1]
+    assert sequences(replies) == [2, 3, 4]
+    assert sequences(replies) == []
+
+
+def test_taking_some_commands_leaves_the_others(keep: Keep) -> None:
+    replies = keep()
+    replies.keep(pong(1))
+    replies.keep(decision())
+    replies.keep(pong(2))
+    wait_until(lambda: len(replies) == 3)
+
+    decisions = replies.take(["plan-decision"])
+
+    assert [one.message.id for one in decisions] == ["d-1"]
+    assert sequences(replies) == [1, 2]
+
+
+def test_taking_waits_for_the_first_and_no_longer_than_asked(keep: Keep) -> None:
+    replies = keep()
+    taken: list[int] = []
+    taker = threading.Thread(target=lambda: taken.extend(sequences(replies, timeout_s=10)))
+    taker.start()
+
+    replies.keep(pong(1))
+    taker.join(5)
+
+    assert taken == [1]
+    assert sequences(replies, timeout_s=0.01) == []
+
+
+def test_what_nobody_took_is_there_for_the_next_process_in_order(keep: Keep) -> None:
+    first = keep()
+    for number in range(5):
+        first.keep(pong(number))
+    wait_until(lambda: len(first) == 5)
+    sequences(first, limit=2)
+    first.stop()
+
+    second = keep()
+
+    assert [one.redelivered for one in second.take(limit=1)] == [False]
+    assert sequences(second) == [3, 4]
+
+
 def test_a_message_to_be_kept_once_is_known_again_also_by_the_next_process(keep: Keep) -> None:
     heard: list[bool] = []
 
@@ -97,6 +151,51 @@ def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(tmp_path: Path) ->
     wait_until(lambda: tally["kept replies dropped: no caller takes them"] == 2)
 
     assert sequences(replies) == [2, 3, 4]
+    replies.stop()
+
+
+TAKER = """
+import os, sys
+from pathlib import Path
+from fedmon.common.store.queue import TasksQueue
+from fedmon.researcher.replies.queue import Replies
+from fedmon.researcher.session.inbox import Tally
+
+replies = Replies(TasksQueue(Path(sys.argv[1])), tally=Tally())
+replies.start()
+for _ in range(int(sys.argv[2])):
+    replies.take(limit=1)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("takes", "again"), [(1, [(0, True), (1, False), (2, False)]), (2, [(1, True), (2, False)])])
+def test_taking_the_next_reply_confirms_the_one_before_on_disk(
+    keep: Keep, tmp_path: Path, takes: int, again: list[tuple[int, bool]]
+) -> None:
+    before = keep()
+    for number in range(3):
+        before.keep(pong(number))
+    wait_until(lambda: len(before) == 3)
+    before.stop()
+
+    killed = subprocess.run([sys.executable, "-c", TAKER, str(tmp_path / "queue"), str(takes)], check=False, timeout=60)
+    found = [(one.message.sequence, one.redelivered) for one in keep().take() if isinstance(one.message, Reply)]
+
+    assert killed.returncode == -9
+    assert found == again
+
+
+def test_without_a_disk_everything_is_kept_in_memory() -> None:
+    replies = Replies(None, tally=Tally())
+    replies.start()
+    replies.keep(pong(1))
+    replies.keep(decision(), only_once=True)
+    replies.keep(decision(), only_once=True)
+    wait_until(lambda: len(replies) == 2)
+
+    assert not replies.durable
+    assert [type(one.message) for one in replies.take()] == [Pong, PlanDecision]
     replies.stop()
 
 

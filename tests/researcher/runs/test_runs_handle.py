@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotFoundError
 from fedmon.common.text import short_ids
 from fedmon.common.wire.runs import JobOutcome
+from fedmon.plan import parcels
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.runs.errors import RunFailedError, RunNotOverError
 from fedmon.researcher.runs.handle import RunHandle
@@ -49,6 +52,23 @@ def test_a_run_returns_what_every_node_returned(two: tuple[RunningNode, RunningN
     assert handle.states().is_over
 
 
+def test_arrays_come_back_as_they_were_and_can_be_written_to(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, _ = two
+    weights = np.arange(6, dtype="<f4").reshape(2, 3)
+    stream = io.BytesIO()
+    parcels.pack({"w": weights, "n": 190}).write(stream)
+    handle = started(federate(), nodes=["a"])
+
+    a.end(handle.job_id, result=npz_parcel(stream.getvalue()))
+    values = handle.result(timeout_s=5)["a"]
+    values["w"] += 1
+
+    assert values["n"] == 190
+    assert np.array_equal(values["w"], weights + 1)
+
+
 def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
     two: tuple[RunningNode, RunningNode], federate: Open
 ) -> None:
@@ -63,6 +83,17 @@ def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
     assert caught.value.results == handle.results(partial=True) == {"a": {"n": 1}}
     assert list(caught.value.failed) == ["b"]
     assert caught.value.exit_code == 1
+
+
+def test_when_nobody_takes_part_the_error_is_a_refusal(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    for node in two:
+        node.refusal = {"code": "refused", "reason": "no"}
+
+    with pytest.raises(RunFailedError) as caught:
+        started(federate()).result()
+
+    assert caught.value.exit_code == 4
+    assert sorted(caught.value.failed) == ["a", "b"]
 
 
 def test_an_end_that_is_no_success_is_told_with_its_reason(
@@ -141,6 +172,22 @@ def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(
     assert sorted(told) == [("a", number) for number in range(12)]
     assert handle.states()["a"].scalars == 12
     assert handle.scalars_lost == {}
+
+
+def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longer(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, _ = two
+    handle = started(federate(), nodes=["a"])
+    for number in range(4):
+        a.report(handle.job_id, live=False, loss=float(number))
+    del a.reports[handle.job_id][:2]
+    a.end(handle.job_id, result=json_parcel({}), scalars=6)
+
+    handle.result(timeout_s=5)
+
+    assert [one.number for one in handle.scalars["a"]] == [2, 3]
+    assert handle.scalars_lost == {"a": 4}
 
 
 def test_gaps_between_the_scalars_of_a_page_need_no_question_each(
@@ -252,6 +299,14 @@ def test_an_outcome_of_another_job_node_or_plan_changes_nothing(
     assert federation.status().counters["answers about runs dropped"] == 2
 
 
+def test_a_node_without_the_result_any_more_is_named(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    handle = started(federate(), nodes=["a"])
+    two[0].end(handle.job_id)
+
+    with pytest.raises(RunFailedError, match="a: its result was dropped: the node no longer keeps it"):
+        handle.result(timeout_s=5)
+
+
 def test_another_process_finds_the_run_and_its_result(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
     a, b = two
     first = federate()
@@ -303,6 +358,17 @@ def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(mosquitto: Bro
         node.wait(lambda: node.sent("ack"))
 
         assert [one["ids"] for one in node.sent("ack")] == [["a-outcome-2"]]
+
+
+def test_what_reports_runs(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    a, _ = two
+    a.began = "starting"
+    handle = started(federate(), nodes=["a"])
+    assert handle.states()["a"].state == "starting"
+
+    a.report(handle.job_id, loss=0.5)
+
+    wait_until(lambda: handle.states()["a"].state == "running", what="the state of what reports")
 
 
 def test_all_runs_are_listed_one_a_row(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
@@ -461,3 +527,15 @@ def test_waiting_ends_with_the_federation(two: tuple[RunningNode, RunningNode], 
     waiting.join(5)
 
     assert [type(error).__name__ for error in failures] == ["NotConnectedError"]
+
+
+def test_changes_end_when_it_is_over_and_tell_each_state(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
+    handle = started(federate(), nodes=["a"])
+    seen = []
+    for states in handle.changes(timeout_s=10, every_s=0.01):
+        seen.append(states["a"].state)
+        if len(seen) == 1:
+            two[0].end(handle.job_id, result=json_parcel({}))
+
+    assert seen[0] == "running"
+    assert seen[-1] == "succeeded"

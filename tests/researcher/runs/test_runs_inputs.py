@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,29 @@ def test_nodes_of_the_other_wire_run_no_plans(mosquitto: Broker, tmp_path: Path)
         pytest.raises(InvalidInputError, match="Fed-BioMed run no plans"),
     ):
         federation.run(f"sha256:{DIGEST}")
+
+
+def test_a_result_with_arrays_says_what_to_install_where_there_is_no_numpy() -> None:
+    content = """
+import base64, sys
+parcel = sys.argv[1]
+sys.modules["numpy"] = None
+from fedmon.common.settings import RepositorySettings
+from fedmon.common.wire.runs import Parcel
+import msgspec
+from fedmon.researcher.runs.errors import MissingNumpyError
+from fedmon.researcher.runs.handle import opened
+try:
+    opened(msgspec.json.decode(parcel, type=Parcel), RepositorySettings(), max_bytes=10_000, timeout_s=1)
+except MissingNumpyError as error:
+    print(error)
+"""
+    import msgspec
+
+    parcel = msgspec.json.encode(packed({"w": np.zeros(2)}, NO_REPOSITORY)).decode()
+    done = subprocess.run([sys.executable, "-c", content, parcel], capture_output=True, text=True, timeout=30)
+
+    assert done.stdout == "the result holds arrays, which need numpy: pip install numpy\n", done.stderr
 
 
 def test_tags_and_ids_that_can_be_none_are_refused_before_anything_is_sent(mosquitto: Broker, tmp_path: Path) -> None:

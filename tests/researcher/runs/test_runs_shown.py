@@ -17,7 +17,7 @@ from fedmon.common.ids import NodeId
 from fedmon.common.wire.runs import JobReport, JobState, Problem, Scalar, Usage
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.cli.runs import progress
-from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode
+from fedmon.researcher.runs.states import NodeRun, RunStates, ScalarsByNode, shown_scalars
 
 JOB = JobReport(job_id="j", state=JobState.RUNNING, sha256="0" * 64, created=utc_now())
 
@@ -56,6 +56,13 @@ def test_the_reports_of_a_training_are_one_data_frame() -> None:
     assert list(framed.columns) == ["node", "number", "t", "step", "loss"]
     assert list(framed["node"]) == ["a", "a", "b"]
     assert framed.groupby("node")["loss"].min()["a"] == 0.5
+
+
+def test_with_json_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(silent=True) as show:
+        show(states(NodeRun(node_id=NodeId("a"), job=JOB)))
+
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_shows_a_table_that_changes() -> None:
@@ -99,6 +106,27 @@ def test_a_terminal_shows_a_table_that_changes() -> None:
     assert text.rstrip().endswith("WARNING fedmon.test: said after it")
 
 
+@pytest.mark.soak
+def test_a_notebook_shows_a_table_that_changes_in_place() -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells.append(
+        nbformat.v4.new_code_cell(
+            "from tests.researcher.runs.test_runs_shown import *\n"
+            "from fedmon.researcher.runs.states import shown_in_place\n"
+            "over = NodeRun(node_id=NodeId('a'), asked=OutcomeStatus.REFUSED, reason='<b>no</b>')\n"
+            "shown_in_place([states(NodeRun(node_id=NodeId('a'), job=JOB)), states(over)])"
+        )
+    )
+
+    nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(Path.cwd())}}).execute()
+
+    outputs = notebook.cells[0].outputs
+    assert [output["output_type"] for output in outputs] == ["display_data", "execute_result"]
+    assert "&lt;b&gt;no" in outputs[0]["data"]["text/html"]
+    assert outputs[1]["data"]["text/plain"] == "True"
+
+
 def test_nodes_with_one_reason_share_a_line_and_nothing_is_said_twice() -> None:
     withheld = "the plan failed (ValueError); its owner lets no text leave"
     problem = Problem(type="ValueError")
@@ -131,3 +159,9 @@ def test_a_node_that_was_not_reached_did_not_refuse(asked: OutcomeStatus) -> Non
 
     assert part.is_over
     assert part.sentence() == f"{asked.value} (never heard of)"
+
+
+def test_counts_keep_all_of_their_digits() -> None:
+    assert shown_scalars({"rows": 123_456_789.0, "loss": 0.0123456, "gone": None}) == (
+        "rows=123456789, loss=0.01235, gone=none"
+    )

@@ -11,12 +11,14 @@ import pytest
 
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
+from fedmon.common.wire.messages import Error, ErrorCode
 from fedmon.common.wire.samples import Extent, MonitorReply
 from fedmon.researcher.samples.resend import (
     GRACE_S,
     HOLD_BYTES,
     MAX_BOOTS,
     MAX_MISSING_RANGES,
+    MAX_STREAMS,
     TOO_MANY_GAPS,
     TOO_OLD,
     MissingSamples,
@@ -167,6 +169,17 @@ def test_while_a_recording_is_being_opened_nothing_is_taken_for_gone() -> None:
     assert (opening, shelf.taken) == ([], [(1, 7), (2, 0)])
 
 
+def test_a_refusal_closes_what_cannot_be_known() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf)
+    one.heard(batch(0), 10)
+    one.heard(batch(0, boot=2), 10)
+
+    one.answered(Error(code=ErrorCode.REFUSED, reason="no", **ECHO), 1.0)
+
+    assert shelf.taken == [(1, 0), (2, 0)]
+
+
 def test_a_stream_that_began_and_ended_unheard_is_wanted_but_none_of_before_we_came() -> None:
     one, _ = follower(Shelf())
     one.answered(keeps((1, 0, 50)), 0.0)
@@ -207,6 +220,35 @@ def test_live_samples_wait_until_the_beginning_is_known_and_follow_it() -> None:
 
     assert (waiting, want.first_seq) == ([], 0)
     assert shelf.taken == [(1, seq) for seq in range(3, 9)]
+
+
+def test_a_node_that_goes_before_it_told_what_it_keeps_has_its_samples_delivered() -> None:
+    taken = []
+    for is_told_first in (True, False):
+        shelf = Shelf()
+        one, _ = follower(shelf, start=lambda _node, _stream: 0.0)
+        if is_told_first:
+            one.node_changed(NODE, is_up=False)
+        one.heard(batch(0), 10)
+        one.node_changed(NODE, is_up=False)
+        taken.append(shelf.taken)
+
+    assert taken == [[(1, 0)], [(1, 0)]]
+
+
+def test_a_stream_that_was_not_heard_in_an_earlier_boot_is_wanted_from_there() -> None:
+    shelf = Shelf()
+    one, asked = follower(shelf, start=lambda _node, _stream: 0.0)
+    one.answered(keeps((1, 0, 0)), 0.0)
+    one.pulled(batch(0), 10)
+
+    one.heard(batch(0, boot=2, stream="user"), 10)
+    one.answered(keeps((1, 0, 3), (2, 0, 0), stream="user"), 1.0)
+
+    assert asked == [NODE]
+    assert one.want(NODE) == MissingSamples(node_id=NODE, boot=1, stream="host", first_seq=0, last_seq=0, since_t=0.0)
+    assert one.want(NODE) == MissingSamples(node_id=NODE, boot=1, stream="user", first_seq=0, last_seq=3, since_t=0.0)
+    assert shelf.taken == []
 
 
 def test_too_many_gaps_are_given_up_oldest_first() -> None:
@@ -258,6 +300,22 @@ def test_whatever_is_dropped_refused_or_swapped_sent_is_delivered_pending_or_los
             assert shelf.taken == sorted(shelf.taken)
 
 
+def test_a_batch_that_fills_two_gaps_around_what_is_held_back_is_handed_on_in_order() -> None:
+    for pulled in (False, True):
+        shelf = Shelf()
+        one, _ = follower(shelf)
+        for early in (batch(0), batch(11), batch(5, 2)):
+            one.heard(early, 100)
+
+        if pulled:
+            one.pulled(batch(1, 10), 100)
+        else:
+            one.heard(batch(1, 10), 100)
+
+        assert shelf.taken == [(1, seq) for seq in range(12)]
+        assert one.pending == 0
+
+
 def test_of_too_many_boots_the_oldest_is_given_up_and_the_later_ones_are_delivered() -> None:
     shelf = Shelf()
     one, _ = follower(shelf)
@@ -270,6 +328,25 @@ def test_of_too_many_boots_the_oldest_is_given_up_and_the_later_ones_are_deliver
 
     assert (waiting, shelf.lost, one.losses) == (MAX_BOOTS + 1, [(1, 1, 1)], {TOO_MANY_GAPS: 1})
     assert shelf.taken == [(1, 0), (1, 2), (2, 0)]
+
+
+def test_of_too_many_streams_the_oldest_of_the_node_known_longest_is_forgotten() -> None:
+    shelf = Shelf()
+    one, _ = follower(shelf)
+    one.heard(batch(0), 10)
+    one.heard(batch(2), 10)
+    for number in range(MAX_STREAMS - 1):
+        one.heard(batch(0, stream=f"job-{number}", node_id="b"), 10)
+    before = one.pending
+
+    one.heard(batch(0, stream="of another node", node_id="b"), 10)
+    of_one = one.pending
+    one.heard(batch(3, stream="job-0", node_id="b"), 10)
+    one.heard(batch(0, stream="one more", node_id="b"), 10)
+
+    assert (before, of_one) == (2, 0)
+    assert one.pending == 0, "job-0 was the oldest stream of the only node that is left"
+    assert len(shelf.taken) == MAX_STREAMS + 2
 
 
 def test_samples_of_an_older_boot_are_left_out_with_one_warning_where_order_counts(

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from bench.echo_nodes import Message
-from fedmon.common.errors import InvalidInputError
+from fedmon.common.errors import InvalidInputError, StorageError
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.federation import Federation
+from fedmon.researcher.samples.consumers import RENEW_EVERY_S
 from fedmon.researcher.samples.record import Record, RecordPosition
 from fedmon.researcher.samples.resend import TOO_OLD
 from tests.researcher.conftest import Open
@@ -193,6 +194,15 @@ def test_a_node_that_refuses_leaves_an_empty_store_and_says_why(
     assert stored(tmp_path / "store.fedmon") == []
 
 
+def test_a_record_that_cannot_be_kept_is_refused_at_once(federate: Open, tmp_path: Path) -> None:
+    federation = federate()
+
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        federation.record(tmp_path)
+    with pytest.raises(InvalidInputError, match="history_s is -1"):
+        federation.record(tmp_path / "x", history_s=-1)
+
+
 def test_on_a_wire_that_numbers_no_samples_nothing_is_recorded(mosquitto: Broker, tmp_path: Path) -> None:
     settings = ResearcherSettings(id="r", broker=mosquitto.settings, folder=tmp_path / "r", wire="fedbiomed4")
 
@@ -241,3 +251,16 @@ def test_samples_of_a_node_that_ends_before_its_recording_is_open_are_stored(
             node.sample(3)
             node.say("offline")
             wait_until(lambda: record.counts.stored == 3)
+
+
+def test_a_node_that_opens_its_recording_is_asked_again_long_before_the_lease_is_renewed(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with RecordingNode(mosquitto.port, "a") as node:
+        opened = node.answer
+        opens_its_recording(node)
+        node.sample(3, live=False)
+        with federate().record(tmp_path / "store.fedmon") as record:
+            node.wait(lambda: node.leased)
+            node.answer = opened
+            wait_until(lambda: record.counts.stored == 3, RENEW_EVERY_S / 2)

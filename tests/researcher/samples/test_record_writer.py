@@ -5,6 +5,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+
+from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.researcher.samples.record import QUEUE_BYTES, RecordWriter
@@ -39,6 +42,33 @@ def test_while_nothing_can_be_written_what_waits_is_bounded_and_then_there_is_ro
     assert (ended, writer.stored, writer.late, writer.repeated, len(rooms)) == (True, taken, (taken + 1) // 2, 0, 1)
     with Recording(path, read_only=True) as recording:
         assert [(one.oldest_seq, one.last_seq) for one in recording.extents()] == [(0, taken - 1)]
+
+
+def test_what_was_put_is_written_at_the_end_and_what_comes_twice_is_left_out(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path / "store", on_room=lambda: None)
+    assert writer.open() == []
+    for seq in (0, 1, 1, 2):
+        writer.put(batch(seq), size_bytes=10, late=False)
+    writer.describe("a", 1, {"hardware": {"cores": 4}})
+
+    ended = writer.stop()
+    writer.put(batch(3), size_bytes=10, late=False)
+
+    assert (ended, writer.stored, writer.repeated) == (True, 3, 1)
+    assert writer.positions == {("a", "host"): (1, 2, 1.0)}
+    again = RecordWriter(tmp_path / "store", on_room=lambda: None)
+    (found,) = again.open()
+    assert (found.last_seq, again.positions) == (2, writer.positions)
+    assert again.stop()
+
+
+def test_a_store_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "other")
+    other.execute("CREATE TABLE mine (number INTEGER)")
+    other.close()
+
+    with pytest.raises(StorageError, match="no recording"):
+        RecordWriter(tmp_path / "other", on_room=lambda: None).open()
 
 
 def test_a_store_that_was_moved_away_while_it_is_written_is_begun_anew(tmp_path: Path) -> None:

@@ -11,11 +11,15 @@ from fedmon.common.errors import NotConnectedError
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.wire.messages import Error, ErrorCode
+from fedmon.common.wire.samples import Columns, SamplesReply
 from fedmon.researcher.asking.match import Pending
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.roster import Moment, Roster
+from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
 from fedmon.researcher.samples.resend import (
+    HOLD_BYTES,
     MAX_TRIES,
+    NOT_KEPT,
     REPLY_WITHIN_S,
     MissingSamples,
     Resend,
@@ -138,6 +142,18 @@ def test_a_node_that_is_not_heard_of_is_never_given_up() -> None:
     assert len(bench.line.sent) > MAX_TRIES
 
 
+def test_a_busy_node_is_asked_again_and_one_that_came_up_at_once() -> None:
+    bench = Bench()
+    bench.look()
+
+    bench.refuse(ErrorCode.BUSY)
+    asked_at_once = bench.look()
+    bench.resend.node_came_up(NODE)
+    asked_then = bench.look()
+
+    assert (asked_at_once, asked_then) == (1, 2)
+
+
 def test_a_busy_node_is_never_given_up_and_one_that_fails_is() -> None:
     busy, failing = Bench(), Bench()
 
@@ -151,3 +167,111 @@ def test_a_busy_node_is_never_given_up_and_one_that_fails_is() -> None:
 
     assert busy.shelf.lost == []
     assert failing.shelf.lost == [(1, 4, f"no ({MAX_TRIES} times)")]
+
+
+def test_nothing_is_asked_while_there_is_no_connection_and_at_once_when_it_is_back() -> None:
+    bench = Bench()
+    bench.look()
+
+    bench.resend.link(up=False)
+    without = bench.look()
+    bench.resend.link(up=True)
+
+    assert (without, bench.look()) == (1, 2)
+    assert bench.pending.all_open() != []
+
+
+def _page(bench: Bench, *, seqs: range, next_seq: int | None = None) -> None:
+    """Answer the last request with a page of samples."""
+    asked = bench.line.sent[-1]
+    echo = {key: asked[key] for key in ("researcher_id", "id", "session", "sequence")}
+    batches = [Columns(seq=seq, t=[1.0], mono=[1.0], m={"m": [1.0]}) for seq in seqs]
+    bench.pending.match(
+        SamplesReply(
+            node_id=NODE, boot=1, stream="host", batches=batches, next_seq=next_seq, oldest_seq=0, last_seq=9**9, **echo
+        )
+    )
+
+
+def test_what_finds_no_room_while_its_turn_is_not_known_is_not_asked_for_without_a_pause() -> None:
+    bench = Bench()
+    bench.follower = StreamFollower(
+        bench.shelf,
+        nodes=None,
+        ordered=True,
+        start=lambda _node, _stream: 0.0,
+        inquire=lambda _node, _at: None,
+    )
+    bench.follower.heard(_batch(0), HOLD_BYTES)
+    bench.follower.heard(_batch(5), 100)
+    assert bench.look() == 1
+
+    _page(bench, seqs=range(1, 6))
+
+    assert bench.look() == 1
+    assert bench.until_due() == pytest.approx(1.0)
+    assert bench.look() == 2
+    assert bench.shelf.lost == []
+
+
+def test_a_node_that_passes_over_sample_after_sample_is_asked_after_pauses() -> None:
+    bench = Bench()
+    bench.follower.heard(_batch(5000), 100)
+    assert bench.look() == 1
+    _page(bench, seqs=range(1, 5))
+    assert bench.look() == 2
+
+    _page(bench, seqs=range(0), next_seq=7)
+
+    assert bench.look() == 2
+    assert bench.until_due() == pytest.approx(1.0)
+    assert bench.look() == 3
+    _page(bench, seqs=range(0), next_seq=3000)
+    assert bench.look() == 4
+    assert [(first, last) for first, last, _ in bench.shelf.lost] == [(6, 6), (7, 2999)]
+
+
+def test_many_holes_in_a_page_are_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.follower.heard(_batch(1000), 100)
+    bench.look()
+    _page(bench, seqs=range(1, 5))
+    bench.look()
+
+    with caplog.at_level("WARNING"):
+        _page(bench, seqs=range(6, 1000, 2))
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"497 of samples 7 to 999 of node a (boot 1, host) are lost: {NOT_KEPT}"
+    ]
+    assert len(bench.shelf.lost) == 497
+
+
+def test_a_consumer_is_subscribed_to_metrics_before_a_tick_asks_for_its_lease() -> None:
+    bench = Bench()
+    sent: list[list[str]] = []
+
+    def look() -> None:
+        # The thread of the inbox ticks whenever a message comes.
+        consumers.tick(bench.now)
+        sent.append([message["action"] for message in bench.line.sent])
+
+    consumers = Consumers(bench.asker, bench.pending, subscribe=look, wake=look)
+    consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None))
+    consumer.follower = bench.follower
+    consumers.add(consumer)
+
+    assert sent == [[], ["start"]]
+
+
+def test_a_lease_is_renewed_once_after_a_standstill_however_long_it_was() -> None:
+    bench = Bench()
+    consumers = Consumers(bench.asker, bench.pending, subscribe=lambda: None, wake=lambda: None)
+    consumer = SampleConsumer(consumers, Wish(nodes=frozenset({NODE}), interval_s=None))
+    consumer.follower = bench.follower
+    consumers.add(consumer)
+
+    for now in (1000.0, 1100.0, 1100.1, 1100.2, 1110.0):
+        consumers.tick(now)
+
+    assert [message["action"] for message in bench.line.sent] == ["start"] * 3

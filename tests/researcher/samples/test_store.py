@@ -335,6 +335,47 @@ def test_a_store_that_closes_connections_gets_each_sample_once_and_one_bad_batch
     assert {line["metric"]["node"] for line in server.lines if line["metric"]["__name__"] == CPU} == {"good"}
 
 
+def test_a_long_recording_is_sent_in_bodies_of_a_few_mib(tmp_path: Path) -> None:
+    path, length = tmp_path / "store.fmr", 100
+    columns: dict[str, list[float | None]] = {f"metric_{number}": [0.123456] * length for number in range(100)}
+    with Recording(path) as recording:
+        for name in ("a", "b", "c", "d", "e", "f"):
+            for seq in range(0, 1000, length):
+                t = [1_700_000_000.0 + at for at in range(seq, seq + length)]
+                recording.append([Batch(node_id=name, boot=1, stream="host", seq=seq, t=t, mono=t, columns=columns)])
+    with closing_store() as server:
+        url = import_url(f"http://127.0.0.1:{server.server_port}")
+        assert StorePush(path, url, StoreSettings(), is_online=dict).stop()
+
+    values = sum(len(line["values"]) for line in server.lines if line["metric"]["__name__"].startswith("metric_"))
+    assert values == 600_000
+    assert sum(server.sizes) > 3 * 2**22
+    assert max(server.sizes) <= 2 * 2**22
+
+
+def test_samples_that_a_bound_dropped_before_they_were_sent_are_counted_once(tmp_path: Path) -> None:
+    path, url = tmp_path / "store.fmr", f"http://127.0.0.1:{free_port()}"
+    Path(f"{path}.sent").write_bytes(msgspec.json.encode({"url": import_url(url), "sent": [("a", "host", 1, 9)]}))
+    times = [100.0 + seq for seq in range(60, 70)]
+    with Recording(path) as recording:
+        columns: dict[str, list[float | None]] = {CPU: [0.5] * 10}
+        recording.append([Batch(node_id="a", boot=1, stream="host", seq=60, t=times, mono=times, columns=columns)])
+    push = StorePush(path, import_url(url), StoreSettings(), is_online=dict)
+    wait_until(lambda: push.counts.error)
+    assert not push.stop()
+
+    assert (push.counts.dropped, push.counts.waiting) == (50, 10)
+
+
+def test_a_token_that_cannot_be_sent_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("geheim-ü-€")
+    token.chmod(0o600)
+
+    with pytest.raises(SettingsError, match="cannot carry"):
+        StorePush(tmp_path / "store.fmr", "http://host", StoreSettings(token_file=token), is_online=dict)
+
+
 def test_a_file_without_certificates_and_a_tenant_that_is_none_are_refused(tmp_path: Path) -> None:
     empty = tmp_path / "ca.crt"
     empty.touch()
@@ -347,6 +388,25 @@ def test_a_file_without_certificates_and_a_tenant_that_is_none_are_refused(tmp_p
             load_researcher(None, {**own_environment(tmp_path), "FEDMON_STORE_TENANT": tenant})
     with pytest.raises(InvalidInputError, match="remove one of the two"):
         import_url("https://host:8480/insert/0/prometheus", tenant="7")
+
+
+def test_a_store_that_is_away_is_named_at_the_end_and_nothing_is_lost(mosquitto: Broker, tmp_path: Path) -> None:
+    file = tmp_path / "store.fmr"
+    url = f"http://127.0.0.1:{free_port()}"
+    with RecordingNode(mosquitto.port, "a") as node:
+        node.sample(3, live=False)
+        command = [sys.executable, "-m", "fedmon", "record", str(file), "--to", url, "--for", "3"]
+        done = subprocess.run(
+            [*command, "--broker", mosquitto.url],
+            env=own_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert f"3 samples not sent to {url}/api/v1/import yet; {file} keeps them" in done.stderr
 
 
 @pytest.mark.parametrize(

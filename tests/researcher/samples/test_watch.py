@@ -22,6 +22,7 @@ from tests.researcher.conftest import Open
 from tests.researcher.replies.test_decisions import decision
 from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
+from tests.support.recording_node import RecordingNode
 from tests.support.waiting import stays, wait_until
 
 CPU, DISK = "host_cpu_busy_ratio", 'host_disk_read_bytes_total{device="sda"}'
@@ -96,6 +97,18 @@ def test_a_watch_without_callback_is_iterated_and_ends_when_it_is_closed(mosquit
     assert numbers(rest) == [3, 4]
     assert not reader.is_alive()
     assert watch.next(timeout_s=0) is None
+
+
+def test_closing_the_federation_ends_every_watch(mosquitto: Broker, federate: Open) -> None:
+    federation = federate()
+    watch = federation.monitor()
+    reader = threading.Thread(target=lambda: list(watch))
+    reader.start()
+
+    federation.close()
+    reader.join(5)
+
+    assert not reader.is_alive()
 
 
 def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open) -> None:
@@ -191,6 +204,17 @@ def test_the_lease_is_the_smallest_wish_and_is_given_back_when_nobody_watches(
 
     assert fast.capabilities["a"].metrics == [CPU]  # type: ignore[index] # a NodeId is a text
     assert all(request["lease_s"] == LEASE_S for request in node.sent("monitor")[:3])
+
+
+def test_the_lease_is_given_back_when_the_federation_is_closed(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        federation.monitor()
+        node.wait(lambda: leases(node))
+
+        federation.close()
+
+        node.wait(lambda: leases(node)[-1] == ("stop", None))
 
 
 def test_a_node_that_comes_up_later_is_asked_for_its_lease(mosquitto: Broker, federate: Open) -> None:
@@ -357,6 +381,34 @@ def test_a_callback_that_is_stuck_delays_no_other_subscription_and_not_the_end(
     assert numbers(told["samples"]) == [0, 1, 2]
     assert [one.id for one in told["decision"]] == ["d-0", "d-1", "d-2"]
     assert took_s < 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ordered", [False, True])
+def test_callbacks_of_a_second_at_1000_samples_a_second_cost_50_mb_at_most_and_delay_no_command(
+    mosquitto: Broker, federate: Open, ordered: bool
+) -> None:
+    tick, seconds, worst_s, most_bytes = threading.Event(), 60, 0.0, 0
+
+    with RecordingNode(mosquitto.port, "a", page=100) as node:
+        federation = federate()
+        watch = federation.monitor(lambda _sample: tick.wait(1.0), ordered=ordered)
+        node.wait(lambda: node.leased)
+        before_bytes, started = resident_bytes(), time.monotonic()
+        for second in range(1, seconds + 1):
+            for _ in range(1000):
+                node.sample(1, width=60)
+            begun = time.monotonic()
+            assert federation.ping(timeout_s=5.0).ok
+            worst_s = max(worst_s, time.monotonic() - begun)
+            # What the node itself keeps is in this process too: some 200 bytes a sample.
+            most_bytes = max(most_bytes, resident_bytes() - before_bytes - second * 1000 * 200)
+            tick.wait(max(0.0, started + second - time.monotonic()))
+        wait_until(lambda: watch.delivered + watch.pending + watch.lost == seconds * 1000)
+
+    assert worst_s < 2.0
+    assert most_bytes < 50e6
+    assert watch.lost == 0
 
 
 def test_of_samples_that_nobody_takes_the_newest_are_held(mosquitto: Broker, federate: Open) -> None:
