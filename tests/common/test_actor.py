@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
 
 from fedmon.common.actor import Actor, Bound, BusyError, Priority
+from fedmon.common.errors import FedmonError
 
 PATIENCE_S = 10.0
 
@@ -54,3 +56,21 @@ def test_a_call_that_was_given_up_never_runs() -> None:
     assert ran == []
     with pytest.raises(BusyError, match="closing"):
         actor.call(int, timeout_s=PATIENCE_S)
+
+
+def test_periodic_work_stays_on_its_grid_and_says_once_that_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="fedmon.common.actor")
+    thrice = threading.Semaphore(0)
+
+    def fail() -> None:
+        thrice.release()
+        raise FedmonError("disk is full")
+
+    with Actor("periodic") as actor:
+        actor.every(0.005, fail)
+        for _ in range(3):
+            assert thrice.acquire(timeout=PATIENCE_S)
+
+    levels = [record.levelname for record in caplog.records]
+    assert levels[:2] == ["WARNING", "DEBUG"]
+    assert levels.count("WARNING") == 1
