@@ -16,7 +16,6 @@ from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.log import configure_cli_logging, escape_control, escape_json
 
 _USAGE_ERROR = 2
-_INTERNAL_ERROR = 1
 _INTERRUPTED = 130
 _HELP = ("-h", "--help")
 _WIDEST_NAMES = 20
@@ -139,9 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An error of ours becomes one line on stderr, or one JSON document on stdout where the verb was asked for JSON.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = bool(words) and words[0] == "--debug"
-    if debug:
-        del words[0]
+    debug = words[:1] == ["--debug"]
+    del words[:debug]
     configure_cli_logging("DEBUG" if debug else "WARNING")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -370,11 +368,13 @@ def _described(error: Any) -> str:
 
 def _report(error: Exception, *, as_json: bool, is_debug: bool) -> int:
     """Print an error and return its exit code."""
+    if isinstance(error, UnicodeEncodeError):  # a word that may name a file, but can be in no message
+        error = InvalidInputError(f"{ascii(error.object)[:80]} is not UTF-8 text")
     if not isinstance(error, FedmonError):
         if is_debug:
             traceback.print_exception(error)
         _complain(f"internal error: {type(error).__name__}: {error} (`fedmon --debug ...` shows where)")
-        return _INTERNAL_ERROR
+        return 1
     if as_json:
         import json
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,15 +87,13 @@ def test_each_verb_takes_json(line: str) -> None:
     assert "  --json " in said or "COMMAND [ARGS]" in said
 
 
-def test_exit_codes_are_one_table_and_in_no_help() -> None:
+def test_exit_codes_are_one_table() -> None:
     done = fedmon("help", "exit-codes")
-    helps = [fedmon_here(*line.split(), "--help").stdout for line in LINES]
 
     assert done.returncode == 0
     assert [f"  {code:<3}  {meaning}" in done.stdout for code, meaning in EXIT_CODES.items()] == [True] * len(
         EXIT_CODES
     )
-    assert [text for text in helps if "Exit code" in text] == []
 
 
 def test_a_help_loads_nothing_that_only_its_verb_needs() -> None:
@@ -144,6 +143,15 @@ def test_a_reader_who_has_enough_ends_a_verb_without_an_error(mosquitto: Broker,
 
     with NodeProcess(folder):
         assert {line: ended(line) for line in lines} == dict.fromkeys(lines, (0, ""))
+
+
+def test_a_word_that_is_not_utf8_is_one_error_where_only_text_will_do(mosquitto: Broker, tmp_path: Path) -> None:
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path), FEDMON_BROKER_URL=mosquitto.url)
+
+    done = fedmon("datasets", os.fsdecode(b"tag\xff"), "--timeout", "1", environ=environ)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fedmon: 'tag\\udcff' is not UTF-8 text\n"
 
 
 def test_an_error_of_ours_is_one_line_and_its_exit_code(tmp_path: Path) -> None:

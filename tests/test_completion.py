@@ -40,18 +40,6 @@ TYPED = {
 }
 
 
-ZSH = """
-compdef() {{ }}
-compadd() {{ shift; print -l -- $@ }}
-_files() {{ print files }}
-source {file}
-words=({words})
-CURRENT=$#words
-PREFIX=$words[-1]
-_fedmon
-"""
-
-
 def script(shell: str, folder: Path) -> Path:
     done = fedmon_here("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
@@ -75,19 +63,6 @@ def test_bash_leaves_arguments_and_commands_of_users_to_files(tmp_path: Path) ->
         code = COMPLETE.format(file=file, words=typed)
 
         assert subprocess.run(["bash", "--norc", "-c", code], capture_output=True, text=True).stdout.strip() == ""
-
-
-@pytest.mark.parametrize("typed", [*TYPED, "fedmon run pl", "fedmon job -- pyt"])
-def test_zsh_gets_the_same_candidates_of_the_function(typed: str, tmp_path: Path) -> None:
-    require(shutil.which("zsh"), "zsh is not installed")
-    code = ZSH.format(file=shlex.quote(str(script("zsh", tmp_path))), words=typed)
-
-    done = subprocess.run(["zsh", "-fc", code], capture_output=True, text=True, check=True)
-
-    assert done.stderr == ""
-    begun = shlex.split(typed)[-1]
-    candidates = {word for word in done.stdout.split() if word.startswith(begun) or word == "files"}
-    assert candidates == TYPED.get(typed, {"files"})
 
 
 def test_every_verb_and_option_is_offered() -> None:

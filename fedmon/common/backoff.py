@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 
-_MOST_DOUBLINGS = 500
-"""Beyond this a float overflows; every schedule has reached its longest delay long before."""
-
 
 class Backoff:
     """Delays between attempts, each ``factor`` times as long as the one before, up to ``longest_s``.
@@ -19,13 +16,15 @@ class Backoff:
         self.longest_s = longest_s
         self.attempts = 0
         self._first_s, self._factor, self._jitter = first_s, factor, jitter
+        self._next_s = first_s
 
     def next_s(self) -> float:
         """Count a failed attempt; return how many seconds to wait before the next."""
-        delay_s = min(self.longest_s, self._first_s * self._factor ** min(self.attempts, _MOST_DOUBLINGS))
+        delay_s = min(self.longest_s, self._next_s)
         self.attempts += 1
+        self._next_s *= self._factor
         return delay_s * random.uniform(1 - self._jitter, 1) if self._jitter else delay_s  # noqa: S311
 
     def reset(self) -> None:
         """Begin again with the first delay, after a success."""
-        self.attempts = 0
+        self.attempts, self._next_s = 0, self._first_s

@@ -126,13 +126,11 @@ def _instance(plan: type[SavablePlan]) -> SavablePlan:
 
 def _read(path: Path) -> bytes:
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise InvalidPlanError(f"training plan {path} is a folder; name the Python file in it")
-        if not stat.S_ISREG(mode):
-            raise InvalidPlanError(f"training plan {path} is not a regular file")
+        # Opening a pipe waits for its writer.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InvalidPlanError(f"training plan {path} is not a regular file; name a Python file")
         with path.open("rb") as file:
             return file.read(MAX_PLAN_BYTES + 1)
     except (OSError, ValueError) as error:
-        cause = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        cause = getattr(error, "strerror", "") or str(error)
         raise InvalidPlanError(f"cannot read training plan {str(path)!r}: {cause}") from error

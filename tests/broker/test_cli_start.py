@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -52,38 +51,6 @@ def test_it_answers_when_it_says_so_and_stops_cleanly(engine: str, number: int, 
     assert (facts["engine"], facts["users"], facts["tls"], code) == (engine, False, False, 0)
     assert "no users" in facts["warnings"][0]
     assert not psutil.pid_exists(facts["pid"])
-
-
-def test_text_names_engine_limits_and_the_next_line_to_type(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [*FEDMON, "start", "--port", "0", "--engine", "embedded", "--data-dir", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(6)]
-        process.terminate()
-
-    text = "".join(lines)
-    assert "embedded broker" in lines[0]
-    assert "memory only" in lines[0]
-    assert "every process of this machine may connect" in text
-    assert "next: fedmon node init --broker mqtt://127.0.0.1:" in text
-
-
-def test_print_url_prints_the_url_alone(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [*FEDMON, "start", "--port", "0", "--engine", "embedded", "--print-url", "--data-dir", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline()
-        process.terminate()
-        rest = process.stdout.read()
-
-    assert url.startswith("mqtt://127.0.0.1:")
-    assert rest == ""
 
 
 def test_a_port_in_use_is_refused_by_name(tmp_path: Path) -> None:

@@ -137,13 +137,6 @@ def test_removing_tells_the_role_and_an_unknown_user_is_not_found(tmp_path: Path
     assert fedmon_broker("user", "remove", "a", "--data-dir", tmp_path).returncode == 3
 
 
-def test_listing_nobody_says_how_to_add_somebody(tmp_path: Path) -> None:
-    finished = fedmon_broker("user", "list", "--data-dir", tmp_path / "nothing")
-
-    assert finished.returncode == 0
-    assert "fedmon broker user add" in finished.stdout
-
-
 def test_config_show_prints_one_file_or_all() -> None:
     one = fedmon_broker("config", "show", "acl/nodes")
     every = answer("config", "show")

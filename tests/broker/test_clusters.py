@@ -40,22 +40,6 @@ def test_the_compose_file_is_valid_and_gives_no_rights_away(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_docker_reads_the_compose_file(kind: str, tmp_path: Path) -> None:
-    # Debian has compose as a program; newer ones are a plugin of docker.
-    program = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
-    if not shutil.which(program[0]) or subprocess.run([*program, "version"], capture_output=True).returncode != 0:
-        pytest.skip("docker compose is not installed")
-    words = [*program, "--file", str(FILES / kind / "compose.yaml"), "config", "--quiet"]
-    environ = {"PATH": "/usr/bin:/usr/local/bin", "HOME": str(tmp_path), "FEDMON_UID": "1", "FEDMON_GID": "1"}
-
-    refused = subprocess.run(words, env=environ, capture_output=True, text=True)
-    read = subprocess.run(words, env=environ | {"FEDMON_HOST": HOSTS[0]}, capture_output=True, text=True)
-
-    assert "the name of this host" in refused.stderr
-    assert read.returncode == 0, read.stderr
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_configuration_names_each_host(kind: str) -> None:
     text = "".join(path.read_text() for path in (FILES / kind).glob("*.conf"))
 

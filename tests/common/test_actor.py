@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import pytest
 
@@ -46,19 +45,6 @@ def test_a_job_that_raises_is_logged_and_ends_nothing(caplog: pytest.LogCaptureF
     assert [record.getMessage() for record in caplog.records] == ["job failed in sturdy"]
 
 
-def test_a_call_returns_the_result_or_raises_the_error_of_ours() -> None:
-    def refuse() -> None:
-        raise FedmonError("no")
-
-    with Actor("called") as actor:
-        assert actor.call(threading.current_thread, timeout_s=PATIENCE_S).name == "called"
-        with pytest.raises(FedmonError, match=r"^no$"):
-            actor.call(refuse, timeout_s=PATIENCE_S)
-        with pytest.raises(BusyError, match="failed at a job; the log says why"):
-            actor.call(lambda: 1 // 0, timeout_s=PATIENCE_S)
-        assert actor.call(lambda: actor.call(lambda: 1, timeout_s=0.0), timeout_s=PATIENCE_S) == 1
-
-
 def test_a_call_that_was_given_up_never_runs() -> None:
     held, ran = threading.Event(), []
     with Actor("slow") as actor:
@@ -70,19 +56,6 @@ def test_a_call_that_was_given_up_never_runs() -> None:
     assert ran == []
     with pytest.raises(BusyError, match="closing"):
         actor.call(int, timeout_s=PATIENCE_S)
-
-
-def test_timers_run_in_the_order_of_their_moments() -> None:
-    ran: list[int] = []
-    done = threading.Event()
-    with Actor("timed") as actor:
-        now = time.monotonic()
-        actor.at(now + 0.02, done.set)
-        actor.at(now + 0.01, lambda: ran.append(2))
-        actor.at(now, lambda: ran.append(1))
-        assert done.wait(PATIENCE_S)
-
-    assert ran == [1, 2]
 
 
 def test_periodic_work_stays_on_its_grid_and_says_once_that_it_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -101,23 +74,3 @@ def test_periodic_work_stays_on_its_grid_and_says_once_that_it_fails(caplog: pyt
     levels = [record.levelname for record in caplog.records]
     assert levels[:2] == ["WARNING", "DEBUG"]
     assert levels.count("WARNING") == 1
-
-
-def test_an_end_that_drops_leaves_waiting_jobs() -> None:
-    begun, held, ran = threading.Event(), threading.Event(), []
-
-    def hold() -> None:
-        begun.set()
-        held.wait()
-
-    actor = Actor("dropping")
-    actor.start()
-    actor.post(hold)
-    actor.post(lambda: ran.append(1), priority=Priority.BULK)
-    assert begun.wait(PATIENCE_S)
-
-    assert not actor.close(timeout_s=0.01, drop=True)
-    held.set()
-
-    assert actor.close(timeout_s=PATIENCE_S)
-    assert ran == []

@@ -26,22 +26,6 @@ def test_a_file_takes_the_place_of_another_with_the_rights_that_were_asked_for(t
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_without_rights_asked_for_has_those_of_any_new_one(tmp_path: Path) -> None:
-    (tmp_path / "new").touch()
-    path = tmp_path / "one"
-    path.touch(0o600)
-
-    write_whole(path, b"after")
-
-    assert mode_of(path) == mode_of(tmp_path / "new")
-
-
-def test_folders_are_made_with_the_rights_that_were_asked_for(tmp_path: Path) -> None:
-    write_whole(tmp_path / "own" / "one", b"", folder_mode=0o700)
-
-    assert mode_of(tmp_path / "own") == 0o700
-
-
 def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("of somebody else")
     (tmp_path / "link").symlink_to("other")

@@ -8,11 +8,6 @@ from fedmon.common.metrics.sample import rate
 from fedmon.common.metrics.series import metric_name, series, split_series
 
 
-def test_a_series_without_labels_is_the_name_of_its_metric() -> None:
-    assert series("host_load1") == "host_load1"
-    assert split_series("host_load1") == ("host_load1", {})
-
-
 def test_labels_are_written_as_in_openmetrics() -> None:
     text = series("host_disk_reads_total", device="sda", kind='a "b" \\ c\nd')
 

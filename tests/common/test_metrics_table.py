@@ -3,10 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import msgspec
-import pytest
-
-from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit, by_name, metric_of
+from fedmon.common.metrics.table import METRICS, Kind, Metric, Unit
 from tests.docs.metrics_page import page
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -25,19 +22,6 @@ def test_a_metric_is_named_after_its_unit_and_kind() -> None:
     assert [one.name for one in metrics if not one.name.startswith(f"{one.scope.value}_")] == []
     assert [one.name for one in metrics if not one.help.endswith(".")] == []
     assert [one.name for one in metrics if not one.source] == []
-
-
-def test_a_metric_that_is_declared_twice_is_refused_by_name() -> None:
-    load, count = METRICS["host_load1"], METRICS["host_cpu_count"]
-    again = msgspec.structs.replace(load, help="Another meaning.")
-
-    with pytest.raises(ValueError, match="host_load1 is declared twice"):
-        by_name([load, count, again])
-
-
-def test_a_series_belongs_to_the_metric_of_its_name() -> None:
-    assert metric_of('host_cpu_seconds_total{mode="user"}') is METRICS["host_cpu_seconds_total"]
-    assert metric_of("host_moon_phase") is None
 
 
 def test_the_page_of_metrics_is_in_step_with_the_table() -> None:

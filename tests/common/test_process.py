@@ -21,22 +21,6 @@ def python(code: str, folder: Path, **limits: int) -> ChildProcess:
     return ChildProcess([sys.executable, "-c", code], folder=folder, output=folder / "log", **limits)
 
 
-def test_what_a_child_prints_is_appended_and_its_code_returned(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("before\n")
-
-    child = python("import sys; print('out'); sys.exit(print('error', file=sys.stderr) or 7)", tmp_path)
-
-    assert child.wait(10.0) == 7
-    assert not child.alive()
-    assert sorted((tmp_path / "log").read_text().split()) == ["before", "error", "out"]
-    child.end(timeout_s=1.0)
-
-
-def test_a_command_that_cannot_be_run_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no-such-program"):
-        ChildProcess(["no-such-program"], folder=tmp_path, output=tmp_path / "log")
-
-
 def test_a_child_gets_the_signals_that_are_sent_and_more_open_files(tmp_path: Path) -> None:
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True);" + READY
     child = python(code, tmp_path, open_files=2000)

@@ -10,29 +10,13 @@ from fedmon.common import text
 from fedmon.common.clock import utc_now
 
 
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [(0, ""), (1, "a"), (2, "a and b"), (3, "a, b and c"), (4, "a, b, c and d"), (6, "a, b, c and 3 more")],
-)
-def test_a_list_names_the_first_words_and_counts_the_rest(count: int, expected: str) -> None:
-    assert text.joined("abcdef"[:count]) == expected
-
-
-def test_a_list_may_be_joined_by_commas_alone() -> None:
-    assert text.joined(["a", "b", "c"], last=", ") == "a, b, c"
-
-
-def test_one_thing_is_no_plural() -> None:
-    assert [text.plural(1, "node"), text.plural(0, "node"), text.plural(2, "entry", "entries")] == [
-        "1 node", "0 nodes", "2 entries",
-    ]  # fmt: skip
-
-
 def test_amounts_and_moments_are_as_people_read_them() -> None:
     assert [text.size(1536), text.percent(0.37), text.duration(125), text.scaled(1200, "W")] == [
         "1.5 KiB", "37 %", "2 min 5 s", "1.2 kW",
     ]  # fmt: skip
     assert [text.moment(0), text.moment(1e300)] == ["1970-01-01 00:00:00 UTC", "-"]
+    beyond_utc = datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=12)))
+    assert text.moment(beyond_utc) == "0001-01-01T00:00:00+12:00"
 
 
 def test_a_table_is_aligned_and_what_could_steer_a_terminal_is_written_out() -> None:
@@ -59,10 +43,6 @@ def test_a_folded_table_keeps_every_word_and_breaks_no_id() -> None:
     assert lines[2].split()[0] == job
     assert max(map(len, lines)) <= 60
     assert " ".join(line.replace(job, "").strip() for line in lines[2:]) == reason
-
-
-def test_a_table_without_rows_is_its_head() -> None:
-    assert text.table(["A", "B"], [], fold=True).splitlines() == ["A  B", "─  ─"]
 
 
 def test_nothing_is_cut_where_no_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,14 +86,6 @@ def test_the_source_of_a_class_runs_where_only_fedmon_is_known(tmp_path: Path) -
         assert done.stdout == "<class 'fedmon.common.training_plan.TrainingPlan'>\n"
 
 
-def test_saved_code_is_what_would_be_sent(tmp_path: Path) -> None:
-    instance = MeanRadius()
-
-    path = instance.save_code(str(tmp_path / "saved.py"))
-
-    assert path.read_bytes() == load_source(instance).source
-
-
 def test_saving_where_nothing_can_be_written_names_the_path(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"no_folder/saved\.py"):
         MeanRadius().save_code(tmp_path / "no_folder" / "saved.py")
@@ -133,7 +125,7 @@ def test_a_file_that_is_no_plan_is_refused_and_why(tmp_path: Path, content: byte
 def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    for name, complaint in {"": "is a folder", "pipe": "not a regular file", "gone.py": "No such file"}.items():
+    for name, complaint in {"": "not a regular file", "pipe": "not a regular file", "gone.py": "No such file"}.items():
         with pytest.raises(InvalidPlanError, match=complaint) as refusal:
             load_source(tmp_path / name)
         assert str(tmp_path / name) in str(refusal.value)

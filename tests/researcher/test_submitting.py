@@ -13,7 +13,6 @@ import pytest
 
 from fedmon.common.errors import FedmonError, InvalidInputError
 from fedmon.common.settings import RepositorySettings
-from fedmon.common.training_plan import TrainingPlan
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.researcher.asking.submission import submission
 from tests.researcher.conftest import Open
@@ -21,11 +20,6 @@ from tests.support.brokers import Broker
 from tests.support.echo_node import EchoNode
 
 NONE = RepositorySettings()
-
-
-class SmallPlan(TrainingPlan):
-    def init_dependencies(self) -> list[str]:
-        return ["import math"]
 
 
 class Store(HTTPServer):
@@ -69,22 +63,6 @@ def plan_of(size: int, tmp_path: Path, character: str = "x") -> Path:
     path = tmp_path / "plan.py"
     path.write_text("# " + character * size + "\n")
     return path
-
-
-def test_a_path_a_class_and_an_instance_are_handed_in_as_exact_bytes(tmp_path: Path) -> None:
-    path = plan_of(10, tmp_path)
-
-    by_path = submission(path, description="d", repository=NONE)
-    by_text = submission(str(path), description="d", repository=NONE)
-    by_class, by_instance = (submission(plan, description="", repository=NONE) for plan in (SmallPlan, SmallPlan()))
-
-    assert by_path == by_text
-    assert by_path["source"] == path.read_text()
-    assert by_path["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (by_path["name"], by_path["size_bytes"]) == ("plan", 13)
-    assert by_class == by_instance
-    assert by_class["name"] == "SmallPlan"
-    assert "import math" in by_class["source"]
 
 
 def test_what_grows_on_the_wire_counts_as_it_grows(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from fedmon.common.store.damage import is_damaged, set_aside, tells_of_damage
 
 logger = logging.getLogger(__name__)
 
-MAX_ITEMS = 10_000
 MAX_SEEN = 10_000
 FILE_NAME = "data.db"
 _TABLES = """
@@ -32,7 +31,6 @@ _PENDING = (
     "ORDER BY q._id"
 )
 _ADD = "INSERT INTO queue_default (data, timestamp) VALUES (?, ?)"
-_DROP = "DELETE FROM queue_default WHERE _id IN (SELECT _id FROM queue_default ORDER BY _id LIMIT ?)"
 _FORGET = "DELETE FROM seen WHERE number <= (SELECT MAX(number) FROM seen) - ?"
 
 
@@ -44,20 +42,17 @@ class TasksQueue:
     """Keeps documents on disk, in order, until they are discarded; a context manager.
 
     Documents that ``add_many`` stored outlive the process and a loss of power. One process owns the folder
-    (FolderInUseError otherwise). Beyond ``max_items`` the oldest documents are dropped and counted in ``dropped``. A
-    damaged file is set aside and named by ``set_aside``. Every method is safe from any thread; each raises StorageError
-    if the disk fails, and TasksQueueError after `close`.
+    (FolderInUseError otherwise); it bounds how many there are. A damaged file is set aside and named by ``set_aside``.
+    Every method is safe from any thread; each raises StorageError if the disk fails, and TasksQueueError after `close`.
     """
 
-    def __init__(self, folder: str | Path, *, max_items: int = MAX_ITEMS, max_seen: int = MAX_SEEN) -> None:
-        self._max_items, self._max_seen = max_items, max_seen
+    def __init__(self, folder: str | Path, *, max_seen: int = MAX_SEEN) -> None:
+        self._max_seen = max_seen
         self._lock = threading.Lock()
         self._folder = OwnedFolder(Path(folder))
         self.set_aside: Path | None = None
-        self.dropped = 0
         try:
             self._file: _QueueFile | None = self._open()
-            self._waiting = self._file.count()
         except BaseException:
             self._folder.release()
             raise
@@ -83,18 +78,11 @@ class TasksQueue:
         """
         blobs = [persistqueue.serializers.json.dumps(dict(document)) for document in documents]
         seen, now = [each for each in ids if each is not None], time.time()
-        with self._lock:
-            drop = max(0, self._waiting + len(blobs) - self._max_items)
-            with self._opened().transaction(synced=True) as connection:
-                keys = [connection.execute(_ADD, (blob, now)).lastrowid or 0 for blob in blobs]
-                connection.execute(_DROP, (drop,))
-                if seen:
-                    connection.executemany("INSERT OR IGNORE INTO seen (id) VALUES (?)", ((each,) for each in seen))
-                    connection.execute(_FORGET, (self._max_seen,))
-            self._waiting += len(blobs) - drop
-            if drop and not self.dropped:
-                logger.warning("queue in %s is full: the oldest documents are dropped", self._folder.path)
-            self.dropped += drop
+        with self._lock, self._opened().transaction(synced=True) as connection:
+            keys = [connection.execute(_ADD, (blob, now)).lastrowid or 0 for blob in blobs]
+            if seen:
+                connection.executemany("INSERT OR IGNORE INTO seen (id) VALUES (?)", ((each,) for each in seen))
+                connection.execute(_FORGET, (self._max_seen,))
         return keys
 
     def pending(self) -> list[tuple[int, dict[str, Any], bool]]:
@@ -121,7 +109,6 @@ class TasksQueue:
             with self._opened().transaction() as connection:
                 connection.executemany("DELETE FROM queue_default WHERE _id = ?", rows)
                 connection.executemany("DELETE FROM handed WHERE row = ?", rows)
-            self._waiting = self._opened().count()
 
     def seen(self, message_id: str) -> bool:
         """Tell whether this id was stored before, also by an earlier process; the last ``max_seen`` are known."""
@@ -183,10 +170,6 @@ class _QueueFile(FIFOSQLiteQueue):
         """Return the rows that a query finds."""
         with self._storage_errors("read"):
             return self._getter.execute(statement, values).fetchall()
-
-    def count(self) -> int:
-        """Return how many documents there are."""
-        return int(self.rows("SELECT COUNT(*) FROM queue_default")[0][0])
 
     @contextlib.contextmanager
     def transaction(self, *, synced: bool = False) -> Iterator[sqlite3.Connection]:

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording_compaction import Compaction
 from fedmon.common.store.recording_file import (
@@ -100,7 +99,7 @@ class Recording:
     never wait for writers. A file that is damaged when a writer opens it is set aside (``aside``), and
     its readable part is taken over. Bounds: when the file would take more than ``max_bytes``, or a sample is
     older than ``max_age_s``, the oldest go first and are counted. Every method raises StorageError when the file
-    cannot be read or written, and InvalidInputError for text that is no Unicode; then nothing has changed.
+    cannot be read or written; then nothing has changed.
     """
 
     def __init__(
@@ -330,10 +329,8 @@ class Recording:
         """Forget the state in memory after a failure: the file did not follow."""
         try:
             yield
-        except BaseException as error:
+        except BaseException:
             self._streams.forget()
-            if isinstance(error, UnicodeEncodeError):
-                raise InvalidInputError(f"{ascii(error.object)[:80]} is not Unicode, and cannot be kept") from error
             raise
 
 

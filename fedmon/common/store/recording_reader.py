@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from fedmon.common.errors import InvalidInputError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.metrics.series import metric_name
 from fedmon.common.store.recording_file import LARGEST, Key, RecordingFile
@@ -49,12 +48,6 @@ class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     until_t: float | None = None
     metrics: tuple[str, ...] | None = None
     series: Chooser | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse limits that no recording can match. Raises InvalidInputError."""
-        for what, text in (("node", self.node_id), ("stream", self.stream)):
-            if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
-                raise InvalidInputError(f"{what} {text!r} holds half a character, and is the name of none")
 
 
 def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:

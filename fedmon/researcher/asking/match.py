@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import threading
 import time
 from collections import OrderedDict
@@ -243,15 +244,12 @@ class Pending:
         self._open: dict[str, PendingRequest] = {}
         self._closed: OrderedDict[str, PendingRequest] = OrderedDict()
         self.stopped = False
-        first_of_ours = first_sequence + SCRIPTS_NUMBERS
-        self._drawn = {True: range(first_sequence, first_sequence), False: range(first_of_ours, first_of_ours)}
+        self._of_scripts = itertools.count(first_sequence)
+        self._ours = itertools.count(first_sequence + SCRIPTS_NUMBERS)
 
     def next_sequence(self, *, of_script: bool = False) -> int:
         """Return the next number of this session; those of a script's own messages have no gaps."""
-        with self._lock:
-            drawn = self._drawn[of_script]
-            self._drawn[of_script] = range(drawn.start, drawn.stop + 1)
-            return drawn.stop
+        return next(self._of_scripts if of_script else self._ours)
 
     def open(self, waiting: PendingRequest) -> None:
         """Begin to take replies for a request; do so before it is sent."""
@@ -286,10 +284,8 @@ class Pending:
         """Give a reply to the request it belongs to."""
         with self._lock:
             waiting = self._open.get(reply.id) or self._closed.get(reply.id)
-            is_drawn = any(reply.sequence in drawn for drawn in self._drawn.values())
-            forged = reply.session == self.session and not is_drawn
         if waiting is None:
-            return (ReplyMatch.STALE if forged else ReplyMatch.UNKNOWN), None
+            return ReplyMatch.UNKNOWN, None
         return waiting.offer(reply), waiting
 
     def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:

@@ -17,7 +17,7 @@ from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
 from fedmon.plan.values import arguments_of
 from fedmon.researcher.cli.run_values import save, shown, sketched
-from fedmon.researcher.cli.shell import NO_ANSWER, emit, emit_line, exit_code, federated, logs_above, outcomes_document
+from fedmon.researcher.cli.shell import NO_ANSWER, emit, emit_line, exit_code, federated, outcomes_document
 
 if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
@@ -398,11 +398,7 @@ def _on_terminal() -> Iterator[Show]:
         live.refresh()
 
     # Refreshed by itself, too: a run that reports nothing shows by its seconds that it is waited for.
-    torn = sys.stderr
-    with (
-        Live(console=console, get_renderable=screen, refresh_per_second=2, vertical_overflow="crop") as live,
-        logs_above(torn),
-    ):
+    with Live(console=console, get_renderable=screen, refresh_per_second=2, vertical_overflow="crop") as live:
         yield show
 
 

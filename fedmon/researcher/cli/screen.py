@@ -474,9 +474,9 @@ def text_screen(screen: Screen, *, width: int, colours: bool = False, keys: str 
 def _totals(state: WatchState, lost: int, missing: int) -> str:
     if not state.samples:
         return "waiting for the first sample"
-    counts = f"{plural(len(state.nodes), 'node')}, {plural(state.samples, 'sample')}, {lost} lost"
-    more = [(state.late, "late"), (missing, "missing")]
-    return ", ".join([counts, *(f"{number} {word}" for number, word in more if number)])
+    backfilled = f" ({state.late} backfilled)" if state.late else ""
+    counts = f"{plural(len(state.nodes), 'node')}, {plural(state.samples, 'sample')}{backfilled}, {lost} lost"
+    return f"{counts}, {missing} missing" if missing else counts
 
 
 def _absent_lines(absent: list[Absent], refusals: Mapping[str, str], *, nodes: int, width: int) -> list[str]:

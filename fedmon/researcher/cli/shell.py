@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fedmon.common.errors import FedmonError, NoAnswerError
-from fedmon.common.log import OUR_LOGGER
 from fedmon.common.options import BrokerOption, IdOption, SettingsOption, TimeoutOption, each
 
 if TYPE_CHECKING:
@@ -141,17 +138,3 @@ def no_sample(consumer: SampleConsumer, federation: Federation, *, pace_s: float
     if pace_s is not None:
         return NoAnswerError(f"no sample came: nodes send one every {pace_s:g} s; wait longer, or add --interval 1")
     return NoAnswerError(f"no sample came. {federation.nodes().explanation()}")
-
-
-@contextmanager
-def logs_above(terminal: TextIO) -> Iterator[None]:
-    """Print log lines above a live table: written to the terminal beside it, they would tear it."""
-    handlers = [one for one in logging.getLogger(OUR_LOGGER).handlers if isinstance(one, logging.StreamHandler)]
-    moved = [handler for handler in handlers if handler.stream is terminal]
-    for handler in moved:
-        handler.setStream(sys.stderr)
-    try:
-        yield
-    finally:
-        for handler in moved:
-            handler.setStream(terminal)

@@ -288,7 +288,8 @@ def _record_document(recording: Record) -> dict[str, Any]:
 
 def _line(recording: Record) -> str:
     counts = recording.counts
-    stored = f"{counts.stored} samples, {plural(counts.nodes, 'node')}, {counts.late} late"
+    backfilled = f" ({counts.late} backfilled)" if counts.late else ""
+    stored = f"{counts.stored} samples{backfilled}, {plural(counts.nodes, 'node')}"
     line = f"{stored}, {counts.lost} lost, {counts.pending} pending, {size(counts.size_bytes)}"
     return line if recording.store is None else f"{line}; {_store_line(recording.store.counts)}"
 

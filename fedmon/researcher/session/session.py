@@ -30,7 +30,7 @@ from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
 from fedmon.researcher.asking.outcome import Circumstances
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
-from fedmon.researcher.replies.queue import MAX_KEPT, Replies
+from fedmon.researcher.replies.queue import Replies
 from fedmon.researcher.roster import Moment, NodeState, Roster, RosterChange, only_tells
 from fedmon.researcher.runs.follow import RunBook
 from fedmon.researcher.samples.consumers import Consumers
@@ -435,8 +435,7 @@ def claim_instance(folder: Path, researcher_id: str, *, wanted: str | None) -> t
     if wanted not in (None, MAIN_INSTANCE):
         return InstanceId(wanted), None
     try:
-        # `Replies` bounds the kept ones; the file has room for as many on their way.
-        return MAIN_INSTANCE, TasksQueue(folder / QUEUES_FOLDER / researcher_id, max_items=2 * MAX_KEPT)
+        return MAIN_INSTANCE, TasksQueue(folder / QUEUES_FOLDER / researcher_id)
     except FolderInUseError:
         if wanted is not None:
             raise

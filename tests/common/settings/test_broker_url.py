@@ -29,13 +29,6 @@ def test_a_url_names_hosts_encryption_and_user(
     assert (settings.tls, settings.username) == (tls, username)
 
 
-def test_the_url_form_leads_back_to_the_same_broker() -> None:
-    settings = broker_from_url("mqtts://a.org,[::1]:3")
-
-    assert settings.url == "mqtts://a.org:8883,[::1]:3"
-    assert broker_from_url(settings.url) == settings
-
-
 @pytest.mark.parametrize(
     "url",
     [

@@ -74,15 +74,6 @@ def test_every_section_of_a_node_is_read(tmp_path: Path) -> None:
     assert settings.repository.allowed_urls == ("https://files.org/",)
 
 
-def test_a_node_needs_no_more_than_its_name(tmp_path: Path) -> None:
-    settings = node(tmp_path, '[node]\nid = "n"')
-
-    assert settings.broker.hosts == (BrokerHost(host="localhost", port=1883),)
-    assert settings.policy.researchers == ()
-    assert (settings.metrics.interval_s, settings.metrics.min_interval_s) == (5.0, 0.2)
-    assert not settings.identity_is_strict
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -170,16 +161,6 @@ def test_historic_variables_change_host_and_port_and_ours_go_first(
 
     assert settings.broker.hosts == (BrokerHost(host=host, port=port),)
     assert settings.broker.tls
-
-
-def test_historic_variables_name_parties_and_uploads(tmp_path: Path) -> None:
-    environ = {"NODE_ID": "n1", "RESEARCHER_ID": "r1", "UPLOADS_URL": "http://h/upload/"}
-
-    settings = node(tmp_path, "", environ)
-    researcher = load_researcher(None, environ | {"FEDMON_RESEARCHER_FOLDER": str(tmp_path)})
-
-    assert (settings.id, settings.repository.url) == ("n1", "http://h/upload/")
-    assert (researcher.id, researcher.repository.url) == ("r1", "http://h/upload/")
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,13 @@ import stat
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fedmon.common.errors import FolderInUseError, StorageError
-from fedmon.common.store.queue import TasksQueue, TasksQueueError
+from fedmon.common.store.queue import TasksQueue
 
 
 @pytest.fixture
@@ -34,28 +33,6 @@ def numbers(queue: TasksQueue) -> list[int]:
     return [document["n"] for _, document, _ in queue.pending()]
 
 
-def test_documents_come_in_the_order_they_were_added(queue: TasksQueue) -> None:
-    keys = [*queue.add_many([{"n": 0}, {"n": 1}]), *queue.add_many([{"n": 2}])]
-
-    assert numbers(queue) == [0, 1, 2]
-    assert [key for key, _, _ in queue.pending()] == keys == sorted(set(keys))
-
-
-def test_a_closed_queue_refuses_documents(queue: TasksQueue) -> None:
-    queue.close()
-
-    with pytest.raises(TasksQueueError, match="closed"):
-        queue.add_many([{"n": 0}])
-
-
-def test_documents_are_discarded_for_good_without_disturbing_the_rest(folder: Path) -> None:
-    with TasksQueue(folder) as queue:
-        keys = queue.add_many([{"n": number} for number in range(6)])
-        queue.discard([keys[0], keys[2], keys[4], 10**9])
-    with TasksQueue(folder) as queue:
-        assert numbers(queue) == [1, 3, 5]
-
-
 def test_documents_noted_as_handed_over_are_pending_and_marked(folder: Path) -> None:
     with TasksQueue(folder) as queue:
         keys = queue.add_many([{"n": 0}, {"n": 1}, {"n": 2}])
@@ -65,22 +42,6 @@ def test_documents_noted_as_handed_over_are_pending_and_marked(folder: Path) -> 
         pending = queue.pending()
 
     assert pending == [(keys[1], {"n": 1}, True), (keys[2], {"n": 2}, False)]
-
-
-def test_beyond_its_bound_the_oldest_go_and_are_counted(folder: Path) -> None:
-    with TasksQueue(folder, max_items=3) as queue:
-        for number in range(5):
-            queue.add_many([{"n": number}])
-        queue.add_many([{"n": 5}, {"n": 6}])
-
-        assert (numbers(queue), queue.dropped) == ([4, 5, 6], 4)
-
-
-def test_a_batch_larger_than_the_bound_leaves_its_newest(folder: Path) -> None:
-    with TasksQueue(folder, max_items=3) as queue:
-        queue.add_many([{"n": number} for number in range(10)])
-
-        assert (numbers(queue), queue.dropped) == ([7, 8, 9], 7)
 
 
 def test_ids_are_known_across_restarts_and_the_oldest_are_forgotten(folder: Path) -> None:
@@ -104,13 +65,6 @@ def test_a_second_owner_is_refused_and_told_who_holds_the_folder(folder: Path, q
         TasksQueue(folder)
 
     assert "FolderInUseError" in other.stderr
-
-
-def test_a_closed_queue_gives_its_folder_back(folder: Path) -> None:
-    TasksQueue(folder).close()
-
-    with TasksQueue(folder) as queue:
-        assert not queue.pending()
 
 
 def test_nobody_else_can_read_the_queue(folder: Path, queue: TasksQueue) -> None:
@@ -239,17 +193,3 @@ def test_on_a_full_disk_adding_fails_clearly_and_reading_goes_on(folder: Path) -
     assert f"cannot write the queue in {folder}" in error
     assert complete == "True True"
     assert left == "[-1]"
-
-
-def test_many_threads_lose_and_double_nothing(queue: TasksQueue) -> None:
-    def put(first: int) -> None:
-        for number in range(first, first + 200):
-            queue.add_many([{"n": number}])
-
-    threads = [threading.Thread(target=put, args=(first,)) for first in (0, 1000, 2000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(numbers(queue)) == [number for first in (0, 1000, 2000) for number in range(first, first + 200)]

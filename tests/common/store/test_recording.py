@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedmon.common.errors import InvalidInputError, StorageError
+from fedmon.common.errors import StorageError
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from tests.common.store.recordings import NODE, STREAM, T0, batch, flat, seqs
@@ -31,32 +31,6 @@ def test_samples_come_back_as_they_were_and_the_file_is_private(path: Path) -> N
 
     assert flat(found) == flat([given[0], given[1], given[3], given[2], given[4]])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_text_that_is_no_unicode_is_refused_by_name_and_changes_nothing(path: Path) -> None:
-    surrogate = 'host_disk_reads_total{device="\ud800"}'
-    bad = msgspec.structs.replace(batch(10), columns={surrogate: [1.0] * 10})
-
-    with Recording(path) as recording:
-        recording.append([batch(0)])
-        for keep in (
-            lambda: recording.append([bad]),
-            lambda: recording.describe(NODE, 1, {"hostname": "\ud800"}),
-            lambda: recording.mark("\ud800", 1, STREAM, T0, "text"),
-        ):
-            with pytest.raises(InvalidInputError, match=r"\\ud800.* is not Unicode"):
-                keep()
-
-        assert flat(recording.read()) == flat([batch(0)])
-
-
-def test_what_is_there_already_is_left_out(path: Path) -> None:
-    with Recording(path) as recording:
-        recording.append([batch(0, 20)])
-
-        assert recording.append([batch(0, 20)]) == 0
-        assert recording.append([batch(15, 10), batch(18, 10)]) == 8
-        assert flat(recording.read()) == flat([batch(0, 28)])
 
 
 def test_pieces_in_any_order_and_overlapping_are_read_in_order_without_a_double(path: Path) -> None:
@@ -88,18 +62,6 @@ def test_merging_rows_changes_no_sample_and_takes_less_room(path: Path) -> None:
         assert len(list(recording.read())) == 5
         assert len(list(recording.read())) * 600 == 3000
     assert path.stat().st_size <= size
-
-
-def test_merging_goes_on_beside_recording_in_small_steps(path: Path) -> None:
-    with Recording(path) as recording:
-        for first in range(0, 1300, 10):
-            recording.append([batch(first)])
-            recording.maintain()
-
-        rows = [len(one.t) for one in recording.read()]
-
-    assert sum(rows) == 1300
-    assert len(rows) <= 2 + 10 + 6
 
 
 def test_reasons_stay_with_their_nulls_when_rows_are_merged(path: Path) -> None:
@@ -217,9 +179,3 @@ def test_reading_what_is_not_there_names_it(tmp_path: Path) -> None:
         Recording(tmp_path / "absent.sqlite", read_only=True)
     with pytest.raises(StorageError, match="No such file"):
         Recording(tmp_path / "no-folder" / "x.sqlite")
-
-
-@pytest.mark.parametrize("asked", [{"node_id": "a\udc80"}, {"stream": "\ud83d"}])
-def test_a_name_that_is_no_unicode_is_refused_when_it_is_asked_for(tmp_path: Path, asked: dict[str, str]) -> None:
-    with Recording(tmp_path / "r") as recording, pytest.raises(InvalidInputError, match="half a character"):
-        recording.read(**asked)  # type: ignore[arg-type] # names of options, and which of them have text

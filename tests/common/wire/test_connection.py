@@ -69,17 +69,6 @@ def first_failure(broker: BrokerSettings) -> ConnectionFailedError:
     return connection.last_error
 
 
-def test_connections_that_end_as_they_are_granted_count_as_quick_losses() -> None:
-    with serving(answering(0)) as port:
-        connection = made(broker_from_url(f"mqtt://127.0.0.1:{port}"))
-
-        connection.start()
-        try:
-            wait_until(lambda: connection.flapping, 10, what="the report of quick losses")
-        finally:
-            connection.stop()
-
-
 @pytest.mark.parametrize(
     ("code", "user", "cause"),
     [

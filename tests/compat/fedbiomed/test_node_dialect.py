@@ -18,7 +18,7 @@ from fedmon.common.wire.messages import Dataset, Error, ErrorCode, LogRecord, Pl
 from fedmon.compat.fedbiomed.node_dialect import FedBioMedDialect
 from fedmon.node.requests.dialect import Outgoing, RefusedMessageError, Sender
 from fedmon.node.requests.handlers import PlanApprovalByUrl, PlanError, PlanStatusByUrl
-from tests.support.fedbiomed4 import RECORD, REPLIES, Message, fault, payload
+from tests.support.fedbiomed4 import REPLIES, Message, fault, payload
 
 NODE = "node_c1a0d7e2-3b64-4f1c-8b6f-5b8e6f0a9d22"
 RESEARCHER = "researcher_5f6e1c1a-7d2f-4a4b-9f0e-0d6b3c2a1e11"
@@ -59,10 +59,6 @@ def answer(dialect: FedBioMedDialect, reply: envelope.Reply, request: Request | 
     return said(dialect.answer(reply, to=Sender(researcher_id=RESEARCHER), request=request))
 
 
-def test_it_hears_everybody_and_what_is_for_it_alone(dialect: FedBioMedDialect) -> None:
-    assert dialect.subscriptions(NODE) == [("general/nodes", 0), (f"general/{NODE}", 0)]
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "fields"),
     [
@@ -87,12 +83,6 @@ def test_a_request_becomes_ours(
     assert request.researcher_id == RESEARCHER
     assert {field: getattr(request, field) for field in fields} == fields
     assert request.expires > utc_now() + datetime.timedelta(minutes=1)
-
-
-def test_each_request_gets_an_id_of_its_own(dialect: FedBioMedDialect) -> None:
-    ids = {heard(dialect, payload("ping_request")).id for _ in range(3)}
-
-    assert len(ids) == 3
 
 
 @pytest.mark.parametrize(
@@ -121,49 +111,6 @@ def test_a_researcher_whose_id_no_policy_could_name_is_refused(dialect: FedBioMe
         heard(dialect, payload("ping_request") | {"researcher_id": researcher_id})
 
 
-def test_nobody_is_told_of_what_names_no_sender(dialect: FedBioMedDialect) -> None:
-    for data in (b"{", b"", b"[]", b'{"command": "ping"}'):
-        with pytest.raises(RefusedMessageError) as caught:
-            dialect.request("general/nodes", data)
-        assert caught.value.sender is None
-
-
-def test_other_topics_are_not_heard(dialect: FedBioMedDialect) -> None:
-    with pytest.raises(RefusedMessageError):
-        heard(dialect, payload("ping_request"), "general/nodes/alice")
-
-
-def test_a_pong_echoes_the_sequence(dialect: FedBioMedDialect) -> None:
-    request = heard(dialect, payload("ping_request"))
-
-    pong = answer(dialect, messages.Pong(time=utc_now(), boot=4, agent_version="1", **echo(request)), request)
-
-    assert pong == payload("ping_reply")
-
-
-def test_a_list_brings_every_dataset_without_the_types_of_its_columns(dialect: FedBioMedDialect) -> None:
-    request = heard(dialect, payload("list_request"))
-
-    listed = answer(dialect, messages.ListReply(datasets=[CELLS, CELLS], count=2, **echo(request)), request)
-    empty = answer(dialect, messages.ListReply(datasets=[], count=0, **echo(request)), request)
-
-    assert (listed["command"], listed["count"], listed["success"]) == ("list", 2, True)
-    assert [record.keys() for record in listed["databases"]] == [RECORD.keys()] * 2
-    assert (empty["count"], empty["databases"]) == (0, [])
-
-
-def test_a_search_is_answered_only_when_something_matches(dialect: FedBioMedDialect) -> None:
-    request = heard(dialect, payload("search_request"))
-
-    found = answer(dialect, messages.SearchReply(datasets=[CELLS], count=1, **echo(request)), request)
-    nothing = messages.SearchReply(datasets=[], count=0, **echo(request))
-    silence = dialect.answer(nothing, to=Sender(researcher_id=RESEARCHER), request=request)
-
-    assert (found["command"], found["count"]) == ("search", 1)
-    assert found["databases"][0].keys() == RECORD.keys() | {"dtypes"}
-    assert silence is None
-
-
 def test_a_list_that_does_not_fit_into_one_message_is_refused(dialect: FedBioMedDialect) -> None:
     request = heard(dialect, payload("list_request"))
     first_page = messages.ListReply(datasets=[CELLS], count=9, next_offset=1, **echo(request))
@@ -172,13 +119,6 @@ def test_a_list_that_does_not_fit_into_one_message_is_refused(dialect: FedBioMed
         dialect.answer(first_page, to=Sender(researcher_id=RESEARCHER), request=request)
 
     assert caught.value.code == "too-large"
-
-
-def test_a_plan_that_was_taken_in_is_acknowledged(dialect: FedBioMedDialect) -> None:
-    request = heard(dialect, payload("approval_request"))
-    reply = messages.ApprovalReply(plan_id="p", sha256=DIGEST, status=PlanStatus.REJECTED, **echo(request))
-
-    assert answer(dialect, reply, request) == payload("approval_reply")
 
 
 @pytest.mark.parametrize("http_status", [0, 404])
@@ -239,14 +179,6 @@ def test_an_error_carries_a_number_that_they_know(dialect: FedBioMedDialect, cod
     told = answer(dialect, Error(code=code, reason="why", **echo(request)), request)
 
     assert told == payload("error") | {"errnum": errnum, "extra_msg": "why"}
-
-
-def test_a_refusal_by_the_owner_is_an_error_also_for_a_plan(dialect: FedBioMedDialect) -> None:
-    request = heard(dialect, payload("approval_request"))
-
-    told = answer(dialect, Error(code=ErrorCode.REFUSED, reason="not obeyed", **echo(request)), request)
-
-    assert (told["command"], told["extra_msg"]) == ("error", "not obeyed")
 
 
 def test_nothing_is_said_that_this_wire_has_no_message_for(dialect: FedBioMedDialect) -> None:

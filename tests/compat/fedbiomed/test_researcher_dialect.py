@@ -12,17 +12,14 @@ from fedmon.common.errors import InvalidMessageError
 from fedmon.common.ids import NodeId, new_id
 from fedmon.common.wire.envelope import Reply, Request
 from fedmon.common.wire.messages import (
-    Ack,
     Approval,
     ApprovalReply,
     Error,
     ListDatasets,
     ListReply,
     LogRecord,
-    Monitor,
     Ping,
     PlanStatus,
-    Pong,
     SearchDatasets,
     SearchReply,
     TrainingPlanStatusReply,
@@ -92,15 +89,6 @@ def belongs(reply: Reply, request: Request) -> bool:
     return all(getattr(reply, name) == getattr(request, name) for name in fields) and reply.node_id == NODE
 
 
-def test_a_ping_is_answered_by_the_pong_of_its_sequence(talk: Talk) -> None:
-    request, (ping,) = talk.say(Ping)
-
-    pong = talk.hear_reply("ping_reply", sequence=ping["sequence"])
-
-    assert isinstance(pong, Pong)
-    assert belongs(pong, request)
-
-
 def test_a_pong_of_another_sequence_is_counted_and_answers_nothing(talk: Talk) -> None:
     _, (ping,) = talk.say(Ping)
 
@@ -120,28 +108,6 @@ def test_a_list_is_followed_by_a_barrier_and_answered_at_its_pong(talk: Talk) ->
     assert isinstance(reply, ListReply)
     assert belongs(reply, request)
     assert [dataset.name for dataset in reply.datasets] == ["blood counts", "brain scans"]
-
-
-def test_a_search_that_matches_brings_its_datasets(talk: Talk) -> None:
-    request, (search, barrier) = talk.say(SearchDatasets, tags=TAGS)
-    talk.hear("search_reply")
-
-    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
-
-    assert search["tags"] == TAGS
-    assert isinstance(reply, SearchReply)
-    assert belongs(reply, request)
-    assert reply.count == len(reply.datasets) == 1
-
-
-def test_silence_before_the_barrier_is_no_match(talk: Talk) -> None:
-    request, (_, barrier) = talk.say(SearchDatasets, tags=TAGS)
-
-    reply = talk.hear_reply("ping_reply", sequence=barrier["sequence"])
-
-    assert isinstance(reply, SearchReply)
-    assert belongs(reply, request)
-    assert (reply.success, reply.datasets, reply.count) == (True, [], 0)
 
 
 def test_silence_before_the_barrier_of_a_list_is_a_failure(talk: Talk) -> None:
@@ -328,27 +294,6 @@ def test_an_error_goes_to_who_waits_before_the_greeting(talk: Talk) -> None:
     request, _ = talk.say(ListDatasets)
 
     assert belongs(talk.hear_reply("error"), request)
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"), [(Monitor, {"action": "start"}), (Ack, {"ids": []})], ids=["monitor", "ack"]
-)
-def test_what_this_wire_has_no_word_for_is_not_said(talk: Talk, kind: type[Request], fields: dict[str, Any]) -> None:
-    assert talk.dialect.encode(talk.request(kind, **fields)) == ()
-
-
-def test_it_asks_and_hears_on_their_topics(talk: Talk) -> None:
-    dialect = talk.dialect
-
-    request = talk.request(Ping)
-    assert [*dialect.addressed(request, [b"x"], None)] == [("general/nodes", b"x", 0)]
-    assert [*dialect.addressed(request, [b"x"], [NodeId("a"), NodeId("b")])] == [
-        ("general/a", b"x", 0),
-        ("general/b", b"x", 0),
-    ]
-    assert ("general/researcher", 0) in dialect.subscriptions()
-    assert [dialect.hears(f"general/{name}") for name in ("researcher", "monitoring", "logger")] == [True] * 3
-    assert [dialect.hears(f"general/{name}") for name in ("monitoring/a", "status/a", "nodes")] == [False] * 3
 
 
 def test_scalars_become_samples_of_their_job(talk: Talk) -> None:

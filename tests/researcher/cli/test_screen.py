@@ -116,7 +116,7 @@ def test_a_gap_is_counted_until_it_is_filled() -> None:
     filled = composed(state).totals
 
     assert gap == "2 nodes, 5 samples, 1 lost, 3 missing"
-    assert filled == "2 nodes, 8 samples, 0 lost, 3 late"
+    assert filled == "2 nodes, 8 samples (3 backfilled), 0 lost"
 
 
 def test_what_is_not_measured_is_named_once_with_its_reason_and_its_nodes() -> None:

@@ -77,14 +77,6 @@ def test_a_variable_that_is_not_set_names_no_node_and_never_all(words: str, tmp_
     assert (done.returncode, "names none" in done.stdout + done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("words", [("datasets",), ("datasets", "mri")])
-def test_datasets_answers_with_zero_datasets(words: tuple[str, ...], environ: dict[str, str]) -> None:
-    done = fedmon_here(*words, "--node", "open", "--json", environ=environ)
-
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["outcomes"][0]["reply"]["datasets"] == []
-
-
 def test_a_plan_is_requested_and_its_status_told(environ: dict[str, str], tmp_path: Path) -> None:
     plan = tmp_path / "plan.py"
     plan.write_text("class P:\n    pass\n")

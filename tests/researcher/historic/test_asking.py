@@ -77,13 +77,6 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return call(), time.monotonic() - started
 
 
-def test_who_answers_a_ping_is_a_list_of_ids(mosquitto: Broker, open_requests: Open) -> None:
-    with EchoNode(mosquitto.port, "a"), EchoNode(mosquitto.port, "b"):
-        requests = open_requests("a", "b")
-
-        assert requests.ping_nodes() == ["a", "b"]
-
-
 def test_datasets_are_dictionaries_by_node_without_column_types_in_a_list(
     mosquitto: Broker, open_requests: Open
 ) -> None:
@@ -166,17 +159,6 @@ def test_every_node_of_twenty_that_is_named_counts_in_an_approval(
 
     assert dict.fromkeys(names, True) == taken
     assert elapsed_s < 5.0
-
-
-def test_an_approval_asks_everybody_when_no_node_is_named(mosquitto: Broker, open_requests: Open, plan: Path) -> None:
-    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b"):
-        requests = open_requests("a", "b")
-
-        assert requests.training_plan_approve(plan) == {"a": True, "b": True}
-        assert requests.training_plan_approve(plan, nodes=None) == {"a": True, "b": True}
-
-    assert a.sent("approval")[0]["source"] == PLAN
-    assert a.sent("approval")[0]["description"] == "no description provided"
 
 
 def test_a_plan_may_be_a_class_or_an_instance(mosquitto: Broker, open_requests: Open) -> None:

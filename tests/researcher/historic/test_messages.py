@@ -510,27 +510,3 @@ def test_everything_goes_on_after_the_connection_was_stopped_and_started(
         assert [message["sequence"] for message in requests.get_messages(time=5)] == [3, 8]
     assert "call start()" in caplog.text
     assert len(seen) == 1
-
-
-def test_logs_of_nodes_arrive_in_python_logging(
-    mosquitto: Broker, open_requests: Open, caplog: pytest.LogCaptureFixture
-) -> None:
-    record = {
-        "command": "log",
-        "protocol_version": "fedmon/1",
-        "node_id": "a",
-        "boot": 1,
-        "time": "2026-01-01T00:00:00Z",
-        "level": "INFO",
-        "logger": "fedmon.node.registers.plans",
-        "msg": "a plan came in",
-    }
-    caplog.set_level(logging.INFO)
-    with EchoNode(mosquitto.port, "a") as node:
-        open_requests("a")
-
-        def told() -> bool:
-            node.publish("general/logger/a", record)
-            return any(one.name == "fedmon.node.a" and "a plan came in" in one.getMessage() for one in caplog.records)
-
-        wait_until(told)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.echo_nodes import Message
-from fedmon.common.errors import ConnectionFailedError, InvalidIdError, InvalidInputError
+from fedmon.common.errors import ConnectionFailedError, InvalidInputError
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.historic.messaging import ComponentType, Messaging
 from fedmon.researcher.requests import Requests
@@ -107,18 +107,6 @@ def test_replies_logs_and_metrics_go_to_the_handler_on_the_historic_topics(
     assert (pong["node_id"], pong["sequence"], pong["success"]) == ("a", 5, True)
 
 
-def test_a_client_that_is_named_hears_it_alone(mosquitto: Broker, messaging: Messaging) -> None:
-    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
-        messaging.start()
-        messaging.send_message(PING, client="b")
-        messaging.send_message(PING)
-        a.wait(lambda: a.sent("ping"))
-        b.wait(lambda: len(b.topics) >= 3)
-
-    assert b.topics.count("general/nodes/alice/b") == 1
-    assert "general/nodes/alice/a" not in a.topics
-
-
 def test_without_a_connection_nothing_is_sent_and_it_is_logged(
     mosquitto: Broker, messaging: Messaging, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,11 +160,6 @@ def test_a_researcher_sends_no_errors_and_says_so(messaging: Messaging, caplog: 
 def test_only_a_researchers_connection_can_be_made(kind: Any) -> None:
     with pytest.raises(InvalidInputError, match="fedmon node start"):
         Messaging(None, kind, "alice")
-
-
-def test_an_id_that_cannot_be_a_topic_level_is_refused() -> None:
-    with pytest.raises(InvalidIdError, match="messaging_id"):
-        Messaging(None, ComponentType.RESEARCHER, "a/b")
 
 
 def test_requests_uses_the_messaging_that_it_is_given(mosquitto: Broker, messaging: Messaging) -> None:

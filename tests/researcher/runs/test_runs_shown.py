@@ -140,26 +140,6 @@ def test_nodes_with_one_reason_share_a_line_and_nothing_is_said_twice() -> None:
     assert "reason" not in str(run).splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    ("state", "exit_code", "reason", "said"),
-    [
-        (JobState.STOPPED, -15, "stopped by researcher alice", "stopped (stopped by researcher alice)"),
-        (JobState.FAILED, 3, "", "failed (exit code 3)"),
-        (JobState.FAILED, 3, "it ended with exit code 3", "failed (it ended with exit code 3)"),
-    ],
-)
-def test_an_exit_code_is_told_where_it_is_news(state: JobState, exit_code: int, reason: str, said: str) -> None:
-    job = msgspec.structs.replace(JOB, state=state, exit_code=exit_code, reason=reason)
-
-    assert NodeRun(node_id=NodeId("a"), job=job).sentence() == said
-
-
-def test_a_plan_that_failed_without_data_is_told_so_where_its_own_words_stay_away() -> None:
-    failed = msgspec.structs.replace(JOB, state=JobState.FAILED, reason="no", problem=Problem(type="AttributeError"))
-
-    assert "it ran without a dataset" in NodeRun(node_id=NodeId("a"), job=failed).sentence()
-
-
 def test_a_table_of_a_run_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     usage = Usage(wall_s=1234.567, cpu_s=1230.123, peak_memory_bytes=4 * 2**30, energy_j=12345.678)
@@ -171,14 +151,6 @@ def test_a_table_of_a_run_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) 
     assert max(map(len, lines)) <= 80
     assert lines[2].split() == ["a", "succeeded", "1234.567", "1230.123", "4096.0", "12345.678", "loss=0.3333"]
     assert lines[-1] == "job j: 1 succeeded, in sandbox bubblewrap"
-
-
-def test_levels_that_differ_stand_beside_their_nodes() -> None:
-    jobs = [msgspec.structs.replace(JOB, sandbox=level) for level in ("bubblewrap", "landlock")]
-    run = states(*(NodeRun(node_id=NodeId(node), job=job) for node, job in zip("ab", jobs, strict=True)))
-
-    assert [row["sandbox"] for row in run.text_rows()] == ["bubblewrap", "landlock"]
-    assert "in sandbox" not in run.summary()
 
 
 @pytest.mark.parametrize("asked", [OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.ID_IN_USE])

@@ -150,4 +150,4 @@ def test_the_summary_says_how_much_of_how_many_nodes(mosquitto: Broker, tmp_path
         done = fedmon(*words, environ=environ)
 
     assert done.returncode == 0
-    assert f"{tmp_path / 's'}: 30 samples, 1 node, 30 late, 0 lost, 0 pending" in done.stdout
+    assert f"{tmp_path / 's'}: 30 samples (30 backfilled), 1 node, 0 lost, 0 pending" in done.stdout

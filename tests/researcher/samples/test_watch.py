@@ -68,20 +68,6 @@ def numbers(samples: list[LiveSample]) -> list[int]:
     return [sample.seq for sample in samples]
 
 
-def test_samples_come_to_a_callback_with_node_stream_and_both_times(mosquitto: Broker, federate: Open) -> None:
-    taken: list[LiveSample] = []
-    with EchoNode(mosquitto.port, "a") as node, federate().monitor(taken.append) as watch:
-        node.wait(lambda: leases(node))
-
-        send(node, batch(0))
-        wait_until(lambda: len(taken) == 2)
-
-    assert taken[1] == LiveSample(
-        node_id=taken[1].node_id, boot=1, stream="host", seq=1, t=1.0, mono=1.0, values={CPU: 0.01, DISK: 1.0}
-    )
-    assert (watch.delivered, watch.lost, watch.dropped) == (2, 0, 0)
-
-
 def test_a_null_with_a_reason_is_shown_with_it_and_one_without_was_not_due(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a") as node, federate().monitor() as watch:
         node.wait(lambda: leases(node))
