@@ -25,6 +25,7 @@ from fedmon.common.files import TargetExistsError, write_whole
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.layout import FILE_MODE, MAX_NAME, JobFolder, file_name
+from fedmon.node.job.processes import at_boot_ticks
 
 logger = logging.getLogger(__name__)
 
@@ -118,13 +119,6 @@ class _HostFolder:
         """Return the last sign of life of a run: its beat, or its end."""
         return b"ended" if run in seen.ended else self._last_beat(run)
 
-    def changed_at(self, name: str) -> float:
-        """Return when a file was changed, by the file server's clock; 0 if it does not exist."""
-        try:
-            return (self.path / name).stat().st_mtime
-        except OSError:
-            return 0.0
-
     def registration(self, run: HostRun) -> Registration | None:
         """Return the registration of a run; None if it cannot be read."""
         try:
@@ -172,7 +166,7 @@ class Membership:
         self._folder, self._hostname, self._expected = folder, host, expected
         self._beat_s, self._patience_s, self._wall = beat_s, beat_s * SILENT_BEATS, wall
         self._machine = _this_machine() if machine is None else machine
-        self._hosts = self._look_into(folder.hosts)
+        self._hosts = _HostFolder(folder.hosts, machine=self._machine, patience_s=self._patience_s)
         self._run, self._merged_ends = HostRun("", 0), 0
         self._began = time.monotonic()
         self._earlier: dict[HostRun, bytes] = {}
@@ -202,18 +196,16 @@ class Membership:
         self.clock_offset_s = self._clock_offset()
         self._thread.start()
 
-    def others_began(self) -> float | None:
-        """Return when the other hosts began the run that this one joined, by the file server's clock.
+    def run_start(self, pid: int) -> float:
+        """Return since when a stop is meant for this run of process ``pid``, in Unix seconds of the file server.
 
-        None for the first host of a run. Hosts that began before an earlier run of this host was over do not count.
-        Raises StorageError.
+        A host that never measured this job obeys each stop: the job may be done before its monitor begins.
         """
-        before = HostRun(self.node_id, self._run.generation - 1)
-        since = max(self._hosts.changed_at(f"{before}.{kind}") for kind in ("begin", "beat", "end"))
-        others = (run for run in self._hosts.see().newest.values() if run != self._run)
-        began = [at for run in others if (at := self._hosts.changed_at(f"{run}.begin")) > since]
-        is_joined = self._expected is None or len(began) < self._expected
-        return min(began, default=None) if is_joined else None
+        files = self._folder.save_dir.glob(f"*/hosts/{glob.escape(self._folder.key)}/{self.node_id}.*.begin")
+        if all(file == self._folder.hosts / f"{self._run}.begin" for file in files):
+            return 0.0
+        began_s = at_boot_ticks(read_birth(pid).start + 1)  # the kernel counts whole ticks
+        return began_s - (self.clock_offset_s or 0.0)
 
     def end(self) -> bool:
         """Note the end of this host; True if it is the one that merges, and calls `done` afterwards.
@@ -233,29 +225,16 @@ class Membership:
         return self._merged_ends > before
 
     def is_over(self) -> bool:
-        """Tell whether every host of the job ended or is lost, and none is expected, under any prefix.
-
-        Raises StorageError.
-        """
+        """Tell whether every host of the job ended or is lost, and none is expected. Raises StorageError."""
         seen = self._hosts.see()
         others = (self._hosts.is_alive(run, seen) for run in seen.running if run != self._run)
-        if self._taking_part(seen) < (self._expected or 1) or any(life is not False for life in others):
-            return False
-        siblings = self._folder.save_dir.glob(f"*/hosts/{glob.escape(self._folder.key)}")
-        for hosts in (self._look_into(path) for path in siblings if path != self._folder.hosts):
-            seen = hosts.see()
-            if any(hosts.is_alive(run, seen) is not False for run in seen.running):
-                return False
-        return True
+        return self._taking_part(seen) >= (self._expected or 1) and all(life is False for life in others)
 
     def close(self) -> None:
         """Stop beating; safe to call twice."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
-
-    def _look_into(self, path: Path) -> _HostFolder:
-        return _HostFolder(path, machine=self._machine, patience_s=self._patience_s)
 
     # --- taking part -------------------------------------------------------------------------------------------------
 

@@ -220,22 +220,13 @@ def names_in_session(session: int) -> list[str]:
     return sorted(listed.stdout.split())
 
 
-@pytest.mark.parametrize("kept", ["tree", "cgroup"])
-def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_is(tmp_path: Path, kept: str) -> None:
-    folder = Path("/sys/fs/cgroup/freezer") / f"fedmontest-{os.getpid()}"
-    if kept == "cgroup":
-        require(os.access(folder.parent, os.W_OK), "cgroup version 1 is not mounted, or not for us")
-        folder.mkdir()
+def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_is(tmp_path: Path) -> None:
     (tmp_path / "srun").symlink_to(shutil.which("sh") or "")
     script = 'read go; "$0" -c "sleep 600 & wait"; :'
     job = subprocess.Popen(["sh", "-c", script, str(tmp_path / "srun")], stdin=subprocess.PIPE, start_new_session=True)
     try:
         with Watch() as watch:
-            if kept == "cgroup":
-                (folder / "cgroup.procs").write_text(str(job.pid))
-                watch.watches.add("a", cgroup=folder.name, is_launcher=is_launcher)
-            else:
-                watch.watches.add("a", pids=[job.pid], is_launcher=is_launcher)
+            watch.watches.add("a", pids=[job.pid], is_launcher=is_launcher)
             assert watch.value("job_processes") == 1
             assert job.stdin is not None
             os.write(job.stdin.fileno(), b"go\n")
@@ -245,6 +236,3 @@ def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
-        if kept == "cgroup":
-            wait_until(lambda: not (folder / "cgroup.procs").read_text(), what="the end of the processes")
-            folder.rmdir()

@@ -31,21 +31,6 @@ def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, progr
     assert program.poll() is None
 
 
-def test_the_time_limit_is_asked_for_where_no_variable_tells_it(
-    tmp_path: Path, program: subprocess.Popen[bytes]
-) -> None:
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    ends_at = time.strftime("%FT%T", time.localtime(time.time() + 6))
-    squeue.write_text(f'#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && echo {ends_at}\n')
-    squeue.chmod(0o755)
-    environ = environment(SLURM_JOB_ID="4711")
-    with start(tmp_path, *beside(program), environ=environ | {"PATH": f"{squeue.parent}:{environ['PATH']}"}) as tool:
-        tool.wait(30)
-
-    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
-
-
 @contextlib.contextmanager
 def ended(folder: Path, job_id: str) -> Iterator[None]:
     """Have a run end with the block, whatever happens in it."""
