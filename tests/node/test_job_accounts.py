@@ -13,7 +13,7 @@ from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.collectors.files import Descriptors
 from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Process
 from fedmon.node.collectors.job.tree import Ledger
-from tests.node.jobs_real import Program, Watch, cpu_s
+from tests.node.jobs_real import Watch, cpu_s
 from tests.node.jobs_trees import PAGE, TICKS, ProcTree
 
 WRITTEN = "job_io_written_bytes_total"
@@ -93,17 +93,6 @@ def test_a_number_that_was_given_again_is_another_process(proc: ProcTree) -> Non
     assert set(watch.watches.pids()["a"]) == {10}
 
 
-def test_a_number_that_a_child_of_the_job_got_again_counts_both(proc: ProcTree) -> None:
-    proc.put(10)
-    proc.put(11, parent=10, used=(300, 0))
-    watch = watched(proc, 10)
-    watch.tick()
-    proc.put(11, parent=10, start=999, used=(20, 0))
-
-    assert ticks(watch.tick()) == 320
-    assert ticks(watch.tick()) == 320
-
-
 def test_a_root_that_ended_leaves_its_children_in_the_job(proc: ProcTree) -> None:
     proc.put(10, used=(50, 5))
     proc.put(11, parent=10, used=(30, 0))
@@ -136,23 +125,6 @@ def test_a_process_that_got_no_cpu_is_not_read_again_but_now_and_then(proc: Proc
     assert awake.values[WRITTEN] == 6
 
 
-def test_who_was_orphaned_in_its_sleep_and_adopted_counts_once(proc: ProcTree) -> None:
-    proc.put(10, ran=5)
-    proc.put(11, parent=10, used=(30, 0), ran=5)
-    proc.put(12, parent=11, used=(500, 0), io=0, ran=5)
-    watch = watched(proc, 10)
-    for _ in range(3):
-        watch.tick()
-    proc.take(11)
-    proc.put(10, reaped=(30, 0), reaped_faults=10, ran=6)
-    proc.put(12, parent=10, used=(500, 0), io=0, ran=5)
-    first = watch.tick()
-    proc.take(12)
-    proc.put(10, reaped=(530, 0), reaped_faults=20, ran=7)
-
-    assert [ticks(first), ticks(watch.tick()), ticks(watch.tick())] == [530, 530, 530]
-
-
 @pytest.mark.parametrize("name", ["a b) S 1", "(", ") R 7 7 (", "new\nline", ""])
 def test_a_name_of_any_letters_is_no_obstacle(proc: ProcTree, name: str) -> None:
     proc.put(10, name=name, used=(4, 3), pages=5, vsize=9000)
@@ -182,14 +154,6 @@ def test_a_kernel_without_io_accounting_says_so(proc: ProcTree) -> None:
     assert report[WRITTEN] == reading.reasons[WRITTEN]
 
 
-def test_the_peak_of_one_process_is_the_least_that_the_job_had(proc: ProcTree) -> None:
-    proc.put(10, pages=3, hwm_kb=8_000)
-    watch = watched(proc, 10)
-    watch.tick()
-
-    assert watch.tick().values["job_memory_peak_bytes"] == 8_000 * 1024
-
-
 @pytest.mark.parametrize(
     ("wish", "is_known"),
     [
@@ -215,43 +179,6 @@ def test_an_orphan_is_known_by_a_sign_of_the_job(proc: ProcTree, wish: dict[str,
 
     assert (90 in watch.watches.pids()["a"]) is is_known
     assert watch.watches.records()[0].methods["orphans"] == "signs"
-
-
-def test_signs_outlast_the_process_that_made_them_while_others_bear_them(proc: ProcTree) -> None:
-    proc.put(10)
-    proc.put(11, parent=10, group=10, session=10)
-    watch = watched(proc, 10)
-    watch.tick()
-    proc.take(10)
-    proc.put(90, parent=1, group=10, session=10)
-
-    watch.tick()
-
-    assert set(watch.watches.pids()["a"]) == {11, 90}
-
-
-def test_a_variable_makes_nobody_the_jobs_where_no_root_has_it(proc: ProcTree) -> None:
-    proc.put(10)
-    proc.put(90, parent=1, environ=b"FEDMON_JOB_ID=a\0")
-    watch = watched(proc, 10)
-
-    watch.tick()
-
-    assert set(watch.watches.pids()["a"]) == {10}
-
-
-def test_processes_without_open_files_of_ours_are_read_alike() -> None:
-    with Program() as program, Watch() as watch:
-        watch.watches._maker._descriptors = Descriptors(3)
-        watch.add(program.pid)
-        program.pids("many 5")
-        watch.tick()
-        child = program.tell("worker 0.03")
-        watch.tick()
-        program.tell(f"end {child}")
-
-        assert watch.tick().values["job_processes"] == 6
-        assert watch.cpu_s() == pytest.approx(sum(program.used_s()), abs=0.08)
 
 
 class World:

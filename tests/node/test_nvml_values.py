@@ -184,16 +184,6 @@ def test_what_a_gpu_refused_for_good_is_not_asked_again_and_the_other_gpu_still_
     assert found.report['gpu_fan_speed_ratio{gpu="0"}'] == reason
 
 
-def test_memory_that_a_gpu_shares_with_its_machine_is_absent_with_a_reason() -> None:
-    fake = FakeNvml(FakeGpu())
-    fake.refuse("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED)
-    found = reader(fake).read()
-
-    assert not [key for key in found.values if key.startswith("gpu_memory_") and key.split("{")[0].endswith("_bytes")]
-    assert str(found.report["gpu_memory_total_bytes"]).startswith("unsupported: nvmlDeviceGetMemoryInfo")
-    assert found.values['gpu_utilization_ratio{gpu="0"}'] == 0.37
-
-
 def test_an_older_driver_is_asked_in_the_older_way() -> None:
     fake = FakeNvml(FakeGpu())
     missing = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
@@ -245,40 +235,6 @@ def test_an_answer_that_is_no_value_is_null_and_never_a_number(function: str, an
     assert found.values[key] is None
     assert found.reasons[key].partition(":")[0] in {"unsupported", "failed"}
     assert found.values['gpu_clock_hertz{gpu="0",clock="sm"}'] == 1_001_000_000
-
-
-def test_links_without_errors_are_only_summed() -> None:
-    fake = FakeNvml(FakeGpu())
-    fake.gpus[0].answers["NvLinkErrorCounter"] = lambda link, kind: 7 if (link, kind) == (1, 0) else link_of_two(link)
-    found = reader(fake).read()
-
-    errors = {key: value for key, value in found.values.items() if "errors_total" in key and "nvlink" in key}
-    assert errors == {
-        'gpu_nvlink_errors_total{gpu="0",error="replay"}': 7,
-        'gpu_nvlink_link_errors_total{gpu="0",link="1",error="replay"}': 7,
-        **{f'gpu_nvlink_errors_total{{gpu="0",error="{kind}"}}': 0 for kind in list(queries.LINK_ERRORS)[1:]},
-    }
-
-
-def link_of_two(link: int) -> int:
-    if link > 1:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-    return 0
-
-
-def test_a_card_without_links_is_not_asked_for_them_again() -> None:
-    fake = FakeNvml(FakeGpu(links=0))
-    fake.refuse("nvmlDeviceGetNvLinkErrorCounter", NOT_SUPPORTED)
-    gpus = reader(fake, LINKS)
-    gpus.read()
-    before = dict(fake.calls)
-    found = gpus.read()
-
-    for call in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues", "nvmlDeviceGetNvLinkErrorCounter"):
-        assert fake.calls[call] == before[call] > 0
-    for query in LINKS:
-        for metric, _ in query.gives:
-            assert str(found.report[metric]).startswith("unsupported: ")
 
 
 def test_one_sample_of_eight_gpus_with_18_links_fits_a_message() -> None:
@@ -333,22 +289,6 @@ def test_a_gpu_that_falls_off_the_bus_is_null_and_comes_back_under_its_name() ->
     assert shifted.reasons['gpu_power_watts{gpu="0"}'] == "not found: GPU 0 is no longer listed"
     assert of_gpu(back, "0") == of_gpu(before, "0")
     assert fake.running == 1
-
-
-def test_nvml_that_somebody_ended_is_started_again() -> None:
-    fake = FakeNvml(FakeGpu())
-    clock = [0.0]
-    gpus = LaneReader(NvmlSession(Nvml(fake), monotonic=lambda: clock[0]), queries.FAST)
-    gpus.read()
-    fake.nvmlShutdown()
-    clock[0] = 60.0
-
-    lost = gpus.read()
-    clock[0] = 120.0
-    again = gpus.read()
-
-    assert "uninitialized" in lost.reasons['gpu_power_watts{gpu="0"}']
-    assert again.values['gpu_power_watts{gpu="0"}'] == 123.456
 
 
 def test_a_gpu_that_we_may_not_open_is_named_and_the_other_is_read() -> None:

@@ -77,17 +77,6 @@ def test_a_process_that_perf_cannot_know_is_uncounted(
     assert not job.uncounted(200.0)
 
 
-def test_a_new_process_that_is_gone_or_torn_or_a_zombie_is_no_reason_to_attach_again(
-    job: JobTarget, tmp_path: Path
-) -> None:
-    put(tmp_path, 41, parent=1, started_s=101, state="Z")
-    (tmp_path / "42").mkdir()
-    (tmp_path / "42" / "stat").write_text("42 (x")
-    job.see([10, 41, 42, 43])
-
-    assert not job.uncounted(100.0)
-
-
 def test_a_node_without_perf_loads_nothing_of_it() -> None:
     line = "import fedmon.node.daemon, sys; print([m for m in sys.modules if m.startswith('fedmon.node.perf')])"
 

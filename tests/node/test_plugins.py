@@ -136,18 +136,6 @@ def test_a_plug_in_with_a_metric_that_is_taken_or_misnamed_is_left_out_and_the_o
     assert [dict(collector.collect(NOW).values) for collector in made] == [{"host_cups": 1}, {}, {"host_pots": 1}]
 
 
-def test_a_metric_name_says_unit_and_kind() -> None:
-    wrong = rows("a test", Unit.SECONDS, {"host_wait": "Time."})
-
-    def make(context: Context) -> Collector:
-        context.declare(wrong)
-        return Counting(dict)
-
-    said = report(loaded(["w"], [Offered("w", make)]))["plugin-w"]
-
-    assert str(said).endswith("metric 'host_wait': its name must begin with host_ and end in '_seconds'")
-
-
 def raising(error: BaseException) -> Callable[..., Any]:
     def fail(*_: object) -> Any:
         raise error

@@ -251,10 +251,7 @@ def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) ->
     reasons.update({field: unknown for field, value in found.items() if value is None})
     found["microarchitecture"] = _microarchitecture(first, found["architecture"], reasons, notes)
     names = entries_or_none(cpus, r"cpu\d+")
-    places: set[tuple[object, ...]] = {place for name in names if (place := _place(cpus / name / "topology"))}
-    if not places:
-        told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
-        places = {(block["physical id"], block["core id"]) for block in told}
+    places = {place for name in names if (place := _place(cpus / name / "topology"))}
     untold = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
     for field, value, where in (
         ("threads", len(names) or len(blocks), ""),

@@ -92,22 +92,6 @@ def test_samples_that_wait_for_a_busy_program_are_reported_before_the_stop() -> 
     assert len(logger.logged) == scripted.reads - 1  # the first reading begins the shares of CPU time
 
 
-def test_one_event_loop_after_another_is_served() -> None:
-    ours = reporter()
-
-    async def steps() -> None:
-        reported = ours.counter
-        await ours.start()
-        await ours.enqueue_data("loss", 1.0)
-        await until(lambda: ours.counter > reported)
-        await ours.stop()
-        await ours.report_scenario_finished()
-
-    run(steps())
-    run(steps())
-    run(ours.stop())
-
-
 def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() -> None:
     logger = Logger()
 

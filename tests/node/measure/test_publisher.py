@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from typing import Any
 
 import pytest
@@ -105,12 +104,6 @@ def test_a_live_lease_gets_each_sample_and_what_was_gathered_at_once(wire: Wire)
     assert wire.sent == [(0, 2), (2, 1), (3, 1)]
 
 
-def test_a_slower_pace_does_not_let_an_open_batch_grow_old(wire: Wire) -> None:
-    wire.take(sample(0)).set_pace(interval_s=60.0, live=False)
-
-    assert wire.sent == [(0, 1)]
-
-
 def test_samples_that_cannot_be_sent_are_counted_and_their_numbers_are_missing(wire: Wire) -> None:
     for number in range(30):
         wire.is_connected = not 10 <= number < 25
@@ -133,14 +126,6 @@ def test_only_metrics_that_the_policy_lets_leave_are_sent_and_counted_for_the_au
     assert batch.m == {key: [1.0] * 10 for key in cpu}
     assert (batch.reasons, b"load" in wire.payloads[0]) == ({}, False)
     assert wire.left == [(["host_cpu_seconds_total"], 10)]
-
-
-def test_another_policy_holds_from_the_next_batch_on(wire: Wire) -> None:
-    publisher = wire.take(sample(0, host_load1=1.0, host_load5=2.0))
-    publisher.set_leaves(lambda name: name == "host_load5")
-    publisher.flush()
-
-    assert wire.batches[0].m == {"host_load5": [2.0]}
 
 
 def test_everything_is_kept_also_without_a_connection_or_a_right_to_leave() -> None:
@@ -226,17 +211,3 @@ def test_counters_beyond_the_exact_range_of_floats_are_sent_as_read(wire: Wire) 
     wire.take(sample(0, host_network_receive_bytes_total=2**60 + 1)).flush()
 
     assert b"[1152921504606846977]" in wire.payloads[0]
-
-
-def test_sampler_and_router_may_use_it_at_once(wire: Wire) -> None:
-    def change_pace() -> None:
-        for number in range(500):
-            wire.publisher.set_pace(interval_s=1.0, live=number % 2 == 0)
-
-    router = threading.Thread(target=change_pace, name="router")
-    router.start()
-    wire.take(*map(sample, range(2000)))
-    router.join()
-    wire.publisher.flush()
-
-    assert [number for seq, length in wire.sent for number in range(seq, seq + length)] == list(range(2000))
