@@ -64,15 +64,14 @@ def test_the_owners_table_replaces_the_packaged_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    ["X,x,,2024,s", "X,x,nan,2024,s", "X,x,-1,2024,s", "X,x,1e9,2024,s", "X,x,12,,s", "X,x,12,2024,", ",x,1,2024,s",
-     "HALL-1,again,1,2024,s", "X", "X,x,12;5,2024,s"],
-)  # fmt: skip
+    ["X,x,nan,2024,s", "X,x,1e9,2024,s", "X,x,12,,s", ",x,1,2024,s", "HALL-1,again,1,2024,s", "X"],
+)
 def test_a_table_with_a_wrong_row_is_refused_by_name(tmp_path: Path, row: str) -> None:
     with pytest.raises(CollectorUnavailableError, match=r"failed: own\.csv: the row of region"):
         factors((OWN + row).splitlines(), "own.csv")
 
 
-@pytest.mark.parametrize("content", [b"", b"region;name\n", b"\xff\xfe\x00", None])
+@pytest.mark.parametrize("content", [b"region;name\n", b"\xff\xfe\x00", None])
 def test_a_table_that_cannot_be_read_stops_nothing_and_is_named(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:

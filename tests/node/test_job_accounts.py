@@ -93,6 +93,17 @@ def test_a_number_that_was_given_again_is_another_process(proc: ProcTree) -> Non
     assert set(watch.watches.pids()["a"]) == {10}
 
 
+def test_a_number_that_a_child_of_the_job_got_again_counts_both(proc: ProcTree) -> None:
+    proc.put(10)
+    proc.put(11, parent=10, used=(300, 0))
+    watch = watched(proc, 10)
+    watch.tick()
+    proc.put(11, parent=10, start=999, used=(20, 0))
+
+    assert ticks(watch.tick()) == 320
+    assert ticks(watch.tick()) == 320
+
+
 def test_a_root_that_ended_leaves_its_children_in_the_job(proc: ProcTree) -> None:
     proc.put(10, used=(50, 5))
     proc.put(11, parent=10, used=(30, 0))
@@ -123,6 +134,23 @@ def test_a_process_that_got_no_cpu_is_not_read_again_but_now_and_then(proc: Proc
     assert [each.values["job_memory_rss_bytes"] for each in (soon, later)] == [3 * PAGE, 2 * PAGE]
     assert ticks(awake) == 9
     assert awake.values[WRITTEN] == 6
+
+
+def test_who_was_orphaned_in_its_sleep_and_adopted_counts_once(proc: ProcTree) -> None:
+    proc.put(10, ran=5)
+    proc.put(11, parent=10, used=(30, 0), ran=5)
+    proc.put(12, parent=11, used=(500, 0), io=0, ran=5)
+    watch = watched(proc, 10)
+    for _ in range(3):
+        watch.tick()
+    proc.take(11)
+    proc.put(10, reaped=(30, 0), reaped_faults=10, ran=6)
+    proc.put(12, parent=10, used=(500, 0), io=0, ran=5)
+    first = watch.tick()
+    proc.take(12)
+    proc.put(10, reaped=(530, 0), reaped_faults=20, ran=7)
+
+    assert [ticks(first), ticks(watch.tick()), ticks(watch.tick())] == [530, 530, 530]
 
 
 @pytest.mark.parametrize("name", ["a b) S 1", "(", ") R 7 7 (", "new\nline", ""])

@@ -220,15 +220,11 @@ def test_a_query_that_fails_once_is_null_once() -> None:
         ("Temperature", unsigned(-7), "gpu_temperature_celsius"),
         ("PerformanceState", pynvml.NVML_PSTATE_UNKNOWN, "gpu_performance_state"),
         ("EncoderUtilization", [2**32 - 1, 0], "gpu_encoder_utilization_ratio"),
-        ("FanSpeed", "N/A", "gpu_fan_speed_ratio"),
-        ("FanSpeed", float("nan"), "gpu_fan_speed_ratio"),
-        ("EncoderUtilization", [], "gpu_encoder_utilization_ratio"),
-        ("UtilizationRates", None, "gpu_utilization_ratio"),
     ],
 )
 def test_an_answer_that_is_no_value_is_null_and_never_a_number(function: str, answer: object, metric: str) -> None:
     fake = FakeNvml(FakeGpu())
-    fake.gpus[0].answers[function] = object if answer is None else answer
+    fake.gpus[0].answers[function] = answer
     found = reader(fake).read()
 
     key = f'{metric}{{gpu="0"}}'
@@ -289,6 +285,22 @@ def test_a_gpu_that_falls_off_the_bus_is_null_and_comes_back_under_its_name() ->
     assert shifted.reasons['gpu_power_watts{gpu="0"}'] == "not found: GPU 0 is no longer listed"
     assert of_gpu(back, "0") == of_gpu(before, "0")
     assert fake.running == 1
+
+
+def test_nvml_that_somebody_ended_is_started_again() -> None:
+    fake = FakeNvml(FakeGpu())
+    clock = [0.0]
+    gpus = LaneReader(NvmlSession(Nvml(fake), monotonic=lambda: clock[0]), queries.FAST)
+    gpus.read()
+    fake.nvmlShutdown()
+    clock[0] = 60.0
+
+    lost = gpus.read()
+    clock[0] = 120.0
+    again = gpus.read()
+
+    assert "uninitialized" in lost.reasons['gpu_power_watts{gpu="0"}']
+    assert again.values['gpu_power_watts{gpu="0"}'] == 123.456
 
 
 def test_a_gpu_that_we_may_not_open_is_named_and_the_other_is_read() -> None:

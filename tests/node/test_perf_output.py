@@ -47,9 +47,8 @@ def test_hardware_events_keep_the_share_of_time_that_they_were_seen() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["", "# started on Sat", "Error:", "The cycles event is not supported.", ";;;;;;", "0.3;", "-5;;page-faults;1;1",
-     "nan;;page-faults;1;100", "1e5;;page-faults;1;100.00", "5;;;1;100.00"],
-)  # fmt: skip
+    ["", "# started on Sat", "The cycles event is not supported.", "0.3;", "nan;;page-faults;1;100", "5;;;1;100.00"],
+)
 def test_what_is_no_count_is_left_out(line: str) -> None:
     assert parse_line(line) is None
 

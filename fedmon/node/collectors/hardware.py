@@ -290,14 +290,10 @@ def _microarchitecture(
         reasons["microarchitecture"] = f"{Why.NOT_FOUND.value}: cpuinfo does not list the CPU's features"
         return None
     # archspec takes 30 ms and 3 MB to load, and only this needs it.
-    try:
-        from archspec.cpu import TARGETS
-        from archspec.cpu.schema import TARGETS_JSON
+    from archspec.cpu import TARGETS
+    from archspec.cpu.schema import TARGETS_JSON
 
-        root = TARGETS[architecture]
-    except (ImportError, OSError, KeyError) as error:
-        reasons["microarchitecture"] = f"{Why.FAILED.value}: archspec cannot be used: {error}"
-        return None
+    root = TARGETS[architecture]
     vendor = block.get("vendor_id", "generic")
     if architecture == "aarch64":
         vendor = TARGETS_JSON["conversions"]["arm_vendors"].get(block.get("CPU implementer", ""), "generic")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import logging
 import os
 import re
@@ -34,7 +35,6 @@ SILENT_BEATS = 6
 """Missed beats after which a host counts as lost."""
 _LOOKS_A_BEAT = 4
 _TICK_S = 0.01
-_MOST_NAMES = 1000
 _RUN_FILE = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,9})\.(begin|end)")
 
 
@@ -239,11 +239,10 @@ class Membership:
     # --- taking part -------------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
-        for number in range(1, _MOST_NAMES):
+        for number in itertools.count(1):
             host = file_name(self._hostname if number == 1 else f"{self._hostname}-{number}")
             if self._take(host, _node_id(self._folder.key, host)):
                 return
-        raise StorageError(f"{_MOST_NAMES} runs of this job are called {self._hostname!r}: see {self._folder.hosts}")
 
     def _take(self, host: str, node_id: str) -> bool:
         """Register as the next run under an id; False while an earlier one may be there."""

@@ -106,9 +106,7 @@ def find_zones(sys: Path) -> list[Source]:
         labels[name] = label
         if owners.get(label, control) != control:
             continue  # the same counter through another interface
-        if label in owners:  # zones of one name are distinguished by the number of their folder
-            label = f"{label}-{name.partition(':')[2].replace(':', '-')}"
-        labels[name], owners[label] = label, control
+        owners[label] = control
         part = Part.PLATFORM if _PLATFORM.fullmatch(own) else Part.PACKAGE
         if above in labels or name.count(":") > 1:
             part = Part.DRAM if own.startswith("dram") else Part.INSIDE
