@@ -166,7 +166,7 @@ class Membership:
         self._folder, self._hostname, self._expected = folder, host, expected
         self._beat_s, self._patience_s, self._wall = beat_s, beat_s * SILENT_BEATS, wall
         self._machine = _this_machine() if machine is None else machine
-        self._hosts = _HostFolder(folder.hosts, machine=self._machine, patience_s=self._patience_s)
+        self._hosts = self._look_into(folder.hosts)
         self._run, self._merged_ends = HostRun("", 0), 0
         self._began = time.monotonic()
         self._earlier: dict[HostRun, bytes] = {}
@@ -225,16 +225,29 @@ class Membership:
         return self._merged_ends > before
 
     def is_over(self) -> bool:
-        """Tell whether every host of the job ended or is lost, and none is expected. Raises StorageError."""
+        """Tell whether every host of the job ended or is lost, and none is expected, under any prefix.
+
+        Raises StorageError.
+        """
         seen = self._hosts.see()
         others = (self._hosts.is_alive(run, seen) for run in seen.running if run != self._run)
-        return self._taking_part(seen) >= (self._expected or 1) and all(life is False for life in others)
+        if self._taking_part(seen) < (self._expected or 1) or any(life is not False for life in others):
+            return False
+        siblings = self._folder.save_dir.glob(f"*/hosts/{glob.escape(self._folder.key)}")
+        for hosts in (self._look_into(path) for path in siblings if path != self._folder.hosts):
+            seen = hosts.see()
+            if any(hosts.is_alive(run, seen) is not False for run in seen.running):
+                return False
+        return True
 
     def close(self) -> None:
         """Stop beating; safe to call twice."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
+
+    def _look_into(self, path: Path) -> _HostFolder:
+        return _HostFolder(path, machine=self._machine, patience_s=self._patience_s)
 
     # --- taking part -------------------------------------------------------------------------------------------------
 

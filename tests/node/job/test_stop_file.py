@@ -120,3 +120,16 @@ def test_the_stop_file_stays_while_a_host_lives_or_is_expected_and_goes_when_all
         assert second.end() is True
         assert second.done() is False
         assert second.is_over()
+
+
+def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path) -> None:
+    one, two = (Membership(JobFolder(tmp_path, prefix, "4711[1]"), host="n1") for prefix in ("one", "two"))
+    with one, two:
+        one.begin()
+        two.begin()
+        assert one.end()
+        assert not one.done()
+        assert not one.is_over()
+        assert two.end()
+        assert not two.done()
+        assert two.is_over()
