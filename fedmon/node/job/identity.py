@@ -28,7 +28,6 @@ _WHOLE_MACHINE = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _NONE_GIVEN = ("", "-1", "NoDevFiles", "none", "void")
 _RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
 _NAME = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
-_MOST = 64
 
 MAX_HOSTS = 65_536
 """SLURM itself allows no more nodes. Source: SLURM slurm.h, MAX_SLURM_NODES (65533)."""
@@ -288,18 +287,18 @@ def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     Sources: SLURM's manual of srun, "output environment variables"; CUDA programming guide, "CUDA_VISIBLE_DEVICES".
     """
     texts = (environ.get(name) for name in (*_WHOLE_MACHINE, "CUDA_VISIBLE_DEVICES"))
-    text = next((text for text in texts if text is not None and len(text) <= 8192), None)
+    text = next((text for text in texts if text is not None), None)
     if text is None or text.strip() in _NONE_GIVEN:
         return None if text is None else ()
     found: list[str] = []
     for word in map(str.strip, text.split(",")):
         if span := _RANGE.fullmatch(word):
-            found += map(str, range(int(span[1]), min(int(span[2]), int(span[1]) + _MOST) + 1))
+            found += map(str, range(int(span[1]), int(span[2]) + 1))
         elif _NAME.fullmatch(word):
             found.append(word)
         else:
             return None
-    return tuple(dict.fromkeys(found))[:_MOST]
+    return tuple(dict.fromkeys(found))
 
 
 def job_key(job_id: str) -> str:
@@ -352,7 +351,7 @@ def from_file(path: str) -> tuple[str, ...] | None:
     except OSError:
         return None
     names = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
-    if not names or len(names) > MAX_HOSTS or not all(map(_HOST.fullmatch, names)):
+    if not names or not all(map(_HOST.fullmatch, names)):
         return None
     return tuple(names)
 
