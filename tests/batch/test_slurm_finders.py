@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSear
 from fedmon.node.job.identity import identify
 from tests.batch.daemons import processes
 from tests.batch.slurm import Slurm
+from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.batch
@@ -133,6 +136,24 @@ def test_a_job_of_another_user_is_found(slurm: Slurm) -> None:
     assert Path(f"/proc/{found.pids[0]}").owner() == "nobody"
 
 
+def test_another_user_finds_the_job_too_if_only_by_what_everybody_may_read(slurm: Slurm) -> None:
+    # given
+    job = slurm.submit("#!/bin/sh\nexec sleep 305\n")
+    running("sleep 305")
+    require(shutil.which("setpriv"), "setpriv is missing here")
+
+    # when
+    listed = subprocess.run(
+        ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "scontrol", "listpids", job],
+        env=slurm.environ, capture_output=True, text=True, timeout=10,
+    )  # fmt: skip
+
+    # then
+    assert [pid for pid in processes() if command(pid) == "sleep 305"] == [
+        int(line.split()[0]) for line in listed.stdout.splitlines()[1:]
+    ]
+
+
 def test_a_job_that_ended_is_said_to_be_gone_with_all_that_was_tried(slurm: Slurm) -> None:
     # given
     job = slurm.submit("#!/bin/sh\ntrue\n")
@@ -145,3 +166,37 @@ def test_a_job_that_ended_is_said_to_be_gone_with_all_that_was_tried(slurm: Slur
     # then
     assert [method for method, _ in raised.value.tried] == ["cgroup", "scheduler", "environment"]
     assert "does not exist" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("#!/bin/sh\nexec sleep 306\n", "did not end"),
+        ("#!/bin/sh\necho 'PID JOBID STEPID LOCALID GLOBALID'; echo '1 {job} 0 0 0'\n", ""),
+        ("#!/bin/sh\necho moon; exit 0\n", "PID"),
+        ("#!/bin/sh\nexit 9\n", "9"),
+        (None, "not installed"),
+    ],
+    ids=["hanging", "lying", "babbling", "failing", "absent"],
+)
+@pytest.mark.parametrize("running_slurm", ["linuxproc"], indirect=True)
+def test_a_bad_scontrol_costs_the_confidence_and_not_the_job(
+    slurm: Slurm, tmp_path: Path, script: str | None, says: str
+) -> None:
+    # given
+    job = slurm.submit("#!/bin/sh\nexec sleep 307\n")
+    running("sleep 307")
+    for program in ("sh", "sleep"):
+        (tmp_path / program).symlink_to(f"/bin/{program}")
+    if script is not None:
+        (tmp_path / "scontrol").write_text(script.format(job=job))
+        (tmp_path / "scontrol").chmod(0o755)
+
+    # when
+    found = asked(slurm, job, path=str(tmp_path))
+
+    # then
+    assert (found.method, found.confidence) == ("environment", Confidence.MEDIUM)
+    assert names(found) == ["sleep 307"]
+    assert says in dict(found.tried)["scheduler"]
+    assert not [pid for pid in processes() if command(pid) == "sleep 306"]

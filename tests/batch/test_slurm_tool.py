@@ -154,6 +154,31 @@ def test_a_job_that_is_cancelled_leaves_a_complete_recording_and_what_was_asked_
     assert is_whole(run.recording)
 
 
+@ONLY_LINUXPROC
+def test_the_signal_that_announces_the_time_limit_ends_the_measuring(slurm: Slurm) -> None:
+    # given
+    script = EXAMPLE.read_text().replace("--gen_report --export csv", "")
+    job = slurm.submit(script, "--time=1", "--signal=TERM@60", environ={"WORK": work(slurm, "exec sleep 300")})
+    measuring(slurm, job)
+
+    # when
+    slurm.wait_ended(job, timeout_s=100)
+
+    # then
+    run = Results(slurm.work / f"job-metrics-{job}", job)
+    assert run.job("node1")["reason"] in {"received SIGTERM", "the time limit of the scheduler is near"}
+    assert is_whole(run.recording)
+
+
+@ONLY_LINUXPROC
+def test_a_number_that_no_job_has_ends_the_run_and_says_what_to_do(slurm: Slurm) -> None:
+    ended = slurm.run("fedmon", "job", "-i", "1", environ={"SLURM_JOB_ID": "999999"})
+
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert "slurm job 999999 not found (squeue: Invalid job id specified)" in ended.stderr
+    assert "'fedmon job -- COMMAND'" in ended.stderr
+
+
 def processes_of(job: str) -> list[int]:
     """Return what still runs with the variables of a job."""
     mark = f"SLURM_JOB_ID={job}".encode()

@@ -14,7 +14,7 @@ from fedmon.common.metrics.series import split_series
 from fedmon.common.metrics.table import METRICS
 from fedmon.node.collectors.base import THIS_MACHINE, Roots
 from fedmon.node.collectors.hardware import HardwareCollector, hardware
-from tests.support.machine_tree import machine_tree, write_tree
+from tests.support.machine_tree import FLAGS, machine_tree, write_tree
 
 EPYC = (
     "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nphysical id\t: 0\ncore id\t: 0\nflags\t: fpu "
@@ -95,9 +95,20 @@ def test_a_processor_of_arm_is_known_by_its_part(tmp_path: Path) -> None:
     assert found["vendor"] == "0x41"
 
 
+def test_without_topology_sockets_and_cores_come_from_cpuinfo(tmp_path: Path) -> None:
+    blocks = "".join(
+        f"processor\t: {cpu}\nphysical id\t: {cpu // 4}\ncore id\t: {cpu % 4 // 2}\nflags\t: {FLAGS}\n\n"
+        for cpu in range(8)
+    )
+
+    found = cpuinfo_of(tmp_path, blocks)
+
+    assert (found["sockets"], found["cores"], found["threads"]) == (2, 4, 8)
+
+
 @pytest.mark.parametrize(
     ("vendor", "told"),
-    [("QEMU", "qemu"), ("Microsoft Corporation", "hyper-v")],
+    [("QEMU", "qemu"), ("VMware, Inc.", "vmware"), ("Microsoft Corporation", "hyper-v"), ("Amazon EC2", "amazon")],
 )
 def test_the_hypervisor_is_known_by_the_maker_of_the_machine(tmp_path: Path, vendor: str, told: str) -> None:
     proc = write_tree(tmp_path / "proc", {"cpuinfo": EPYC + "\n"})
@@ -128,3 +139,7 @@ def test_the_description_travels_as_the_labels_of_one_series(tmp_path: Path) -> 
     assert labels["simulated"] == "true"
     assert labels["sockets"] == "2"
     assert labels["microarchitecture"] == "skylake_avx512"
+
+
+def test_the_boot_of_the_machine_is_named_by_the_kernel() -> None:
+    assert hardware()["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

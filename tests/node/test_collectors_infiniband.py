@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+import pytest
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, split_series
@@ -78,6 +81,14 @@ def test_state_rate_errors_and_kinds_of_packets_are_read_less_often(tmp_path: Pa
     assert ports.probe()["infiniband_symbol_errors_total"] is None
 
 
+def test_the_ethernet_port_of_an_rdma_adapter_is_called_so(tmp_path: Path) -> None:
+    _, ports = collectors(write_tree(tmp_path, port_files() | {f"{PORT}/link_layer": "Ethernet\n"}))
+
+    infos = [split_series(key)[1] for key in ports.collect(at(0)).values if key.startswith("infiniband_port_info")]
+
+    assert [info["link_layer"] for info in infos] == ["Ethernet"]
+
+
 def test_a_port_without_a_link_has_no_traffic_and_its_state_is_the_reason(tmp_path: Path) -> None:
     files = port_files() | port_files("mlx5_0", 2, state="1: DOWN") | {f"{PORT}/../2/rate": "10 Gb/sec (4X SDR)\n"}
     traffic, ports = collectors(write_tree(tmp_path, files))
@@ -97,6 +108,16 @@ def test_a_port_without_a_link_has_no_traffic_and_its_state_is_the_reason(tmp_pa
     assert ports.collect(at(0)).values[f"infiniband_link_downed_total{down}"] == 2
 
 
+def test_where_no_port_has_a_link_the_metric_is_not_measured(tmp_path: Path) -> None:
+    traffic, _ = collectors(write_tree(tmp_path, port_files(state="2: INIT")))
+
+    report = traffic.probe()
+
+    assert report["infiniband_receive_bytes_total"] == (
+        "unsupported: port 1 of mlx5_0 has no link, its state is 2: INIT"
+    )
+
+
 def test_a_link_that_goes_down_is_noticed_when_the_ports_are_looked_at_again(tmp_path: Path) -> None:
     traffic, ports = collectors(write_tree(tmp_path, port_files()))
     before = traffic.collect(at(0)).values[f"infiniband_receive_bytes_total{HERE}"]
@@ -109,10 +130,11 @@ def test_a_link_that_goes_down_is_noticed_when_the_ports_are_looked_at_again(tmp
     assert (before, unnoticed, state, noticed) == (4 * 2**40, 4 * 2**40, 1, None)
 
 
-def test_counters_of_64_bits_are_preferred_where_an_old_kernel_keeps_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["counters_ext/{}_64", "counters/{}_64"])
+def test_counters_of_64_bits_are_preferred_wherever_the_kernel_keeps_them(tmp_path: Path, place: str) -> None:
     files = old_port_files(port_rcv_data=5, port_xmit_data=6, port_rcv_packets=7, port_xmit_packets=8)
     for name in ("port_rcv_data", "port_xmit_data", "port_rcv_packets", "port_xmit_packets"):
-        files[f"{PORT}/counters_ext/{name}_64"] = f"{2**50}\n"
+        files[f"{PORT}/{place.format(name)}"] = f"{2**50}\n"
     traffic, _ = collectors(write_tree(tmp_path, files))
 
     found, report = traffic.collect(at(0)).values, traffic.probe()
@@ -142,6 +164,41 @@ def test_a_counter_of_32_bits_is_named_and_is_none_when_it_is_full(tmp_path: Pat
     assert report[f"infiniband_transmit_bytes_total{HERE}"] == (
         "unsupported: 64 bits; these 32 stop when they are full"
     )
+
+
+def test_an_adapter_may_be_pulled_out_and_put_in_again(tmp_path: Path) -> None:
+    traffic, ports = collectors(write_tree(tmp_path, port_files() | port_files("mlx5_1")))
+    before = traffic.collect(at(0)).values
+    shutil.rmtree(tmp_path / "class/infiniband/mlx5_1")
+    ports.collect(at(20))
+
+    leaving, after = traffic.collect(at(20)), traffic.collect(at(21)).values
+    write_tree(tmp_path, port_files("mlx5_1"))
+    ports.collect(at(40))
+    again = traffic.collect(at(40)).values
+
+    assert leaving.values.keys() == before.keys()
+    assert set(leaving.reasons.values()) == {f"not found: {tmp_path / 'class/infiniband'} no longer lists it"}
+    assert len(after) == 4
+    assert again == before
+
+
+def test_all_adapters_may_go_and_the_first_may_come(tmp_path: Path) -> None:
+    traffic, ports = collectors(tmp_path)
+    none = traffic.collect(at(0)).values
+    write_tree(tmp_path, port_files())
+    ports.collect(at(20))
+    one = traffic.collect(at(20)).values
+    shutil.rmtree(tmp_path / "class/infiniband")
+    last = ports.collect(at(40))
+
+    gone, after = traffic.collect(at(40)), traffic.collect(at(41))
+
+    assert (len(none), len(one), len(after.values)) == (0, 4, 0)
+    assert set(gone.values.values()) == {None}
+    assert len(gone.reasons) == 4
+    assert last.reasons
+    assert traffic.probe()["infiniband_receive_bytes_total"] == f"not found: {tmp_path / 'class/infiniband'}"
 
 
 def test_the_number_of_ports_is_bounded(tmp_path: Path) -> None:

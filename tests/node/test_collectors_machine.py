@@ -14,8 +14,9 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS, Kind, Unit
-from fedmon.node.collectors.base import Collector, Roots
-from fedmon.node.collectors.host import host_collectors
+from fedmon.node.collectors.base import THIS_MACHINE, Collector, Roots
+from fedmon.node.collectors.files import KernelFile
+from fedmon.node.collectors.host import host_collectors, needs_psutil
 from fedmon.node.collectors.portable import portable_collectors
 
 LINUX = sys.platform == "linux"
@@ -124,11 +125,27 @@ def test_a_tree_that_stands_in_is_never_filled_up_with_this_machine(tmp_path: Pa
     assert measured == {"host_hardware_info"}
 
 
+def test_psutil_stands_in_where_the_machine_has_no_proc() -> None:
+    assert needs_psutil(THIS_MACHINE) is not (Path("/proc") / "stat").exists()
+    assert not needs_psutil(Roots(proc=Path("/nowhere")))
+
+
 @pytest.mark.skipif(not LINUX, reason="needs /proc")
 def test_psutil_is_not_loaded_where_proc_is(tmp_path: Path) -> None:
     code = "import sys, fedmon.node.collectors.host as c; c.host_collectors(); sys.exit('psutil' in sys.modules)"
 
     assert psutil.Popen([sys.executable, "-c", code]).wait(30) == 0
+
+
+@pytest.mark.skipif(not LINUX, reason="needs /proc")
+def test_a_file_of_proc_that_comes_in_pages_is_read_whole() -> None:
+    path = Path("/proc/self/smaps")  # many pages long
+
+    text = KernelFile(path).read()
+
+    assert text.count(b"VmFlags:") == text.count(b"KernelPageSize:")
+    assert text.rstrip().splitlines()[-1].startswith(b"VmFlags:")
+    assert len(text) > 8192
 
 
 def test_collectors_keep_their_files_open_and_leak_none() -> None:
@@ -141,3 +158,20 @@ def test_collectors_keep_their_files_open_and_leak_none() -> None:
         read(collectors)
 
     assert psutil.Process().num_fds() == before
+
+
+def test_collectors_that_are_replaced_close_their_files_at_once() -> None:
+    gc.collect()  # collectors of earlier tests close their files late
+    before = psutil.Process().num_fds()
+    gc.disable()  # who waits for it keeps files open for as long as nothing else happens
+    try:
+        collectors = host_collectors(per_core=True)
+        read(collectors)
+        opened = psutil.Process().num_fds()
+        del collectors
+        after = psutil.Process().num_fds()
+    finally:
+        gc.enable()
+
+    assert opened > before
+    assert after == before

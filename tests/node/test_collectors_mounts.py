@@ -93,6 +93,14 @@ def test_local_disks_of_a_machine_that_boots_over_the_network_are_read() -> None
     assert set(chosen.unread) == {"/"}
 
 
+def test_a_later_mount_hides_an_earlier_one() -> None:
+    over = parse_mounts(mounts("/dev/sda1 /data ext4", "server:/x /data nfs"))
+    under = parse_mounts(mounts("server:/x /data nfs", "/dev/sda1 /data ext4"))
+
+    assert (over.readable, set(over.unread)) == ((), {"/data"})
+    assert (under.readable, under.unread) == (("/data",), {})
+
+
 def test_spaces_and_other_bytes_in_a_mount_point_are_kept(tmp_path: Path) -> None:
     asked: list[str] = []
 
@@ -130,6 +138,18 @@ def test_one_mount_that_refuses_does_not_disturb_the_others(tmp_path: Path) -> N
     assert reading.values['host_filesystem_size_bytes{mountpoint="/"}'] == 4_096_000
     assert reading.values['host_filesystem_size_bytes{mountpoint="/data"}'] is None
     assert reading.reasons['host_filesystem_size_bytes{mountpoint="/data"}'] == "no permission: /data"
+
+
+def test_a_new_mount_is_noticed_and_one_that_goes_is_told_once(tmp_path: Path) -> None:
+    collector = filesystems(tmp_path, mounts("/dev/sda1 / ext4"), lambda _point: SPACE)
+    before = collector.collect(at(0.0)).values
+    (tmp_path / "self" / "mounts").write_bytes(mounts("/dev/sda1 / ext4", "/dev/sdb1 /data ext4"))
+    both = collector.collect(at(10.0)).values
+    (tmp_path / "self" / "mounts").write_bytes(mounts("/dev/sda1 / ext4"))
+    leaving, after = collector.collect(at(20.0)), collector.collect(at(30.0)).values
+
+    assert (len(before), len(both), after) == (3, 6, before)
+    assert leaving.reasons.keys() == both.keys() - before.keys()
 
 
 def test_the_number_of_mounts_is_bounded() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fedmon.common.metrics.sample import Instant
+from fedmon.node.collectors.agent import AgentCollector
 from fedmon.node.collectors.base import Collector, CollectorUnavailableError, why
 from fedmon.node.collectors.cpu import MAX_BY_MODE, MAX_CORES, CpuCollector, FrequencyCollector, PerCoreCollector
 from fedmon.node.collectors.kernel import MAX_DEVICES, NumaCollector, PressureCollector, proc_collectors
@@ -62,6 +64,20 @@ def test_the_busy_share_needs_two_samples_and_leaves_idle_and_iowait_out(tmp_pat
     assert second.values["host_cpu_busy_ratio"] == 0.25
     assert second.reasons == {}
     assert second.values["host_cpu_count"] == 7
+
+
+def test_counters_that_stand_still_or_go_back_give_no_busy_share(tmp_path: Path) -> None:
+    proc = write_tree(tmp_path, {"stat": "cpu  100 0 100 700 100 0 0 0\n"})
+    cpu = CpuCollector(proc=proc, sys=tmp_path)
+    cpu.collect(NOW)
+
+    still = cpu.collect(NOW)
+    write_tree(proc, {"stat": "cpu  90 0 100 700 100 0 0 0\n"})
+    back = cpu.collect(NOW)
+
+    for reading in (still, back):
+        assert reading.values["host_cpu_busy_ratio"] is None
+        assert reading.reasons["host_cpu_busy_ratio"] == "failed: the CPU counters did not advance"
 
 
 def test_memory_is_in_bytes_and_swap_in_use_is_computed(tmp_path: Path) -> None:
@@ -195,6 +211,18 @@ def test_network_counters_are_those_of_interfaces_that_leave_the_host(tmp_path: 
     }
 
 
+def test_the_agent_reports_its_own_memory_and_counts(tmp_path: Path) -> None:
+    proc = write_tree(tmp_path, {"self/statm": "9000 2500 300 1 0 400 0\n"})
+    agent = AgentCollector(proc=proc, counts=lambda: {"agent_ticks_missed_total": 3, "agent_collect_seconds": None})
+
+    reading = agent.collect(NOW)
+
+    assert reading.values["agent_memory_rss_bytes"] == 2500 * os.sysconf("SC_PAGE_SIZE")
+    assert reading.values["agent_ticks_missed_total"] == 3
+    assert reading.reasons == {"agent_collect_seconds": "first sample"}
+    assert set(agent.probe()) == set(reading.values)
+
+
 def test_each_cpu_has_its_modes_and_busy_share(tmp_path: Path) -> None:
     first = "cpu  0 0 0 0\ncpu0 100 0 100 700 100 0 0 0 0 0\ncpu5 0 0 0 100 0 0 0 0 0 0\nintr 1\n"
     second = "cpu  0 0 0 0\ncpu0 115 0 110 760 115 0 0 0 0 0\ncpu5 100 0 0 100 0 0 0 0 0 0\nintr 1\n"
@@ -271,6 +299,54 @@ def test_every_sensor_of_every_chip_is_read_under_the_names_of_its_driver(tmp_pa
     }
 
 
+def test_chips_of_one_name_are_told_apart_by_their_device(tmp_path: Path) -> None:
+    for number in (0, 1):
+        chip = f"class/hwmon/hwmon{number}"
+        write_tree(tmp_path, {f"{chip}/name": "nvme\n", f"{chip}/temp1_input": f"3{number}000\n"})
+    (tmp_path / "devices/nvme1").mkdir(parents=True)
+    (tmp_path / "class/hwmon/hwmon1/device").symlink_to(tmp_path / "devices/nvme1")
+
+    assert values(TemperatureCollector(sys=tmp_path)) == {
+        'host_temperature_celsius{chip="nvme-hwmon0",sensor="temp1"}': 30.0,
+        'host_temperature_celsius{chip="nvme-nvme1",sensor="temp1"}': 31.0,
+    }
+
+
+def test_sensors_of_an_old_driver_lie_in_the_folder_of_its_device(tmp_path: Path) -> None:
+    files = {"class/hwmon/hwmon0/name": "k10temp\n", "class/hwmon/hwmon0/device/temp1_input": "42125\n"}
+
+    found = values(TemperatureCollector(sys=write_tree(tmp_path, files)))
+
+    assert found == {'host_temperature_celsius{chip="k10temp",sensor="temp1"}': 42.125}
+
+
+def test_labels_that_a_chip_gives_twice_are_told_apart(tmp_path: Path) -> None:
+    chip = "class/hwmon/hwmon0"
+    files = {f"{chip}/name": "x\n"}
+    for number in (1, 2):
+        files |= {f"{chip}/temp{number}_label": "SYSTIN\n", f"{chip}/temp{number}_input": f"{number}000\n"}
+
+    found = values(TemperatureCollector(sys=write_tree(tmp_path, files)))
+
+    assert found == {
+        'host_temperature_celsius{chip="x",sensor="SYSTIN temp1"}': 1.0,
+        'host_temperature_celsius{chip="x",sensor="SYSTIN temp2"}': 2.0,
+    }
+
+
+def test_a_chip_that_is_pulled_out_is_told_once_and_the_others_go_on(tmp_path: Path) -> None:
+    collector = TemperatureCollector(sys=write_tree(tmp_path, sensor_files()))
+    before = values(collector)
+    shutil.rmtree(tmp_path / "class/hwmon/hwmon2")
+
+    leaving, after = collector.collect(NOW), values(collector)
+
+    gone = 'host_temperature_celsius{chip="nvme",sensor="Composite"}'
+    assert leaving.values == before | {gone: None}
+    assert leaving.reasons[gone].startswith("not found: ")
+    assert after == {key: value for key, value in before.items() if key != gone}
+
+
 def test_thermal_zones_stand_in_only_where_no_chip_has_a_temperature(tmp_path: Path) -> None:
     zones = {
         "class/thermal/thermal_zone0/type": "cpu-thermal\n", "class/thermal/thermal_zone0/temp": "48312\n",
@@ -288,6 +364,25 @@ def test_thermal_zones_stand_in_only_where_no_chip_has_a_temperature(tmp_path: P
     }
     assert all(reason.startswith("failed: ") for reason in found.reasons.values())
     assert not any("thermal_zone" in key for key in chips)
+
+
+@pytest.mark.parametrize("impossible", ["-273150", "-128000", "255000", "5000000"])
+def test_a_temperature_that_cannot_be_is_none(tmp_path: Path, impossible: str) -> None:
+    files = {"class/hwmon/hwmon0/name": "x", "class/hwmon/hwmon0/temp1_input": impossible}
+
+    reading = TemperatureCollector(sys=write_tree(tmp_path, files)).collect(NOW)
+
+    assert list(reading.values.values()) == [None]
+    assert next(iter(reading.reasons.values())).startswith("failed: ")
+
+
+def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:
+    collector = TemperatureCollector(sys=tmp_path)
+
+    assert values(collector) == {}
+    assert collector.probe() == dict.fromkeys(
+        ("host_temperature_celsius", "host_fan_rotation_hertz"), f"not found: {tmp_path / 'class/hwmon'}"
+    )
 
 
 def test_the_number_of_sensors_is_bounded(tmp_path: Path) -> None:
@@ -320,6 +415,16 @@ def test_without_cpufreq_the_frequency_is_that_of_cpuinfo(tmp_path: Path) -> Non
     assert found['host_cpu_core_frequency_hertz{cpu="0"}'] == 1_200_500_000
 
 
+def test_a_machine_that_tells_no_frequency_says_so(tmp_path: Path) -> None:
+    proc = write_tree(tmp_path, {"cpuinfo": "processor\t: 0\nBogoMIPS\t: 50.00\n"})
+    collector = FrequencyCollector(proc=proc, sys=tmp_path)
+
+    assert values(collector) == {}
+    assert set(collector.probe().values()) == {
+        f"unsupported: neither cpufreq nor {tmp_path / 'cpuinfo'} has a frequency"
+    }
+
+
 def test_pressure_is_in_seconds_and_shares(tmp_path: Path) -> None:
     collector = PressureCollector(proc=write_tree(tmp_path, proc_files()))
 
@@ -350,6 +455,21 @@ def test_memory_and_pages_of_each_numa_node(tmp_path: Path) -> None:
     assert found['host_numa_memory_cached_bytes{node="1"}'] == 12_000_000 * 1024
     assert found['host_numa_hits_total{node="1"}'] == 1001
     assert found['host_numa_other_total{node="0"}'] == 120
+
+
+def test_a_kernel_without_numa_says_so_and_a_node_that_goes_is_told_once(tmp_path: Path) -> None:
+    none = NumaCollector(sys=tmp_path / "none")
+    two = NumaCollector(sys=write_tree(tmp_path / "two", cpu_files()))
+    before = values(two)
+    shutil.rmtree(tmp_path / "two/devices/system/node/node1")
+
+    leaving, after = two.collect(NOW), values(two)
+
+    assert values(none) == {}
+    assert {reason.partition(":")[0] for reason in none.probe().values() if reason} == {"unsupported"}
+    assert len(leaving.reasons) == 10
+    assert leaving.values.keys() == before.keys()
+    assert len(after) == 10
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import SettingsError
+from fedmon.common.settings.sources import load_node
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import CollectorUnavailableError
 from fedmon.node.collectors.energy import EnergyMeter
@@ -64,14 +65,15 @@ def test_the_owners_table_replaces_the_packaged_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    ["X,x,nan,2024,s", "X,x,1e9,2024,s", "X,x,12,,s", ",x,1,2024,s", "HALL-1,again,1,2024,s", "X"],
-)
+    ["X,x,,2024,s", "X,x,nan,2024,s", "X,x,-1,2024,s", "X,x,1e9,2024,s", "X,x,12,,s", "X,x,12,2024,", ",x,1,2024,s",
+     "HALL-1,again,1,2024,s", "X", "X,x,12;5,2024,s"],
+)  # fmt: skip
 def test_a_table_with_a_wrong_row_is_refused_by_name(tmp_path: Path, row: str) -> None:
     with pytest.raises(CollectorUnavailableError, match=r"failed: own\.csv: the row of region"):
         factors((OWN + row).splitlines(), "own.csv")
 
 
-@pytest.mark.parametrize("content", [b"region;name\n", b"\xff\xfe\x00", None])
+@pytest.mark.parametrize("content", [b"", b"region;name\n", b"\xff\xfe\x00", None])
 def test_a_table_that_cannot_be_read_stops_nothing_and_is_named(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -94,6 +96,29 @@ def test_a_table_that_cannot_be_read_stops_nothing_and_is_named(
 def test_a_number_without_source_or_date_is_refused(source: str | None, date: str | None) -> None:
     with pytest.raises(SettingsError, match=r"gco2e_per_kwh needs factor_source .* and factor_date"):
         EnergySettings(gco2e_per_kwh=50.0, factor_source=source, factor_date=date)
+
+
+def test_the_settings_of_a_node_hold_the_factor(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(
+        '[node]\nid = "a"\n[energy]\nregion = "DE"\nfactors_file = "own.csv"\nnode_power_sensors = ["one/power1"]\n'
+    )
+
+    energy = load_node(tmp_path, {"FEDMON_ENERGY_PUE": "1.25"}).energy
+
+    assert (energy.region, energy.pue, energy.factors_file) == ("DE", 1.25, tmp_path / "own.csv")
+    assert energy.node_power_sensors == ("one/power1",)
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [("gco2e_per_kwh = -1", "from 0 to 5000"), ("pue = 0.5", "from 1 to 10"), ("factor_date = 'lately'", "a text"),
+     ("region = 'a b'", "a text"), ("node_power_sensors = ['power1']", "a list of texts")],
+)  # fmt: skip
+def test_a_bad_value_is_refused_with_what_is_allowed(tmp_path: Path, key: str, allowed: str) -> None:
+    (tmp_path / "node.toml").write_text(f'[node]\nid = "a"\n[energy]\n{key}\n')
+
+    with pytest.raises(SettingsError, match=allowed):
+        load_node(tmp_path, {})
 
 
 def test_the_how_to_shows_the_table_as_it_is() -> None:

@@ -46,6 +46,19 @@ def test_every_sensor_of_every_chip_is_reported_in_watts_and_joules(tmp_path: Pa
     assert collector.lane is Lane.MEDIUM
 
 
+def test_chips_of_one_driver_are_told_apart_by_the_address_of_their_device(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    for number, address in ((3, "0000:03:00.0"), (4, "0000:83:00.0")):
+        device = tmp_path / "devices" / address
+        device.mkdir(parents=True)
+        (tree.chip(number, "amdgpu", power1_average=1_000_000) / "device").symlink_to(device)
+
+    assert set(hwmon(tree).collect(at(0)).values) == {
+        watts("amdgpu-0000:03:00.0", "power1"),
+        watts("amdgpu-0000:83:00.0", "power1"),
+    }
+
+
 def test_files_in_the_devices_folder_are_found_too(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
     chip = tree.chip(0, "acpi", power1_average=3_000_000)

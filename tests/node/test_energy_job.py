@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors, job_energy_collectors
-from fedmon.node.collectors.energy.meter import EnergyCollector
+from fedmon.node.collectors.energy.meter import EnergyCollector, rounded_down
 from tests.support.energy_tree import RANGE_UJ, EnergyTree, at
 
 JOULES, KILOWATT_HOURS = "job_energy_joules_total", "job_energy_kilowatt_hours_total"
@@ -63,6 +63,21 @@ def test_a_job_gets_its_part_of_the_busy_cpu_time(tmp_path: Path) -> None:
 
     assert joules_at(1, a, b) == [20.0, 40.0]
     assert a.probe() == {JOULES: None}
+
+
+def test_the_machines_own_cpu_time_is_read_where_nobody_gives_it(tmp_path: Path) -> None:
+    tree, jobs = EnergyTree(tmp_path), {"a": 0.0}
+    tree.zone("intel-rapl:0", "package-0", 0)
+    meter = EnergyMeter(tree.roots, EnergySettings(), job_cpu=lambda: jobs)
+    collector = EnergyCollector(meter, "a")
+    tree.busy(10.0)
+    collector.collect(at(0))
+
+    jobs["a"] = 1.0
+    tree.busy(12.0)
+    tree.shows("intel-rapl:0", 30_000_000)
+
+    assert collector.collect(at(1)).values == {JOULES: 15.0}
 
 
 def test_jobs_that_used_more_cpu_than_the_machine_counted_share_what_there_is(tmp_path: Path) -> None:
@@ -183,6 +198,14 @@ def test_a_jobs_kilowatt_hours_and_grams_follow_from_its_joules(tmp_path: Path) 
     values = emissions.collect(at(10)).values
 
     assert values == pytest.approx({KILOWATT_HOURS: 0.001, GRAMS: 0.056}, rel=1e-6)
+
+
+def test_published_joules_of_jobs_add_up_without_an_error_of_rounding() -> None:
+    def joules(uj: int) -> float:
+        return rounded_down(uj, 1_000_000, bits=20)
+
+    assert 0.1 + 0.2 > 0.3
+    assert joules(100_000) + joules(200_000) <= 0.3
 
 
 EVENTS = st.sampled_from(["", "", "", "reset", "garbage", "busy back", "unplugged", "long"])

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+from fedmon.common.metrics.table import metric_of
 from fedmon.common.settings.values import EnergySettings
 from fedmon.node.collectors.base import Lane
 from fedmon.node.collectors.energy import EnergyMeter, energy_collectors
@@ -76,6 +78,23 @@ def test_a_zone_that_is_missed_makes_the_sum_a_gap_and_is_counted_when_it_is_bac
     assert after.values == {JOULES: 40.0}
 
 
+def test_a_socket_that_is_unplugged_keeps_what_it_drew_in_the_sum(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
+    node.collect(at(0))
+    draw(tree, 10)
+    node.collect(at(1))
+
+    for folder in ("intel-rapl:1", "intel-rapl:1:0", "intel-rapl:1:1", "intel-rapl-mmio:1"):
+        shutil.rmtree(tree.powercap / folder)
+    unplugged = node.collect(at(2))
+    draw(tree, 11)
+    after = node.collect(at(3))
+
+    assert unplugged.values == {JOULES: None}
+    assert after.values == {JOULES: 42.0}
+
+
 def test_a_gpu_that_falls_off_is_missed_once_and_continues_where_it_comes_back(tmp_path: Path) -> None:
     tree, gpus = two_sockets(EnergyTree(tmp_path)), {"0": 100.0}
     _, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings(), gpu_energy=lambda: gpus))
@@ -119,6 +138,17 @@ def test_a_machine_that_counts_nothing_reports_nothing_and_says_why(tmp_path: Pa
     assert {reason for name, reason in found[3].probe().items() if not name.endswith("_info")} == {meter.no_method}
 
 
+def test_each_series_is_in_the_table(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    tree.chip(0, "one", power1_input=1, energy1_input=1)
+    found = energy_collectors(EnergyMeter(tree.roots, FRANCE))
+
+    keys = {key for collector in found for key in (*collector.collect(at(0)).values, *collector.probe())}
+
+    assert len(keys) > 14
+    assert [key for key in keys if metric_of(key) is None] == []
+
+
 def test_kilowatt_hours_and_grams_follow_from_joules_factor_and_pue(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)
     tree.zone("intel-rapl:0", "package-0", RANGE_UJ - 1_800_000_000)
@@ -154,3 +184,15 @@ def test_without_a_region_nothing_is_emitted_and_the_reason_says_how_to_set_one(
     assert emissions.probe()["node_energy_kilowatt_hours_total"] is None
     assert 'set [energy] region = "FR"' in (emissions.probe()["node_emissions_grams_total"] or "")
     assert meter.factor() == {}
+
+
+def test_all_collectors_of_a_tick_see_one_reading(tmp_path: Path) -> None:
+    tree = two_sockets(EnergyTree(tmp_path))
+    rapl, _, node, _ = energy_collectors(EnergyMeter(tree.roots, EnergySettings()))
+    rapl.collect(at(0)), node.collect(at(0))
+    draw(tree, 10)
+    rapl.collect(at(1))
+
+    draw(tree, 500)
+
+    assert node.collect(at(1)).values == {JOULES: 40.0}

@@ -61,6 +61,15 @@ def test_every_zone_is_found_under_a_name_of_its_own_and_no_counter_twice(tmp_pa
     assert all("mmio" not in str(found.path) for found in zones)
 
 
+def test_zones_of_one_interface_with_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl:1", "package-0", 0)
+    tree.zone("intel-rapl:1:0", "core", 0)
+
+    assert [found.name for found in find_zones(tree.sys)] == ["package-0", "package-0-1", "package-0-1-core"]
+
+
 def test_joules_count_from_the_first_reading(tmp_path: Path) -> None:
     tree = EnergyTree(tmp_path)  # an AMD processor: a package and its cores, no dram
     tree.zone("intel-rapl:0", "package-0", 7_000_000, range_uj=65_532_610_987)
@@ -91,9 +100,9 @@ def test_a_wrap_is_counted_once_and_each_zone_has_its_own_range(tmp_path: Path) 
     assert collector.collect(at(2)).values == values
 
 
-@pytest.mark.parametrize("range_uj", [RANGE_UJ, None])
+@pytest.mark.parametrize("range_uj", [RANGE_UJ, None, "garbage", 0])
 def test_a_counter_that_was_reset_is_a_gap_and_never_a_negative_or_huge_value(
-    tmp_path: Path, range_uj: int | None
+    tmp_path: Path, range_uj: int | str | None
 ) -> None:
     tree = EnergyTree(tmp_path)
     tree.zone("intel-rapl:0", "package-0", 100_000_000_000, range_uj=range_uj)
@@ -131,14 +140,28 @@ def test_an_interval_in_which_the_counter_may_wrap_twice_is_a_gap(tmp_path: Path
     )
 
 
-def test_garbage_is_a_gap_and_what_was_drawn_meanwhile_is_counted_after_it(tmp_path: Path) -> None:
+def test_a_counter_that_jumps_ahead_as_no_machine_can_is_a_gap(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 0)
+    collector = rapl(tree)
+    collector.collect(at(0))
+
+    tree.shows("intel-rapl:0", 200_000_000_000)
+    reading = collector.collect(at(1))
+
+    assert reading.values == {zone("package-0"): None}
+    assert "went from 0 to 200000000000 uJ in 1.0 s; it was reset" in reading.reasons[zone("package-0")]
+
+
+@pytest.mark.parametrize("text", ["", "abc"])
+def test_garbage_is_a_gap_and_what_was_drawn_meanwhile_is_counted_after_it(tmp_path: Path, text: str) -> None:
     tree = EnergyTree(tmp_path)
     tree.zone("intel-rapl:0", "package-0", 1_000_000)
     tree.zone("intel-rapl:1", "package-1", 0)
     collector = rapl(tree)
     collector.collect(at(0))
 
-    tree.shows("intel-rapl:0", "abc")
+    tree.shows("intel-rapl:0", text)
     tree.shows("intel-rapl:1", 1_000_000)
     broken = collector.collect(at(1))
     tree.shows("intel-rapl:0", 4_000_000)
@@ -181,6 +204,20 @@ def test_a_machine_without_zones_says_so(tmp_path: Path) -> None:
     assert rapl(tree).probe() == {
         RAPL: "not found: the kernel offers no energy counter in class/powercap; virtual machines have none"
     }
+
+
+def test_looking_what_can_be_measured_counts_nothing(tmp_path: Path) -> None:
+    tree = EnergyTree(tmp_path)
+    tree.zone("intel-rapl:0", "package-0", 5_000_000)
+    tree.zone("intel-rapl:1", "package-1", "garbage")
+    collector = rapl(tree)
+
+    report = collector.probe()
+
+    assert report[RAPL] is None
+    assert report[zone("package-0")] is None
+    assert (report[zone("package-1")] or "").startswith("failed: ")
+    assert collector.collect(at(0)).values[zone("package-0")] == 0.0
 
 
 @pytest.fixture

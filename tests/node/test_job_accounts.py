@@ -13,7 +13,7 @@ from fedmon.node.collectors.base import Reading, Roots
 from fedmon.node.collectors.files import Descriptors
 from fedmon.node.collectors.job.process import NO_COUNTS, REAPED, Process
 from fedmon.node.collectors.job.tree import Ledger
-from tests.node.jobs_real import Watch, cpu_s
+from tests.node.jobs_real import Program, Watch, cpu_s
 from tests.node.jobs_trees import PAGE, TICKS, ProcTree
 
 WRITTEN = "job_io_written_bytes_total"
@@ -182,6 +182,14 @@ def test_a_kernel_without_io_accounting_says_so(proc: ProcTree) -> None:
     assert report[WRITTEN] == reading.reasons[WRITTEN]
 
 
+def test_the_peak_of_one_process_is_the_least_that_the_job_had(proc: ProcTree) -> None:
+    proc.put(10, pages=3, hwm_kb=8_000)
+    watch = watched(proc, 10)
+    watch.tick()
+
+    assert watch.tick().values["job_memory_peak_bytes"] == 8_000 * 1024
+
+
 @pytest.mark.parametrize(
     ("wish", "is_known"),
     [
@@ -207,6 +215,43 @@ def test_an_orphan_is_known_by_a_sign_of_the_job(proc: ProcTree, wish: dict[str,
 
     assert (90 in watch.watches.pids()["a"]) is is_known
     assert watch.watches.records()[0].methods["orphans"] == "signs"
+
+
+def test_signs_outlast_the_process_that_made_them_while_others_bear_them(proc: ProcTree) -> None:
+    proc.put(10)
+    proc.put(11, parent=10, group=10, session=10)
+    watch = watched(proc, 10)
+    watch.tick()
+    proc.take(10)
+    proc.put(90, parent=1, group=10, session=10)
+
+    watch.tick()
+
+    assert set(watch.watches.pids()["a"]) == {11, 90}
+
+
+def test_a_variable_makes_nobody_the_jobs_where_no_root_has_it(proc: ProcTree) -> None:
+    proc.put(10)
+    proc.put(90, parent=1, environ=b"FEDMON_JOB_ID=a\0")
+    watch = watched(proc, 10)
+
+    watch.tick()
+
+    assert set(watch.watches.pids()["a"]) == {10}
+
+
+def test_processes_without_open_files_of_ours_are_read_alike() -> None:
+    with Program() as program, Watch() as watch:
+        watch.watches._maker._descriptors = Descriptors(3)
+        watch.add(program.pid)
+        program.pids("many 5")
+        watch.tick()
+        child = program.tell("worker 0.03")
+        watch.tick()
+        program.tell(f"end {child}")
+
+        assert watch.tick().values["job_processes"] == 6
+        assert watch.cpu_s() == pytest.approx(sum(program.used_s()), abs=0.08)
 
 
 class World:

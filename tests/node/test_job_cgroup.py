@@ -13,7 +13,7 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Roots
-from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups
+from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, own
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
 from tests.node.jobs_trees import ProcTree
 from tests.support.requirements import require
@@ -139,6 +139,18 @@ def test_a_cgroup_that_holds_others_too_is_not_the_jobs() -> None:
         assert (record.cgroup, record.methods["cpu"]) == (None, "tree")
 
 
+def test_cgroups_below_the_jobs_are_of_the_job() -> None:
+    with made(UNIFIED) as folders:
+        inner = folders[0] / "step"
+        inner.mkdir()
+        with Program(cgroups=[inner]) as program, Watch() as watch:
+            watch.add(cgroup=str(folders[0]))
+            assert watch.tick().values["job_processes"] == 1
+            assert set(watch.watches.pids()["a"]) == {program.pid}
+        wait_until(partial(is_empty, inner))
+        inner.rmdir()
+
+
 def test_a_job_whose_cgroup_went_with_it_keeps_its_totals() -> None:
     with made(UNIFIED) as folders, Watch() as watch:
         with Program(cgroups=folders) as program:
@@ -226,6 +238,13 @@ def test_every_file_of_version_2_is_understood(machine: Roots) -> None:
     assert "job_memory_limit_bytes" not in values
 
 
+def test_a_limit_that_is_set_later_is_told(machine: Roots) -> None:
+    watch = Watch(machine).add(10)
+    written(machine.cgroup / "slurm/job_7", {"memory.max": "4096\n"})
+
+    assert watch.tick().values["job_memory_limit_bytes"] == 4096
+
+
 def test_user_time_alone_that_grows_is_never_taken_for_time_that_went_back(machine: Roots) -> None:
     watch = Watch(machine).add(10)
     told = random.Random(7)
@@ -306,6 +325,18 @@ def test_version_1_is_understood_with_controllers_mounted_together(tmp_path: Pat
     assert "job_memory_limit_bytes" not in values
 
 
+def test_layouts_are_told_apart(tmp_path: Path) -> None:
+    written(tmp_path / "v2", {"cgroup.controllers": ""})
+    written(tmp_path / "hybrid/unified", {"cgroup.controllers": "", "cgroup.procs": ""})
+    written(tmp_path / "hybrid/memory", {"cgroup.procs": ""})
+    written(tmp_path / "v1/memory", {"cgroup.procs": ""})
+    (tmp_path / "none").mkdir()
+
+    found = {name: Cgroups.found(tmp_path / name).layout for name in ("v2", "hybrid", "v1", "none", "absent")}
+
+    assert found == {"v2": "v2", "hybrid": "hybrid", "v1": "v1", "none": "none", "absent": "none"}
+
+
 @pytest.mark.parametrize(
     ("path", "error", "said"),
     [
@@ -323,3 +354,16 @@ def test_a_cgroup_that_cannot_be_a_jobs_is_refused(
 
     with pytest.raises(error, match=said):
         Watch(machine).add(cgroup=path)
+
+
+def test_a_process_outside_of_the_named_cgroup_is_refused(machine: Roots) -> None:
+    ProcTree(machine.proc).put(11)
+
+    with pytest.raises(InvalidInputError, match="process 11 is not in cgroup"):
+        Watch(machine).add(11, cgroup="/slurm/job_7")
+
+
+def test_a_path_that_leaves_our_view_of_the_hierarchy_is_nobodys_own(machine: Roots) -> None:
+    (machine.proc / "10" / "cgroup").write_text("0::/../../outside\n")
+
+    assert own(Cgroups.found(machine.cgroup), machine.proc, [10], [10]) is None

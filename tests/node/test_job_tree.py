@@ -104,6 +104,18 @@ def test_children_may_vanish_in_the_middle_of_a_sample() -> None:
     assert used[-1] == pytest.approx(oracle, abs=4 * TICK_S)
 
 
+def test_what_a_child_used_counts_once_while_it_lives_and_after_it_ended(program: Program, watch: Watch) -> None:
+    child = program.tell("worker 0.1")
+    alive = watch.cpu_s()
+    program.tell(f"end {child}")
+    ended = [watch.cpu_s() for _ in range(3)]
+    oracle = sum(program.used_s())
+
+    assert alive >= 0.1 - 2 * TICK_S
+    assert alive <= ended[0] == ended[1] == ended[2]
+    assert ended[2] == pytest.approx(oracle, abs=3 * TICK_S)
+
+
 def test_a_child_that_nobody_waits_for_stays_counted(program: Program, watch: Watch) -> None:
     program.tell("wait_for_nobody")
     child = program.tell("worker 0.5")

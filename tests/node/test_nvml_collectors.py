@@ -17,6 +17,7 @@ from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import JobGpuCollector, NvmlSession, gpu_shares, nvml_collectors, open_session, queries
 from fedmon.node.collectors.nvml.collector import GpuCollector
 from fedmon.node.collectors.nvml.library import Nvml
+from fedmon.node.collectors.nvml.processes import GpuUse
 from fedmon.node.collectors.nvml.reader import LaneReader
 from fedmon.node.measure.sampler import Sampler
 from tests.support.nvml import FakeGpu, FakeNvml, process, share
@@ -155,6 +156,24 @@ def test_a_reading_that_is_late_for_its_tick_is_handed_out_at_the_next_one(opene
     assert late.values == dict.fromkeys(after.values)
     assert late.reasons[POWER] == "failed: the reading is not finished within 0.2 s"
     assert after.values[POWER] == 123.456
+
+
+def test_a_reading_that_is_late_for_a_slow_lane_is_handed_out_once_without_another_one(opened: Open) -> None:
+    fake = FakeNvml(FakeGpu())
+    _, (_, counters, *_) = opened(fake)
+    getattr(counters, "wait_probed")(5.0)  # noqa: B009 - optional
+    counters.probe()
+    fake.hang("nvmlDeviceGetPcieReplayCounter")
+    late = counters.collect(NOW)
+    fake.release.set()
+    wait_until(lambda: getattr(counters, "probe_changed"), what="the late reading")  # noqa: B009 - optional
+
+    after = counters.collect(NOW)
+
+    assert late.values['gpu_pcie_replays_total{gpu="0"}'] is None
+    assert after.values['gpu_pcie_replays_total{gpu="0"}'] == 3
+    assert fake.calls["nvmlDeviceGetPcieReplayCounter"] == 2
+    assert not getattr(counters, "probe_changed")  # noqa: B009 - optional
 
 
 def test_a_call_that_hangs_costs_its_own_gpu_alone(
@@ -351,3 +370,25 @@ def test_a_gpu_that_never_tells_shares_keeps_no_energy_waiting() -> None:
     LaneReader(session, queries.FAST, with_processes=True).read()
 
     assert gpu_shares(session, {"7": [100]}) == {"7": {}}
+
+
+def test_a_process_of_several_mig_instances_is_summed_and_one_in_two_lists_is_not() -> None:
+    gpu = FakeGpu()
+    gpu.compute = [process(100, 3, instance=1), process(100, 4, instance=2)]
+    gpu.graphics = gpu.mps = [process(100, 4, instance=2)]
+
+    found = JobGpuCollector(table_of(gpu), job_id="7", jobs=lambda: {"7": [100]}).collect(NOW)
+
+    assert found.values['job_gpu_memory_bytes{gpu="0"}'] == 7
+    assert found.values['job_gpu_processes{gpu="0"}'] == 1
+
+
+def test_lists_that_are_refused_make_a_jobs_use_unknown() -> None:
+    gpu = FakeGpu()
+    job = JobGpuCollector(session := table_of(gpu), job_id="7", jobs=lambda: {"7": [100]})
+    before = job.collect(NOW)
+    session.keep(energy={}, uses={"0": GpuUse(None, None, "failed: gpu is lost", "failed: gpu is lost")})
+    lost = job.collect(NOW)
+
+    assert lost.values == dict.fromkeys(before.values)
+    assert set(lost.reasons.values()) == {"failed: gpu is lost"}

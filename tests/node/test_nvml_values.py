@@ -184,6 +184,16 @@ def test_what_a_gpu_refused_for_good_is_not_asked_again_and_the_other_gpu_still_
     assert found.report['gpu_fan_speed_ratio{gpu="0"}'] == reason
 
 
+def test_memory_that_a_gpu_shares_with_its_machine_is_absent_with_a_reason() -> None:
+    fake = FakeNvml(FakeGpu())
+    fake.refuse("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED)
+    found = reader(fake).read()
+
+    assert not [key for key in found.values if key.startswith("gpu_memory_") and key.split("{")[0].endswith("_bytes")]
+    assert str(found.report["gpu_memory_total_bytes"]).startswith("unsupported: nvmlDeviceGetMemoryInfo")
+    assert found.values['gpu_utilization_ratio{gpu="0"}'] == 0.37
+
+
 def test_an_older_driver_is_asked_in_the_older_way() -> None:
     fake = FakeNvml(FakeGpu())
     missing = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
@@ -220,17 +230,55 @@ def test_a_query_that_fails_once_is_null_once() -> None:
         ("Temperature", unsigned(-7), "gpu_temperature_celsius"),
         ("PerformanceState", pynvml.NVML_PSTATE_UNKNOWN, "gpu_performance_state"),
         ("EncoderUtilization", [2**32 - 1, 0], "gpu_encoder_utilization_ratio"),
+        ("FanSpeed", "N/A", "gpu_fan_speed_ratio"),
+        ("FanSpeed", float("nan"), "gpu_fan_speed_ratio"),
+        ("EncoderUtilization", [], "gpu_encoder_utilization_ratio"),
+        ("UtilizationRates", None, "gpu_utilization_ratio"),
     ],
 )
 def test_an_answer_that_is_no_value_is_null_and_never_a_number(function: str, answer: object, metric: str) -> None:
     fake = FakeNvml(FakeGpu())
-    fake.gpus[0].answers[function] = answer
+    fake.gpus[0].answers[function] = object if answer is None else answer
     found = reader(fake).read()
 
     key = f'{metric}{{gpu="0"}}'
     assert found.values[key] is None
     assert found.reasons[key].partition(":")[0] in {"unsupported", "failed"}
     assert found.values['gpu_clock_hertz{gpu="0",clock="sm"}'] == 1_001_000_000
+
+
+def test_links_without_errors_are_only_summed() -> None:
+    fake = FakeNvml(FakeGpu())
+    fake.gpus[0].answers["NvLinkErrorCounter"] = lambda link, kind: 7 if (link, kind) == (1, 0) else link_of_two(link)
+    found = reader(fake).read()
+
+    errors = {key: value for key, value in found.values.items() if "errors_total" in key and "nvlink" in key}
+    assert errors == {
+        'gpu_nvlink_errors_total{gpu="0",error="replay"}': 7,
+        'gpu_nvlink_link_errors_total{gpu="0",link="1",error="replay"}': 7,
+        **{f'gpu_nvlink_errors_total{{gpu="0",error="{kind}"}}': 0 for kind in list(queries.LINK_ERRORS)[1:]},
+    }
+
+
+def link_of_two(link: int) -> int:
+    if link > 1:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    return 0
+
+
+def test_a_card_without_links_is_not_asked_for_them_again() -> None:
+    fake = FakeNvml(FakeGpu(links=0))
+    fake.refuse("nvmlDeviceGetNvLinkErrorCounter", NOT_SUPPORTED)
+    gpus = reader(fake, LINKS)
+    gpus.read()
+    before = dict(fake.calls)
+    found = gpus.read()
+
+    for call in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues", "nvmlDeviceGetNvLinkErrorCounter"):
+        assert fake.calls[call] == before[call] > 0
+    for query in LINKS:
+        for metric, _ in query.gives:
+            assert str(found.report[metric]).startswith("unsupported: ")
 
 
 def test_one_sample_of_eight_gpus_with_18_links_fits_a_message() -> None:

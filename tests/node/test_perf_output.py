@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedmon.node.perf.output import Count, parse_line
 from fedmon.node.perf.source import exit_reason
@@ -26,6 +28,14 @@ def test_every_recorded_line_of_an_interval_is_read() -> None:
     ]  # fmt: skip
 
 
+def test_a_user_without_rights_gets_the_modifier_apart_from_the_name() -> None:
+    by_name = {line.event: line for line in counts("user.txt")}
+
+    assert by_name["context-switches"].modifiers == "u"
+    assert by_name["page-faults"].value == 98
+    assert by_name["page-faults"].time_s is None
+
+
 def test_what_was_not_counted_or_is_not_supported_is_a_gap_and_no_zero() -> None:
     asleep, machine = counts("asleep.txt"), counts("machine.txt")
 
@@ -34,6 +44,12 @@ def test_what_was_not_counted_or_is_not_supported_is_a_gap_and_no_zero() -> None
         (None, "not supported", None)
     ]
     assert [line.value for line in machine if line.event == "major-faults"][:1] == [0.0]
+
+
+def test_the_column_of_a_cgroup_is_passed_over() -> None:
+    lines = counts("cgroup.txt")
+
+    assert (lines[0].event, lines[0].value, lines[0].running_ratio) == ("task-clock", 300.90, 1.0)
 
 
 def test_hardware_events_keep_the_share_of_time_that_they_were_seen() -> None:
@@ -47,10 +63,20 @@ def test_hardware_events_keep_the_share_of_time_that_they_were_seen() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["", "# started on Sat", "The cycles event is not supported.", "0.3;", "nan;;page-faults;1;100", "5;;;1;100.00"],
-)
+    ["", "# started on Sat", "Error:", "The cycles event is not supported.", ";;;;;;", "0.3;", "-5;;page-faults;1;1",
+     "nan;;page-faults;1;100", "1e5;;page-faults;1;100.00", "5;;;1;100.00"],
+)  # fmt: skip
 def test_what_is_no_count_is_left_out(line: str) -> None:
     assert parse_line(line) is None
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=80), st.integers(0, 60))
+def test_no_text_breaks_the_reader(text: str, cut: int) -> None:
+    recorded = (RECORDED / "cgroup.txt").read_text().splitlines()[0]
+    for line in (text, recorded[:cut], recorded[:cut] + text):
+        found = parse_line(line)
+        assert found is None or (found.value is None) == (found.gap is not None)
 
 
 @pytest.mark.parametrize(

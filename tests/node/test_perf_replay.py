@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -158,6 +159,18 @@ def test_an_event_that_is_not_counted_is_null_with_a_reason_and_its_total_goes_o
     assert again.values["perf_starts_total"] == 3
 
 
+def test_a_collector_says_when_its_probe_would_answer_otherwise(replay: Replay) -> None:
+    with counting(replay.source()) as collector:
+        collector.wait_probed(10.0)
+        changed = collector.probe_changed
+        report = collector.probe()
+        changed_since = collector.probe_changed
+
+    assert changed
+    assert report["perf_events_total"] is None
+    assert not changed_since
+
+
 def test_a_ratio_over_nothing_is_null_with_a_reason(replay: Replay) -> None:
     replay.answers(counts={"cycles": 0, "instructions": 0})
     with counting(replay.source("cycles")) as collector:
@@ -294,6 +307,37 @@ def test_sigint_reaches_a_perf_that_a_node_starts_whose_threads_block_it() -> No
     signal.signal(signal.SIGINT, handler)
 
     assert ended == [(-signal.SIGINT, "")]
+
+
+def test_no_descriptor_stays_open(replay: Replay) -> None:
+    gc.collect()  # what earlier tests left closes its files late
+    before = len(os.listdir("/proc/self/fd"))
+    replay.answers(die_after=1)
+    with running(session(replay)) as perf:
+        wait_until(lambda: perf.starts >= 3)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_collecting_and_closing_never_wait_while_groups_are_tried(replay: Replay, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    program = replay.perf.read_text()
+    replay.perf.write_text(program.replace("events = []", f"open({str(gate)!r}).read()\nevents = []", 1))
+    collector = PerfCollector(replay.source("cycles", "branches", "cache"))
+    try:
+        assert dict(collector.collect(NOW).values) == {}
+        assert dict(collector.collect(NOW).values) == {}
+        assert collector.probe()["perf_events_total"] == "first sample: perf's events are still being tried out"
+        assert not collector.wait_probed(0.01)
+    finally:
+        stopper = threading.Thread(target=collector.close)
+        stopper.start()
+        wait_until(lambda: collector._session._stopping)
+        gate.write_text("")
+        stopper.join()
+
+    assert len(replay.calls) == 1
 
 
 def test_a_job_whose_processes_are_gone_is_not_counted(replay: Replay) -> None:

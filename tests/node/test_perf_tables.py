@@ -105,8 +105,13 @@ def test_each_promised_metric_is_counted_or_missing_with_a_reason(name: str, sco
     ("name", "series", "numbers", "expected"),
     [
         ("sandybridge", 'perf_flops_per_second{precision="double"}', [10, 20, 30], 10 + 2 * 20 + 4 * 30),
+        ("ivybridge", 'perf_flops_per_second{precision="single"}', [10, 20, 30], 10 + 4 * 20 + 8 * 30),
+        ("broadwell", 'perf_flops_per_second{precision="double"}', [10, 20, 30], 10 + 2 * 20 + 4 * 30),
+        ("skylake", 'perf_flops_per_second{precision="single"}', [10, 20, 30], 10 + 4 * 20 + 8 * 30),
         ("skylake_x", 'perf_flops_per_second{precision="double"}', [1, 2, 3, 4], 1 + 2 * 2 + 4 * 3 + 8 * 4),
+        ("icelake_x", 'perf_flops_per_second{precision="single"}', [1, 2, 3, 4], 1 + 4 * 2 + 8 * 3 + 16 * 4),
         ("icelake", 'perf_vectorization_ratio{precision="double"}', [5, 5, 5, 5], 0.75),
+        ("zen", 'perf_flops_per_second{precision="double"}', [70], 70),
         ("zen3", 'perf_flops_per_second{precision="any"}', [70], 70),
         ("haswell", "perf_l2_bandwidth_bytes_per_second", [1, 2, 3], 64 * 6),
         ("skylake_x", "perf_l3_bandwidth_bytes_per_second", [3, 4], 64 * 7),
@@ -114,6 +119,8 @@ def test_each_promised_metric_is_counted_or_missing_with_a_reason(name: str, sco
         ("zen3", "perf_l2_miss_ratio", [40, 10, 30, 20, 10], (10 + 20 + 10) / (40 + 30 + 20 + 10)),
         ("zen2", "perf_l2_requests_per_instruction", [1000, 40, 30, 20, 10], 0.1),
         ("broadwell", "perf_l2_miss_ratio", [1000, 40, 10], 0.25),
+        ("broadwell", "perf_l3_requests_per_instruction", [1000, 40, 10], 0.04),
+        ("icelake", "perf_l3_misses_per_instruction", [1000, 40, 10], 0.01),
         ("haswell", "perf_memory_bandwidth_bytes_per_second", [2e9, 1e9], 192e9),
         ("zen2", "perf_memory_bandwidth_bytes_per_second", [1, 2, 3, 4, 5, 6, 7, 8], 64 * 36),
         ("zen2", "perf_l3_miss_ratio", [200, 50], 0.25),
@@ -191,9 +198,11 @@ def test_the_processor_is_named_by_family_and_model(
     [
         ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup/a/b", "a/b"),
         ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup", None),
+        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "/sys/fs/cgroup/a,b", None),
         ("c /c/perf cgroup rw,perf_event 0 0\ncgroup2 /c/unified cgroup2 rw 0 0", "/c/perf/slurm/job_7", "slurm/job_7"),
         ("c /c/perf cgroup rw,perf_event 0 0\ncgroup2 /c/unified cgroup2 rw 0 0", "/c/unified/job_7", None),
         ("c /c/cpu cgroup rw,cpu 0 0\ncgroup2 /c/uni\\040fied cgroup2 rw 0 0", "/c/uni fied/job_7", "job_7"),
+        ("torn", "/sys/fs/cgroup/a", None),
     ],
 )
 def test_a_cgroup_is_named_as_perf_sees_it(tmp_path: Path, mounts: str, folder: str, expected: str | None) -> None:

@@ -21,7 +21,7 @@ from fedmon.node.collectors.base import Collector, CollectorUnavailableError, La
 from fedmon.node.collectors.plugins import GROUP, Context, plugin_collectors
 from fedmon.node.measure.sampler import Sampler
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
 
@@ -134,6 +134,18 @@ def test_a_plug_in_with_a_metric_that_is_taken_or_misnamed_is_left_out_and_the_o
     assert (said["host_cups"], said["host_pots"]) == (None, None)
     assert str(said["plugin-second"]).startswith(f"failed: {reason}")
     assert [dict(collector.collect(NOW).values) for collector in made] == [{"host_cups": 1}, {}, {"host_pots": 1}]
+
+
+def test_a_metric_name_says_unit_and_kind() -> None:
+    wrong = rows("a test", Unit.SECONDS, {"host_wait": "Time."})
+
+    def make(context: Context) -> Collector:
+        context.declare(wrong)
+        return Counting(dict)
+
+    said = report(loaded(["w"], [Offered("w", make)]))["plugin-w"]
+
+    assert str(said).endswith("metric 'host_wait': its name must begin with host_ and end in '_seconds'")
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -319,3 +331,17 @@ def test_the_example_once_installed_measures_in_a_real_node(installed: Path, mos
     assert "host_load1" in columns
     assert told["capabilities"]["host_sockets_used"] is None
     assert told["capabilities"]["plugin-absent"].startswith("not found: no installed package offers")
+
+
+def test_the_owner_sees_in_the_probe_what_a_plug_in_measures(installed: Path, tmp_path: Path) -> None:
+    metrics = {"plugins": ["sockets", "absent"]}
+    folder = write_node_folder(tmp_path / "ward", node_id="ward", url="mqtt://localhost", runs=NO_RUNS, metrics=metrics)
+
+    shown = fedmon(
+        "node", "probe", "--json", "--dir", str(folder), environ=plain_environment(PYTHONPATH=str(installed))
+    )
+
+    groups = {group["name"]: group["metrics"] for group in json.loads(shown.stdout)["groups"]}
+    used = next(each for each in groups["plugin-sockets"] if each["name"] == "host_sockets_used")
+    assert (used["source"], used["series"], used["reason"]) == ("/proc/net/sockstat", 1, None)
+    assert groups["plugin-absent"][0]["reason"].startswith("not found: no installed package offers")

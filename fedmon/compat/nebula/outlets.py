@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import logging
 import math
@@ -52,6 +53,7 @@ MAX_TEXT = 8192
 MAX_ENTRIES = 1024
 _TRY_AGAIN = frozenset({408, 425, 429})
 """Refusals for the moment. Source: RFC 9110 section 15.5.9, RFC 8470 section 5.2, RFC 6585 section 4."""
+_MOST_CHUNKS = 8
 _NO_ANSWER = 0
 
 
@@ -88,8 +90,10 @@ class Complaints:
 
     def log(self, key: str, text: str) -> None:
         """Log a problem; ``key`` tells whether it is known."""
-        logger.log(logging.DEBUG if key in self._known else logging.WARNING, "%s", text)
-        self._known.add(key)
+        is_known = key in self._known or len(self._known) > 100
+        logger.log(logging.DEBUG if is_known else logging.WARNING, "%s", text)
+        if not is_known:
+            self._known.add(key)
 
 
 STATUSES = ("queued", "delivered", "refused", "dropped", "waiting", "failures")
@@ -115,7 +119,8 @@ class Controller:
         backlog: int = BACKLOG,
     ) -> None:
         self._status_url, self._done_url, self._timeout_s = status_url, done_url, timeout_s
-        self._user_agent = user_agent
+        # A header holds no line ends, and only Latin-1.
+        self._user_agent = "".join(letter for letter in user_agent if letter.isprintable() and letter.isascii())
         self._lock = threading.Lock()
         self._waiting: collections.deque[bytes] = collections.deque()
         self._backlog, self._counts, self._ends = backlog, dict.fromkeys(STATUSES, 0), 0
@@ -227,8 +232,11 @@ class Controller:
             self._session.headers.update({"Content-Type": "application/json", "User-Agent": self._user_agent})
         timeout_s = self._timeout_s if self._stop_by is None else min(self._timeout_s, self._stop_by.left_s() + 0.05)
         try:
-            response = self._session.post(url, data=body, timeout=timeout_s, allow_redirects=False)
-            answer, problem = response.status_code, f"answer {response.status_code}"
+            with self._session.post(url, data=body, timeout=timeout_s, allow_redirects=False, stream=True) as response:
+                # A connection is kept only if its answer was read to the end.
+                for _ in itertools.islice(response.iter_content(8192), _MOST_CHUNKS):
+                    pass
+                answer, problem = int(response.status_code), f"answer {response.status_code}"
         except (requests.RequestException, ValueError, OSError) as error:
             answer, problem = _NO_ANSWER, f"{type(error).__name__}: {error}"
         if not 200 <= answer < 300:

@@ -189,7 +189,10 @@ class Sinks:
         task.result()
 
     def _present(self) -> list[object]:
-        found = getattr(self._trainer(), "logger", None)
+        trainer = self._trainer()
+        found = getattr(trainer, "logger", None)
+        if found is None and hasattr(trainer, "log_data"):
+            found = trainer
         loggers = found if isinstance(found, list | tuple) else [found]
         return [sink for sink in [*loggers, *self._sinks] if sink is not None]
 
@@ -464,6 +467,8 @@ class Reporter:
         if self._starting is not None and not self._starting.done():
             await asyncio.wait({self._starting})
         task = self._reporter_task
+        if task is asyncio.current_task():
+            return
         if task is None or task.done():
             # The end of a scenario may have been announced without, or after, any reporting.
             await asyncio.to_thread(self._outlets.close)

@@ -16,6 +16,7 @@ from fedmon.node.collectors.files import (
     SourceCollector,
     Values,
     entries_or_none,
+    garbled,
     miss,
     read_number,
 )
@@ -101,7 +102,11 @@ class OnlineCpus:
 
     def count(self) -> int:
         """Return the number of CPUs in a list such as ``0-3,8``. Raises CollectorUnavailableError."""
-        ranges = [list(map(int, part.split(b"-"))) for part in self._file.head().split(b",")]
+        text = self._file.head()
+        try:
+            ranges = [list(map(int, part.split(b"-"))) for part in text.split(b",")]
+        except ValueError:
+            raise garbled(self._file.path, text) from None
         return sum(each[-1] - each[0] + 1 for each in ranges)
 
     def close(self) -> None:
@@ -119,6 +124,8 @@ class PerCoreCollector(SourceCollector):
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         lines = _CORE.findall(self._stat.read())[:MAX_CORES]
+        if not lines:
+            raise CollectorUnavailableError(Why.NOT_FOUND, f"{self._stat.path} lists no single CPU")
         values: Values = {}
         reasons: Reasons = {}
         cores, self._cores = self._cores, {}

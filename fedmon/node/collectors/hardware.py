@@ -251,7 +251,10 @@ def _processors(roots: Roots, reasons: dict[str, str], notes: dict[str, str]) ->
     reasons.update({field: unknown for field, value in found.items() if value is None})
     found["microarchitecture"] = _microarchitecture(first, found["architecture"], reasons, notes)
     names = entries_or_none(cpus, r"cpu\d+")
-    places = {place for name in names if (place := _place(cpus / name / "topology"))}
+    places: set[tuple[object, ...]] = {place for name in names if (place := _place(cpus / name / "topology"))}
+    if not places:
+        told = (block for block in blocks if {"physical id", "core id"} <= block.keys())
+        places = {(block["physical id"], block["core id"]) for block in told}
     untold = f"{Why.NOT_FOUND.value}: {cpus}/cpu*"
     for field, value, where in (
         ("threads", len(names) or len(blocks), ""),
@@ -290,10 +293,14 @@ def _microarchitecture(
         reasons["microarchitecture"] = f"{Why.NOT_FOUND.value}: cpuinfo does not list the CPU's features"
         return None
     # archspec takes 30 ms and 3 MB to load, and only this needs it.
-    from archspec.cpu import TARGETS
-    from archspec.cpu.schema import TARGETS_JSON
+    try:
+        from archspec.cpu import TARGETS
+        from archspec.cpu.schema import TARGETS_JSON
 
-    root = TARGETS[architecture]
+        root = TARGETS[architecture]
+    except (ImportError, OSError, KeyError) as error:
+        reasons["microarchitecture"] = f"{Why.FAILED.value}: archspec cannot be used: {error}"
+        return None
     vendor = block.get("vendor_id", "generic")
     if architecture == "aarch64":
         vendor = TARGETS_JSON["conversions"]["arm_vendors"].get(block.get("CPU implementer", ""), "generic")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why
 from fedmon.node.collectors.files import (
     PROBE,
     Reasons,
@@ -159,7 +159,7 @@ class InfinibandTrafficCollector(SourceCollector):
 
 
 class InfinibandPortCollector(SourceCollector):
-    """Lists the ports, and reads state, rate, errors and kinds of packets of each; absent counters are left out."""
+    """Lists the ports, and reads state, rate, errors and kinds of packets of each."""
 
     def __init__(self, ports: Ports) -> None:
         untold = f"{Why.UNSUPPORTED.value}: no port counts it"
@@ -167,6 +167,20 @@ class InfinibandPortCollector(SourceCollector):
             "infiniband-ports", Lane.MEDIUM, (INFO, STATE, RATE, *COUNTERS), where=ports.folder, untold=untold
         )
         self._ports = ports
+        self._infos: Values = {}
+
+    def collect(self, now: Instant) -> Reading:
+        """Read every port; a counter that a port does not have is left out."""
+        self._infos = {}
+        values, reasons = super().collect(now)
+        # The labels of a description change with the state: the previous one is not missing.
+        return Reading({**values, **self._infos}, reasons)
+
+    def probe(self) -> dict[str, str | None]:
+        """Report the metrics, and the counters that no port has."""
+        self._infos = {}
+        report = super().probe()
+        return report | {INFO: None} if self._infos else report
 
     def _read(self, now: Instant) -> tuple[Values, Reasons]:
         values: Values = {}
@@ -184,7 +198,8 @@ class InfinibandPortCollector(SourceCollector):
                 except CollectorUnavailableError as error:
                     miss(values, reasons, (port.series(metric),), error.reason)
             labels = {"device": port.device, "port": port.number, "link_layer": port.link_layer}
-            values[series(INFO, **labels, state=port.state, rate=port.rate)] = 1
+            info = series(INFO, **labels, state=port.state, rate=port.rate)
+            self._infos[info] = 1
         return values, reasons
 
 

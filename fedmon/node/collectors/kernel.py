@@ -31,7 +31,7 @@ SECTOR_BYTES = 512
 """The kernel's unit of disk counters, for any sector size of the disk."""
 
 MAX_DEVICES = 64
-"""Disks and interfaces beyond this number are left out, so that one sample always fits into a message."""
+"""Disks, interfaces and NUMA nodes beyond this number are left out, so that one sample always fits into a message."""
 
 _SWAP_FREE = "swap free"
 MEMORY = {
@@ -213,7 +213,7 @@ class NumaCollector(SourceCollector):
 
     def _read(self, _now: Instant) -> tuple[Values, Reasons]:
         try:
-            names = entries(self._nodes, r"node\d+")
+            names = entries(self._nodes, r"node\d+")[:MAX_DEVICES]
         except CollectorUnavailableError as error:
             if error.why is Why.NOT_FOUND:
                 raise CollectorUnavailableError(Why.UNSUPPORTED, f"this kernel has no {self._nodes}") from None

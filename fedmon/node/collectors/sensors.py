@@ -30,6 +30,7 @@ MAX_SENSORS = 256
 """Sensors beyond this number are left out, so that one sample always fits into a message."""
 
 _PER_UNIT = {TEMPERATURE: 1000, FAN: 60}
+_POSSIBLE = {TEMPERATURE: (-100.0, 250.0), FAN: (0.0, 10_000.0)}
 
 
 class Sensor(NamedTuple):
@@ -52,8 +53,12 @@ class Chips:
 
         Raises CollectorUnavailableError if the chips cannot be listed.
         """
+        # Old drivers keep their files in the folder of the chip's device.
         return [
-            sensor for entry, chip in self.named().items() for sensor in _sensors_of(self.folder / entry, chip, kind)
+            sensor
+            for entry, chip in self.named().items()
+            for sensor in _sensors_of(self.folder / entry, chip, kind)
+            or _sensors_of(self.folder / entry / "device", chip, kind)
         ]
 
     def named(self) -> dict[str, str]:
@@ -134,4 +139,8 @@ class TemperatureCollector(SourceCollector):
 def _value(sensor: Sensor, metric: str) -> float:
     if sensor.fault is not None and read_number(sensor.fault) != 0:
         raise CollectorUnavailableError(Why.FAILED, f"{sensor.fault} says that the sensor is broken")
-    return round(read_number(sensor.path) / _PER_UNIT[metric], 3)
+    value = round(read_number(sensor.path) / _PER_UNIT[metric], 3)
+    low, high = _POSSIBLE[metric]
+    if not low <= value <= high:  # a sensor without its probe shows its greatest or least number
+        raise CollectorUnavailableError(Why.FAILED, f"{sensor.path}: {value:g} is impossible")
+    return value

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from fedmon.common.errors import FedmonError, NotFoundError, SettingsError, StorageError
 from fedmon.common.files import write_whole
 from fedmon.common.log import OUR_LOGGER, escape_control
-from fedmon.node.job.end import RunEnd, StopFile, catch_signals, ignore_signals
+from fedmon.node.job.end import RunEnd, StopFile, catch_signals, ignore_signals, run_start
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import FILE_MODE, FOLDER_MODE, JobFolder
-from fedmon.node.job.options import JobOptions, check_formats, parsers, read
+from fedmon.node.job.options import JobOptions, absolute, check_formats, parsers, read
 from fedmon.node.job.wrapper import Channel, Supervisor
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _merge_verb(words: Sequence[str]) -> int:
     given = parsers()["job merge"].parse_args(words)
     exports = tuple(dict.fromkeys(given.export))
     check_formats(exports)
-    folders = JobFolder.found(given.folder)
+    folders = JobFolder.found(absolute(given.folder))
     paths = [str(_merge(folder, exports, report=given.gen_report, with_json=True)) for folder in folders]
     sys.stdout.write(f"{json.dumps({'merged': paths})}\n" if given.json else "".join(f"{path}\n" for path in paths))
     return 0
@@ -138,7 +138,7 @@ class ToolRun:
         self._log = LogFile(self._folder.log(members.host), verbose=options.verbose)
         # The command's caller meant this run with a stop since then; this process was forked later.
         pid = os.getppid() if options.command else os.getpid()
-        self._stop_file.begin(lambda: members.run_start(pid))
+        self._stop_file.begin(lambda: run_start(pid, self._folder, self._identity, members, self._environ))
         # A library's prints must not come between the lines of the job.
         self._outputs = (os.dup(1), os.dup(2))
         self._log.take_output()

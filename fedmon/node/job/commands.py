@@ -97,8 +97,8 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) ->
             raise CommandError(f"{argv[0]} did not end within {timeout_s:.1f} s") from None
         finally:
             if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(PermissionError):  # one that runs as another user is left alone
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                    process.wait()
         texts = [os.pread(file.fileno(), MAX_OUTPUT_BYTES, 0).decode(errors="replace") for file in (stdout, stderr)]
     return Output(argv=tuple(argv), rc=process.returncode, stdout=texts[0], stderr=texts[1])

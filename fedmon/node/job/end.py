@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import glob
 import logging
 import os
 import signal
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from fedmon.common.errors import StorageError
 from fedmon.common.files import TargetExistsError, write_whole
-from fedmon.node.job.commands import CommandError, Runner
+from fedmon.node.collectors.job.process import read_birth
+from fedmon.node.job.commands import CommandError, Runner, runner
+from fedmon.node.job.hosts import Membership
 from fedmon.node.job.identity import JobIdentity
-from fedmon.node.job.processes import at_boot_ticks
+from fedmon.node.job.layout import RECORDING_SUFFIX, JobFolder
+from fedmon.node.job.processes import LAUNCHERS, name_of
 from fedmon.node.job.wrapper import Channel
 
 logger = logging.getLogger(__name__)
@@ -35,7 +39,11 @@ _SIGNALS = tuple(
 )
 _ASKED_TO_END = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU")
 _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
-_MOST_BYTES = 64
+_MOST_BYTES, _MOST_TRIES = 64, 5
+_WAITERS = frozenset(name[:15] for name in LAUNCHERS | {"timeout", "time", "sudo", "strace", "uv", "xargs"})
+"""Programs that start one other program and wait for it: their caller takes them for that one."""
+_MOST_WAITERS = 8
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +139,7 @@ class TimeLimit:
         For other schedulers it is the job's length after its first process on this host, which began ``first_start``
         clock ticks after the boot. Source: sbatch(1), SLURM_JOB_END_TIME.
         """
-        self._ends_at = slurm_end(self._identity, self._environ, self._run)
+        self._ends_at = slurm_time(self._identity, self._environ, self._run, "END")
         if self._ends_at is None and self._length_s is not None and first_start is not None:
             self._ends_at = at_boot_ticks(first_start) + self._length_s
         if self._ends_at is None:
@@ -147,7 +155,7 @@ class TimeLimit:
         """Return the reason to end if the limit is near, so that everything is written before; it may have moved."""
         if self._ends_at is None or time.time() < self._ends_at - margin_s(self._length_s or 0.0):
             return None
-        moved_to = slurm_end(self._identity, {}, self._run)
+        moved_to = slurm_time(self._identity, {}, self._run, "END")
         if moved_to is None or moved_to <= self._ends_at:
             return NEAR
         self._ends_at = moved_to
@@ -159,24 +167,31 @@ def margin_s(time_limit_s: float) -> float:
     return min(_MOST_MARGIN_S, max(_LEAST_MARGIN_S, _MARGIN_RATIO * time_limit_s))
 
 
-def slurm_end(identity: JobIdentity, environ: Mapping[str, str], run: Runner) -> float | None:
-    """Return when a job of SLURM ends at the latest, in Unix seconds, by its variable or squeue; None if unknown.
+def slurm_time(identity: JobIdentity, environ: Mapping[str, str], run: Runner, which: str) -> float | None:
+    """Return when a job of SLURM began (``START``) or ends at the latest (``END``), in Unix seconds.
 
-    Source: sbatch(1), squeue(1).
+    A variable or squeue tells it. Source: sbatch(1), squeue(1).
     """
     if identity.scheduler != "slurm":
         return None
-    text = environ.get("SLURM_JOB_END_TIME", "")
+    text = environ.get(f"SLURM_JOB_{which}_TIME", "")
     if text.isascii() and text.isdigit() and len(text) < 12:
         return float(text)
     if identity.raw_id is None:
         return None
+    field = "%S" if which == "START" else "%e"
     try:
-        said = run(["squeue", "--noheader", f"--jobs={identity.raw_id}", "--format=%e"], _ASK_WITHIN_S).checked()
+        argv = ["squeue", "--noheader", f"--jobs={identity.raw_id}", f"--format={field}"]
+        said = run(argv, _ASK_WITHIN_S).checked()
         return datetime.datetime.fromisoformat(said.strip()).astimezone().timestamp()
     except (CommandError, ValueError) as error:
-        logger.info("squeue does not report the end of the job: %s", error)
+        logger.info("squeue does not report the job's %s time: %s", which.lower(), error)
         return None
+
+
+def at_boot_ticks(ticks: int) -> float:
+    """Return the Unix time, in seconds, of a number of clock ticks after the boot."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / _TICKS
 
 
 # --- the stop file ---------------------------------------------------------------------------------------------------
@@ -199,15 +214,20 @@ class StopFile:
         A stop from before ``since()``, in Unix seconds by the file server's clock, belongs to an earlier run and is
         replaced; a newer one is obeyed. ``since`` is called only if there is a stop.
         """
-        try:
-            with contextlib.suppress(TargetExistsError):
-                write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
-            text, changed = self._content()
-            if text != IN_PROGRESS and not (_is_stop(text) and changed >= since()):
-                write_whole(self.path, _IN_PROGRESS_LINE)
-            self._is_made = True
-        except (OSError, StorageError) as error:
-            self._log_problem(f"cannot be used: {error}")
+        for _ in range(_MOST_TRIES):
+            try:
+                with contextlib.suppress(TargetExistsError):
+                    write_whole(self.path, _IN_PROGRESS_LINE, only_new=True)
+                text, changed = found = self._content()
+                is_wanted = text == IN_PROGRESS or (_is_stop(text) and changed >= since())
+                if not is_wanted and self._content() == found:
+                    self._renew()
+                self._is_made = True
+            except FileNotFoundError:
+                continue  # another run removed it
+            except (OSError, StorageError) as error:
+                self._log_problem(f"cannot be used: {error}")
+            return
 
     def check(self) -> str | None:
         """Return why to stop, None to continue."""
@@ -235,14 +255,29 @@ class StopFile:
                 self.path.unlink()
 
     def _content(self) -> tuple[str, float]:
-        """Return its text, and when it was changed. Raises OSError, also if it is not a regular file."""
-        # Without O_NONBLOCK, a pipe of this name would block its reader.
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        """Return its text, and when it was changed. Raises OSError."""
+        with self._opened(os.O_RDONLY) as descriptor:
+            text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").strip()
+            return text, os.fstat(descriptor).st_mtime
+
+    def _renew(self) -> None:
+        """Write INPROGRESS into the same file, which a script may have open; replace one that only others may write."""
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
+            with self._opened(os.O_WRONLY) as descriptor:
+                os.pwrite(descriptor, _IN_PROGRESS_LINE, 0)
+                os.ftruncate(descriptor, len(_IN_PROGRESS_LINE))
+        except PermissionError:
+            write_whole(self.path, _IN_PROGRESS_LINE)
+
+    @contextlib.contextmanager
+    def _opened(self, flags: int) -> Iterator[int]:
+        """Open it. Raises OSError, also if it is not a regular file."""
+        # Without O_NONBLOCK, a pipe of this name would block its reader.
+        descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError("not a regular file")
-            return os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").strip(), status.st_mtime
+            yield descriptor
         finally:
             os.close(descriptor)
 
@@ -250,6 +285,38 @@ class StopFile:
         if problem != self._problem:
             logger.warning("%s %s: it cannot stop the measuring", self.path, problem)
         self._problem = problem
+
+
+def run_start(
+    pid: int, folder: JobFolder, identity: JobIdentity, members: Membership, environ: Mapping[str, str]
+) -> float:
+    """Return when this run of the job began, in Unix seconds by the file server's clock.
+
+    It is the earliest of three: when process ``pid`` was asked for; when another host of the same run began, for a host
+    that comes late; and, if SLURM's job was never measured before, the job's own start, for a launcher that took longer
+    than the job's work. Raises StorageError.
+    """
+    found = [asked_at(pid) - (members.clock_offset_s or 0.0), members.others_began()]
+    earlier = f"*/{folder.recordings.parent.name}/{glob.escape(folder.key)}/*{RECORDING_SUFFIX}"
+    if not any(folder.save_dir.glob(earlier)):
+        found.append(slurm_time(identity, environ, runner(environ), "START"))
+    return min(at for at in found if at is not None)
+
+
+def asked_at(pid: int) -> float:
+    """Return when a process, or the launcher that waits for it, was forked, in Unix seconds; now if unknown.
+
+    That is before Python read its modules, which can take long.
+    """
+    try:
+        birth = read_birth(pid)
+        for _ in range(_MOST_WAITERS):
+            if name_of(birth.parent) not in _WAITERS:
+                break
+            birth = read_birth(birth.parent)
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return at_boot_ticks(birth.start + 1)  # the kernel counts whole ticks
 
 
 def _is_stop(text: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import itertools
 import logging
 import os
 import re
@@ -26,7 +25,6 @@ from fedmon.common.files import TargetExistsError, write_whole
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.layout import FILE_MODE, MAX_NAME, JobFolder, file_name
-from fedmon.node.job.processes import at_boot_ticks
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +33,7 @@ SILENT_BEATS = 6
 """Missed beats after which a host counts as lost."""
 _LOOKS_A_BEAT = 4
 _TICK_S = 0.01
+_MOST_NAMES = 1000
 _RUN_FILE = re.compile(r"([A-Za-z0-9_-]{1,64})\.(\d{1,9})\.(begin|end)")
 
 
@@ -119,6 +118,13 @@ class _HostFolder:
         """Return the last sign of life of a run: its beat, or its end."""
         return b"ended" if run in seen.ended else self._last_beat(run)
 
+    def changed_at(self, name: str) -> float:
+        """Return when a file was changed, by the file server's clock; 0 if it does not exist."""
+        try:
+            return (self.path / name).stat().st_mtime
+        except OSError:
+            return 0.0
+
     def registration(self, run: HostRun) -> Registration | None:
         """Return the registration of a run; None if it cannot be read."""
         try:
@@ -196,16 +202,18 @@ class Membership:
         self.clock_offset_s = self._clock_offset()
         self._thread.start()
 
-    def run_start(self, pid: int) -> float:
-        """Return since when a stop is meant for this run of process ``pid``, in Unix seconds of the file server.
+    def others_began(self) -> float | None:
+        """Return when the other hosts began the run that this one joined, by the file server's clock.
 
-        A host that never measured this job obeys each stop: the job may be done before its monitor begins.
+        None for the first host of a run. Hosts that began before an earlier run of this host was over do not count.
+        Raises StorageError.
         """
-        files = self._folder.save_dir.glob(f"*/hosts/{glob.escape(self._folder.key)}/{self.node_id}.*.begin")
-        if all(file == self._folder.hosts / f"{self._run}.begin" for file in files):
-            return 0.0
-        began_s = at_boot_ticks(read_birth(pid).start + 1)  # the kernel counts whole ticks
-        return began_s - (self.clock_offset_s or 0.0)
+        before = HostRun(self.node_id, self._run.generation - 1)
+        since = max(self._hosts.changed_at(f"{before}.{kind}") for kind in ("begin", "beat", "end"))
+        others = (run for run in self._hosts.see().newest.values() if run != self._run)
+        began = [at for run in others if (at := self._hosts.changed_at(f"{run}.begin")) > since]
+        is_joined = self._expected is None or len(began) < self._expected
+        return min(began, default=None) if is_joined else None
 
     def end(self) -> bool:
         """Note the end of this host; True if it is the one that merges, and calls `done` afterwards.
@@ -252,10 +260,11 @@ class Membership:
     # --- taking part -------------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
-        for number in itertools.count(1):
+        for number in range(1, _MOST_NAMES):
             host = file_name(self._hostname if number == 1 else f"{self._hostname}-{number}")
             if self._take(host, _node_id(self._folder.key, host)):
                 return
+        raise StorageError(f"{_MOST_NAMES} runs of this job are called {self._hostname!r}: see {self._folder.hosts}")
 
     def _take(self, host: str, node_id: str) -> bool:
         """Register as the next run under an id; False while an earlier one may be there."""

@@ -21,6 +21,8 @@ _READABLE = 40
 
 # A server with a dash could be mistaken for one with a dot.
 _PBS_KEY = re.compile(r"[0-9]+(?:\[[0-9]*\])?(?:\.[A-Za-z0-9]+)+")
+_LIKE_PBS_KEY = re.compile(r"[0-9]+(?:_[0-9]*)?-.*")
+_LIKE_DIGEST = re.compile(r".*-h[0-9a-f]{10}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 _WHOLE_MACHINE = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
@@ -28,6 +30,7 @@ _WHOLE_MACHINE = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _NONE_GIVEN = ("", "-1", "NoDevFiles", "none", "void")
 _RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
 _NAME = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,80}")
+_MOST = 64
 
 MAX_HOSTS = 65_536
 """SLURM itself allows no more nodes. Source: SLURM slurm.h, MAX_SLURM_NODES (65533)."""
@@ -287,28 +290,30 @@ def given_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     Sources: SLURM's manual of srun, "output environment variables"; CUDA programming guide, "CUDA_VISIBLE_DEVICES".
     """
     texts = (environ.get(name) for name in (*_WHOLE_MACHINE, "CUDA_VISIBLE_DEVICES"))
-    text = next((text for text in texts if text is not None), None)
+    text = next((text for text in texts if text is not None and len(text) <= 8192), None)
     if text is None or text.strip() in _NONE_GIVEN:
         return None if text is None else ()
     found: list[str] = []
     for word in map(str.strip, text.split(",")):
         if span := _RANGE.fullmatch(word):
-            found += map(str, range(int(span[1]), int(span[2]) + 1))
+            found += map(str, range(int(span[1]), min(int(span[2]), int(span[1]) + _MOST) + 1))
         elif _NAME.fullmatch(word):
             found.append(word)
         else:
             return None
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))[:_MOST]
 
 
 def job_key(job_id: str) -> str:
     """Return 1 to 64 letters, digits, ``_`` and ``-`` for a job id: ``123.server`` gives ``123-server``.
 
-    No two ids of one scheduler have the same key: one that no scheduler writes ends with the beginning of its SHA-256.
+    Two ids never have the same key: one that no scheduler writes, or that looks like the key of another one, ends with
+    the beginning of its SHA-256.
     """
     is_pbs = _PBS_KEY.fullmatch(job_id)
     key = job_id.replace("[", "_").replace("]", "").replace(".", "-") if is_pbs else job_id
-    if ID_PATTERN.fullmatch(key) and key not in RESERVED_IDS and not key.startswith("-"):
+    is_anothers = _LIKE_DIGEST.fullmatch(key) or (not is_pbs and _LIKE_PBS_KEY.fullmatch(key))
+    if ID_PATTERN.fullmatch(key) and key not in RESERVED_IDS and not key.startswith("-") and not is_anothers:
         return key
     import hashlib  # takes milliseconds of a job's start, and few ids need it
 
@@ -351,7 +356,7 @@ def from_file(path: str) -> tuple[str, ...] | None:
     except OSError:
         return None
     names = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
-    if not names or not all(map(_HOST.fullmatch, names)):
+    if not names or len(names) > MAX_HOSTS or not all(map(_HOST.fullmatch, names)):
         return None
     return tuple(names)
 

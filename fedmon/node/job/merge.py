@@ -209,39 +209,41 @@ def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool) -> l
     fails is logged and stops no other; the recording stays as it is, and all of this can be repeated. In a folder that
     several jobs share, files have the job's key in their names.
     """
-    post = _Postprocess(folder)
-    with post.guarded(f"the recording {folder.merged}"):
+    steps = _Steps(folder)
+    with steps.guarded(f"the recording {folder.merged}"), report_extra("processing a merged recording"):
         from fedmon.report.source import Source
 
         with Source([folder.merged]) as source:
-            post.run("JSON files", lambda: post.json_files(source))
+            steps.run("JSON files", lambda: steps.json_files(source))
             for name in dict.fromkeys(exports):
-                post.run(f"the export to {name}", lambda name=name: post.export(source, name))  # type: ignore[misc]
+                steps.run(f"the export to {name}", lambda name=name: steps.export(source, name))  # type: ignore[misc]
             if report:
                 from fedmon.report.charts.library import own_process
 
                 with own_process(folder.path):
-                    post.run("plots", lambda: post.plots(source))
-                    post.run("the report", lambda: post.report(source))
-    return post.written
+                    steps.run("plots", lambda: steps.plots(source))
+                    steps.run("the report", lambda: steps.report(source))
+    return steps.written
 
 
-class _Postprocess:
+class _Steps:
     """The files of one job; failures are logged."""
 
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
         self.written: list[Path] = []
+        self._missing: set[str] = set()
         self._is_shared = [job.key for job in JobFolder.found(folder.path)] != [folder.key]
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
         """Log the failure of one step, so that the others continue."""
         try:
-            with report_extra(what):
-                yield
+            yield
         except MissingExtraError as error:
-            logger.error("%s; the recording stays: %s", error, self._folder.merged)  # noqa: TRY400
+            if str(error) not in self._missing:
+                logger.error("%s; the recording stays: %s", error, self._folder.merged)  # noqa: TRY400
+            self._missing.add(str(error))
         except (FedmonError, OSError) as error:
             logger.error("%s: %s", what, error)  # noqa: TRY400
         except Exception:
@@ -250,7 +252,7 @@ class _Postprocess:
 
     def run(self, what: str, step: Callable[[], Iterable[Path]]) -> None:
         """Take one step, and log its files."""
-        with self.guarded(what):
+        with self.guarded(what), report_extra(what):
             found = list(step())
             for path in found:
                 path.chmod(FILE_MODE)

@@ -59,6 +59,7 @@ BACKLOG = 60
 """Batches that wait for the broker; older ones are in the recording, and sent on request."""
 ENDED = "the run of the job ended"
 REFUSAL = "this is a job: it only answers questions about its measurements"
+_OPEN_WITHIN_S = 5.0
 _QUIET_S, _LATE_S, _PULL_WITHIN_S = 2.5, 4.0, 10.0
 """A researcher pauses for 1 s between an answer and its next question, and may be late under load."""
 _CLOSE_WITHIN_S = 0.5
@@ -373,7 +374,7 @@ class JobStream:
     def start(self, pipeline: Pipeline) -> None:
         """Begin to connect, and answer for the pipeline; returns at once."""
         pipeline.hardware()  # read once, before other threads ask
-        self._pipeline = pipeline
+        self._pipeline, self._opening = pipeline, Deadline(_OPEN_WITHIN_S)
         self._link.start()
         logger.info("samples are streamed to %s as node %s", self._broker.url, self._node_id)
 
@@ -414,7 +415,9 @@ class JobStream:
         pipeline = self._pipeline
         if pipeline is None or pipeline.recorder is None:
             return None
-        recorder = pipeline.recorder
+        recorder, tick = pipeline.recorder, threading.Event()
+        while not recorder.ready and not self._opening.passed():
+            tick.wait(0.02)  # a researcher that is refused asks again after a second, and a job may be shorter
         from fedmon.node.requests.dialect import echo
         from fedmon.node.requests.monitor import OPENING, page
 

@@ -141,7 +141,7 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> JobOptions:
 
         found["broker"] = load_broker(found["broker"], environ)
     labels = {name: text for name in LABELS if (text := found.pop(name)) is not None}
-    found["save_dir"] = found["save_dir"].expanduser().absolute()
+    found["save_dir"] = absolute(found["save_dir"])
     for name in ("export", "pids"):
         found[name] = tuple(dict.fromkeys(found[name]))
     return checked(JobOptions(**found, labels=labels, command=tuple(command)))
@@ -178,6 +178,15 @@ def check_formats(names: Sequence[str]) -> None:
                 f"-e/--export does not know {name!r}: it takes one or more of {', '.join(FORMATS)}"
                 " (a command to run comes after '--')"
             )
+
+
+def absolute(path: Path) -> Path:
+    """Return a folder's absolute path. Raises InvalidInputError."""
+    try:
+        return path.expanduser().absolute()
+    except (OSError, RuntimeError) as error:  # the present folder was removed, or this user has no home
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInputError(f"the folder {path} cannot be used: {why}") from None
 
 
 class _Parser(argparse.ArgumentParser):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import re
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from fedmon.node.collectors.files import read_file, read_whole
 from fedmon.node.collectors.job.cgroup import Cgroups, is_cgroup, members_of, paths_of
 from fedmon.node.collectors.job.members import Births
-from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, read_birth
+from fedmon.node.collectors.job.process import Birth, read_birth
 
 DAEMONS = frozenset({"slurmd", "slurmstepd", "pbs_mom", "pbs_demux", "oardodo", "oarsh_shell", "oarexec"})
 """Programs of a scheduler for each job or step on each host."""
@@ -128,11 +127,6 @@ class Processes:
             return read_file(path, size) if size else read_whole(path)
         except OSError:
             return b""
-
-
-def at_boot_ticks(ticks: int) -> float:
-    """Return the Unix time, in seconds, of a number of clock ticks after the boot."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / TICKS_PER_S
 
 
 def name_of(pid: int) -> str:

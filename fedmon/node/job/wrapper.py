@@ -37,6 +37,7 @@ _FROM_KERNEL = 0x80
 _SIGNAL_ALL = {b"slurmstepd", b"pbs_mom"}
 """Daemons that signal every process of a job, so that the command has the signal already."""
 _LAST_SAMPLE_S = 10.0
+_LOOK_S = 0.1
 _SUBREAPER = 36
 _WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95, "loongarch64": 95, "ppc64le": 272, "s390x": 281}
 """Numbers of the system call waitid. Source: Linux arch/*/kernel/syscalls/syscall.tbl, asm-generic/unistd.h."""
@@ -179,6 +180,10 @@ class Supervisor:
             self._become_command(cgroup, early, write)
         os.close(write)
         with open(read, "rb") as pipe:
+            # Ctrl-Z may stop the child before it is the command, and our parent must see that.
+            while not select.select([pipe], [], [], _LOOK_S)[0]:
+                if signal.sigtimedwait([signal.SIGTSTP], 0) is not None:
+                    os.kill(os.getpid(), signal.SIGSTOP)
             answer = pipe.read()
         if answer:
             os.waitpid(self._child, 0)

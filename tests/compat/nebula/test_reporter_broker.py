@@ -94,6 +94,36 @@ def test_a_researcher_watches_and_records_a_reporter_and_waits_for_nothing_else(
     assert job.values["job_memory_rss_bytes"]
 
 
+def test_who_has_finished_is_known_for_each_scenario_on_its_own(mosquitto: Broker) -> None:
+    expected = {"first-run": {"node-0", "node-1"}, "second-run": {"node-2"}}
+
+    def finished(listener: Listener, scenario: str) -> set[str]:
+        key = f'user_scenario_finished{{scenario="{scenario}"}}'
+        return {batch["node_id"] for batch in listener.batches("user") if key in batch["m"]}
+
+    async def steps(listener: Listener) -> None:
+        reporters = [
+            reporter(
+                participant(scenario_args={"name": "second-run" if number == 2 else "first-run"}),
+                broker=mosquitto.url, node_id=f"node-{number}",
+            )
+            for number in range(3)
+        ]  # fmt: skip
+        await asyncio.gather(*(each.start() for each in reporters))
+        await until(lambda: all(listener.presences(each.node_id) for each in reporters))
+        assert await reporters[0].report_scenario_finished()
+        assert await reporters[2].report_scenario_finished()
+        await until(lambda: finished(listener, "second-run"))
+        assert not finished(listener, "first-run") >= expected["first-run"]
+        assert await reporters[1].report_scenario_finished()
+        await until(lambda: finished(listener, "first-run") >= expected["first-run"])
+        await asyncio.gather(*(each.stop() for each in reporters))
+
+    with Listener(mosquitto) as listener:
+        run(steps(listener))
+        assert {name: finished(listener, name) for name in expected} == expected
+
+
 def test_batches_without_a_connection_wait_and_go_out_in_order_the_oldest_dropped_and_counted(
     mosquitto: Broker,
 ) -> None:
@@ -119,3 +149,21 @@ def test_without_a_broker_that_answers_the_end_is_not_called_confirmed_and_nothi
         await ours.stop()
 
     run(steps(), within_s=6.0)
+
+
+def test_after_a_restart_the_presence_goes_on_counting(mosquitto: Broker) -> None:
+    async def steps(listener: Listener) -> None:
+        ours = reporter(broker=mosquitto.url)
+        for round_number in (1, 2):
+            await ours.start()
+            await until(
+                lambda wanted=round_number: len({p["boot"] for p in listener.presences("node-3")}) == wanted  # type: ignore[misc]  # bound now
+            )
+            await ours.stop()
+
+    with Listener(mosquitto) as listener:
+        run(steps(listener))
+        wait_until(lambda: listener.presences("node-3")[-1]["state"] == "offline", what="the farewell")
+        boots = [presence["boot"] for presence in listener.presences("node-3")]
+
+    assert boots == sorted(boots)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -21,7 +22,7 @@ def to(address: str, **more: float) -> Iterator[Controller]:
     controller = Controller(
         status_url=f"http://{address}/update",
         done_url=f"http://{address}/done",
-        user_agent="NEBULA Participant 1",
+        user_agent="NEBULA Participant 1\r\nX: é",
         **{"timeout_s": 0.3, **more},  # type: ignore[arg-type]  # numbers of both kinds
     )
     controller.start()
@@ -87,6 +88,32 @@ def test_the_end_is_given_up_with_a_controller_that_never_answers(is_given_up: b
     assert not within.passed()
 
 
+@pytest.mark.parametrize(
+    "answer", [b"not HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 200_000, b""]
+)
+def test_an_answer_that_is_garbage_endless_or_cut_off_ends_nothing(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        served = threading.Event()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while not served.is_set():
+                    client, _ = listener.accept()
+                    with client:
+                        client.recv(65_536)
+                        client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with to(f"127.0.0.1:{listener.getsockname()[1]}") as controller:
+            controller.status(body(1))
+            wait_until(lambda: controller.counts()["failures"] or controller.counts()["delivered"])
+            controller.start()
+            served.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5.0)
+
+
 def test_a_stop_sends_what_waits_and_a_start_goes_on() -> None:
     with HttpController() as server, to(server.address) as controller:
         for number in range(5):
@@ -97,7 +124,7 @@ def test_a_stop_sends_what_waits_and_a_start_goes_on() -> None:
         wait_until(lambda: controller.counts()["delivered"] == 6)
 
     assert [posted.body["n"] for posted in server.posted] == list(range(6))
-    assert server.posted[0].headers["User-Agent"] == "NEBULA Participant 1"
+    assert server.posted[0].headers["User-Agent"] == "NEBULA Participant 1X: "
 
 
 def test_a_body_holds_only_what_a_controller_reads_and_is_always_json() -> None:

@@ -92,6 +92,22 @@ def test_samples_that_wait_for_a_busy_program_are_reported_before_the_stop() -> 
     assert len(logger.logged) == scripted.reads - 1  # the first reading begins the shares of CPU time
 
 
+def test_one_event_loop_after_another_is_served() -> None:
+    ours = reporter()
+
+    async def steps() -> None:
+        reported = ours.counter
+        await ours.start()
+        await ours.enqueue_data("loss", 1.0)
+        await until(lambda: ours.counter > reported)
+        await ours.stop()
+        await ours.report_scenario_finished()
+
+    run(steps())
+    run(steps())
+    run(ours.stop())
+
+
 def test_a_stop_within_the_grace_time_ends_the_wait_and_nothing_is_reported() -> None:
     logger = Logger()
 
@@ -186,7 +202,7 @@ def test_both_generations_of_the_controller_are_spoken_to(generation: str, updat
     assert paths == ([done] if generation == "old" else [update, done])
 
 
-@pytest.mark.parametrize(("status", "is_final"), [(202, False), (404, True)])
+@pytest.mark.parametrize(("status", "is_final"), [(202, False), (302, True), (404, True), (500, False)])
 def test_the_end_counts_as_told_only_on_200_and_a_refusal_is_final(status: int, *, is_final: bool) -> None:
     async def steps() -> int:
         with HttpController(lambda posted: status if posted.path.endswith("done") else 200) as controller:
@@ -228,8 +244,11 @@ def test_the_participant_is_a_mapping_or_in_an_object_and_keywords_go_before_it(
     ("config", "said"),
     [
         ({"reporter_args": {"report_frequency": "fast"}}, "report_frequency = 'fast'"),
+        ({"reporter_args": {"report_frequency": 0}}, "report_frequency = 0"),
         ({"reporter_args": {"grace_time_reporter": -1}}, "grace_time_reporter = -1"),
+        ({"reporter_args": {"grace_time_reporter": float("nan")}}, "grace_time_reporter"),
         ({"reporter_args": {"report_status_data_queue": "perhaps"}}, "report_status_data_queue"),
+        ({"scenario_args": {"controller": "ftp://a"}}, "not an address"),
         ({"scenario_args": {"controller": "a:99999"}}, "not an address"),
         ({"scenario_args": {"controller": "me:SECRET@a:1"}}, "holds an '@'"),
         (5, "the reporter's config is a int"),

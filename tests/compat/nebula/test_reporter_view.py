@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from fedmon.compat.nebula.view import cpu_temperature
+from fedmon.common.metrics.table import metric_of
+from fedmon.compat.nebula.outlets import FINISHED
+from fedmon.compat.nebula.reporter import SLOWLY_READ
+from fedmon.compat.nebula.view import _KINDS, Traffic, cpu_temperature
 from tests.compat.nebula.reporters import HOST, Logger, Neighbours, one_by_one
 
 SHARED = {
@@ -110,6 +113,12 @@ def test_weakness_10_an_unknown_temperature_is_absent_and_every_make_of_processo
     assert logger.logged[0].get("W-CPU/CPU temperature (°)") == expected
 
 
+def test_every_metric_that_the_tags_are_computed_from_is_in_the_table() -> None:
+    named = {*HOST, *gpu(0), FINISHED, *SLOWLY_READ, *(f'{name}{{interface="a"}}' for name in _KINDS)}
+
+    assert {name for name in named if metric_of(name) is None} == set()
+
+
 def test_what_is_not_known_is_left_out_and_never_0() -> None:
     logger = Logger()
 
@@ -130,6 +139,15 @@ def test_weakness_07_traffic_never_falls_when_counters_restart_or_interfaces_go(
 
     sent = logger.of("X-Network/Network (MB sent)")
     assert sent == [0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+
+
+def test_a_reading_that_was_missed_once_loses_no_traffic() -> None:
+    traffic = Traffic()
+
+    for value in (100, None, 160):
+        traffic.look({SENT: value, RECEIVED: 5})
+
+    assert (traffic.total["bytes_sent"], traffic.total["bytes_recv"]) == (60, 0)
 
 
 def test_weakness_19_what_is_logged_says_when_where_and_in_what_unit() -> None:

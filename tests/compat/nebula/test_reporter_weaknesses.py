@@ -11,6 +11,7 @@ import math
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pynvml
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.compat.nebula import Reporter
+from fedmon.compat.nebula.outlets import Complaints
 from fedmon.compat.nebula.reporter import QUEUE_LIMIT
 from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.nvml import nvml_collectors, open_session
@@ -101,6 +103,20 @@ def test_weakness_02_a_manager_that_hangs_is_left_alone_and_delays_one_report() 
     one_by_one([HOST, HOST, HOST], logger, cm=Hung())
 
     assert (asked, len(logger.logged)) == ([True], 3)
+
+
+def test_problems_that_differ_each_time_take_no_memory_for_good() -> None:
+    class Key(str):
+        __slots__ = ("__weakref__",)
+
+    keys: weakref.WeakSet[Key] = weakref.WeakSet()
+    complaints = Complaints()
+    for number in range(1000):
+        key = Key(number)
+        keys.add(key)
+        complaints.log(key, "a problem")
+
+    assert len(keys) < 200
 
 
 def test_weakness_03_a_controller_that_never_answers_delays_no_sample() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     pids = [int(line) for line in children.read_text().split()]
     assert len(pids) == 2
     wait_until(lambda: not any(map(is_alive, pids)), what="the end of all that it started")
+
+
+def test_who_ends_but_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Path) -> None:
+    environ = program(tmp_path, "scontrol", "sleep 600 & echo $!; exit 0")
+    begin = time.monotonic()
+    output = run(["scontrol"], 30.0, environ=environ)
+
+    assert time.monotonic() - begin < 10
+    os.kill(int(output.stdout), signal.SIGKILL)
 
 
 def test_what_it_says_is_told_without_hidden_characters_and_in_bounds(tmp_path: Path) -> None:

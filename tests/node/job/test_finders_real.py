@@ -16,7 +16,7 @@ from fedmon.node.job.commands import Runner, runner
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import identify, named
 from fedmon.node.job.processes import is_launcher
-from tests.node.job.machine import Commands, Machine, said
+from tests.node.job.machine import KERNEL_THREAD, Commands, Machine, said
 from tests.node.job.test_commands import program
 from tests.node.jobs_real import Program, Watch
 from tests.support.requirements import require
@@ -115,6 +115,7 @@ def test_named_processes_are_taken_as_they_are() -> None:
     ("pid", "error", "why"),
     [
         (61, NotFoundError, "process 61 not found"),
+        (62, InvalidInputError, "is a thread of the kernel"),
         (63, InvalidInputError, "is this tool itself"),
     ],
 )
@@ -123,6 +124,7 @@ def test_a_named_process_that_cannot_be_a_job_is_refused(
 ) -> None:
     machine = Machine(tmp_path)
     machine.put(60)
+    machine.put(62, "kworker", flags=KERNEL_THREAD)
     machine.put(63, "fedmon")
     identity = identify({}, hostname="n", pid=63)
     with pytest.raises(error, match=why):
@@ -218,13 +220,22 @@ def names_in_session(session: int) -> list[str]:
     return sorted(listed.stdout.split())
 
 
-def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["tree", "cgroup"])
+def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_is(tmp_path: Path, kept: str) -> None:
+    folder = Path("/sys/fs/cgroup/freezer") / f"fedmontest-{os.getpid()}"
+    if kept == "cgroup":
+        require(os.access(folder.parent, os.W_OK), "cgroup version 1 is not mounted, or not for us")
+        folder.mkdir()
     (tmp_path / "srun").symlink_to(shutil.which("sh") or "")
     script = 'read go; "$0" -c "sleep 600 & wait"; :'
     job = subprocess.Popen(["sh", "-c", script, str(tmp_path / "srun")], stdin=subprocess.PIPE, start_new_session=True)
     try:
         with Watch() as watch:
-            watch.watches.add("a", pids=[job.pid], is_launcher=is_launcher)
+            if kept == "cgroup":
+                (folder / "cgroup.procs").write_text(str(job.pid))
+                watch.watches.add("a", cgroup=folder.name, is_launcher=is_launcher)
+            else:
+                watch.watches.add("a", pids=[job.pid], is_launcher=is_launcher)
             assert watch.value("job_processes") == 1
             assert job.stdin is not None
             os.write(job.stdin.fileno(), b"go\n")
@@ -234,3 +245,6 @@ def test_a_launcher_that_comes_after_the_find_is_not_counted_but_what_it_starts_
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
+        if kept == "cgroup":
+            wait_until(lambda: not (folder / "cgroup.procs").read_text(), what="the end of the processes")
+            folder.rmdir()

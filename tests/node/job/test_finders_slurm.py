@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import BadAnswerError, Output
+from fedmon.node.job.commands import BadAnswerError, CommandError, Output
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch
 from fedmon.node.job.finders.schedulers import listed_pids
 from fedmon.node.job.identity import identify, named
-from tests.node.job.machine import V1, Commands, Machine, environment, recorded, said
+from tests.node.job.machine import KERNEL_THREAD, V1, Commands, Machine, environment, recorded, said
 from tests.support.requirements import require
 
 HEADER = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
@@ -158,7 +158,10 @@ def test_a_task_of_an_array_is_asked_for_by_its_raw_id(tmp_path: Path) -> None:
     ("listed", "doubt"),
     [
         ("4711 1 batch 0 0", "1 not there"),
+        ("1 1 batch 0 0", "1 without any sign of the job"),
         ("70 1 batch 0 0", "1 without any sign of the job"),  # of another job
+        ("71 1 batch 0 0", "1 without any sign of the job"),  # of nobody
+        ("72 1 batch 0 0", "1 not there"),  # a thread of the kernel
         ("73 1 batch 0 0", "1 not there"),  # a zombie
         (f"{TOOL} 1 batch 0 0", "names no process of the job"),
         ("800 11 batch 0 0", "names no process of the job"),
@@ -166,7 +169,10 @@ def test_a_task_of_an_array_is_asked_for_by_its_raw_id(tmp_path: Path) -> None:
 )
 def test_a_scontrol_that_lies_misleads_nobody(tmp_path: Path, listed: str, doubt: str) -> None:
     machine = Machine(tmp_path)
+    machine.put(1, "systemd")
     machine.put(70, environ={"SLURM_JOB_ID": "8"}, cgroup="/slurm/uid_0/job_8/step_0")
+    machine.put(71, environ={"HOME": "/root"})
+    machine.put(72, "kworker", environ=JOB, flags=KERNEL_THREAD)
     machine.put(73, environ=JOB, state="Z")
     machine.put(TOOL, "fedmon")
     with pytest.raises(JobNotFoundError) as caught:
@@ -191,8 +197,9 @@ def test_of_a_list_that_is_partly_true_the_true_part_is_taken_and_the_rest_is_to
 
 @pytest.mark.parametrize(
     "text",
-    ["", "garbage", HEADER + "x 1 0 0 0\n", HEADER + "7 1\n"],
-)
+    ["", "garbage", "PID JOBID\n1 1\n", HEADER + "x 1 0 0 0\n", HEADER + "-5 1 0 0 0\n", HEADER + "7 1\n",
+     HEADER + "99999999999 1 0 0 0\n", HEADER + "\u0667 1 0 0 0\n", "<html>\n", "\0\0\0"],
+)  # fmt: skip
 def test_what_is_no_list_of_processes_is_not_understood(text: str) -> None:
     with pytest.raises(BadAnswerError, match="output of scontrol listpids 1 is not understood"):
         listed_pids(said("scontrol listpids 1", text), "1")
@@ -201,6 +208,24 @@ def test_what_is_no_list_of_processes_is_not_understood(text: str) -> None:
 def test_a_task_that_is_about_to_start_is_no_reason_to_doubt_the_list() -> None:
     # While slurmstepd starts a task, SLURM 22.05 lists it as process -1.
     assert listed_pids(said("scontrol listpids 1", HEADER + "-1 1 1 0 0\n60 1 batch 0 0\n"), "1") == [60]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("unknown", "ended with status 1: There are no steps for job 4711 on node"),
+        ("finished", "ended with status 1: JobId=1 does not exist on node"),
+        ("array-index", '"2_3" does not look like a jobid'),
+        ("hostile", "does not look like a jobid"),
+        ("pending", "ended with status 1"),
+    ],
+)
+@pytest.mark.parametrize("way", ["cgroup", "linuxproc"])
+def test_what_a_real_scontrol_says_of_a_job_that_it_does_not_know_is_passed_on(way: str, name: str, why: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        listed_pids(recorded(f"slurm/{way}/listpids-{name}"), "1")
+
+    assert why in str(caught.value)
 
 
 def test_a_job_that_has_ended_is_said_to_be_nowhere_with_all_that_was_tried(tmp_path: Path) -> None:
@@ -261,7 +286,7 @@ def test_variables_of_a_job_that_another_user_sets_do_not_make_his_processes_the
     assert (got.pids, got.detail) == ((60,), "variables of the job, 1 of another user left out")
 
 
-@pytest.mark.parametrize("job_id", ["../../etc", "*", "a b", "{id}"])
+@pytest.mark.parametrize("job_id", ["../../etc", "7;x", "*", "a b", "$(x)", "{id}", "\u0667", "1\n2", "-1", "1.2"])
 def test_a_hostile_job_id_is_never_a_path_nor_a_word_of_a_command(tmp_path: Path, job_id: str) -> None:
     machine = Machine(tmp_path)
     machine.put(60, cgroup="/slurm/uid_0/job_7/step_0")

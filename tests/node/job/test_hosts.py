@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.store.recording import Recording
-from fedmon.node.job.hosts import Membership
+from fedmon.node.job.hosts import BEAT_S, SILENT_BEATS, Membership
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge
 from tests.support.waiting import wait_until
@@ -123,6 +123,12 @@ def test_hosts_that_never_come_are_not_waited_for_for_ever_and_one_merges(job: J
     assert sum(job.samples().values()) == 30
 
 
+def test_a_silent_host_counts_as_lost_after_the_time_that_the_page_says() -> None:
+    page = Path(__file__).parents[3] / "docs" / "howtos" / "job-slurm.md"
+
+    assert f"a host that is silent for {BEAT_S * SILENT_BEATS:g} s counts as lost" in page.read_text()
+
+
 def test_what_an_earlier_run_of_the_same_job_left_is_kept_and_stops_nobody(job: Job) -> None:
     before: list[dict[str, Any]] = [
         {"host": "a"},
@@ -150,8 +156,8 @@ def test_a_host_that_crashed_in_an_earlier_run_is_waited_for_in_the_next_one(job
     job.run({"host": "b", "killed": True})
     found: list[bool] = []
     with (
-        Membership(job.folder, host="a", expected=2, beat_s=0.5) as first,
-        Membership(job.folder, host="b", expected=2, beat_s=0.5) as late,
+        Membership(job.folder, host="a", expected=2, beat_s=1.0) as first,
+        Membership(job.folder, host="b", expected=2, beat_s=1.0) as late,
     ):
         first.begin()
         ending = threading.Thread(target=lambda: found.append(first.end()))

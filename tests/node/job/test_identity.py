@@ -15,8 +15,11 @@ from tests.node.job.machine import environment, recorded
 
 UUID = "GPU-5a1c2b3d-0000-1111-2222-333344445555"
 HOSTILE = [
-    "", " ", ".", "..", "../../etc/passwd", "/etc/passwd", "a\\b", "~root", "$(touch pwned)", "a\nb", "a\0b", "\x1b[2J",
-    "a/#", "$SYS/broker", "*", "[a-z]", "{id}", "--help", "é", "\udcff", "\u0667", "x" * 5000, "7 ", " 7", "7.", ".7",
+    "", " ", ".", "..", "../..", "../../etc/passwd", "/etc/passwd", "/", "//", "a/b", "a\\b", "~root", "~", "$HOME",
+    "$(touch pwned)", "`touch pwned`", "; touch pwned", "| touch pwned", "&& touch pwned", "> pwned", "a\nb", "a\rb",
+    "a\tb", "a\0b", "\x1b[2J", "#", "+", "a/#", "a/+/b", "$SYS/broker", "*", "?", "[a-z]", "{id}", "%s%n", "-rf",
+    "--help", "é", "\u202e7", "\udcff", "7\u200b", "\u0667", "x" * 5000, "7;rm", "'", '"', "7 ", " 7", "7.", ".7",
+    "CON:",
 ]  # fmt: skip
 PBS = {"PBS_JOBID": "123.server", "PBS_JOBNAME": "fit", "PBS_O_LOGNAME": "alice", "NCPUS": "4", "USER": "root"}
 
@@ -91,6 +94,8 @@ def test_of_a_job_inside_a_job_the_one_is_taken_whose_host_file_is_there(tmp_pat
 
     assert identify(inherited, hostname="n1", pid=7).scheduler == "slurm"
     assert identify({**inherited, "PBS_NODEFILE": str(alive)}, hostname="n1", pid=7).scheduler == "pbs"
+    # A path that cannot be looked at, as one in a folder that is closed to us.
+    assert identify({**inherited, "PBS_NODEFILE": "x" * 5000}, hostname="n1", pid=7).scheduler == "slurm"
 
 
 def test_without_a_scheduler_a_job_is_named_after_host_and_process() -> None:
@@ -117,7 +122,9 @@ def test_the_time_limit_is_read_where_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "oar"])
-@pytest.mark.parametrize("lie", ["", "x", "-1", "\u0667", "\udcff", "a\x1b[2J\nb", "7" * 100_000])
+@pytest.mark.parametrize(
+    "lie", ["", "x", "-1", "\u0667", "1e9", "9" * 400, "\udcff", "a\x1b[2J\nb", "../..", "7" * 100_000, "(null)", "\0"]
+)
 def test_an_environment_that_lies_gives_usable_values(scheduler: str, lie: str) -> None:
     names = {
         "slurm": ["SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_USER", "SLURM_STEP_ID", "SLURM_ARRAY_JOB_ID",
@@ -175,9 +182,16 @@ def test_a_hostile_job_id_leads_nowhere(job_id: str) -> None:
 
 
 def test_no_two_ids_share_a_key() -> None:
-    ids = [*HOSTILE, *RESERVED_IDS, "123.server", "12[3].server", "12_3.server", "12[3]", "12_3", "12.3", "a b"]
+    ids = [
+        *HOSTILE, *RESERVED_IDS, "123.server", "123-server", "123.ser-ver", "123.ser.ver", "123-ser-ver",
+        "12[3].server", "12_3.server", "12_3-server", "12[3]", "12_3", "12.3", "12-3", "a-b", "a.b", "a b", "x" * 64,
+        "x" * 65,
+    ]  # fmt: skip
+    made = [job_key(job_id) for job_id in ids]
+    forged = [job_key(key) for key in made if key not in ids]
 
-    assert len({*ids}) == len({job_key(job_id) for job_id in ids})
+    assert len({*ids}) == len({*made})
+    assert {*forged}.isdisjoint(made)
 
 
 @pytest.mark.parametrize(
@@ -187,10 +201,14 @@ def test_no_two_ids_share_a_key() -> None:
         ({"CUDA_VISIBLE_DEVICES": "0,2"}, ("0", "2")),
         ({"CUDA_VISIBLE_DEVICES": UUID}, (UUID,)),
         ({"CUDA_VISIBLE_DEVICES": ""}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, ()),
         ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, ()),
         ({"SLURM_JOB_GPUS": "2-4,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, ("2", "3", "4", "7")),
         ({"SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0,1"}, ("1",)),
         ({"CUDA_VISIBLE_DEVICES": "../../etc"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0,$(reboot)"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0-9999"}, tuple(map(str, range(64)))),
+        ({"CUDA_VISIBLE_DEVICES": "9" * 100_000}, None),
     ],
 )
 def test_gpus_are_those_that_the_environment_names(environ: dict[str, str], expected: tuple[str, ...] | None) -> None:
@@ -227,7 +245,8 @@ def test_a_list_of_hosts_is_expanded_without_asking_anybody(text: str, hosts: li
 @pytest.mark.parametrize(
     "text",
     [
-        "", "n[", "n[]", "n[3-1]", "n[a-b]", "n[1-999999999999]", "(null)", "n[1-300]m[1-300]", "../x", "n 1", "n1,,n3",
+        "", ",", "n[", "n]", "n[]", "n[1-", "n[-1]", "n[3-1]", "n[a-b]", "n[1-3", "n[[1-2]]", "n[1-999999999999]",
+        "(null)", "n[1-300]m[1-300]", "../x", "n 1", "n[1-2],,n3", "a/b", "n[\u0667]", "$(x)", "-n", "n" * 300,
     ],
 )  # fmt: skip
 def test_what_is_no_list_of_hosts_is_unknown(text: str) -> None:

@@ -34,3 +34,10 @@ def test_a_record_that_finds_no_room_is_dropped_without_a_word() -> None:
     done = logged(Path("/dev/full"))
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to(tmp_path / "other")
+
+    assert f"StorageError: cannot write the log {tmp_path}/log" in logged(tmp_path / "log").stderr
+    assert not (tmp_path / "other").exists()

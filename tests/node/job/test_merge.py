@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -16,7 +17,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording import Recording
 from fedmon.node.job.hosts import Membership
 from fedmon.node.job.layout import JobFolder
-from fedmon.node.job.merge import merge
+from fedmon.node.job.merge import host_recordings, merge
 from fedmon.report.source import Source
 from tests.common.store.recordings import batch, flat, seqs
 
@@ -93,6 +94,22 @@ def test_the_recording_of_a_jobs_only_host_is_stored_once_until_another_host_com
         )
 
 
+def test_where_symbolic_links_cannot_be_made_the_only_recording_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFolder(tmp_path, None, "4711")
+    with Membership(folder, host="a") as member:
+        member.begin()
+        record(folder, "a")
+        member.end()
+
+    def refuse(*_names: object, **_options: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "symlink", refuse)  # as exFAT and CIFS do
+    assert (merge(folder), merged(folder)) == ({}, {"a": list(range(100))})
+
+
 def test_what_was_merged_outlives_the_files_of_the_hosts(folder: JobFolder) -> None:
     record(folder, "a")
     merge(folder)
@@ -102,17 +119,37 @@ def test_what_was_merged_outlives_the_files_of_the_hosts(folder: JobFolder) -> N
     assert merged(folder) == {"a": list(range(100)), "b": list(range(100))}
 
 
+def _of_another(path: Path, _content: bytes) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine (a)")
+
+
 def _of_a_newer(path: Path, _content: bytes) -> None:
     with sqlite3.connect(path) as newer:
         newer.execute("PRAGMA user_version = 999")
+
+
+def _of_a_folder(path: Path, _content: bytes) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _of_a_link(path: Path, _content: bytes) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
 
 
 _DAMAGES: dict[str, Callable[[Path, bytes], object]] = {
     "cut off": lambda path, content: path.write_bytes(content[: len(content) * 9 // 10]),
     "middle": lambda path, content: path.write_bytes(content[:-80_000] + bytes(20_000) + content[-60_000:]),
     "garbage": lambda path, _content: path.write_bytes(os.urandom(60_000)),
+    "other database": _of_another,
     "newer": _of_a_newer,
     "empty": lambda path, _content: path.write_bytes(b""),
+    "a folder": _of_a_folder,
+    "a link": _of_a_link,
+    "unreadable name": lambda path, _content: path.rename(path.with_name("\udcff.fmr")),
 }
 
 
@@ -128,9 +165,12 @@ def test_a_file_that_is_damaged_costs_no_other_and_is_reported(
     assert found["a"] == list(range(100))
     rescued = found.get("b", [])
     assert len(rescued) == len(set(rescued))
-    assert len(told) == (damage != "empty")
-    assert (str(path) in caplog.text) == (damage != "empty")
-    assert bool(rescued) == (damage in ("cut off", "middle"))
+    if damage in ("cut off", "middle", "garbage", "other database", "newer"):
+        assert len(told) == 1
+        assert str(path) in caplog.text
+        assert bool(rescued) == (damage in ("cut off", "middle"))
+    else:
+        assert not told
 
 
 def test_a_host_that_still_writes_is_merged_as_far_as_it_is_and_later_whole(folder: JobFolder) -> None:
@@ -160,6 +200,12 @@ def test_a_host_that_still_writes_is_merged_as_far_as_it_is_and_later_whole(fold
     assert counts == sorted(counts), "what was merged once is not lost again"
     merge(folder)
     assert merged(folder)["b"] == list(range(written[-1] + 10))
+
+
+def test_of_no_recordings_at_all_comes_one_without_samples(folder: JobFolder) -> None:
+    merge(folder)
+    with Source([folder.merged]) as source:
+        assert (source.streams, source.hosts) == ([], [])
 
 
 def test_a_full_disk_leaves_the_merged_recording_of_before(folder: JobFolder, tmp_path: Path) -> None:
@@ -210,6 +256,16 @@ def test_metrics_that_only_one_host_or_only_its_first_samples_have_are_kept(fold
             (one.node_id, name) for one in recording.read() for name, column in one.columns.items() if 1.0 in column
         ]
     assert sorted(found) == [("a", "first"), ("a", "later"), ("b", "other")]
+
+
+def test_jobs_whose_keys_begin_alike_are_not_mixed_up(tmp_path: Path) -> None:
+    twelve, task = JobFolder(tmp_path, "all", "12"), JobFolder(tmp_path, "all", "12_3")
+    for folder, host in ((twelve, "a"), (task, "b")):
+        folder.make()
+        record(folder, host)
+        merge(folder)
+    assert (list(merged(twelve)), list(merged(task))) == (["a"], ["b"])
+    assert host_recordings(twelve) == [twelve.recording("a")]
 
 
 def test_bytes_written_by_recording_and_merging_grow_no_faster_than_the_samples(tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ def test_samples_wait_no_longer_than_the_check_point_and_ten_seconds(
     [
         (["-e"], "expected at least one argument"),
         (["--colour"], "no such option: --colour"),
+        (["--"], "no command after"),
+        (["merge"], "FOLDER"),
+        (["-d", "~nouser-of-this-name", "--", "true"], "the folder ~nouser-of-this-name cannot be used"),
         (["sleep", "3"], "comes after '--'"),
         (["-e", "csv", "sleep", "--", "true"], "'sleep'"),
         (["-d", "/proc/none", "--", "true"], "/proc/none"),
@@ -83,6 +86,15 @@ def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> 
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_is_gone_is_told_before_anything_runs(tmp_path: Path) -> None:
+    script = f'cd "{tmp_path}" && rmdir "{tmp_path}" && "{FEDMON}" job -- echo ran'
+
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment(), timeout=30)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the folder . cannot be used: No such file or directory" in done.stderr
 
 
 def test_without_words_a_terminal_gets_the_help() -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
-import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.end import StopFile
+from fedmon.node.job.end import StopFile, asked_at, run_start
 from fedmon.node.job.hosts import Membership
+from fedmon.node.job.identity import JobIdentity, identify
 from fedmon.node.job.layout import JobFolder
 from tests.node.job.tool_runs import FEDMON, environment, left, recordings
+from tests.support.requirements import require
 from tests.support.waiting import wait_until
+
+SLURM = {"SLURM_JOB_ID": "4711"}
 
 
 def running(path: Path, since: float = 0.0) -> StopFile:
@@ -27,8 +32,10 @@ def running(path: Path, since: float = 0.0) -> StopFile:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("FINISHED", "ipc: it says FINISHED"), (" finished \n", "ipc: it says FINISHED"), ("", "ipc: it is empty"),
-        (None, "ipc: it was removed"), ("INPROGRESS\n", None), ("FINI", None), ("x" * 10_000, None),
+        ("FINISHED", "ipc: it says FINISHED"), ("FINISHED\n", "ipc: it says FINISHED"),
+        (" finished \n", "ipc: it says FINISHED"), ("", "ipc: it is empty"), ("\n", "ipc: it is empty"),
+        (None, "ipc: it was removed"), ("INPROGRESS", None), ("FINI", None), ("INPROGRESS FINISHED", None),
+        ("\0\xff", None), ("x" * 10_000, None), ("INPROGRESS\n", None),
     ],
 )  # fmt: skip
 def test_finished_nothing_or_no_file_stops_and_any_other_text_does_not(
@@ -57,6 +64,17 @@ def test_an_older_stop_is_replaced_and_a_newer_one_is_obeyed(tmp_path: Path, sin
     assert running(path, since).check() == reason
 
 
+def test_the_stop_of_an_earlier_run_is_replaced_in_the_same_file_with_its_rights(tmp_path: Path) -> None:
+    path = tmp_path / "ipc"
+    path.write_text("FINISHED of an earlier run")
+    path.chmod(0o660)
+    before = path.stat()
+    assert running(path, 1e10).check() is None
+
+    after = path.stat()
+    assert (after.st_ino, after.st_mode, path.read_text()) == (before.st_ino, before.st_mode, "INPROGRESS\n")
+
+
 def test_a_pipe_in_the_place_of_the_stop_file_holds_up_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     os.mkfifo(tmp_path / "ipc")
     run = threading.Thread(target=running, args=[tmp_path / "ipc"], daemon=True)
@@ -67,22 +85,161 @@ def test_a_pipe_in_the_place_of_the_stop_file_holds_up_no_run(tmp_path: Path, ca
     assert "ipc cannot be used: not a regular file: it cannot stop the measuring" in caplog.text
 
 
-@pytest.mark.parametrize("earlier", [None, "job-metrics-4711", "first-run"], ids=["first", "again", "under a prefix"])
-def test_a_stop_from_before_a_run_is_that_of_an_earlier_run_if_its_host_had_one(
-    tmp_path: Path, earlier: str | None
-) -> None:
-    if earlier is not None:
-        with Membership(JobFolder(tmp_path, earlier, "4711"), host="n1", machine="before a reboot") as before:
-            before.begin()
-            before.end()
-    stop = time.time()
-    with Membership(JobFolder(tmp_path, None, "4711"), host="n1") as host, subprocess.Popen(["sleep", "60"]) as process:
-        host.begin()
-        meant = host.run_start(process.pid)
-        process.kill()
+OF_ANOTHER_USER = """
+import os, sys
+from pathlib import Path
+from fedmon.node.job.end import StopFile
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+file = StopFile(Path(sys.argv[1]))
+file.begin(lambda: 1e10)
+print(file.check(), flush=True)
+sys.stdin.readline()
+print(file.check())
+"""
 
-    assert (stop >= meant) == (earlier is None)
-    assert meant <= time.time()
+
+@pytest.mark.parametrize("left", ["INPROGRESS\n", "FINISHED\n"])
+def test_a_stop_file_of_another_user_is_obeyed_and_that_of_an_earlier_run_is_replaced(left: str) -> None:
+    require(os.geteuid() == 0, "only root can become another user")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = Path(folder) / ".ipc-1"
+        path.write_text(left)
+        path.chmod(0o644)
+        words = [sys.executable, "-c", OF_ANOTHER_USER, str(path)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            first, said = child.stdout.readline(), path.read_text()
+            path.write_text("FINISHED\n")
+            second, _ = child.communicate("go\n", timeout=30)
+
+    assert (first, said, second) == ("None\n", "INPROGRESS\n", ".ipc-1: it says FINISHED\n")
+
+
+class Job:
+    """The shared folder of a job, and its hosts; each begins after earlier writes."""
+
+    def __init__(self, save_dir: Path) -> None:
+        self.folder = JobFolder(save_dir, None, "4711")
+        self.open: list[Membership] = []
+
+    def host(self, name: str, *, expected: int | None = None, machine: str | None = None) -> Membership:
+        host = Membership(self.folder, host=name, expected=expected, machine=machine)
+        host.begin()
+        self.open.append(host)
+        return host
+
+    def stop(self) -> float:
+        """Write FINISHED, and return when."""
+        self.folder.ipc.write_text("FINISHED\n")
+        return self.folder.ipc.stat().st_mtime
+
+    def obeys(
+        self,
+        changed: float,
+        host: Membership,
+        *,
+        environ: Mapping[str, str] | None = None,
+        job: JobIdentity | None = None,
+    ) -> bool:
+        """Tell whether a process that starts now, on this host, obeys a stop from then."""
+        identity = job or identify({}, hostname="n1", pid=1)
+        with subprocess.Popen(["sleep", "60"]) as process:
+            try:
+                return changed >= run_start(process.pid, self.folder, identity, host, environ or environment())
+            finally:
+                process.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path)
+    yield job
+    for host in job.open:
+        host.close()
+
+
+@pytest.mark.parametrize(("expected", "is_heard"), [(None, True), (2, True), (1, False)])
+def test_a_host_that_comes_late_hears_the_stop_of_the_run_of_the_others(
+    job: Job, expected: int | None, *, is_heard: bool
+) -> None:
+    job.host("n1")
+    changed = job.stop() - 0.05
+    os.utime(next(job.folder.hosts.glob("*-n1.1.begin")), (changed - 1, changed - 1))
+
+    assert job.obeys(changed, job.host("n2", expected=expected)) == is_heard
+
+
+def test_hosts_that_begin_together_do_not_hear_the_stop_of_an_earlier_run(job: Job) -> None:
+    changed = job.stop() - 1
+    first, second = job.host("n1", expected=2), job.host("n2", expected=2)
+
+    assert not job.obeys(changed, first)
+    assert not job.obeys(changed, second)
+
+
+def test_a_host_that_begins_again_alone_does_not_hear_the_stop_of_the_run_before(job: Job) -> None:
+    both = [job.host("n1"), job.host("n2")]
+    changed = job.stop() - 0.05
+    for host in both:
+        host.end()
+        host.close()
+
+    assert not job.obeys(changed, job.host("n2", expected=2, machine="after a reboot"))
+
+
+@pytest.mark.parametrize(
+    ("begin", "where", "is_heard"),
+    [(0, None, True), (5000, None, False), (0, "job-metrics-4711", False), (0, "first-run", False)],
+    ids=["in the job", "before the job", "measured before", "measured before under another prefix"],
+)
+def test_a_stop_that_was_faster_than_a_launcher_is_heard_in_the_first_run_of_a_slurm_job(
+    job: Job, tmp_path: Path, begin: int, where: str | None, *, is_heard: bool
+) -> None:
+    changed = job.stop() - 1
+    if where is not None:
+        earlier = tmp_path / where / "recordings" / "4711" / "n1.fmr"
+        earlier.parent.mkdir(parents=True)
+        earlier.touch()
+    environ = environment(SLURM_JOB_START_TIME=str(int(changed) - 60 + begin))
+    identity = identify(SLURM, hostname="n1", pid=1)
+
+    assert job.obeys(changed, job.host("n1", expected=1), environ=environ, job=identity) == is_heard
+
+
+@pytest.mark.parametrize(
+    ("said", "is_heard"),
+    [("1999-12-31T23:59:59", True), ("2199-01-01T00:00:00", False), ("N/A", False), (None, False)],
+)
+def test_squeue_is_asked_if_no_variable_tells_the_start_of_the_job(
+    job: Job, tmp_path: Path, said: str | None, *, is_heard: bool
+) -> None:
+    changed, host = job.stop() - 1, job.host("n1", expected=1)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    if said is not None:
+        (tools / "squeue").write_text(f'#!/bin/sh\n[ "$3" = "--format=%S" ] && echo {said}\n')
+        (tools / "squeue").chmod(0o755)
+    identity = identify(SLURM, hostname="n1", pid=1)
+
+    assert job.obeys(changed, host, environ={"PATH": f"{tools}:/usr/bin:/bin"}, job=identity) == is_heard
+
+
+def test_a_process_was_asked_for_when_the_launcher_was_that_waits_for_it(tmp_path: Path) -> None:
+    ask = [sys.executable, "-c", f"import os; from {asked_at.__module__} import asked_at; print(asked_at(os.getpid()))"]
+    for name in ("mpirun", "somebody"):
+        (tmp_path / name).write_text('#!/bin/sh\n"$0-slow" -c pass; "$@"; exit\n')
+        (tmp_path / name).chmod(0o755)
+        (tmp_path / f"{name}-slow").symlink_to(sys.executable)
+
+    took = {}
+    for name in ("mpirun", "somebody"):
+        with subprocess.Popen([tmp_path / name, *ask], stdout=subprocess.PIPE, text=True) as launcher:
+            begun = asked_at(launcher.pid)
+            took[name] = float(launcher.communicate()[0]) - begun
+
+    assert abs(took["mpirun"]) < 0.001
+    assert took["somebody"] >= 0.01
 
 
 def test_a_job_that_was_done_before_its_monitor_came_is_ended_and_the_next_run_goes_on(tmp_path: Path) -> None:
@@ -110,20 +267,18 @@ def test_a_job_that_was_done_before_its_monitor_came_is_ended_and_the_next_run_g
     assert not (tmp_path / ".ipc-4711").exists()
 
 
-def test_the_stop_file_stays_while_a_host_lives_or_is_expected_and_goes_when_all_are_over(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path, None, "4711")
-    with Membership(folder, host="n1", expected=2) as first, Membership(folder, host="n2", expected=2) as second:
-        first.begin()
-        second.begin()
-        assert first.end() is False
-        assert not first.is_over()
-        assert second.end() is True
-        assert second.done() is False
-        assert second.is_over()
+def test_the_stop_file_stays_while_a_host_lives_or_is_expected_and_goes_when_all_are_over(job: Job) -> None:
+    first, second = job.host("n1", expected=2), job.host("n2", expected=2)
+    assert first.end() is False
+    assert not first.is_over()
+    assert second.end() is True
+    assert second.done() is False
+    assert second.is_over()
 
 
-def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path) -> None:
-    one, two = (Membership(JobFolder(tmp_path, prefix, "4711[1]"), host="n1") for prefix in ("one", "two"))
+@pytest.mark.parametrize("key", ["4711", "4711[1]"])
+def test_the_stop_file_stays_while_the_job_is_measured_under_another_prefix(tmp_path: Path, key: str) -> None:
+    one, two = (Membership(JobFolder(tmp_path, prefix, key), host="n1") for prefix in ("one", "two"))
     with one, two:
         one.begin()
         two.begin()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -29,10 +32,13 @@ from fedmon.common.settings import (
 from fedmon.common.store.recording import Recording
 from fedmon.common.wire import codec
 from fedmon.common.wire.messages import Monitor
+from fedmon.node.job.hosts import Membership
+from fedmon.node.job.layout import JobFolder, file_name
 from fedmon.node.job.monitor import JobStream
 from fedmon.node.measure.pipeline import Pipeline
 from fedmon.researcher.federation import Federation
 from fedmon.researcher.samples.watch import LiveSample
+from tests.node.job.tool_runs import environment, start
 from tests.support.brokers import Broker
 from tests.support.listener import Listener
 from tests.support.proxy import Proxy
@@ -135,6 +141,45 @@ def test_a_researcher_watches_and_records_a_job_also_when_the_broker_was_killed_
     assert run.stop_s < 7
 
 
+def test_who_comes_late_gets_what_was_measured_before(mosquitto: Broker, tmp_path: Path) -> None:
+    with Run(mosquitto.settings, tmp_path) as run:
+        wait_until(lambda: run.taken >= 4, what="samples before anybody came")
+        with researcher(mosquitto, tmp_path) as federation:
+            record = federation.record(tmp_path / "store.fmr")
+            wait_until(lambda: record.counts.stored >= 5, what="the samples of before")
+            record.stop()
+    found = numbers(tmp_path / "store.fmr")
+    assert found == list(range(len(found)))
+
+
+COMES_UP_AGAIN = """
+import sys
+from fedmon.common.settings import broker_from_url
+from fedmon.node.broker_link import BrokerLink
+link = BrokerLink(broker_from_url(sys.argv[1]), node_id=sys.argv[2], boot=1_700_000_000, streams=lambda: ["host"])
+link.start()
+for _ in sys.stdin:
+    link.come_up_again()
+"""
+
+
+def test_a_job_that_is_killed_while_researchers_pull_its_last_samples_is_offline_at_once(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", COMES_UP_AGAIN, mosquitto.url, NODE]
+    with researcher(mosquitto, tmp_path) as federation:
+        with subprocess.Popen(words, stdin=subprocess.PIPE) as job:
+            assert job.stdin is not None
+            wait_until(lambda: NODE in federation.nodes(), what="the job")
+            before = federation.nodes()[NODE].since
+            job.stdin.write(b"again\n")
+            job.stdin.flush()
+            wait_until(lambda: federation.nodes()[NODE].since != before, what="a newer presence")
+            job.kill()
+        wait_until(lambda: federation.nodes()[NODE].state.value == "offline", what="the last will to be believed")
+        assert federation.nodes()[NODE].reason == "connection lost"
+
+
 class SlowResearcher:
     """A researcher with a lease, who asks when the test says so; a context manager."""
 
@@ -188,6 +233,49 @@ def test_a_researcher_with_a_lease_who_pauses_for_a_second_gets_the_last_samples
     assert [page["batches"][0]["seq"] for page in pages] == [last, last]
 
 
+def test_a_host_that_could_not_merge_and_still_streams_keeps_no_other_from_merging(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    folder = JobFolder(tmp_path, None, "4711")
+    node = f"job-4711-{file_name(os.uname().nodename)}"
+    environ = environment(FEDMON_JOB_ID="4711")
+    words = ("-i", "0.2", "--broker", mosquitto.url)
+    with (
+        start(tmp_path, *words, command=["cat"], environ=environ, stdin=subprocess.PIPE) as tool,
+        Listener(mosquitto) as listener,
+        SlowResearcher(mosquitto, node) as slow,
+    ):
+        assert tool.stdin is not None
+        assert tool.stderr is not None
+        wait_until(lambda: listener.presences(node), what="the job")
+        slow.last_seq()
+        folder.merged.mkdir()
+        tool.stdin.close()
+        assert b"cannot merge into" in tool.stderr.readline()
+        with Membership(folder, host="late") as late:
+            late.begin()
+            assert late.end() is True
+        assert tool.poll() is None
+        tool.wait(30)
+
+
+def test_a_lease_that_is_asked_for_before_the_recording_is_open_is_answered_with_its_samples(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    with Recording(tmp_path / "n1.fmr"):
+        pass
+    other = sqlite3.connect(tmp_path / "n1.fmr", check_same_thread=False)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    with Run(mosquitto.settings, tmp_path) as run, Listener(mosquitto) as listener, SlowResearcher(mosquitto) as slow:
+        wait_until(lambda: listener.presences(NODE), what="the job")
+        assert run.measuring.recorder is not None
+        assert not run.measuring.recorder.ready
+        release = threading.Timer(0.3, other.close)
+        release.start()
+        assert slow.last_seq() >= 0
+
+
 def test_only_samples_and_what_is_measured_leave(mosquitto: Broker, tmp_path: Path) -> None:
     secret = "s3cret-argument"
     with subprocess.Popen([sys.executable, "-c", "input()", secret], stdin=subprocess.PIPE) as process:
@@ -203,11 +291,15 @@ def test_only_samples_and_what_is_measured_leave(mosquitto: Broker, tmp_path: Pa
     assert not any(secret in str(each.message) for each in ours)
 
 
-@pytest.mark.parametrize("broker", ["silent", "unknown host", "frozen"])
+@pytest.mark.parametrize("broker", ["refuses", "silent", "unknown host", "frozen"])
 def test_a_broker_that_does_not_work_costs_the_job_no_time(mosquitto: Broker, tmp_path: Path, broker: str) -> None:
     with contextlib.ExitStack() as peers:
         host, line = "127.0.0.1", None
         match broker:
+            case "refuses":
+                with socket.socket() as closed:
+                    closed.bind(("127.0.0.1", 0))
+                    port = closed.getsockname()[1]
             case "silent":
                 port = peers.enter_context(silent_peer())
             case "unknown host":

@@ -45,6 +45,14 @@ def test_streams_words_and_exit_code_of_the_command_are_its_own(tmp_path: Path) 
     assert "sampling_freq: 1.0\n" in config.read_text()
 
 
+def test_a_command_need_not_be_unicode(tmp_path: Path) -> None:
+    with start(tmp_path, "-i", "1", command=["echo", os.fsdecode(b"\xff")]) as process:
+        said, _ = process.communicate(timeout=30)
+
+    assert (process.returncode, said) == (0, b"\xff\n")
+    assert the(tmp_path).job["command"] == ["echo", "\\udcff"]
+
+
 def test_what_a_command_used_until_its_last_moment_is_counted(tmp_path: Path) -> None:
     with start(tmp_path, "-i", "30", command=[sys.executable, "-c", BURN, "0.6"]) as process:
         process.wait(30)
@@ -119,8 +127,8 @@ def test_a_command_that_cannot_run_has_the_exit_code_of_a_shell(tmp_path: Path, 
     assert code == the(tmp_path).job["exit_code"]
 
 
-def test_a_signal_reaches_the_command_and_the_recording_is_complete(tmp_path: Path) -> None:
-    number = signal.SIGUSR2
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_reaches_the_command_and_the_recording_is_complete(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
     with start(tmp_path, "-i", "1", command=["sh", "-c", f"touch '{ready}'; exec sleep 30"]) as process:
         wait_until(lambda: ready.exists() and recordings(tmp_path))
@@ -214,12 +222,13 @@ def test_streams_that_are_closed_are_closed_for_the_command_too_and_it_is_measur
     assert the(tmp_path).job["exit_code"] == 3
 
 
-def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", ["hosts/*/*.begin", "logs/*/*.log"])
+def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite in the background was started with it ignored
         os.execve(FEDMON, [FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sleep", "20"], environment())
-    wait_until(lambda: [*tmp_path.glob("*/hosts/*/*.begin")])
+    wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
     os.write(terminal, b"\x03")
 
     _, status = os.waitpid(pid, 0)

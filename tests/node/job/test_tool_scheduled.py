@@ -31,6 +31,21 @@ def test_a_run_ends_before_the_time_limit_of_the_scheduler(tmp_path: Path, progr
     assert program.poll() is None
 
 
+def test_the_time_limit_is_asked_for_where_no_variable_tells_it(
+    tmp_path: Path, program: subprocess.Popen[bytes]
+) -> None:
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    ends_at = time.strftime("%FT%T", time.localtime(time.time() + 6))
+    squeue.write_text(f'#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%e" ] && echo {ends_at}\n')
+    squeue.chmod(0o755)
+    environ = environment(SLURM_JOB_ID="4711")
+    with start(tmp_path, *beside(program), environ=environ | {"PATH": f"{squeue.parent}:{environ['PATH']}"}) as tool:
+        tool.wait(30)
+
+    assert the(tmp_path).job["reason"] == "the time limit of the scheduler is near"
+
+
 @contextlib.contextmanager
 def ended(folder: Path, job_id: str) -> Iterator[None]:
     """Have a run end with the block, whatever happens in it."""
@@ -61,10 +76,11 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
     with subprocess.Popen([daemon, "-c", f"{tool} & wait $!"], env=environment()) as kept, ended(folder, job_id):
         wait_until(lambda: is_measured(folder), 30.0)
 
-        # when a step comes and ends
-        with step(environ):
-            wait_until(lambda: len(starts(folder)) == 1, 30.0)
-        wait_until(lambda: AGAIN in logs(folder), 30.0)
+        # when two steps follow one another
+        for number in (1, 2):
+            with step(environ):
+                wait_until(lambda number=number: len(starts(folder)) == number, 30.0)  # type: ignore[misc]
+            wait_until(lambda number=number: logs(folder).count(AGAIN) == number, 30.0)  # type: ignore[misc]
 
     # then
     found = the(folder)

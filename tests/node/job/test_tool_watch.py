@@ -48,30 +48,75 @@ def test_a_run_ends_with_the_last_process_of_the_job(tmp_path: Path, program: su
     assert found.job["ended"] > found.job["started"]
 
 
-def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
+def test_finished_ends_a_run_that_has_not_read_its_modules_yet(
     tmp_path: Path, program: subprocess.Popen[bytes]
 ) -> None:
-    with start(tmp_path, *beside(program), "-e", "csv") as tool:
+    with start(tmp_path, *beside(program), environ=environment(FEDMON_JOB_ID="7")) as tool:
+        used = Path(f"/proc/{tool.pid}/stat")
+        wait_until(lambda: int(used.read_text().rsplit(")", 1)[1].split()[11]) >= 3)  # hundredths of a second
+        (tmp_path / ".ipc-7").write_text("FINISHED\n")
+        tool.wait(30)
+
+    assert the(tmp_path).job["reason"] == ".ipc-7: it says FINISHED"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_in_a_complete_recording_and_in_what_was_asked_for(
+    tmp_path: Path, program: subprocess.Popen[bytes], number: signal.Signals
+) -> None:
+    exports = ("-e", "csv") if number is signal.SIGTERM else ()
+    with start(tmp_path, *beside(program), *exports) as tool:
         wait_measured(tmp_path)
-        tool.send_signal(signal.SIGUSR1)
+        tool.send_signal(number)
         tool.wait(30)
 
     assert tool.returncode == 0
-    assert the(tmp_path).job["reason"] == "received SIGUSR1"
-    assert [*tmp_path.glob("*/*.csv")]
+    assert f"received {number.name}" == the(tmp_path).job["reason"]
+    assert bool(exports) == bool([*tmp_path.glob("*/*.csv")])
     assert program.poll() is None
 
 
-def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
+def test_a_job_that_goes_on_after_the_run_has_its_memory_in_the_last_sample(
     tmp_path: Path, program: subprocess.Popen[bytes]
 ) -> None:
     with start(tmp_path, *beside(program)) as tool:
-        wait_until(lambda: [*tmp_path.glob("*/hosts/*/*.begin")])
+        wait_measured(tmp_path)
+        # The first reading is one of all memory, too, and the next one comes after 10 s.
+        wait_until(lambda: the(tmp_path).samples.get("host", 0) >= 3)
+        tool.terminate()
+        tool.wait(30)
+
+    (path,) = recordings(tmp_path)
+    with Recording(path, read_only=True) as recording:
+        *_, last = (batch for batch in recording.read() if batch.stream.startswith("job-"))
+    assert program.poll() is None
+    assert last.columns["job_memory_pss_bytes"][-1]
+    assert last.columns["job_memory_uss_bytes"][-1]
+
+
+@pytest.mark.parametrize("begun", ["hosts/*/*.begin", "logs/*/*.log"])
+def test_a_signal_while_the_run_begins_ends_it_with_a_recording(
+    tmp_path: Path, program: subprocess.Popen[bytes], begun: str
+) -> None:
+    with start(tmp_path, *beside(program)) as tool:
+        wait_until(lambda: [*tmp_path.glob(f"*/{begun}")])
         tool.terminate()
         tool.wait(30)
 
     assert tool.returncode == 0
     assert the(tmp_path).job["reason"] == "received SIGTERM"
+
+
+def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subprocess.Popen[bytes]) -> None:
+    with start(tmp_path, *beside(program), environ=environment(FEDMON_JOB_ID="4711.server")) as tool:
+        wait_measured(tmp_path)
+        file = tmp_path / ".ipc-4711.server"
+        assert file.read_text() == "INPROGRESS\n"
+        file.write_text("FINISHED\n")
+        tool.wait(30)
+
+    assert tool.returncode == 0
+    assert the(tmp_path).job["reason"] == ".ipc-4711.server: it says FINISHED"
 
 
 def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_path: Path) -> None:

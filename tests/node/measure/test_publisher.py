@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -81,7 +82,9 @@ def test_ten_samples_make_a_batch_of_columns(wire: Wire) -> None:
     assert (publisher.published, publisher.dropped, publisher.last_seq()) == (20, 0, 19)
 
 
-@pytest.mark.parametrize(("interval_s", "expected"), [(1.0, 10), (2.0, 6), (9.0, 2), (30.0, 1)])
+@pytest.mark.parametrize(
+    ("interval_s", "expected"), [(0.2, 10), (1.0, 10), (2.0, 6), (5.0, 3), (9.0, 2), (30.0, 1), (3600.0, 1)]
+)
 def test_a_batch_never_waits_for_a_sample_that_would_make_it_older_than_ten_seconds(
     interval_s: float, expected: int
 ) -> None:
@@ -100,6 +103,12 @@ def test_a_live_lease_gets_each_sample_and_what_was_gathered_at_once(wire: Wire)
 
     assert gathered == [(0, 2)]
     assert wire.sent == [(0, 2), (2, 1), (3, 1)]
+
+
+def test_a_slower_pace_does_not_let_an_open_batch_grow_old(wire: Wire) -> None:
+    wire.take(sample(0)).set_pace(interval_s=60.0, live=False)
+
+    assert wire.sent == [(0, 1)]
 
 
 def test_samples_that_cannot_be_sent_are_counted_and_their_numbers_are_missing(wire: Wire) -> None:
@@ -124,6 +133,14 @@ def test_only_metrics_that_the_policy_lets_leave_are_sent_and_counted_for_the_au
     assert batch.m == {key: [1.0] * 10 for key in cpu}
     assert (batch.reasons, b"load" in wire.payloads[0]) == ({}, False)
     assert wire.left == [(["host_cpu_seconds_total"], 10)]
+
+
+def test_another_policy_holds_from_the_next_batch_on(wire: Wire) -> None:
+    publisher = wire.take(sample(0, host_load1=1.0, host_load5=2.0))
+    publisher.set_leaves(lambda name: name == "host_load5")
+    publisher.flush()
+
+    assert wire.batches[0].m == {"host_load5": [2.0]}
 
 
 def test_everything_is_kept_also_without_a_connection_or_a_right_to_leave() -> None:
@@ -174,7 +191,7 @@ def test_a_stream_that_fell_silent_does_not_keep_its_batch_open(wire: Wire, numb
     assert sent == [0, 1][-len(moments) :]
 
 
-@pytest.mark.parametrize("series", [60, 500, 1200])
+@pytest.mark.parametrize("series", [1, 60, 500, 1000, 1200])
 def test_a_message_stays_below_its_size_with_many_series_and_long_reasons(wire: Wire, series: int) -> None:
     chance = random.Random(series)
     names = [f'host_disk_read_bytes_total{{device="disk{number:03d}"}}' for number in range(series)]
@@ -209,3 +226,17 @@ def test_counters_beyond_the_exact_range_of_floats_are_sent_as_read(wire: Wire) 
     wire.take(sample(0, host_network_receive_bytes_total=2**60 + 1)).flush()
 
     assert b"[1152921504606846977]" in wire.payloads[0]
+
+
+def test_sampler_and_router_may_use_it_at_once(wire: Wire) -> None:
+    def change_pace() -> None:
+        for number in range(500):
+            wire.publisher.set_pace(interval_s=1.0, live=number % 2 == 0)
+
+    router = threading.Thread(target=change_pace, name="router")
+    router.start()
+    wire.take(*map(sample, range(2000)))
+    router.join()
+    wire.publisher.flush()
+
+    assert [number for seq, length in wire.sent for number in range(seq, seq + length)] == list(range(2000))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import resource
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -87,6 +89,19 @@ def test_samples_that_come_one_by_one_share_a_row_and_are_stored_at_the_end(path
         assert flat(recording.read()) == flat([batch(0, 25)])
 
 
+def test_only_what_is_asked_for_is_read(path: Path) -> None:
+    with running(path) as recorder:
+        for first in range(0, 700, 10):
+            recorder.keep(batch(first))
+        wait_until(lambda: recorder.counts()[RECORDED] == 700)
+        recorder.keep(batch(700, 2))
+
+        found = list(recorder.samples("host", 1, 5, 701, wanted=lambda series: series == "host_cpu_count"))
+
+    assert seqs(found) == list(range(5, 702))
+    assert {series for one in found for series in one.columns} == {"host_cpu_count"}
+
+
 def test_counts_add_up_at_every_moment_while_the_disk_fails_and_works_again(path: Path) -> None:
     produced = 0
     with running(path, buffer_bytes=60_000) as recorder:
@@ -154,6 +169,27 @@ def test_on_a_full_disk_samples_wait_then_drop_and_all_are_accounted_for(path: P
 
     assert child.returncode == 0, child.stderr
     assert child.stdout.splitlines() == ["True True", "True", "True True 0 True"]
+
+
+def test_samples_on_their_way_to_the_disk_take_room_in_memory_as_those_that_wait(path: Path, tmp_path: Path) -> None:
+    waiting = Recorder(tmp_path / "never started", node_id=NODE, buffer_bytes=60_000)
+    for first in range(0, 1000, 10):
+        waiting.keep(batch(first))
+    firsts, buffered = itertools.count(0, 10), set[float | None]()
+    with running(path, buffer_bytes=60_000) as recorder:
+        wait_until(lambda: recorder.ready)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+
+            def keep() -> str:
+                recorder.keep(batch(next(firsts)))
+                buffered.add(recorder.counts()[BUFFERED])
+                return recorder.problem
+
+            wait_until(keep, what="the end of the first attempt to store")
+            other.execute("ROLLBACK")
+
+    assert max(filter(None, buffered)) == waiting.counts()[BUFFERED]
 
 
 def test_keeping_never_waits_for_the_disk(path: Path) -> None:
@@ -259,3 +295,23 @@ def test_a_file_that_was_moved_away_is_begun_anew(path: Path) -> None:
 
     with Recording(path, read_only=True) as recording:
         assert seqs(recording.read()) == list(range(10, 20))
+
+
+def test_many_threads_may_keep_and_ask_at_once(path: Path) -> None:
+    with running(path) as recorder:
+
+        def produce(stream: str) -> None:
+            for first in range(0, 500, 10):
+                recorder.keep(batch(first, stream=stream))
+                recorder.extents()
+
+        threads = [threading.Thread(target=produce, args=(f"job-{number}",)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        wait_until(lambda: recorder.counts()[RECORDED] == 2000)
+
+        assert {(one.stream, one.oldest_seq, one.last_seq) for one in recorder.extents()} == {
+            (f"job-{number}", 0, 499) for number in range(4)
+        }

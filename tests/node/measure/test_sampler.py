@@ -145,6 +145,15 @@ def test_a_collector_that_never_worked_is_absent_and_the_report_says_why(samples
     assert running.metrics() == ["good_metric"]
 
 
+def test_a_receiver_that_fails_loses_its_sample_and_nothing_else(samples: Samples) -> None:
+    def receive(stream: str, sample: Sample) -> None:
+        samples(stream, sample)
+        raise RuntimeError("receiver")
+
+    with Sampler({"host": [Scripted("one", {"a": 1.0})]}, interval_s=0.2, on_sample=receive):
+        samples.wait_for(3)
+
+
 def test_a_shorter_interval_acts_at_once_and_the_same_one_disturbs_nothing(samples: Samples) -> None:
     start, waited = time.monotonic(), Deadline(20.0)
 
@@ -202,6 +211,12 @@ def test_a_slow_lane_is_read_when_its_time_is_over_and_absent_in_between() -> No
     assert [number for number, sample in enumerate(taken) if "m" in sample.values] == list(range(0, 121, 10))
     assert [number for number, sample in enumerate(taken) if "s" in sample.values] == [0, 60, 120]
     assert all("f" in sample.values and sample.reasons == {} for sample in taken)
+
+
+def test_a_lane_is_read_at_each_tick_when_ticks_are_further_apart_than_it() -> None:
+    taken = read(StreamReader([Scripted("medium", {"m": 1.0}, lane=Lane.MEDIUM)]), 5, 30.0)
+
+    assert all("m" in sample.values for sample in taken)
 
 
 def test_a_step_of_the_wall_clock_moves_no_tick_and_no_monotonic_time() -> None:
@@ -279,8 +294,9 @@ def test_the_others_go_on_without_a_collector_that_does_not_return_until_it_does
     assert hanging.closed == 1
 
 
+@pytest.mark.parametrize("is_removed_first", [True, False])
 def test_a_collector_that_hangs_while_its_stream_is_removed_holds_up_nothing_and_is_closed_when_it_returns(
-    samples: Samples, caplog: pytest.LogCaptureFixture
+    samples: Samples, caplog: pytest.LogCaptureFixture, is_removed_first: bool
 ) -> None:
     hangs, let_go = threading.Event(), threading.Event()
 
@@ -292,6 +308,8 @@ def test_a_collector_that_hangs_while_its_stream_is_removed_holds_up_nothing_and
     with sampler(samples, host) as running:
         running.add_stream("job-1", [hanging])
         assert hangs.wait(20.0)
+        if is_removed_first:
+            running.remove_stream("job-1")
         for _ in range(3):
             running.check_stuck(stuck_after_s=0.0)
         running.remove_stream("job-1")
@@ -303,6 +321,48 @@ def test_a_collector_that_hangs_while_its_stream_is_removed_holds_up_nothing_and
 
     assert (closed, hanging.closed) == (0, 1)
     assert caplog.text.count("collector h does not return") == 1
+
+
+def test_a_removed_collector_that_does_not_close_holds_up_no_other_one(samples: Samples) -> None:
+    hangs, let_go = threading.Event(), threading.Event()
+
+    class Stubborn(Scripted):
+        def close(self) -> None:
+            hangs.set()
+            let_go.wait(60.0)
+            super().close()
+
+    stubborn, other = Stubborn("h", {"h": 2.0}), Scripted("o", {"o": 3.0})
+    with sampler(samples, Scripted("c", {"c": 1.0})) as running:
+        running.add_stream("job-1", [stubborn, other])
+        running.remove_stream("job-1")
+        assert hangs.wait(20.0)
+        running.check_stuck(stuck_after_s=0.0)
+        samples.wait_for(len(samples.of.get("host", [])) + 2)
+        wait_until(lambda: other.closed)
+        let_go.set()
+        wait_until(lambda: stubborn.closed)
+
+    assert (stubborn.closed, other.closed) == (1, 1)
+
+
+def test_a_collector_that_hangs_at_the_end_keeps_no_other_from_being_closed(samples: Samples) -> None:
+    hangs, let_go = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        let_go.wait(20.0)
+
+    host, hanging = Scripted("c", {"c": 1.0}), Scripted("h", {"h": 2.0}, before=hang)
+    running = sampler(samples, host, hanging)
+    running.start()
+    assert hangs.wait(20.0)
+
+    running.stop(timeout_s=0.1)
+    closed = host.closed, hanging.closed
+    let_go.set()
+
+    assert closed == (1, 0)
 
 
 def test_costly_sampling_backs_off_and_says_at_which_pace_it_runs(

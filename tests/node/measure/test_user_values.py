@@ -19,7 +19,11 @@ from fedmon.common.metrics.table import metric_of
 from fedmon.common.wire import codec
 from fedmon.node.measure.publisher import MAX_NAME_CHARS, Publisher, UserValues
 from tests.node.owner.owner_desks import made_folder
-from tests.node.owner.owner_shell import refused
+from tests.node.owner.owner_shell import node, refused, told
+from tests.support.brokers import Broker
+from tests.support.listener import Listener
+from tests.support.node_process import NO_RUNS, NodeProcess
+from tests.support.waiting import wait_until
 
 
 class Kept:
@@ -71,9 +75,9 @@ def test_a_loss_that_is_not_finite_is_an_event_and_no_error(kept: Kept, value: f
 @pytest.mark.parametrize(
     ("name", "value", "extra", "said"),
     [
-        *(("loss", value, {}, r"'loss' is .*not a number") for value in ("0.5", None, [1])),
-        *((name, 1.0, {}, "the name of a value") for name in ("", "x" * (MAX_NAME_CHARS + 1), "\ud800")),
-        *(("loss", 1.0, {"step": step}, "step") for step in (1.5, 2**60)),
+        *(("loss", value, {}, r"'loss' is .*not a number") for value in ("0.5", b"1", None, [1], {}, 1j, object())),
+        *((name, 1.0, {}, "the name of a value") for name in ("", "x" * (MAX_NAME_CHARS + 1), 5, None, "\ud800")),
+        *(("loss", 1.0, {"step": step}, "step") for step in (1.5, "3", 2**60)),
         *(("loss", 1.0, {"t": t}, "t=") for t in (math.nan, -5.0)),
     ],
 )
@@ -151,6 +155,28 @@ def test_values_from_many_threads_are_all_there_in_the_order_of_their_times() ->
 
     assert len(samples) == 800
     assert [sample.mono for sample in samples] == sorted(sample.mono for sample in samples)
+
+
+def test_a_program_beside_a_running_node_reports_through_the_shell(mosquitto: Broker, tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n", url=mosquitto.url, runs=NO_RUNS)
+    with Listener(mosquitto) as listener, NodeProcess(folder) as process:
+        wait_until(lambda: listener.presences("hospital-a"), what="the node")
+        document = told(folder, "add-scalar", "accuracy", "-0.5", "--step", "3")
+        infinite = node(folder, "add-scalar", "loss", "inf")
+        wrong = refused(folder, "add-scalar", "loss", "high", code=2)
+        process.stop()
+        (batch,) = wait_until(lambda: listener.batches("user"), what="the values")
+
+    assert document == {"name": "accuracy", "taken": True}
+    assert infinite.returncode == 0
+    assert "not a number" in wrong
+    assert (batch["seq"], len(batch["t"])) == (0, 2)
+    assert batch["m"] == {
+        'user_value{name="accuracy"}': [-0.5, None],
+        'user_step{name="accuracy"}': [3, None],
+        'user_value{name="loss"}': [None, None],
+    }
+    assert set(batch["reasons"]) == {'user_value{name="loss"}'}
 
 
 def test_nobody_takes_a_value_for_a_stopped_node(tmp_path: Path) -> None:

@@ -118,7 +118,10 @@ class BusyCpuTime:
 
     def __call__(self) -> float:
         """Return busy seconds since the system started. Raises CollectorUnavailableError."""
-        user, nice, system, _, _, irq, softirq = map(int, self._stat.head().split(None, 8)[1:8])
+        try:
+            user, nice, system, _, _, irq, softirq = map(int, self._stat.head().split(None, 8)[1:8])
+        except ValueError:
+            raise CollectorUnavailableError(Why.FAILED, f"{self._stat.path} has no times of all CPUs") from None
         return (user + nice + system + irq + softirq) / self._ticks_per_s
 
 

@@ -16,6 +16,8 @@ from fedmon.node.collectors.sensors import Chips
 
 RAPL = "rapl_energy_joules_total"
 WATTS, JOULES = "hwmon_power_watts", "hwmon_energy_joules_total"
+MAX_SOURCES = 128
+"""Zones and sensors beyond this number are left out, so that one sample always fits into a message."""
 SYSTEM_METER = "power_meter"
 """The chip that measures the whole machine. Source: Linux Documentation/hwmon/acpi_power_meter.rst."""
 NO_ZONES = f"{Why.NOT_FOUND.value}: the kernel offers no energy counter in class/powercap; virtual machines have none"
@@ -104,12 +106,14 @@ def find_zones(sys: Path) -> list[Source]:
         labels[name] = label
         if owners.get(label, control) != control:
             continue  # the same counter through another interface
-        owners[label] = control
+        if label in owners:  # zones of one name are distinguished by the number of their folder
+            label = f"{label}-{name.partition(':')[2].replace(':', '-')}"
+        labels[name], owners[label] = label, control
         part = Part.PLATFORM if _PLATFORM.fullmatch(own) else Part.PACKAGE
         if above in labels or name.count(":") > 1:
             part = Part.DRAM if own.startswith("dram") else Part.INSIDE
         zones.append(Source(path / "energy_uj", label, series(RAPL, zone=label), part, _range_uj(path)))
-    return zones
+    return zones[:MAX_SOURCES]
 
 
 def _range_uj(zone: Path) -> int | None:
@@ -132,7 +136,7 @@ def find_sensors(chips: Chips) -> list[Source]:
             # Older drivers keep their files in the device's folder, not in that of the chip.
             place = folder if _sensor_files(folder) else folder / "device"
             found += _of_chip(place, label, text_or(folder / "name", entry))
-    return found
+    return found[:MAX_SOURCES]
 
 
 def of_the_machine(sensors: list[Source], named: tuple[str, ...]) -> tuple[list[Source], str]:

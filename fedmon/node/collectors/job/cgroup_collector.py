@@ -29,6 +29,9 @@ ONLY_CGROUP = (
 )
 """Metrics of a cgroup alone; peak and swap come from the processes otherwise."""
 
+MAX_DEVICES = 64
+"""Devices beyond this number are left out, so that one sample always fits into a message."""
+
 _UNLIMITED = 2**60
 """Version 1 writes the largest possible number of pages if there is no limit."""
 _FAST, _MEDIUM = Lane.FAST, Lane.MEDIUM
@@ -94,7 +97,7 @@ def _io_stat(names: DeviceNames) -> CgroupFile:
     def parse(text: bytes) -> Values:
         return {
             series(metrics[key], device=names.of(device)): int(value)
-            for device, *words in map(bytes.split, text.splitlines())
+            for device, *words in map(bytes.split, text.splitlines()[:MAX_DEVICES])
             for key, _, value in (word.partition(b"=") for word in words)
             if key in metrics
         }
@@ -106,11 +109,12 @@ def _blkio(name: str, metrics: Mapping[bytes, str], names: DeviceNames) -> Cgrou
     """Return a file of lines such as ``8:16 Read 1459200``; other operations and the sum are left out."""
 
     def parse(text: bytes) -> Values:
-        lines = (words for words in map(bytes.split, text.splitlines()) if len(words) == 3)
+        lines = [words for words in map(bytes.split, text.splitlines()) if len(words) == 3]
+        devices = list(dict.fromkeys(words[0] for words in lines))[:MAX_DEVICES]
         return {
             series(metrics[kind], device=names.of(device)): int(value)
             for device, kind, value in lines
-            if kind in metrics
+            if kind in metrics and device in devices
         }
 
     return CgroupFile(name, tuple(metrics.values()), parse, _MEDIUM)

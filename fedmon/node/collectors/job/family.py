@@ -12,6 +12,7 @@ from fedmon.node.collectors.job.process import Birth, descended, find_birth, num
 
 Relative = Birth
 _STATUS_BYTES = 4096
+_MAX_MEMBERS = 100_000
 
 
 def relative(pid: int, *, proc: Path = THIS_MACHINE.proc) -> Relative | None:
@@ -28,7 +29,7 @@ def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
         return descended([pid], [each for each in map(find_birth, _all_pids(proc), itertools.repeat(proc)) if each])
     found: dict[int, Relative] = {}
     queue = [pid]
-    while queue:
+    while queue and len(found) < _MAX_MEMBERS:
         for child in _children(queue.pop(), proc):
             each = find_birth(child, proc) if child not in found else None
             if each is not None:

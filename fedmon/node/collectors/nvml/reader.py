@@ -306,7 +306,7 @@ class Device:
     ) -> None:
         try:
             with session.ask(query.name, self.gpu.labels[0][1]):
-                answer = list(query.read(self.gpu))
+                answer = _answered(query, self.gpu)
         except RefusedError as error:
             if error.is_lost:
                 raise
@@ -334,6 +334,14 @@ class Device:
         if key is None:
             key = self._keys[metric, labels] = series(metric, **dict((*self.gpu.labels, *labels)))
         return key
+
+
+def _answered(query: Query, gpu: Gpu) -> list[queries.Value]:
+    """Return an answer. Raises RefusedError, also for one of another shape."""
+    try:
+        return list(query.read(gpu))
+    except (TypeError, AttributeError, ValueError, LookupError) as error:
+        raise RefusedError(query.name, f"{type(error).__name__}: {error}") from None
 
 
 class Round(NamedTuple):

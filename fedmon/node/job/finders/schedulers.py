@@ -200,8 +200,8 @@ class PbsFinder(Finder):
         if first and own_name(self.identity.host, [first]) != first:
             raise MethodFailedError(f"{command} names a session on {first} only, where the job began")
         session = attributes.get("session_id", "").strip()
-        if not session.isdecimal():
-            raise MethodFailedError(f"{command} has no session_id")
+        if not (session.isascii() and session.isdigit() and 1 < int(session) <= 2**22):
+            raise MethodFailedError(f"{command} has {f'session_id = {session[:40]}' if session else 'no session_id'}")
         births = look.processes.births.values()
         pids = frozenset(birth.pid for birth in births if birth.session == int(session))
         if not pids:
@@ -225,7 +225,10 @@ class OarFinder(Finder):
     def __init__(self, identity: JobIdentity, environ: Mapping[str, str]) -> None:
         super().__init__(identity, environ)
         cpuset = environ.get("OAR_CPUSET", "") if identity.inside else ""
-        self.patterns = (*([cpuset] if cpuset.endswith(f"_{identity.raw_id}") else []), "oar/*_{id}")
+        levels = cpuset.strip("/").split("/")
+        # The environment's path is used only if it can be one of this job.
+        is_own = levels[-1].endswith(f"_{identity.raw_id}") and not re.search(r"[*{}]|(^|/)\.\.?(/|$)", cpuset)
+        self.patterns = (*([cpuset] if is_own else []), "oar/*_{id}")
 
     def level(self, raw_id: str) -> re.Pattern[str]:
         """Return the name of a job's cgroup, which is made of user and id."""
@@ -238,6 +241,8 @@ class OarFinder(Finder):
         command, name, state = " ".join(argv), attributes.get("cpuset_name", ""), attributes.get("state", "unknown")
         if not name:
             raise MethodFailedError(f"{command} reports no cpuset_name; the job is {state}")
+        if "/" in name or not self.level(raw_id).fullmatch(name):
+            raise MethodFailedError(f"{command} reports a cpuset {name[:80]!r} that cannot be of job {raw_id}")
         paths = matching(look.cgroups, ("oar/{cpuset}", "{cpuset}", "*/{cpuset}"), {"cpuset": name})
         if not paths:
             raise MethodFailedError(f"{command} reports cpuset {name}, which is not on this host; the job is {state}")
@@ -267,7 +272,7 @@ def listed_pids(output: Output, raw_id: str) -> list[int]:
     for words in lines[1:]:
         if words[0] == "-1":  # a task that its slurmstepd is about to start
             continue
-        if len(words) != len(header) or not words[0].isdecimal():
+        if len(words) != len(header) or not (words[0].isascii() and words[0].isdigit() and len(words[0]) < 10):
             raise output.misunderstood(f"{' '.join(words)[:80]!r} is not a process of a step")
         if words[1] == raw_id:
             found.append(int(words[0]))
