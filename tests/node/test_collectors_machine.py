@@ -14,9 +14,9 @@ import pytest
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import metric_name, split_series
 from fedmon.common.metrics.table import METRICS, Kind, Unit
-from fedmon.node.collectors.base import THIS_MACHINE, Collector, Roots
+from fedmon.node.collectors.base import Collector, Roots
 from fedmon.node.collectors.files import KernelFile
-from fedmon.node.collectors.host import host_collectors, needs_psutil
+from fedmon.node.collectors.host import host_collectors
 from fedmon.node.collectors.portable import portable_collectors
 
 LINUX = sys.platform == "linux"
@@ -123,11 +123,6 @@ def test_a_tree_that_stands_in_is_never_filled_up_with_this_machine(tmp_path: Pa
 
     assert "fedmon.node.collectors.portable" not in kinds
     assert measured == {"host_hardware_info"}
-
-
-def test_psutil_stands_in_where_the_machine_has_no_proc() -> None:
-    assert needs_psutil(THIS_MACHINE) is not (Path("/proc") / "stat").exists()
-    assert not needs_psutil(Roots(proc=Path("/nowhere")))
 
 
 @pytest.mark.skipif(not LINUX, reason="needs /proc")

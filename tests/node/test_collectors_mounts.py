@@ -62,9 +62,7 @@ def test_one_device_is_reported_once_at_its_shortest_mount_point() -> None:
     assert chosen.readable == ("/data", "/pool/a", "/pool/b")
 
 
-@pytest.mark.parametrize(
-    "kind", ["nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "fuse.sshfs", "fuse.glusterfs", "9p"]
-)
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs"])
 def test_what_may_wait_for_a_server_is_never_asked_and_says_why(tmp_path: Path, kind: str) -> None:
     asked: list[str] = []
 
@@ -78,7 +76,7 @@ def test_what_may_wait_for_a_server_is_never_asked_and_says_why(tmp_path: Path, 
     collector.collect(at(0.0))
     report = collector.probe()
 
-    assert asked == ["/", "/mntb"]
+    assert set(asked) == {"/", "/mntb"}
     assert report == {
         "host_filesystem_size_bytes": None,
         "host_filesystem_free_bytes": None,
@@ -142,12 +140,16 @@ def test_one_mount_that_refuses_does_not_disturb_the_others(tmp_path: Path) -> N
     assert reading.reasons['host_filesystem_size_bytes{mountpoint="/data"}'] == "no permission: /data"
 
 
-def test_a_new_mount_is_noticed(tmp_path: Path) -> None:
+def test_a_new_mount_is_noticed_and_one_that_goes_is_told_once(tmp_path: Path) -> None:
     collector = filesystems(tmp_path, mounts("/dev/sda1 / ext4"), lambda _point: SPACE)
     before = collector.collect(at(0.0)).values
     (tmp_path / "self" / "mounts").write_bytes(mounts("/dev/sda1 / ext4", "/dev/sdb1 /data ext4"))
+    both = collector.collect(at(10.0)).values
+    (tmp_path / "self" / "mounts").write_bytes(mounts("/dev/sda1 / ext4"))
+    leaving, after = collector.collect(at(20.0)), collector.collect(at(30.0)).values
 
-    assert (len(before), len(collector.collect(at(10.0)).values)) == (3, 6)
+    assert (len(before), len(both), after) == (3, 6, before)
+    assert leaving.reasons.keys() == both.keys() - before.keys()
 
 
 def test_the_number_of_mounts_is_bounded() -> None:

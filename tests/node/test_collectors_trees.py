@@ -366,7 +366,7 @@ def test_thermal_zones_stand_in_only_where_no_chip_has_a_temperature(tmp_path: P
     assert not any("thermal_zone" in key for key in chips)
 
 
-@pytest.mark.parametrize("impossible", ["-300000", "5000000"])
+@pytest.mark.parametrize("impossible", ["-273150", "-128000", "255000", "5000000"])
 def test_a_temperature_that_cannot_be_is_none(tmp_path: Path, impossible: str) -> None:
     files = {"class/hwmon/hwmon0/name": "x", "class/hwmon/hwmon0/temp1_input": impossible}
 

@@ -11,8 +11,8 @@ import msgspec
 
 from fedmon.common.metrics.sample import Instant
 from fedmon.common.metrics.series import series
-from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Reading, Why, why
-from fedmon.node.collectors.files import KernelFile, Reasons, Values, miss
+from fedmon.node.collectors.base import CollectorUnavailableError, Lane, Why, why
+from fedmon.node.collectors.files import KernelFile, Reasons, SourceCollector, Values, miss
 
 MAX_MOUNTS = 64
 """File systems beyond this number are left out, so that one sample always fits into a message."""
@@ -37,7 +37,6 @@ _TMPFS_WORTH_READING = frozenset({"/tmp", "/dev/shm"})  # noqa: S108 - compared 
 _KNOWN_TYPES = LOCAL_TYPES | PSEUDO_TYPES
 _OCTAL = re.compile(r"\\([0-7]{3})")
 FILESYSTEM = ("host_filesystem_size_bytes", "host_filesystem_free_bytes", "host_filesystem_available_bytes")
-_NOT_OURS = f"{Why.UNSUPPORTED.value}: a simulated tree lists other mounts than this machine"
 
 
 class Mounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,71 +93,53 @@ def _unescaped(text: str) -> str:
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 
-def refuse_to_ask(_point: str) -> os.statvfs_result:
-    """Replace statvfs if the mounts are those of another machine. Raises CollectorUnavailableError."""
-    _, _, detail = _NOT_OURS.partition(": ")
-    raise CollectorUnavailableError(Why.UNSUPPORTED, detail)
-
-
-class FilesystemCollector:
-    """Reads the mounts, and asks each local one for its space."""
-
-    name = "filesystem"
-    lane = Lane.MEDIUM
+class FilesystemCollector(SourceCollector):
+    """Reads the mounts, and asks each local one for its space; without ``statvfs`` they are another machine's."""
 
     def __init__(
         self,
         *,
         proc: Path = Path("/proc"),
-        statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
+        statvfs: Callable[[str], os.statvfs_result] | None = os.statvfs,
         read_mounts: Callable[[], Mounts] | None = None,
     ) -> None:
         self._file = KernelFile(proc / "self" / "mounts")
-        self._given_mounts = read_mounts
-        self._statvfs = statvfs
+        none = f"{Why.NOT_FOUND.value}: no local file system is mounted"
+        super().__init__("filesystem", Lane.MEDIUM, FILESYSTEM, where=self._file.path, untold=none)
+        self._given_mounts, self._statvfs = read_mounts, statvfs
         self._text = b""
         self._mounts = Mounts(readable=(), unread={})
 
-    def collect(self, _now: Instant) -> Reading:
-        """Read the space of each readable mount."""
+    def probe(self) -> dict[str, str | None]:
+        """Report whether the mounts can be read, and the reason of each unread mount."""
+        report = super().probe()
+        unread = {
+            series(FILESYSTEM[0], mountpoint=_printable(point)): why for point, why in self._mounts.unread.items()
+        }
+        return report | unread
+
+    def _read(self, _now: Instant) -> tuple[Values, Reasons]:
+        if self._statvfs is None:
+            raise CollectorUnavailableError(Why.UNSUPPORTED, "a simulated tree lists other mounts than this machine")
         values: Values = {}
         reasons: Reasons = {}
-        for point in self._read_mounts().readable:
+        self._look()
+        for point in self._mounts.readable:
             keys = [series(metric, mountpoint=_printable(point)) for metric in FILESYSTEM]
             try:
                 space = self._statvfs(point)
             except OSError as error:
                 miss(values, reasons, keys, why(error).reason)
-            except CollectorUnavailableError as error:
-                miss(values, reasons, keys, error.reason)
             else:
                 blocks = (space.f_blocks, space.f_bfree, space.f_bavail)
                 values.update(zip(keys, (number * space.f_frsize for number in blocks), strict=True))
-        return Reading(values, reasons)
+        return values, reasons
 
-    def probe(self) -> dict[str, str | None]:
-        """Report whether the mounts can be read, and the reason of each unread mount."""
-        try:
-            mounts = self._read_mounts()
-        except CollectorUnavailableError as error:
-            return dict.fromkeys(FILESYSTEM, error.reason)
-        reason = None
-        if self._statvfs is refuse_to_ask:
-            reason = _NOT_OURS
-        elif not mounts.readable:
-            reason = f"{Why.NOT_FOUND.value}: no local file system is mounted"
-        report: dict[str, str | None] = dict.fromkeys(FILESYSTEM, reason)
-        for point, reason in mounts.unread.items():
-            report[series(FILESYSTEM[0], mountpoint=_printable(point))] = reason
-        return report
-
-    def _read_mounts(self) -> Mounts:
+    def _look(self) -> None:
         if self._given_mounts is not None:
-            return self._given_mounts()
-        text = self._file.read()
-        if text != self._text:
+            self._mounts = self._given_mounts()
+        elif (text := self._file.read()) != self._text:
             self._text, self._mounts = text, parse_mounts(text)
-        return self._mounts
 
 
 def _printable(point: str) -> str:

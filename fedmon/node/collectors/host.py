@@ -7,7 +7,7 @@ import os
 from fedmon.node.collectors.agent import AgentCollector, Counts
 from fedmon.node.collectors.base import THIS_MACHINE, Collector, Roots
 from fedmon.node.collectors.cpu import CpuCollector, FrequencyCollector, PerCoreCollector
-from fedmon.node.collectors.filesystem import FilesystemCollector, refuse_to_ask
+from fedmon.node.collectors.filesystem import FilesystemCollector
 from fedmon.node.collectors.hardware import HardwareCollector
 from fedmon.node.collectors.infiniband import infiniband_collectors
 from fedmon.node.collectors.kernel import NumaCollector, PressureCollector, proc_collectors
@@ -36,7 +36,7 @@ def host_collectors(
         *([PerCoreCollector(proc=proc)] if per_core else []),
         *proc_collectors(proc),
         PressureCollector(proc=proc),
-        FilesystemCollector(proc=proc, statvfs=refuse_to_ask if roots.simulated else os.statvfs),
+        FilesystemCollector(proc=proc, statvfs=None if roots.simulated else os.statvfs),
         *infiniband_collectors(sys=sys),
         TemperatureCollector(sys=sys),
         FrequencyCollector(proc=proc, sys=sys, per_core=per_core),

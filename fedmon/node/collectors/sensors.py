@@ -30,7 +30,7 @@ MAX_SENSORS = 256
 """Sensors beyond this number are left out, so that one sample always fits into a message."""
 
 _PER_UNIT = {TEMPERATURE: 1000, FAN: 60}
-_POSSIBLE = {TEMPERATURE: (-273.15, 1000.0), FAN: (0.0, 10_000.0)}
+_POSSIBLE = {TEMPERATURE: (-100.0, 250.0), FAN: (0.0, 10_000.0)}
 
 
 class Sensor(NamedTuple):

@@ -8,20 +8,17 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from fedmon.common.clock import Deadline
 from fedmon.common.errors import FedmonError
 from fedmon.common.log import escape_control
 
 MAX_OUTPUT_BYTES = 8_388_608
 """The job list of a large machine is some megabytes."""
 _MAX_MESSAGE = 200
-_LOOK_S = 0.005
 
 
 class CommandError(FedmonError):
@@ -74,7 +71,7 @@ def runner(environ: Mapping[str, str]) -> Runner:
 def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) -> Output:
     """Run a command in English and without input, and return its output, at most 8 MiB of it.
 
-    Raises CommandError if it is absent, cannot be started, or does not end within ``timeout_s``. Its session is killed.
+    Raises CommandError if it is absent, cannot be started, or does not end within ``timeout_s``: its session is killed.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
@@ -94,22 +91,14 @@ def run(argv: Sequence[str], timeout_s: float, *, environ: Mapping[str, str]) ->
             )
         except OSError as error:
             raise CommandError(f"{argv[0]} cannot be started: {error.strerror}") from None
-        with process:
-            try:
-                if not _has_ended(process.pid, timeout_s):
-                    raise CommandError(f"{argv[0]} did not end within {timeout_s:.1f} s")
-            finally:  # the command is not reaped until now, so that its number is not another's
-                with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise CommandError(f"{argv[0]} did not end within {timeout_s:.1f} s") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(PermissionError):  # one that runs as another user is left alone
                     os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
         texts = [os.pread(file.fileno(), MAX_OUTPUT_BYTES, 0).decode(errors="replace") for file in (stdout, stderr)]
     return Output(argv=tuple(argv), rc=process.returncode, stdout=texts[0], stderr=texts[1])
-
-
-def _has_ended(pid: int, timeout_s: float) -> bool:
-    """Wait for the end of a child without reaping it; False if it continues after ``timeout_s``."""
-    deadline, look_again = Deadline(timeout_s), threading.Event()
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        if deadline.passed():
-            return False
-        look_again.wait(min(_LOOK_S, deadline.left_s()))
-    return True

@@ -20,8 +20,6 @@ from fedmon.node.collectors.base import Why
 
 SEPARATOR = ";"
 """Between the columns of perf's output: a comma may stand inside numbers and raw events."""
-DEFAULT_COUNTERS = 4
-"""General counters of an unknown architecture: Intel cores with two threads have had four since 2011."""
 TASK_CLOCK = "task-clock"
 KERNEL_EVENTS = frozenset({"context-switches", "cpu-migrations"})
 """Events inside the kernel: a perf that may count user mode only prints 0 for them."""
@@ -144,20 +142,13 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Events that are counted in the same time, so that their ratios mean something.
 
-    ``together`` puts them into braces: perf then counts all of them or none. ``cost`` is the number of counters of a
-    core that they take at most.
+    ``together`` puts them into braces: perf then counts all of them or none.
     """
 
     name: str
     events: tuple[Event, ...]
     derived: tuple[Derived, ...] = ()
     together: bool = True
-    extra_counters: int = 0
-
-    @property
-    def cost(self) -> int:
-        """The number of counters of a core that the group takes at most."""
-        return sum(event.counter is Counter.CORE for event in self.events) + self.extra_counters
 
     @property
     def has_ratio(self) -> bool:
@@ -173,25 +164,16 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """Return the derived series of these topics."""
         return tuple(one for one in self.derived if one.topic in topics)
 
-    def refusal(self, scope: PerfScope, counters: int) -> str:
-        """Return the reason why it cannot be counted with this many counters; empty if it can."""
+    def refusal(self, scope: PerfScope) -> str:
+        """Return the reason why it cannot be counted in this scope; empty if it can."""
         if scope is PerfScope.JOB and any(event.counter is Counter.UNCORE for event in self.events):
             return f"{Why.UNSUPPORTED.value}: all cores share these counters; only the whole machine can be counted"
-        if self.together and self.cost > counters:
-            detail = f"its events take {self.cost} counters at once, and a thread here has {counters}"
-            return f"{Why.UNSUPPORTED.value}: {detail}"
         return ""
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of one micro-architecture.
+    """The groups of one micro-architecture; ``missing`` maps a series without a group to its topic and the reason."""
 
-    ``counters`` is the number of general counters of one hardware thread; ``counters_alone`` if its core runs no second
-    thread. ``missing`` maps a series that it cannot give to its topic and the reason.
-    """
-
-    counters: int
-    counters_alone: int
     groups: tuple[Group, ...]
     missing: Mapping[str, tuple[str, str]]
 
@@ -211,8 +193,6 @@ def architecture(name: str) -> Architecture | None:
         return None
     missing = row.get("missing", {})
     return Architecture(
-        counters=row["counters"],
-        counters_alone=row["counters_alone"],
         groups=tuple(_group(table()["groups"][group]) for group in row["groups"]),
         missing={key: (topic, why) for topic, of_topic in missing.items() for key, why in of_topic.items()},
     )
@@ -240,7 +220,6 @@ def _group(row: Mapping[str, Any]) -> Group:
             for key, formula in formulas.items()
         ),
         together=not row.get("apart", False),
-        extra_counters=row.get("extra_counters", 0),
     )
 
 
@@ -271,7 +250,6 @@ def candidates(
     scope: PerfScope,
     architecture: Architecture | None,
     described: str,
-    counters: int = DEFAULT_COUNTERS,
 ) -> tuple[list[Group], dict[str, str]]:
     """Return the groups to be tried for these topics, and the reason of each series that needs no trial.
 
@@ -288,7 +266,7 @@ def candidates(
             for name, (topic, why) in architecture.missing.items()
             if topic in topics
         }
-    refused = {group.name: reason for group in found if (reason := group.refusal(scope, counters))}
+    refused = {group.name: reason for group in found if (reason := group.refusal(scope))}
     missing |= {one.series: refused[group.name] for group in found if group.name in refused
                 for one in group.asked(topics)}  # fmt: skip
     software = everywhere(f"software_{scope.value}")

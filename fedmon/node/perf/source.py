@@ -16,7 +16,6 @@ import msgspec
 from fedmon.common.settings.values import PerfSettings
 from fedmon.node.collectors.base import Roots, Why
 from fedmon.node.perf.events import (
-    DEFAULT_COUNTERS,
     SEPARATOR,
     Group,
     PerfScope,
@@ -136,7 +135,6 @@ class Processor(msgspec.Struct, frozen=True, kw_only=True):
 
     architecture: str
     described: str
-    runs_two_threads: bool
 
 
 _ZEN_4_MODELS = (range(0x10, 0x20), range(0x60, 0xB0))
@@ -155,8 +153,7 @@ def processor(roots: Roots) -> Processor:
     name = _named(vendor, int(family), int(model)) if family.isdecimal() and model.isdecimal() else None
     name = name or _guess(roots)
     described = f"{facts.get('model name', 'this processor')} (family {family}, model {model})" if family else name
-    runs_two_threads = _text(roots.sys / "devices/system/cpu/smt/active") != "0"
-    return Processor(architecture=name, described=described, runs_two_threads=runs_two_threads)
+    return Processor(architecture=name, described=described)
 
 
 def _named(vendor: str, family: int, model: int) -> str | None:
@@ -179,11 +176,6 @@ def _guess(roots: Roots) -> str:
 
     name = str(host().name)
     return _ARCHSPEC_NAMES.get(name, name)
-
-
-def watchdog_takes_one(roots: Roots) -> bool:
-    """Tell whether the kernel's watchdog for locked-up CPUs holds a counter of each core."""
-    return _text(roots.proc / "sys/kernel/nmi_watchdog") == "1"
 
 
 def cgroup_name(roots: Roots, folder: Path) -> str | None:
@@ -246,13 +238,8 @@ class PerfSource:
             if plan is not None:
                 return plan
             here, topics = processor(self.roots), tuple(self.settings.groups)
-            known, counters = architecture(here.architecture), DEFAULT_COUNTERS
-            if known is not None:
-                counters = known.counters if here.runs_two_threads else known.counters_alone
-                counters -= here.architecture.startswith("zen") and watchdog_takes_one(self.roots)
-            groups, missing = candidates(
-                topics, scope=scope, architecture=known, described=here.described, counters=counters
-            )
+            known = architecture(here.architecture)
+            groups, missing = candidates(topics, scope=scope, architecture=known, described=here.described)
             outcome = {}
             for group in groups:
                 if stopping():

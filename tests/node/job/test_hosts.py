@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedmon.common.store.recording import Recording
-from fedmon.node.job.hosts import Membership
+from fedmon.node.job.hosts import BEAT_S, SILENT_BEATS, Membership
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge
 from tests.support.waiting import wait_until
@@ -123,6 +123,12 @@ def test_hosts_that_never_come_are_not_waited_for_for_ever_and_one_merges(job: J
     assert sum(job.samples().values()) == 30
 
 
+def test_a_silent_host_counts_as_lost_after_the_time_that_the_page_says() -> None:
+    page = Path(__file__).parents[3] / "docs" / "howtos" / "job-slurm.md"
+
+    assert f"a host that is silent for {BEAT_S * SILENT_BEATS:g} s counts as lost" in page.read_text()
+
+
 def test_what_an_earlier_run_of_the_same_job_left_is_kept_and_stops_nobody(job: Job) -> None:
     before: list[dict[str, Any]] = [
         {"host": "a"},
@@ -150,8 +156,8 @@ def test_a_host_that_crashed_in_an_earlier_run_is_waited_for_in_the_next_one(job
     job.run({"host": "b", "killed": True})
     found: list[bool] = []
     with (
-        Membership(job.folder, host="a", expected=2, beat_s=5.0) as first,
-        Membership(job.folder, host="b", expected=2, beat_s=5.0) as late,
+        Membership(job.folder, host="a", expected=2, beat_s=1.0) as first,
+        Membership(job.folder, host="b", expected=2, beat_s=1.0) as late,
     ):
         first.begin()
         ending = threading.Thread(target=lambda: found.append(first.end()))
@@ -182,51 +188,6 @@ def test_when_the_host_that_merges_is_killed_a_later_one_or_the_command_does_it(
     assert merges(job.run({"host": "c", "killed_merging": True})) == 0
     merge(job.folder)
     assert sorted(job.samples().values()) == [10, 10, 10]
-
-
-def test_a_host_that_begins_again_while_others_look_keeps_its_name(job: Job) -> None:
-    stop = threading.Event()
-    with Membership(job.folder, host="b") as other:
-        other.begin()
-
-        def look() -> None:
-            while not stop.is_set():
-                other.is_over()
-
-        looking = threading.Thread(target=look)
-        looking.start()
-        names = set()
-        for number in range(20):
-            # Rebooted each time, or its process would be taken for that of the run before.
-            with Membership(job.folder, host="a", machine=f"boot {number}") as again:
-                again.begin()
-                names.add(again.host)
-                again.end()
-        stop.set()
-        looking.join()
-    assert names == {"a"}
-
-
-def test_of_hosts_that_find_the_claim_of_a_dead_one_exactly_one_merges(job: Job) -> None:
-    assert merges(job.run({"host": "dead", "killed_merging": True})) == 0
-    assert merges(job.run(*({"host": f"n{number}", "expected": 6} for number in range(6)))) == 1
-    assert sum(job.samples().values()) == 70
-
-
-def test_two_hosts_that_wait_for_one_that_never_comes_do_not_both_merge(job: Job) -> None:
-    with (
-        Membership(job.folder, host="a", expected=3, beat_s=0.05) as one,
-        Membership(job.folder, host="b", expected=3, beat_s=0.05) as two,
-    ):
-        one.begin()
-        two.begin()
-        found: list[bool] = []
-        ends = [threading.Thread(target=lambda each=each: found.append(each.end())) for each in (one, two)]
-        for thread in ends:
-            thread.start()
-        for thread in ends:
-            thread.join()
-    assert sorted(found) == [False, True]
 
 
 def _beating_never(job: Job, host: str) -> Membership:

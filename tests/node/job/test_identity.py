@@ -15,11 +15,8 @@ from tests.node.job.machine import environment, recorded
 
 UUID = "GPU-5a1c2b3d-0000-1111-2222-333344445555"
 HOSTILE = [
-    "", " ", ".", "..", "../..", "../../etc/passwd", "/etc/passwd", "/", "//", "a/b", "a\\b", "~root", "~", "$HOME",
-    "$(touch pwned)", "`touch pwned`", "; touch pwned", "| touch pwned", "&& touch pwned", "> pwned", "a\nb", "a\rb",
-    "a\tb", "a\0b", "\x1b[2J", "#", "+", "a/#", "a/+/b", "$SYS/broker", "*", "?", "[a-z]", "{id}", "%s%n", "-rf",
-    "--help", "é", "\u202e7", "\udcff", "7\u200b", "\u0667", "x" * 5000, "7;rm", "'", '"', "7 ", " 7", "7.", ".7",
-    "CON:",
+    "", " ", ".", "..", "../../etc/passwd", "/etc/passwd", "a\\b", "~root", "$(touch pwned)", "a\nb", "a\0b", "\x1b[2J",
+    "a/#", "$SYS/broker", "*", "[a-z]", "{id}", "--help", "é", "\udcff", "\u0667", "x" * 5000, "7 ", " 7", "7.", ".7",
 ]  # fmt: skip
 PBS = {"PBS_JOBID": "123.server", "PBS_JOBNAME": "fit", "PBS_O_LOGNAME": "alice", "NCPUS": "4", "USER": "root"}
 
@@ -122,9 +119,7 @@ def test_the_time_limit_is_read_where_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "oar"])
-@pytest.mark.parametrize(
-    "lie", ["", "x", "-1", "\u0667", "1e9", "9" * 400, "\udcff", "a\x1b[2J\nb", "../..", "7" * 100_000, "(null)", "\0"]
-)
+@pytest.mark.parametrize("lie", ["", "x", "-1", "\u0667", "\udcff", "a\x1b[2J\nb", "7" * 100_000])
 def test_an_environment_that_lies_gives_usable_values(scheduler: str, lie: str) -> None:
     names = {
         "slurm": ["SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_USER", "SLURM_STEP_ID", "SLURM_ARRAY_JOB_ID",
@@ -245,8 +240,7 @@ def test_a_list_of_hosts_is_expanded_without_asking_anybody(text: str, hosts: li
 @pytest.mark.parametrize(
     "text",
     [
-        "", ",", "n[", "n]", "n[]", "n[1-", "n[-1]", "n[3-1]", "n[a-b]", "n[1-3", "n[[1-2]]", "n[1-999999999999]",
-        "(null)", "n[1-300]m[1-300]", "../x", "n 1", "n[1-2],,n3", "a/b", "n[\u0667]", "$(x)", "-n", "n" * 300,
+        "", "n[", "n[]", "n[3-1]", "n[a-b]", "n[1-999999999999]", "(null)", "n[1-300]m[1-300]", "../x", "n 1", "n1,,n3",
     ],
 )  # fmt: skip
 def test_what_is_no_list_of_hosts_is_unknown(text: str) -> None:

@@ -10,10 +10,8 @@ from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.job.layout import JobFolder, file_name
 
 HOSTILE = [
-    "..", ".", "", "/", "../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "~", "~root", "-rf", "--help", ".hidden",
-    "a\0b", "a\nb", "a\rb", "a\tb", "a b", "$(reboot)", "`reboot`", ";reboot", "a|b", "a&b", "a>b", "a<b", "*", "?",
-    "a'b", 'a"b', "${HOME}", "%s%n", "x" * 5000, "ä" * 200, "日本語", "\u202egnp", "\ud800", "\udcff", "a:b", "!!",
-    "{a,b}", "[!a]*", "CON",
+    "..", "", "../../etc/passwd", "/etc/passwd", "a\\b", "~root", "-rf", ".hidden", "a\0b", "a\nb", "a b", "x" * 5000,
+    "ä" * 200, "日本語", "\u202egnp", "\udcff", "*",
 ]  # fmt: skip
 
 
@@ -61,7 +59,7 @@ def test_perfmons_names_are_where_perfmon_has_them(tmp_path: Path) -> None:
     assert tmp_path / "mine" == JobFolder(tmp_path, "mine", "4711").path
 
 
-@pytest.mark.parametrize("prefix", ["", ".", "..", "a/b", "/a", "../a", "a\0", "a\nb", "x" * 300, "\ud800", "  "])
+@pytest.mark.parametrize("prefix", ["", "..", "a/b", "a\n", "x" * 300])
 def test_a_prefix_that_is_no_plain_name_is_refused(prefix: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="is not usable: it names one folder"):
         JobFolder(tmp_path, prefix, "4711")

@@ -32,9 +32,7 @@ def test_words_become_options(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "words", [["-i", "2"], ["-i2"], ["--interval", "2"], ["--interval=2"], ["--sampling_freq", "2"]]
-)
+@pytest.mark.parametrize("words", [["-i2"], ["--interval", "2"], ["--sampling_freq", "2"]])
 def test_the_interval_has_perfmons_name_too(words: list[str]) -> None:
     assert read(words, {}).interval == 2.0
 
@@ -52,9 +50,8 @@ def test_a_run_loads_nothing_for_shells_reports_or_other_schedulers() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"interval": 0.1}, {"interval": float("nan")}, {"interval": float("inf")}, {"check_point": -1.0},
-        {"launcher": ""}, {"labels": {"system": "a\nb"}}, {"labels": {"name": "\udcff"}}, {"export": ("xls",)},
-        {"pids": (1,), "command": ("true",)},
+        {"interval": 0.1}, {"interval": float("nan")}, {"check_point": -1.0}, {"labels": {"system": "a\nb"}},
+        {"export": ("xls",)}, {"pids": (1,), "command": ("true",)},
     ],
 )  # fmt: skip
 def test_options_that_cannot_be_kept_are_refused(options: dict[str, object]) -> None:
@@ -73,18 +70,14 @@ def test_samples_wait_no_longer_than_the_check_point_and_ten_seconds(
     ("words", "hint"),
     [
         (["-e"], "expected at least one argument"),
-        (["-e", "-v"], "expected at least one argument"),
-        (["-d"], "expected one argument"),
-        (["-c", "--", "true"], "expected one argument"),
-        (["-i", "x"], "invalid float value"),
         (["--colour"], "no such option: --colour"),
         (["--"], "no command after"),
+        (["merge"], "FOLDER"),
+        (["-d", "~nouser-of-this-name", "--", "true"], "the folder ~nouser-of-this-name cannot be used"),
         (["sleep", "3"], "comes after '--'"),
-        (["-i", "0", "--", "true"], "from 0.2"),
         (["-e", "csv", "sleep", "--", "true"], "'sleep'"),
         (["-d", "/proc/none", "--", "true"], "/proc/none"),
         (["-p", "../x", "--", "true"], "prefix"),
-        (["merge"], "FOLDER"),
     ],
 )
 def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> None:

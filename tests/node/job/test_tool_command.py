@@ -238,6 +238,25 @@ def test_ctrl_c_before_the_command_has_begun_ends_it(tmp_path: Path, begun: str)
     assert the(tmp_path).job["reason"] == "the command was ended by SIGINT"
 
 
+def test_ctrl_z_while_the_command_begins_stops_the_tool_too_and_fg_goes_on(tmp_path: Path) -> None:
+    shell = 'set -m; "$@"; code=$?; while [ -n "$(jobs -s)" ]; do fg > /dev/null; code=$?; done; exit $code'
+    words = ["bash", "-c", shell, "bash", FEDMON, "job", "-d", str(tmp_path), "-i", "1", "--", "sh", "-c", "exit 7"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe("bash", words, environment())
+    wait_until(lambda: [*tmp_path.glob("*/hosts/*/*.begin")])
+
+    def ended() -> tuple[int, int] | None:
+        os.write(terminal, b"\x1a")
+        found = os.waitpid(pid, os.WNOHANG)
+        return found if found[0] else None
+
+    _, status = wait_until(ended, what="the end of the command") or (0, 0)
+    os.close(terminal)
+
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_twenty_busy_jobs_lose_no_reading_of_their_cpu_time(tmp_path: Path) -> None:

@@ -82,9 +82,7 @@ def test_ten_samples_make_a_batch_of_columns(wire: Wire) -> None:
     assert (publisher.published, publisher.dropped, publisher.last_seq()) == (20, 0, 19)
 
 
-@pytest.mark.parametrize(
-    ("interval_s", "expected"), [(0.2, 10), (1.0, 10), (2.0, 6), (5.0, 3), (9.0, 2), (30.0, 1), (3600.0, 1)]
-)
+@pytest.mark.parametrize(("interval_s", "expected"), [(1.0, 10), (2.0, 6), (9.0, 2), (30.0, 1)])
 def test_a_batch_never_waits_for_a_sample_that_would_make_it_older_than_ten_seconds(
     interval_s: float, expected: int
 ) -> None:
@@ -191,7 +189,7 @@ def test_a_stream_that_fell_silent_does_not_keep_its_batch_open(wire: Wire, numb
     assert sent == [0, 1][-len(moments) :]
 
 
-@pytest.mark.parametrize("series", [1, 60, 500, 1000, 1200])
+@pytest.mark.parametrize("series", [60, 500, 1200])
 def test_a_message_stays_below_its_size_with_many_series_and_long_reasons(wire: Wire, series: int) -> None:
     chance = random.Random(series)
     names = [f'host_disk_read_bytes_total{{device="disk{number:03d}"}}' for number in range(series)]
