@@ -232,7 +232,9 @@ def test_samples_are_on_the_disk_after_the_check_point(tmp_path: Path, program: 
 
 
 def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
-    words = " ".join([str(Path(sys.executable).with_name("fedmon")), "job", "-q", "-i", "0.2", "-d", f"'{tmp_path}'"])
+    words = " ".join(
+        [str(Path(sys.executable).with_name("fedmon")), "job", "-q", "-i", "0.2", "-c", "0.5", "-d", f"'{tmp_path}'"]
+    )
     script = (
         f"{words} & tool=$!; sleep 60 & other=$!; echo FINISHED > '{tmp_path}/x';"
         f" until [ -e '{tmp_path}/go' ]; do sleep 0.1; done; kill $tool; wait $tool; code=$?; kill $other; exit $code"
