@@ -6,6 +6,7 @@ import json
 import queue
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,23 @@ from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def node(shared: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node that obeys alice."""
+    path = tmp_path_factory.mktemp("node") / "n"
+    folder = write_node_folder(path, node_id="n", url=shared.url, runs=NO_RUNS, researchers=["alice"])
+    with NodeProcess(folder) as running, RawResearcher(shared, "alice") as alice:
+        wait_until(alice.answered, what="the node to answer")
+        yield running
 
 
 def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
@@ -35,20 +53,28 @@ def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
         assert time.monotonic() - started < 10
 
 
-def test_a_command_that_is_no_text_is_answered_as_unknown(mosquitto: Broker, tmp_path: Path) -> None:
+def test_a_command_that_is_no_text_is_answered_as_unknown(shared: Broker, node: NodeProcess) -> None:
     commands: tuple[object, ...] = ([], {}, 7, None, True)
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
-        wait_until(raw.answered, what="the node to answer")
-        for number, command in enumerate(commands, start=1):
-            raw.send(raw.message("ping") | {"command": command})
-            wait_until(lambda: len(raw.errors("unknown-command")) == number, what=f"an error reply to {command!r}")  # noqa: B023
+    with RawResearcher(shared, "alice") as alice:
+        messages = [alice.message("ping") | {"command": command} for command in commands]
+        for message in messages:
+            alice.send(message)
+        replies = [alice.reply_to(message) for message in messages]
 
-        assert "Traceback" not in node.log()
+    assert {reply["code"] for reply in replies} == {"unknown-command"}
+    assert "Traceback" not in node.log()
 
 
-def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
+def test_a_command_and_its_reply_have_their_lines(shared: Broker, node: NodeProcess) -> None:
+    with RawResearcher(shared, "alice") as alice:
+        pong = alice.ask("ping")
+    lines = [json.loads(line) for line in (node.folder / "audit.jsonl").read_text().splitlines()]
+
+    assert [line["event"] for line in lines if line.get("id") == pong["id"]] == ["command", "reply"]
+
+
+def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, shared: Broker) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="m", url=shared.url, runs=NO_RUNS)
     (folder / "control.sock").mkdir()
 
     done = fedmon("node", "start", "--dir", str(folder), timeout_s=20)
@@ -58,9 +84,9 @@ def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, mosquitto: Brok
 
 
 def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_order(
-    tmp_path: Path, mosquitto: Broker
+    tmp_path: Path, shared: Broker
 ) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "n", node_id="m", url=shared.url, runs=NO_RUNS)
     with NodeProcess(folder) as node:
         wait_until(lambda: "connected to the broker" in node.log())
         node.signal(signal.SIGHUP)
@@ -105,13 +131,3 @@ def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path)
 
     assert "not under an allowed address" in str(before)
     assert "not under an allowed address" not in str(after)
-
-
-def test_an_unsent_reply_and_every_sent_one_have_their_line(mosquitto: Broker, tmp_path: Path) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="n", url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder), RawResearcher(mosquitto) as raw:
-        wait_until(raw.answered, what="the node to answer")
-        pong = raw.ask("ping")
-    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
-
-    assert [line["event"] for line in lines if line.get("id") == pong["id"]] == ["command", "reply"]

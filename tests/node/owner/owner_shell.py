@@ -20,20 +20,15 @@ Ran = subprocess.CompletedProcess[str]
 
 
 def node(folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> Ran:
-    """Run `fedmon node ...` on a folder, as a process of its own."""
-    return fedmon("node", *words, "--dir", str(folder), environ=plain_environment(**(environ or {})))
-
-
-def _here(folder: Path, *words: str, environ: Mapping[str, str] | None) -> Ran:
-    """Run `fedmon node ...` on a folder inside this process, where that makes no difference."""
+    """Run `fedmon node ...` on a folder, inside this process where that makes no difference."""
     # The one becomes the node, the other leaves its own process out when it looks for those of a job.
-    run = fedmon if words[0] in ("start", "job") else fedmon_here
+    run = fedmon if words[0] == "start" or (words[0] == "job" and "--pid" not in words) else fedmon_here
     return run("node", *words, "--dir", str(folder), environ=plain_environment(**(environ or {})))
 
 
 def told(folder: Path, *words: str, code: int = 0, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run a verb with --json and return its one document."""
-    ran = _here(folder, *words, "--json", environ=environ)
+    ran = node(folder, *words, "--json", environ=environ)
     assert ran.returncode == code, ran.stdout + ran.stderr
     document: dict[str, Any] = json.loads(ran.stdout)
     assert ran.stdout.count("\n") == 1
@@ -42,7 +37,7 @@ def told(folder: Path, *words: str, code: int = 0, environ: Mapping[str, str] | 
 
 def refused(folder: Path, *words: str, code: int, environ: Mapping[str, str] | None = None) -> str:
     """Run a verb that must fail with ``code``; return the one line that it says on standard error."""
-    ran = _here(folder, *words, environ=environ)
+    ran = node(folder, *words, environ=environ)
     assert (ran.returncode, ran.stdout) == (code, ""), ran.stdout + ran.stderr
     assert ran.stderr.startswith("fedmon: ")
     assert ran.stderr.count("\n") == 1, ran.stderr

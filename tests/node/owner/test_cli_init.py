@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.node.owner.owner_shell import Terminal, refused, told
-from tests.support.node_process import fedmon, plain_environment
+from tests.support.node_process import plain_environment
+from tests.support.shell_here import fedmon_here
 
 BROKER = ("--broker", "mqtt://broker.example.org")
 
@@ -34,7 +35,7 @@ def test_a_new_node_is_private_explained_and_obeys_nobody(tmp_path: Path) -> Non
 
 
 def test_the_commands_to_type_next_are_printed_and_that_nobody_is_obeyed(tmp_path: Path) -> None:
-    ran = fedmon("node", "init", *BROKER, "--dir", str(tmp_path / "my node"))
+    ran = fedmon_here("node", "init", *BROKER, "--dir", str(tmp_path / "my node"))
 
     assert ran.returncode == 0
     assert "IT OBEYS NO RESEARCHER YET" in ran.stdout
@@ -42,23 +43,19 @@ def test_the_commands_to_type_next_are_printed_and_that_nobody_is_obeyed(tmp_pat
     assert f"\n  fedmon node start --dir '{tmp_path}/my node'\n" in ran.stdout
 
 
-def test_without_a_folder_the_node_lives_in_the_users_data_folder(tmp_path: Path) -> None:
+def test_without_a_folder_the_node_lives_in_the_users_data_folder_or_where_the_environment_says(tmp_path: Path) -> None:
     environ = plain_environment(XDG_DATA_HOME=str(tmp_path))
 
-    made = json.loads(fedmon("node", "init", *BROKER, "--json", environ=environ).stdout)
-    path = json.loads(fedmon("node", "config", "path", "--json", environ=environ).stdout)["path"]
+    made = json.loads(fedmon_here("node", "init", *BROKER, "--json", environ=environ).stdout)
+    path = json.loads(fedmon_here("node", "config", "path", "--json", environ=environ).stdout)["path"]
+
+    named = plain_environment(FEDMON_NODE_DIR=str(tmp_path / "n"))
+    elsewhere = json.loads(fedmon_here("node", "init", *BROKER, "--json", environ=named).stdout)
 
     assert made["folder"] == str(tmp_path / "fedmon" / "node")
     assert made["next"] == ["fedmon node policy allow RESEARCHER", "fedmon node start"]
     assert path == f"{made['folder']}/node.toml"
-
-
-def test_the_folder_may_come_from_the_environment(tmp_path: Path) -> None:
-    environ = plain_environment(FEDMON_NODE_DIR=str(tmp_path / "n"))
-
-    made = json.loads(fedmon("node", "init", *BROKER, "--json", environ=environ).stdout)
-
-    assert (made["folder"], made["next"][1]) == (str(tmp_path / "n"), "fedmon node start")
+    assert (elsewhere["folder"], elsewhere["next"][1]) == (str(tmp_path / "n"), "fedmon node start")
 
 
 def test_a_node_that_exists_is_never_overwritten(tmp_path: Path) -> None:

@@ -29,10 +29,8 @@ def test_a_stopped_node_watches_no_jobs_and_says_so(tmp_path: Path) -> None:
     said = refused(folder, "job", "watch", "a", "--pid", "1", code=5)
 
     assert "is not running, and only a running node watches jobs" in said
-
-
-def test_a_batch_job_is_not_looked_for_while_the_node_is_stopped(tmp_path: Path) -> None:
-    assert "is not running" in refused(made_folder(tmp_path / "n"), "job", "watch", "4711", code=5)
+    # Nor is a batch job looked for.
+    assert "is not running" in refused(folder, "job", "watch", "4711", code=5)
 
 
 def test_a_running_node_watches_a_batch_job_by_the_id_of_its_scheduler(tmp_path: Path) -> None:

@@ -3,80 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import queue
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmon.common.clock import seconds_from_now
-from fedmon.common.ids import new_id
-from fedmon.common.wire import codec, topics
-from fedmon.common.wire.connection import BrokerConnection
-from fedmon.common.wire.envelope import Request
-from fedmon.common.wire.messages import Ack, Approval, ApprovalReply, Error, Ping, PlanDecision, Pong
 from fedmon.node.folder import DAEMON, NodeFolder
 from fedmon.node.owner.control import ControlClient, DaemonNotRunningError
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
 from tests.node.owner.owner_shell import node, refused, told
 from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment
+from tests.support.raw_researcher import RawResearcher
 from tests.support.requirements import require
 from tests.support.waiting import pause, wait_until
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
-
-
-class Asker:
-    """A researcher as the wire knows one: asks a node and waits for what it sends."""
-
-    def __init__(self, broker: Broker, researcher_id: str, node_id: str) -> None:
-        self._researcher_id, self._node_id = researcher_id, node_id
-        self._heard: queue.Queue[Any] = queue.Queue()
-        self.transport = BrokerConnection(
-            broker.settings,
-            client_id=f"{researcher_id}-main",
-            subscriptions=[(f"general/researcher/{researcher_id}/#", 1)],
-            on_message=lambda _topic, payload, _retained: self._heard.put(codec.decode_reply(payload)),
-            on_link=lambda _link: None,
-            will=lambda: None,
-        )
-
-    def ask(self, kind: type[Request], **values: Any) -> None:
-        request = kind(
-            researcher_id=self._researcher_id,
-            id=new_id(),
-            session="s",
-            sequence=1,
-            expires=seconds_from_now(30),
-            **values,
-        )
-        topic = topics.command(self._researcher_id, self._node_id)
-        assert self.transport.publish(topic, codec.encode(request), qos=1)
-
-    def hear(self, kind: type[Any]) -> Any:
-        """Return the next message of a kind."""
-        while True:
-            message = self._heard.get(timeout=10.0)
-            if isinstance(message, kind):
-                return message
-
-
-@contextmanager
-def asking(broker: Broker, researcher_id: str = "alice", node_id: str = "hospital-a") -> Iterator[Asker]:
-    asker = Asker(broker, researcher_id, node_id)
-    asker.transport.start()
-    asker.transport.wait_connected(5.0)
-    try:
-        yield asker
-    finally:
-        asker.transport.stop()
 
 
 def live(folder: Path) -> dict[str, Any]:
@@ -93,78 +40,91 @@ def wait_online(folder: Path) -> None:
     wait_until(lambda: live(folder).get("connected"), 30.0, what="the connection")
 
 
-def online(folder: Path) -> dict[str, Any]:
-    """Wait until the node of a folder is connected, and return what the shell tells of it."""
-    wait_online(folder)
-    return told(folder, "status")
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def kept(shared: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    folder = made_folder(tmp_path_factory.mktemp("running") / "n", url=shared.url, runs=NO_RUNS)
+    with NodeProcess(folder) as started:
+        yield started
 
 
 @pytest.fixture
-def folder(tmp_path: Path, mosquitto: Broker) -> Path:
-    return made_folder(tmp_path / "n", url=mosquitto.url, runs=NO_RUNS)
+def running(kept: NodeProcess) -> NodeProcess:
+    """A node that obeys only those that the tests of verbs at a running node allowed."""
+    if not kept.alive():
+        kept.start()
+    wait_online(kept.folder)
+    return kept
 
 
-def test_a_node_starts_says_how_it_is_and_stops(folder: Path, mosquitto: Broker) -> None:
-    with NodeProcess(folder, by_verb=True) as running:
-        status = online(folder)
+@pytest.fixture
+def folder(tmp_path: Path, shared: Broker) -> Path:
+    return made_folder(tmp_path / "n", node_id="hospital-b", url=shared.url, runs=NO_RUNS)
+
+
+def test_a_node_starts_says_how_it_is_and_stops(folder: Path, shared: Broker) -> None:
+    with NodeProcess(folder, by_verb=True) as process:
+        wait_online(folder)
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        libraries = Path(f"/proc/{process.pid}/maps").read_text()
+        status = told(folder, "status")
         screen = node(folder, "status").stdout
         second = refused(folder, "start", code=4)
         stopped = told(folder, "stop")
-        exit_code = running.wait(5.0)
+        exit_code = process.wait(5.0)
 
-    assert (status["running"], status["live"]["pid"], status["broker"]) == (True, running.pid, mosquitto.url)
-    assert f"running, pid {running.pid}, started " in screen
+    # Nothing of the command line stays in the memory of the daemon.
+    assert command[1:5] == [b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
+    assert "pydantic" not in libraries
+    assert (status["running"], status["live"]["pid"], status["broker"]) == (True, process.pid, shared.url)
+    assert f"running, pid {process.pid}, started " in screen
     assert screen.startswith("needs you   * OBEYS NO RESEARCHER")
     assert "samples_" not in screen
     assert [line for line in screen.splitlines() if len(line) > 80 and str(folder) not in line] == []
-    assert f"already running, pid {running.pid}" in second
-    assert (stopped["pid"], stopped["was_running"], exit_code) == (running.pid, True, 0)
+    assert f"already running, pid {process.pid}" in second
+    assert (stopped["pid"], stopped["was_running"], exit_code) == (process.pid, True, 0)
     assert told(folder, "stop")["was_running"] is False
     assert "not running" in node(folder, "status").stdout
     assert not (folder / "control.sock").exists()
 
 
 def test_a_stop_ends_the_process_behind_the_socket_and_no_other(folder: Path) -> None:
-    with NodeProcess(folder, by_verb=True) as running, subprocess.Popen(["sleep", "60"]) as bystander:
+    with NodeProcess(folder) as process, subprocess.Popen(["sleep", "60"]) as bystander:
         wait_online(folder)
         # A daemon in a container knows its number there, which is that of another process here.
         NodeFolder(folder).lock_file.write_text(f"{bystander.pid} {DAEMON}\n")
 
         stopped = told(folder, "stop")
-        exit_code, is_spared = running.wait(5.0), bystander.poll() is None
+        exit_code, is_spared = process.wait(5.0), bystander.poll() is None
         bystander.kill()
 
-    assert (stopped["pid"], exit_code, is_spared) == (running.pid, 0, True)
+    assert (stopped["pid"], exit_code, is_spared) == (process.pid, 0, True)
 
 
 def test_a_stop_from_another_process_namespace_says_where_it_works(folder: Path) -> None:
     elsewhere = ["unshare", "--user", "--map-current-user", "--pid", "--fork"]
     require(subprocess.run([*elsewhere, "true"], check=False).returncode == 0, "unshare makes no process namespace")
-    with NodeProcess(folder, by_verb=True) as running:
+    with NodeProcess(folder) as process:
         wait_online(folder)
 
         stop = [*elsewhere, sys.executable, "-m", "fedmon", "node", "stop", "--dir", str(folder)]
         ran = subprocess.run(stop, env=plain_environment(), capture_output=True, text=True, check=False)
         told(folder, "stop")
-        exit_code = running.wait(5.0)
+        exit_code = process.wait(5.0)
 
     assert (ran.returncode, exit_code) == (4, 0)
     assert "runs in another process namespace: stop it there" in ran.stderr
 
 
-def test_the_daemon_holds_nothing_of_the_command_line_in_its_memory(folder: Path) -> None:
-    with NodeProcess(folder, by_verb=True) as running:
-        wait_online(folder)
-        command = Path(f"/proc/{running.pid}/cmdline").read_bytes().split(b"\0")
-        libraries = Path(f"/proc/{running.pid}/maps").read_text()
-
-    assert command[1:5] == [b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
-    assert "pydantic" not in libraries
-
-
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
-    with NodeProcess(folder, by_verb=True):
+    with NodeProcess(folder):
         wait_until(lambda: live(folder).get("last_error"), 30.0)
         status = told(folder, "status")
         screen = node(folder, "status").stdout
@@ -174,78 +134,75 @@ def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) ->
 
 
 def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(folder: Path) -> None:
-    with NodeProcess(folder) as running:
+    with NodeProcess(folder) as process:
         wait_online(folder)
-        pause(running.pid)
+        pause(process.pid)
         message = refused(folder, "stop", "--timeout", "0.3", code=6)
         forced = refused(folder, "stop", "--timeout", "0.3", "--force", code=6)
-        running.signal(signal.SIGCONT)
-        running.wait(10.0)
+        process.signal(signal.SIGCONT)
+        process.wait(10.0)
 
-    assert f"(pid {running.pid}) still runs after 0.3 s" in message
+    assert f"(pid {process.pid}) still runs after 0.3 s" in message
     assert "--force" in message
-    assert f"kill -9 {running.pid}" in forced
+    assert f"kill -9 {process.pid}" in forced
 
 
-def test_a_rule_holds_at_once_in_a_running_node(folder: Path, mosquitto: Broker) -> None:
-    with NodeProcess(folder), asking(mosquitto) as alice:
-        wait_online(folder)
-        alice.ask(Ping)
-        before = alice.hear(Error)
-        told(folder, "policy", "allow", "alice")
-        alice.ask(Ping)
-        answered = alice.hear(Pong)
-        told(folder, "policy", "deny", "alice")
-        alice.ask(Ping)
-        after = alice.hear(Error)
+def test_a_rule_holds_at_once_in_a_running_node(running: NodeProcess, shared: Broker) -> None:
+    with RawResearcher(shared, "carol") as carol:
+        before = carol.ask("ping")
+        told(running.folder, "policy", "allow", "carol")
+        answered = carol.ask("ping")
+        told(running.folder, "policy", "deny", "carol")
+        after = carol.ask("ping")
 
-    assert (before.code.value, answered.node_id, after.code.value) == ("refused", "hospital-a", "refused")
-    assert "fedmon node policy allow alice" in before.reason
+    assert (before["code"], answered["command"], after["code"]) == ("refused", "pong", "refused")
+    assert "fedmon node policy allow carol" in before["reason"]
 
 
-def test_a_decision_reaches_the_researcher_without_being_asked_for(folder: Path, mosquitto: Broker) -> None:
+def test_a_decision_reaches_the_researcher_without_being_asked_for(running: NodeProcess, shared: Broker) -> None:
+    folder = running.folder
+    decisions = events(folder).count("plan-decision")
     told(folder, "policy", "allow", "alice")
-    with NodeProcess(folder), asking(mosquitto) as alice:
-        wait_online(folder)
-        alice.ask(Approval, name="logistic", sha256=DIGEST, size_bytes=len(PLAN), source=PLAN.decode())
-        asked = alice.hear(ApprovalReply)
-        shown = told(folder, "plan", "show", asked.plan_id)
-        result = told(folder, "plan", "approve", asked.plan_id, "--note", "go on")
-        decision = alice.hear(PlanDecision)
-        alice.ask(Ack, ids=[decision.id])
+    with RawResearcher(shared, "alice") as alice:
+        source = {"sha256": DIGEST, "size_bytes": len(PLAN), "source": PLAN.decode()}
+        asked = alice.ask("approval", name="logistic", description="", **source)
+        shown = told(folder, "plan", "show", asked["plan_id"])
+        result = told(folder, "plan", "approve", asked["plan_id"], "--note", "go on")
+        decision = wait_until(lambda: [each for each in list(alice.replies) if each["command"] == "plan-decision"])[0]
+        alice.send(alice.message("ack", ids=[decision["id"]]))
         wait_until(lambda: told(folder, "status")["undelivered"] == {})
 
     assert (shown["source"], shown["plan"]["requested_by"]) == (PLAN.decode(), ["alice"])
     assert (result["tells"], result["plan"]["sha256"]) == (["alice"], DIGEST)
-    assert (decision.status.value, decision.note, decision.sha256) == ("approved", "go on", DIGEST)
-    assert events(folder).count("plan-decision") == 1
+    assert (decision["status"], decision["note"], decision["sha256"]) == ("approved", "go on", DIGEST)
+    assert events(folder).count("plan-decision") == decisions + 1
 
 
-def test_a_decision_made_while_the_node_is_stopped_is_sent_at_its_start(folder: Path, mosquitto: Broker) -> None:
-    told(folder, "policy", "allow", "alice")
+def test_a_decision_made_while_the_node_is_stopped_is_sent_at_its_start(folder: Path, shared: Broker) -> None:
+    told(folder, "policy", "allow", "dora")
     with desk_of(folder) as desk:
-        plan_id = ask_approval(desk)
+        plan_id = ask_approval(desk, by="dora")
     told(folder, "plan", "reject", plan_id, "--note", "no")
-    assert told(folder, "status")["undelivered"] == {"alice": 1}
+    assert told(folder, "status")["undelivered"] == {"dora": 1}
 
-    with asking(mosquitto) as alice, NodeProcess(folder):
-        decision = alice.hear(PlanDecision)
+    with RawResearcher(shared, "dora") as dora, NodeProcess(folder):
+        decision = wait_until(lambda: list(dora.replies))[0]
 
-    assert (decision.plan_id, decision.status.value, decision.note) == (plan_id, "rejected", "no")
+    assert (decision["plan_id"], decision["status"], decision["note"]) == (plan_id, "rejected", "no")
 
 
 def test_datasets_and_plans_are_kept_through_the_running_node_as_through_the_stopped_one(
-    folder: Path, tmp_path: Path
+    running: NodeProcess, tmp_path: Path
 ) -> None:
+    folder, own = running.folder, b"rate = 0.5\n"
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
-    (tmp_path / "p.py").write_bytes(PLAN)
-    with NodeProcess(folder):
-        wait_online(folder)
-        added = told(folder, "dataset", "add", str(tmp_path / "a.csv"), "--name", "A", "--tags", "t")
-        plan = told(folder, "plan", "register", str(tmp_path / "p.py"))["plan"]
-        checked = wait_until(lambda: (shown := told(folder, "plan", "show", "p")["plan"])["checked"] and shown)
-        errors = [told(folder, "dataset", "show", "B", code=3), told(folder, "plan", "show", "B", code=3)]
-        told(folder, "stop")
+    (tmp_path / "p.py").write_bytes(own)
+    added = told(folder, "dataset", "add", str(tmp_path / "a.csv"), "--name", "A", "--tags", "t")
+    plan = told(folder, "plan", "register", str(tmp_path / "p.py"))["plan"]
+    checked = wait_until(lambda: (shown := told(folder, "plan", "show", "p")["plan"])["checked"] and shown)
+    errors = [told(folder, "dataset", "show", "B", code=3), told(folder, "plan", "show", "B", code=3)]
+    told(folder, "stop")
+    assert running.wait(10.0) == 0
 
     assert told(folder, "dataset", "list")["datasets"] == [added["dataset"]]
     assert (plan["status"], checked["problem"], len(checked["minified_sha256"])) == ("approved", "", 64)
@@ -254,13 +211,42 @@ def test_datasets_and_plans_are_kept_through_the_running_node_as_through_the_sto
     assert told(folder, "audit", "verify")["ok"] is True
 
 
+def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
+    running: NodeProcess, shared: Broker
+) -> None:
+    folder = running.folder
+
+    def waiting() -> list[dict[str, Any]]:
+        found = told(folder, "requests")["researchers"]
+        return [each for each in found if each["researcher_id"].startswith("researcher-")]
+
+    with RawResearcher(shared, "researcher-1") as one, RawResearcher(shared, "researcher-2") as two:
+        for asker in (one, one, two):
+            asker.ask("ping")
+        before, screen = waiting(), node(folder, "requests").stdout
+        status = node(folder, "status").stdout
+        ambiguous = refused(folder, "requests", "allow", "researcher", code=4)
+        told(folder, "requests", "allow", "researcher-1")
+        assert one.ask("ping")["command"] == "pong"
+        told(folder, "stop")
+        assert running.wait(10.0) == 0
+
+    assert [(each["researcher_id"], each["times"]) for each in before] == [("researcher-2", 1), ("researcher-1", 2)]
+    assert all(each["first"] <= each["last"] for each in before)
+    assert ["researcher-1", "2", "x"] in [line.split()[:3] for line in screen.splitlines()]
+    assert "fedmon node requests allow RESEARCHER" in screen
+    assert "* researcher researcher-2 was refused 1 time, last " in status
+    assert "researcher-1, researcher-2" in ambiguous
+    assert [(each["researcher_id"], each["times"]) for each in waiting()] == [("researcher-2", 1)]
+
+
 def test_shells_at_the_same_time_on_a_stopped_node_all_succeed(folder: Path, tmp_path: Path) -> None:
     for n in range(4):
         (tmp_path / f"{n}.csv").write_text("x\n1\n")
 
     def add(n: int) -> int:
         words = ("dataset", "add", str(tmp_path / f"{n}.csv"), "--name", str(n), "--tags", f"t{n}")
-        return node(folder, *words).returncode
+        return fedmon("node", *words, "--dir", str(folder)).returncode
 
     with ThreadPoolExecutor(4) as shells:
         codes = list(shells.map(add, range(4)))
@@ -269,7 +255,7 @@ def test_shells_at_the_same_time_on_a_stopped_node_all_succeed(folder: Path, tmp
     assert [dataset["name"] for dataset in told(folder, "dataset", "list")["datasets"]] == ["0", "1", "2", "3"]
 
 
-def test_a_folder_that_somebody_keeps_is_said_to_be_his(folder: Path) -> None:
+def test_a_folder_that_is_in_use_names_its_holder(folder: Path) -> None:
     with NodeFolder.open(folder).hold("a long backup"):
         message = refused(folder, "plan", "list", code=4)
 
@@ -284,9 +270,6 @@ def test_a_folder_open_to_others_is_refused_by_every_verb(folder: Path) -> None:
 
 
 def test_a_listing_loads_nothing_that_it_does_not_use(folder: Path) -> None:
-    import subprocess
-    import sys
-
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "fedmon", "node", "dataset", "list", "--dir", str(folder)],
         capture_output=True,

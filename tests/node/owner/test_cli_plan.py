@@ -9,6 +9,7 @@ import pytest
 
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, events, made_folder
 from tests.node.owner.owner_shell import Terminal, node, refused, told
+from tests.support.node_process import fedmon, plain_environment
 
 DIGEST = hashlib.sha256(PLAN).hexdigest()
 HIDDEN = "rate = 0.1 # \u202e\u200b\x1b[2J\x07 end\nepochs = 3\n".encode()
@@ -208,7 +209,8 @@ def test_plan_screens_fit_eighty_columns(folder: Path) -> None:
 def test_a_terminal_that_cannot_show_a_character_gets_its_code(folder: Path) -> None:
     (plan_id,) = _asked(folder, HIDDEN)
 
-    ran = node(folder, "plan", "show", plan_id, environ={"PYTHONIOENCODING": "ascii"})
+    environ = plain_environment(PYTHONIOENCODING="ascii")
+    ran = fedmon("node", "plan", "show", plan_id, "--dir", str(folder), environ=environ)
 
     assert ran.returncode == 0, ran.stderr
     assert "rate = 0.1 # \\u27e6U+202E\\u27e7" in ran.stdout

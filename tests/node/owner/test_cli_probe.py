@@ -10,12 +10,13 @@ from fedmon.common.metrics.table import METRICS
 from tests.node.owner.owner_desks import made_folder
 from tests.node.owner.owner_shell import Ran, node
 from tests.support.machine_tree import machine_tree
-from tests.support.node_process import fedmon, plain_environment
+from tests.support.node_process import plain_environment
+from tests.support.shell_here import fedmon_here
 
 
 def probe(home: Path, *words: str) -> Ran:
     """Probe without a node: the user's data folder is an empty one."""
-    return fedmon("node", "probe", *words, environ=plain_environment(HOME=str(home), XDG_DATA_HOME=str(home)))
+    return fedmon_here("node", "probe", *words, environ=plain_environment(HOME=str(home), XDG_DATA_HOME=str(home)))
 
 
 def document(ran: Ran) -> dict[str, Any]:

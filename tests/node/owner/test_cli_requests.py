@@ -5,42 +5,12 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from fedmon.common.wire.messages import Error, Ping, Pong
 from tests.node.owner.owner_desks import PLAN, ask_approval, desk_of, made_folder
 from tests.node.owner.owner_shell import Terminal, node, refused, told
-from tests.node.owner.test_cli_lifecycle import asking, wait_online
-from tests.support.brokers import Broker
-from tests.support.node_process import NO_RUNS, NodeProcess
 
 
 def _refused_of(folder: Path) -> dict[str, int]:
     return {each["researcher_id"]: each["times"] for each in told(folder, "requests")["researchers"]}
-
-
-def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(tmp_path: Path, mosquitto: Broker) -> None:
-    folder = made_folder(tmp_path / "n", url=mosquitto.url, runs=NO_RUNS)
-    with NodeProcess(folder), asking(mosquitto, "researcher-1") as one, asking(mosquitto, "researcher-2") as two:
-        wait_online(folder)
-        for asker, times in ((one, 2), (two, 1)):
-            for _ in range(times):
-                asker.ask(Ping)
-                asker.hear(Error)
-        before = told(folder, "requests")["researchers"]
-        screen = node(folder, "requests").stdout
-        status = node(folder, "status").stdout
-        ambiguous = refused(folder, "requests", "allow", "researcher", code=4)
-        told(folder, "requests", "allow", "researcher-1")
-        one.ask(Ping)
-        assert one.hear(Pong).node_id == "hospital-a"
-        told(folder, "stop")
-
-    assert [(each["researcher_id"], each["times"]) for each in before] == [("researcher-2", 1), ("researcher-1", 2)]
-    assert all(each["first"] <= each["last"] for each in before)
-    assert "researcher-1      2 x" in screen
-    assert "fedmon node requests allow RESEARCHER" in screen
-    assert "* researcher researcher-2 was refused 1 time, last " in status
-    assert "researcher-1, researcher-2" in ambiguous
-    assert _refused_of(folder) == {"researcher-2": 1}
 
 
 def test_a_prefix_of_a_researcher_is_allowed_at_a_terminal_or_with_yes(tmp_path: Path) -> None:

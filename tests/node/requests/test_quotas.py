@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,18 @@ import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.settings import ResearcherSettings
-from fedmon.node.registers.database import Database, timestamp
+from fedmon.common.wire.messages import Approval, Monitor, Ping, PlanStatus
+from fedmon.node.registers.database import timestamp
 from fedmon.node.requests.audit import verify
 from fedmon.node.requests.quotas import Window
 from fedmon.researcher.asking.outcome import OutcomeStatus
 from fedmon.researcher.federation import Federation
-from tests.end_to_end.run_sites import SHA256, made
 from tests.node.owner.owner_shell import told
+from tests.node.runs.run_desks import ALICE, Bench, bench, envelope, run
 from tests.support.brokers import Broker
 from tests.support.fedbiomed4 import V4Researcher
 from tests.support.historic_repository import HistoricRepository
-from tests.support.node_process import NO_RUNS, NodeProcess, plain_environment, write_node_folder
+from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, plain_environment, write_node_folder
 from tests.support.raw_researcher import RawResearcher
 from tests.support.running_node import PLAN as SCRIPTED_PLAN
 from tests.support.running_node import RunningNode, json_parcel
@@ -34,13 +36,18 @@ from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 MIB = 2**20
-LARGE = """from fedmon import TrainingPlan
+LARGE = b"""from fedmon import TrainingPlan
 
 
 class Large(TrainingPlan):
     def run(self, context):
         return {"text": "x" * 1_500_000}
 """
+SOURCES = [
+    {"name": "p", "description": "", "sha256": hashlib.sha256(source.encode()).hexdigest(), "size_bytes": len(source)}
+    | {"source": source}
+    for source in ("x = 1\n", "x = 2\n")
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +67,21 @@ def wait_for_node(broker: Broker, node: NodeProcess) -> None:
         wait_until(waiting.answered, what=node.log)
 
 
-def ask_approval(raw: RawResearcher, source: str, **fields: Any) -> dict[str, Any]:
-    digest = hashlib.sha256(source.encode()).hexdigest()
-    return raw.ask("approval", name="p", description="", sha256=digest, size_bytes=len(source), source=source, **fields)
+def asked_approval(source: str, by: str = ALICE, **fields: Any) -> Approval:
+    sha256 = hashlib.sha256(source.encode()).hexdigest()
+    given = envelope(by) | fields
+    return Approval(name="p", description="", sha256=sha256, size_bytes=len(source), source=source, **given)
 
 
 def use_of(folder: Path, who: str) -> dict[str, Any]:
     """Return what a researcher uses, as the owner's verb tells it."""
     found: list[dict[str, Any]] = told(folder, "quota")["researchers"]
     return next(each for each in found if each["researcher_id"] == who)
+
+
+def small(folder: Path, **quota: float) -> AbstractContextManager[Bench]:
+    """Open a node with these quotas whose jobs wait to be begun."""
+    return bench(folder, is_ready=False, metrics={"enabled": False}, quota=quota)
 
 
 def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(shared: Broker, tmp_path: Path) -> None:
@@ -94,119 +107,92 @@ def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(shared: 
         assert use_of(folder, "alice")["refused"] == {"requests_per_s": 2}
 
 
-def test_changes_are_counted_by_the_hour_and_over_restarts_and_a_repeat_is_none(shared: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", shared, changes_per_hour=2)
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
-        wait_for_node(shared, node)
-        first = ask_approval(alice, "x = 1\n", id="one")
-        ask_approval(alice, "x = 2\n")
+def test_changes_are_counted_by_the_hour_and_over_restarts_and_a_repeat_is_none(tmp_path: Path) -> None:
+    with small(tmp_path / "n", changes_per_hour=2) as node:
+        request = asked_approval("x = 1\n")
+        first = node.ask(request)
+        node.ask(asked_approval("x = 2\n"))
 
-        busy = ask_approval(alice, "x = 3\n")
-        ask_approval(alice, "x = 1\n", id="one")
-        again = wait_until(lambda: [each for each in list(alice.replies) if each["id"] == "one"][1:])[0]
+        busy = node.ask(asked_approval("x = 3\n"))
 
         assert (busy["code"], 3000 < busy["retry_after_s"] <= 3600) == ("busy", True)
-        assert again["plan_id"] == first["plan_id"]
-        assert node.stop() == 0
-        stopped = use_of(folder, "alice")
-        assert (stopped["changes"], stopped["requests"], stopped["refused"]) == (2, None, None)
-        node.start()
-        wait_for_node(shared, node)
-        assert ask_approval(alice, "x = 4\n")["code"] == "busy"
-        assert use_of(folder, "alice")["undecided_plans"] == 2
+        assert node.ask(request)["plan_id"] == first["plan_id"]
+    stopped = use_of(tmp_path / "n", ALICE)
+    assert (stopped["changes"], stopped["requests"], stopped["refused"]) == (2, None, None)
+    with small(tmp_path / "n") as node:
+        assert node.ask(asked_approval("x = 4\n"))["code"] == "busy"
 
 
-def test_undecided_plans_are_limited_until_the_owner_decides(shared: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", shared, undecided_plans=2)
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice, RawResearcher(shared, "bob") as bob:
-        wait_for_node(shared, node)
-        plan = ask_approval(alice, "x = 1\n")["plan_id"]
-        ask_approval(alice, "x = 2\n")
+def test_undecided_plans_are_limited_until_the_owner_decides(tmp_path: Path) -> None:
+    with small(tmp_path / "n", undecided_plans=2) as node:
+        plan = node.ask(asked_approval("x = 1\n"))["plan_id"]
+        node.ask(asked_approval("x = 2\n"))
 
-        busy = ask_approval(alice, "x = 3\n")
+        busy = node.ask(asked_approval("x = 3\n"))
 
         assert (busy["code"], busy["retry_after_s"]) == ("busy", None)
         assert "undecided_plans in [quota]" in busy["reason"]
-        assert ask_approval(alice, "x = 2\n")["status"] == "pending"
-        assert ask_approval(bob, "x = 3\n")["status"] == "pending"
-        told(folder, "plan", "reject", plan)
-        assert ask_approval(alice, "x = 4\n")["status"] == "pending"
+        assert node.ask(asked_approval("x = 2\n"))["status"] == "pending"
+        assert node.ask(asked_approval("x = 3\n", by="bob"))["status"] == "pending"
+        node.local.registers.plans.decide(plan, PlanStatus.REJECTED)
+        assert node.ask(asked_approval("x = 4\n"))["status"] == "pending"
 
 
-def test_jobs_are_counted_by_the_day(shared: Broker, tmp_path: Path) -> None:
-    folder = made(tmp_path / "ward", shared)
-    settings = (folder / "node.toml").read_text().replace("[quota]", "[quota]\njobs_per_day = 1")
-    (folder / "node.toml").write_text(settings)
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
-        wait_for_node(shared, node)
-        asked = {"sha256": SHA256, "tags": ["cells"]}
-        first = alice.ask("run", job_id="one", **asked)
-        assert first["command"] == "run", first
+def test_jobs_are_counted_by_the_day(tmp_path: Path) -> None:
+    with small(tmp_path / "n", jobs_per_day=1) as node:
+        sha256 = node.approve()
+        assert node.ask(run(sha256, job_id="one"))["command"] == "run"
 
-        busy = alice.ask("run", job_id="two", **asked)
-        same = alice.ask("run", job_id="one", **asked)
+        busy = node.ask(run(sha256, job_id="two"))
+        same = node.ask(run(sha256, job_id="one"))
 
         assert (busy["code"], 86_000 < busy["retry_after_s"] <= 86_400) == ("busy", True)
         assert same["job"]["job_id"] == "one"
-        assert use_of(folder, "alice")["jobs"] == 1
+        assert node.local.registers.quotas.used(ALICE)["jobs"] == 1
 
 
-def test_results_that_nobody_can_fetch_fill_the_quota_and_lose_their_bytes_after_a_day(
-    shared: Broker, tmp_path: Path
-) -> None:
+def test_results_that_nobody_can_fetch_fill_the_quota_and_lose_their_bytes_after_a_day(tmp_path: Path) -> None:
     # given a plan whose result is too large for a message, and a node without a repository
-    folder = write_node_folder(tmp_path / "ward", node_id="ward", url=shared.url, quota={"kept_bytes": MIB})
-    (folder / "large.py").write_text(LARGE)
-    told(folder, "plan", "register", str(folder / "large.py"), "--name", "large")
-    asked = {"sha256": hashlib.sha256(LARGE.encode()).hexdigest()}
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
-        wait_for_node(shared, node)
-        alice.ask("run", job_id="one", **asked)
-        ended = wait_until(lambda: [each for each in list(alice.replies) if each["command"] == "job-outcome"])[0]
-        assert (ended["job"]["state"], "no file repository" in ended["job"]["reason"]) == ("failed", True)
+    with bench(tmp_path / "n", metrics={"enabled": False}, quota={"kept_bytes": MIB}) as node:
+        sha256 = node.approve(LARGE)
+        node.ask(run(sha256, job_id="one"))
+
+        job = node.over("one")["job"]
+        assert (job["state"], "no file repository" in job["reason"]) == ("failed", True)
 
         # when another run is asked for
-        busy = alice.ask("run", job_id="two", **asked)
+        busy = node.ask(run(sha256, job_id="two"))
 
         # then the node is busy, until the bytes went after a day
-        result = folder / "runs" / "one" / "result"
+        result = tmp_path / "n" / "runs" / "one" / "result"
         assert (busy["code"], busy["retry_after_s"] > 86_400) == ("busy", True)
         assert "kept_bytes in [quota]" in busy["reason"]
-        assert use_of(folder, "alice")["kept_bytes"] > 1_500_000
+        assert node.local.registers.quotas.used(ALICE)["kept_bytes"] > 1_500_000
         assert result.exists()
-        assert node.stop() == 0
-        with Database(folder / "state.sqlite") as database:
-            long_ago = timestamp(utc_now() - datetime.timedelta(days=1, minutes=1))
-            database.execute("UPDATE runs SET ended = ?", (long_ago,))
-        node.start()
-        wait_for_node(shared, node)
-        wait_until(lambda: not result.exists(), what="the result to be removed")
-        assert alice.ask("run", job_id="two", **asked)["command"] == "run"
+        long_ago = timestamp(utc_now() - datetime.timedelta(days=1, minutes=1))
+        node.local.registers.database.execute("UPDATE runs SET ended = ?", (long_ago,))
+        node.local.take_up()  # as at every start
+        assert not result.exists()
+        assert node.ask(run(sha256, job_id="two"))["command"] == "run"
 
 
-def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(shared: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", shared, audit_bytes_per_day=65_536)
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
-        wait_for_node(shared, node)
-        replies: list[dict[str, Any]] = []
+def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(tmp_path: Path) -> None:
+    folder = tmp_path / "n"
+    with small(folder, audit_bytes_per_day=65_536) as node:
+        busy: dict[str, Any] = {}
+        while busy.get("command") != "error":
+            busy = node.ask(Ping(**envelope()))
 
-        def is_busy() -> bool:
-            replies.append(alice.ask("ping"))
-            return bool(replies[-1]["command"] == "error")
-
-        wait_until(is_busy, what="the end of the quota")
-
-        assert replies[-1]["code"] == "busy"
-        assert "audit_bytes_per_day in [quota]" in replies[-1]["reason"]
-        assert 0 < replies[-1]["retry_after_s"] <= 86_400
+        assert busy["code"] == "busy"
+        assert "audit_bytes_per_day in [quota]" in busy["reason"]
+        assert 0 < busy["retry_after_s"] <= 86_400
         size_bytes = (folder / "audit.jsonl").stat().st_size
-        assert [alice.ask("monitor", action="start")["command"] for _ in range(3)] == ["monitor"] * 3
+        assert {node.ask(Monitor(action="start", **envelope()))["code"] for _ in range(3)} == {"unsupported"}
         assert (folder / "audit.jsonl").stat().st_size == size_bytes
-        assert 65_536 <= use_of(folder, "alice")["audit_bytes"] < 70_000
-        assert node.stop() == 0
+        assert 65_536 <= node.local.registers.quotas.used(ALICE)["audit_bytes"] < 70_000
     counts = json.loads((folder / "audit.jsonl").read_text().splitlines()[-1])["counts"]
     assert counts["served"] == {"alice monitor": 3}
-    assert counts["busy"]["alice audit_bytes_per_day"] >= 1
+    assert counts["busy"] == {"alice audit_bytes_per_day": 1}
     assert verify(folder).ok
 
 
@@ -256,8 +242,8 @@ def test_the_owner_sees_use_against_quota_and_follows_new_settings(shared: Broke
     folder = ward(tmp_path / "ward", shared, undecided_plans=1)
     with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
         wait_for_node(shared, node)
-        ask_approval(alice, "x = 1\n")
-        screen = fedmon_here("node", "quota", "--dir", str(folder)).stdout.splitlines()
+        alice.ask("approval", **SOURCES[0])
+        screen = fedmon("node", "quota", "--dir", str(folder)).stdout.splitlines()
         document = told(folder, "quota")
 
         assert " ".join(screen[0].split()) == "researcher requests changes undecided jobs kept audit refused"
@@ -268,7 +254,7 @@ def test_the_owner_sees_use_against_quota_and_follows_new_settings(shared: Broke
         file = folder / "node.toml"
         file.write_text(file.read_text().replace("undecided_plans = 1", "undecided_plans = 3"))
         told(folder, "policy", "allow", "carol")  # settings are read again
-        assert ask_approval(alice, "x = 2\n")["status"] == "pending"
+        assert alice.ask("approval", **SOURCES[1])["status"] == "pending"
 
 
 def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(shared: Broker, tmp_path: Path) -> None:

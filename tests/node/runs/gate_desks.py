@@ -59,18 +59,6 @@ def outcome(node: Bench, job_id: str, *, held: bool = False) -> dict[str, Any]:
     return told
 
 
-def first_news(node: Bench, job_id: str) -> dict[str, Any]:
-    """Return what is said first when a job has ended: its outcome, or that it is held."""
-
-    def found() -> dict[str, Any] | None:
-        node.work()
-        return next((each for each in node.outcomes() if each["job"]["job_id"] == job_id), None)
-
-    told = wait_until(found, 30.0, what=f"the end of job {job_id}")
-    assert told is not None
-    return told
-
-
 def owner(node: Bench) -> OwnerCommands:
     """Return the commands of the owner of a running node."""
     running = running_node(runs=node.runs, live=lambda: None)

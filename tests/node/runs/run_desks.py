@@ -14,7 +14,8 @@ from fedmon.common.clock import seconds_from_now
 from fedmon.common.ids import new_id
 from fedmon.common.settings.sources import load_node
 from fedmon.common.wire import codec, topics
-from fedmon.common.wire.runs import JobStatus, Run, Stop
+from fedmon.common.wire.envelope import Request
+from fedmon.common.wire.runs import Run
 from fedmon.node.daemon import LocalNode
 from fedmon.node.folder import NodeFolder
 from fedmon.node.requests.dialect import Outgoing
@@ -60,7 +61,7 @@ class Bench:
             wait_until(lambda: self.runs.confinement.is_known, what="the level of confinement")
         self.runs.take_up()
 
-    def ask(self, request: Run | Stop | JobStatus) -> dict[str, Any]:
+    def ask(self, request: Request) -> dict[str, Any]:
         """Return the reply to a request."""
         before = len(self.sent)
         node_id = self.settings.id
@@ -90,6 +91,17 @@ class Bench:
         while self.handed_over:
             self.handed_over.pop(0)()
         self.runs.tick()
+
+    def over(self, job_id: str) -> dict[str, Any]:
+        """Return what is said first when a job has ended: its outcome, or that it is held."""
+
+        def found() -> dict[str, Any] | None:
+            self.work()
+            return next((each for each in self.outcomes() if each["job"]["job_id"] == job_id), None)
+
+        told = wait_until(found, 30.0, what=f"the end of job {job_id}")
+        assert told is not None
+        return told
 
     def outcomes(self) -> list[dict[str, Any]]:
         """Return the outcomes that were sent so far."""

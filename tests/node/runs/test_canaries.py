@@ -18,7 +18,7 @@ import pytest
 
 from fedmon.common.wire.runs import JobStatus
 from fedmon.node.runs.release import rounded
-from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, first_news, granted, offered
+from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, granted, offered
 from tests.node.runs.run_desks import Bench, bench, envelope
 from tests.support.waiting import wait_until
 
@@ -195,7 +195,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def left(site: Site, name: str) -> tuple[dict[str, Any], str]:
     """Return what was said first about the end of a canary, and all that left of it, also when asked for."""
     job_id = site.jobs[name]
-    told = first_news(site.node, job_id)
+    told = site.node.over(job_id)
     status = JobStatus(job_id=job_id, result=True, scalars_from=0, stdout_from=0, stderr_from=0, **envelope())
     said = [msgspec.json.encode(site.node.ask(status)).decode()]
     for message in (msgspec.json.decode(each.payload) for each in site.node.sent if job_id.encode() in each.payload):

@@ -17,7 +17,7 @@ from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Stop
 from fedmon.node.runs.service import UNSENT
 from tests.node.owner.owner_desks import desk_of, done
-from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, first_news, granted, offered, outcome, owner
+from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, granted, offered, outcome, owner
 from tests.node.runs.run_desks import ALICE, Bench, bench, digest, envelope
 from tests.support.historic_repository import HistoricRepository
 from tests.support.waiting import wait_until
@@ -62,7 +62,7 @@ def ledger(node: Bench) -> dict[str, int]:
 def test_a_result_within_the_rules_leaves_by_itself_and_rounded(node: Bench) -> None:
     job_id = returned(node, {"mean": 44.123456789, "rows": 30})
 
-    told = first_news(node, job_id)
+    told = node.over(job_id)
 
     assert (told["job"]["state"], told["id"]) == ("succeeded", f"job-{job_id}")
     assert json.loads(told["result"]["json"]) == {"mean": 44.1235, "rows": 30}
@@ -72,7 +72,7 @@ def test_a_result_within_the_rules_leaves_by_itself_and_rounded(node: Bench) -> 
 def test_a_held_result_is_told_without_a_byte_of_it(node: Bench) -> None:
     job_id = returned(node, LARGE)
 
-    told = first_news(node, job_id)
+    told = node.over(job_id)
 
     assert (told["job"]["state"], told["result"], told["id"]) == ("held", None, f"job-{job_id}-held")
     assert told["job"]["reason"].startswith("more than 3 numbers: the result waits for the owner")
@@ -184,7 +184,7 @@ def test_a_result_that_was_changed_on_the_disk_does_not_leave(node: Bench) -> No
 
 
 def test_failures_leave_in_every_mode_with_their_kind_alone(node: Bench) -> None:
-    told = first_news(node, begun(node, RETURNS, patients(node)))
+    told = node.over(begun(node, RETURNS, patients(node)))
 
     assert (told["job"]["state"], told["job"]["problem"]) == (
         "failed", {"type": "KeyError", "message": None, "traceback": None},
@@ -206,7 +206,7 @@ def test_scalars_leave_by_the_names_of_the_grant(tmp_path: Path) -> None:
 
 
 def test_without_a_grant_no_scalar_leaves_a_closed_gate(node: Bench) -> None:
-    told = first_news(node, returned(node, {}))
+    told = node.over(returned(node, {}))
 
     assert told["job"]["scalars"] == 0
     assert node.scalars() == []
@@ -218,7 +218,7 @@ def test_in_mode_ask_every_result_waits_and_in_auto_none_does(tmp_path: Path) ->
     states, reasons = {}, {}
     for mode in ("ask", "auto"):
         with bench(tmp_path / mode, metrics=QUIET, runs=MANY_JOBS, release={"mode": mode}) as node:
-            told = first_news(node, begun(node, RETURNS, arguments={"result": {"mean": 1 / 3}}))
+            told = node.over(begun(node, RETURNS, arguments={"result": {"mean": 1 / 3}}))
             states[mode], reasons[mode] = told["job"]["state"], told["job"]["reason"]
             if mode == "auto":
                 assert json.loads(told["result"]["json"]) == {"mean": 1 / 3}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -44,18 +43,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield opened
 
 
-def over(node: Bench, job_id: str) -> dict[str, Any]:
-    """Return the outcome of a job, once it is there."""
-
-    def found() -> dict[str, Any] | None:
-        node.work()
-        return next((each for each in node.outcomes() if each["job"]["job_id"] == job_id), None)
-
-    outcome = wait_until(found, 20.0, what=f"the end of job {job_id}")
-    assert outcome is not None
-    return outcome
-
-
 def begun(node: Bench, job_id: str) -> ActiveJob:
     """Wait until the plan of a job has reported."""
 
@@ -79,7 +66,7 @@ def test_the_same_job_asked_for_again_is_told_as_it_stands_and_starts_nothing(no
     # given a job that has run
     sha256, dataset_id, job_id = node.approve(), node.offer(), new_id()
     first = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))
-    outcome = over(node, job_id)
+    outcome = node.over(job_id)
 
     # when it is asked for under another request id, by somebody else, and for something else
     again = node.ask(run(sha256, job_id=job_id, dataset_id=dataset_id))
@@ -103,7 +90,7 @@ def test_the_news_of_a_job_wait_for_the_worker_only_once(node: Bench) -> None:
     node.ask(run(node.approve(REPORTS, "reports"), job_id=job_id))
     wait_until((node.path / "runs" / job_id / "ending.json").exists, 20.0, what="the end of the plan")
     waiting = len(node.handed_over)
-    outcome = over(node, job_id)
+    outcome = node.over(job_id)
 
     assert (waiting, outcome["job"]["scalars"]) == (1, 5)
 
@@ -125,7 +112,7 @@ def test_jobs_of_others_cannot_be_seen_or_stopped(node: Bench) -> None:
     assert (listed["jobs"], listed["count"]) == ([], 0)
     assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "running"
     node.ask(Stop(job_id=job_id, **envelope()))
-    outcome = over(node, job_id)
+    outcome = node.over(job_id)
     assert outcome["job"]["state"] == "stopped"
     assert outcome["job"]["reason"].startswith("stopped by researcher alice")
 
@@ -138,13 +125,13 @@ def test_a_plan_rejected_while_it_runs_is_stopped_with_and_without_a_daemon(node
 
     stop_jobs_of(sha256, JobRegister(node.local.registers.database), node.path / "runs")
 
-    assert {over(node, job_id)["job"]["state"] for job_id in (first, second)} == {"plan-rejected"}
+    assert {node.over(job_id)["job"]["state"] for job_id in (first, second)} == {"plan-rejected"}
 
 
 def test_an_outcome_waits_until_it_is_acknowledged(node: Bench) -> None:
     sha256, job_id = node.approve(PLAN + b"# fails without data\n"), new_id()
     node.ask(run(sha256, job_id=job_id))
-    outcome = over(node, job_id)
+    outcome = node.over(job_id)
 
     assert outcome["job"]["state"] == "failed"
     assert outcome["job"]["problem"] == {"type": "AttributeError", "message": None, "traceback": None}
@@ -174,7 +161,7 @@ def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -
 
     # then it is told once he is obeyed again
     node.local.delivery.push()
-    assert over(node, job_id)["job"]["state"] == "stopped-by-owner"
+    assert node.over(job_id)["job"]["state"] == "stopped-by-owner"
 
 
 def test_each_outcome_brings_itself_and_not_all_that_wait_again(node: Bench) -> None:
@@ -184,7 +171,7 @@ def test_each_outcome_brings_itself_and_not_all_that_wait_again(node: Bench) -> 
     for job_id in jobs:
         node.ask(run(sha256, job_id=job_id, by="carol"))
     for job_id in jobs:
-        over(node, job_id)
+        node.over(job_id)
 
     sent = [each["job"]["job_id"] for each in node.outcomes() if each["researcher_id"] == "carol"]
     assert sorted(sent) == sorted(jobs)
@@ -209,7 +196,7 @@ def test_a_run_that_is_asked_before_the_node_knows_its_sandbox_waits_for_it(tmp_
 
         # then one runs and the other does not
         assert [(job["state"], job["sandbox"]) for job in told] == [("starting", None)] * 2
-        assert [over(node, job_id)["job"]["state"] for job_id in jobs] == ["succeeded", "stopped"]
+        assert [node.over(job_id)["job"]["state"] for job_id in jobs] == ["succeeded", "stopped"]
 
 
 def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) -> None:
@@ -218,7 +205,7 @@ def test_a_run_that_waited_for_a_sandbox_in_vain_is_not_started(tmp_path: Path) 
         node.ask(run(node.approve(), job_id=job_id))
         node.runs.start_up()
 
-        job = over(node, job_id)["job"]
+        job = node.over(job_id)["job"]
 
     assert (job["state"], "confine plans at level 'none'" in job["reason"]) == ("not-started", True)
 
@@ -256,7 +243,7 @@ def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_pa
 
     # when the next one begins
     with bench(tmp_path / "n") as node:
-        outcome = over(node, job_id)
+        outcome = node.over(job_id)
 
         # then the job is over, and the same request does not bring it back
         assert (outcome["job"]["state"], outcome["job"]["started"]) == ("not-started", None)
@@ -279,11 +266,11 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
     # when the next one begins
     with bench(tmp_path / "n") as node:
         # then it takes the one, goes on with the other, and tells no scalar twice
-        assert over(node, ends)["job"]["state"] == "stopped"
+        assert node.over(ends)["job"]["state"] == "stopped"
         assert node.ask(JobStatus(job_id=goes_on, **envelope()))["jobs"][0]["state"] == "running"
         assert (reports, node.scalars()) == (2, [])
         node.runs.stop_by_owner(goes_on, by="owner")
-        assert over(node, goes_on)["job"]["state"] == "stopped-by-owner"
+        assert node.over(goes_on)["job"]["state"] == "stopped-by-owner"
 
 
 def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
@@ -299,7 +286,7 @@ def test_a_killed_launcher_costs_no_job(node: Bench) -> None:
 
     for job_id in (before, after):
         node.ask(Stop(job_id=job_id, **envelope()))
-    assert {over(node, job_id)["job"]["state"] for job_id in (before, after)} == {"stopped"}
+    assert {node.over(job_id)["job"]["state"] for job_id in (before, after)} == {"stopped"}
 
 
 def test_what_runs_without_a_record_is_stopped_and_removed(tmp_path: Path) -> None:
@@ -326,7 +313,7 @@ def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench) -> None:
     sha256, dataset_id, job_id = node.approve(), node.offer(), new_id()
     request = run(sha256, job_id=job_id, dataset_id=dataset_id)
     node.ask(request)
-    over(node, job_id)
+    node.over(job_id)
     assert (node.path / "runs" / job_id / "result").exists()
 
     node.runs._status.purge(keep_s=-1.0)

@@ -53,14 +53,6 @@ def follow(node: Bench, repository: RepositorySettings) -> None:
     node.runs.follow(msgspec.structs.replace(node.settings, repository=repository))
 
 
-def over(node: Bench, job_id: str) -> dict[str, Any]:
-    def found() -> list[dict[str, Any]]:
-        node.work()
-        return [each for each in node.outcomes() if each["job"]["job_id"] == job_id]
-
-    return wait_until(found, 30.0, what=f"the end of job {job_id}")[0]
-
-
 def concluded(node: Bench, job_id: str) -> JobRecord | None:
     node.work()
     record = node.runs.record(job_id)
@@ -72,7 +64,7 @@ def test_large_inputs_and_results_go_through_the_repository(node: Bench, reposit
     url = repository.put("inputs", CONTENT)
 
     node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(url)))
-    outcome = over(node, job_id)
+    outcome = node.over(job_id)
 
     result = outcome["result"]
     stored = repository.files["/" + result["url"].removeprefix(repository.url)]
@@ -94,7 +86,7 @@ def test_a_transfer_that_ends_while_the_worker_takes_nothing_is_not_lost(
 
     node.is_full = False
 
-    assert over(node, job_id)["job"]["state"] == "succeeded"
+    assert node.over(job_id)["job"]["state"] == "succeeded"
 
 
 def test_no_hostile_url_is_connected_to(node: Bench) -> None:
@@ -106,7 +98,7 @@ def test_no_hostile_url_is_connected_to(node: Bench) -> None:
             assert node.ask(request)["command"] == "run", url
             jobs[url] = request.job_id
 
-        ends = {url: over(node, job_id)["job"] for url, job_id in jobs.items()}
+        ends = {url: node.over(job_id)["job"] for url, job_id in jobs.items()}
 
         assert {job["state"] for job in ends.values()} == {"not-started"}
         assert all(job["reason"].startswith("its inputs were not fetched: ") for job in ends.values())
@@ -126,11 +118,11 @@ def test_slow_servers_hold_up_no_inputs_of_others(node: Bench, repository: Histo
         for job_id in jobs[:2]:
             node.ask(run(sha256, job_id=job_id, inputs=inputs(repository.put("inputs", CONTENT))))
 
-        states = {over(node, job_id)["job"]["state"] for job_id in jobs[:2]}
+        states = {node.over(job_id)["job"]["state"] for job_id in jobs[:2]}
     follow(node, node.settings.repository)
 
     assert states == {"succeeded"}
-    assert {over(node, job_id)["job"]["state"] for job_id in jobs[2:]} == {"not-started"}
+    assert {node.over(job_id)["job"]["state"] for job_id in jobs[2:]} == {"not-started"}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +139,7 @@ def test_inputs_that_are_not_the_announced_ones_start_nothing(
     job_id = new_id()
 
     node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(repository.put("x", content), **fields)))
-    job = over(node, job_id)["job"]
+    job = node.over(job_id)["job"]
 
     assert job["state"] == "not-started"
     assert says in job["reason"]
@@ -161,7 +153,7 @@ def test_a_large_result_without_a_repository_fails_with_what_to_do_and_stays_wit
     job_id = new_id()
 
     node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(repository.put("inputs", CONTENT))))
-    job = over(node, job_id)["job"]
+    job = node.over(job_id)["job"]
     follow(node, node.settings.repository)
 
     assert job["state"] == "failed"
@@ -188,7 +180,7 @@ def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: H
     follow(node, node.settings.repository)
 
     # then a later try brings the result
-    assert over(node, job_id)["job"]["state"] == "succeeded"
+    assert node.over(job_id)["job"]["state"] == "succeeded"
     assert sum(results.PAUSES_S) >= 30
 
 
@@ -199,7 +191,7 @@ def test_a_result_just_over_the_message_does_not_go_inside(node: Bench, reposito
         job_id, content = new_id(), msgspec.json.encode({"text": '"' * 1_000})
         given = Parcel(format="json", sha256=digest(content), size_bytes=len(content), json=content.decode())
         node.ask(run(digest(ECHO), job_id=job_id, inputs=given, arguments={"times": times}))
-        outcome = over(node, job_id)
+        outcome = node.over(job_id)
         sent[times] = outcome["result"]["url"] is None
         assert outcome["job"]["state"] == "succeeded"
 
@@ -220,7 +212,7 @@ def test_rules_that_change_while_inputs_come_hold_for_the_job_that_waits(
 
     # when the owner takes the dataset away, and then obeys nobody any more, before they are here
     node.local.registers.datasets.remove(dataset_id)
-    first = over(node, jobs[0])
+    first = node.over(jobs[0])
     assert first["job"]["state"] == "not-started"
     assert "offers you no dataset" in first["job"]["reason"]
     going = new_id()
