@@ -302,7 +302,8 @@ class Runs:
             with self._registers.database.transaction():
                 for active in unsaved:
                     self.register.keep(active.record)
-                    active.is_saved = True
+            for active in unsaved:
+                active.is_saved = True
 
     def purge(self) -> None:
         """Remove the files of jobs that have been kept long enough.

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
 from fedmon.common.wire.runs import JobState, JobStatus, Stop
@@ -230,6 +231,27 @@ def test_a_node_killed_while_it_tries_its_sandbox_leaves_no_files(tmp_path: Path
 
         # then nothing of the trial is left
         assert (list(temporary.iterdir()), trial.exists()) == ([], False)
+
+
+def test_states_that_a_full_disk_did_not_take_are_written_by_the_next_save(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", is_ready=False, metrics={"enabled": False}) as node:
+        sha256, jobs = node.approve(WAITS, "waits"), [new_id(), new_id()]
+        for job_id in jobs:
+            node.ask(run(sha256, job_id=job_id))
+            node.runs._active[job_id].change(scalars=7)
+        execute, register = node.local.registers.database.execute, node.runs.register
+        execute(
+            f"CREATE TEMP TRIGGER full BEFORE UPDATE ON main.runs WHEN NEW.job_id = '{jobs[1]}' "
+            "BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        with pytest.raises(StorageError):
+            node.runs.save()
+
+        execute("DROP TRIGGER full")
+        node.runs.save()
+
+        kept = [register.find(job_id) for job_id in jobs]
+        assert [record and record.job.scalars for record in kept] == [7, 7]
 
 
 def test_a_daemon_killed_before_the_start_leaves_a_job_that_did_not_start(tmp_path: Path) -> None:
