@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -138,7 +137,8 @@ def test_a_round_trip_at_qos_1_does_not_wait_for_delayed_acknowledgements() -> N
             asker.wait_for("answer", b"%d" % number)
             durations.append(time.perf_counter() - begun)
 
-    assert statistics.median(durations) < 0.02  # a delayed acknowledgement takes 0.04 s
+    # Each round trip would hold a delayed acknowledgement of 0.04 s; a busy machine slows most of them, not all.
+    assert min(durations) < 0.02
 
 
 def test_a_broker_without_a_folder_removes_its_traces() -> None:

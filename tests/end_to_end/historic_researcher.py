@@ -16,7 +16,7 @@ from fedmon.common.store.queue import TasksQueueError
 
 
 def main(ledger: str, mode: str) -> None:
-    """Wait until killed; or take one by one, until killed or nothing is left; or take all at once."""
+    """Wait until killed; or take one by one until killed; or take all at once."""
     with Path(ledger).open("a", buffering=1) as lines, Requests() as requests:
 
         def note(text: str) -> None:
@@ -32,8 +32,9 @@ def main(ledger: str, mode: str) -> None:
         while mode == "take":
             try:
                 message = requests.queue.get(block=False)
-            except TasksQueueError:
-                break
+            except TasksQueueError:  # nothing is left
+                tick.wait(0.05)
+                continue
             note(f"took {message['sequence']} {message.get('redelivered', False)}")
             requests.queue.task_done()
         for message in requests.get_messages():
