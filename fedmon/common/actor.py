@@ -233,4 +233,4 @@ class Actor:
                 job = self._inbox.take()
                 if job is not None or self._closing:
                     return job
-                self._changed.wait(self._timers[0][0] - now if self._timers else None)
+                self._changed.wait(min(self._timers[0][0] - now, threading.TIMEOUT_MAX) if self._timers else None)

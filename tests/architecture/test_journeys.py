@@ -148,13 +148,13 @@ def test_a_sample_passes_the_files_that_are_named(mosquitto: Broker, trace: Trac
         trace.begin()
         with Federation(mosquitto.url, folder=tmp_path / "researcher") as fed:
             online(fed, node)
-            with fed.monitor(lambda _: heard.put(time.monotonic()), interval_s=interval_s):
+            with fed.monitor(lambda sample: heard.put(sample.t), interval_s=interval_s):
                 last = [heard.get(timeout=10) for _ in range(3)][-1]
                 for _ in range(7):
-                    threading.Event().wait(last + interval_s - 0.1 - time.monotonic())
+                    threading.Event().wait(last + interval_s - 0.1 - time.time())
                     trace.mark()
                     last = heard.get(timeout=10)
-                    windows.append(trace.settled(quiet_s=0.1))
+                    windows.append(trace.settled(quiet_s=0.2))
 
     check("Sample", windows)
 

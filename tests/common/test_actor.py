@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 
@@ -56,6 +57,14 @@ def test_a_call_that_was_given_up_never_runs() -> None:
     assert ran == []
     with pytest.raises(BusyError, match="closing"):
         actor.call(int, timeout_s=PATIENCE_S)
+
+
+def test_a_timer_centuries_away_stops_no_other() -> None:
+    done = threading.Event()
+    with Actor("timed") as actor:
+        actor.at(1e12, lambda: None)
+        actor.post(lambda: actor.at(time.monotonic() + 0.01, done.set))
+        assert done.wait(PATIENCE_S)
 
 
 def test_periodic_work_stays_on_its_grid_and_says_once_that_it_fails(caplog: pytest.LogCaptureFixture) -> None:

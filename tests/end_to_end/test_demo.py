@@ -348,7 +348,7 @@ def test_what_the_demo_prints_works_as_printed(
     for line in [*lines, *connect["owners"].values()]:
         with subtests.test(line):
             # Ctrl-C ends what goes on for ever.
-            ended = f"timeout --preserve-status -s INT 5 {line}" if line == "fedmon watch" else line
+            ended = f"timeout --preserve-status -s INT 12 {line}" if line == "fedmon watch" else line
             typed("\n".join([*exported, ended]), tmp_path, bare)
     with subtests.test("python"):
         assert run("-c", connect["python"], url=kept.url, folder=tmp_path).count("online") >= 3

@@ -552,10 +552,9 @@ class Runs:
         killed = active.folder.kill_leftovers()
         if killed:
             logger.warning("job %s had lost its keeper: %d of its processes were ended", active.job.job_id, len(killed))
-        began = active.job.started is not None or active.folder.had_keeper()
-        was_ordered = (active.folder.path / ORDER).exists()
+        began = (active.folder.path / ORDER).exists() and (active.job.started is not None or active.folder.had_keeper())
         self._let_go(active)
-        if began and was_ordered:
+        if began:
             self._give_up(active, JobState.LOST, LOST)
         else:
             self._give_up(active, JobState.NOT_STARTED, NEVER_STARTED)

@@ -238,7 +238,7 @@ def test_a_process_was_asked_for_when_the_launcher_was_that_waits_for_it(tmp_pat
             begun = asked_at(launcher.pid)
             took[name] = float(launcher.communicate()[0]) - begun
 
-    assert abs(took["mpirun"]) < 0.001
+    assert abs(took["mpirun"]) < 0.009  # two readings of the clock
     assert took["somebody"] >= 0.01
 
 
