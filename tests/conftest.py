@@ -77,6 +77,12 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     yield from _running("mosquitto", tmp_path_factory)
 
 
+@pytest.fixture(scope="module")
+def lasting_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A mosquitto of all tests of a file, for a node that they share."""
+    yield from _running("mosquitto", tmp_path_factory)
+
+
 @pytest.fixture(params=list(ENGINES))
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of this test alone; the test runs once with each engine."""

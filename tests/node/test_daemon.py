@@ -22,18 +22,11 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
-def node(shared: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """A node that obeys alice."""
     path = tmp_path_factory.mktemp("node") / "n"
-    folder = write_node_folder(path, node_id="n", url=shared.url, runs=NO_RUNS, researchers=["alice"])
-    with NodeProcess(folder) as running, RawResearcher(shared, "alice") as alice:
+    folder = write_node_folder(path, node_id="n", url=lasting_broker.url, runs=NO_RUNS, researchers=["alice"])
+    with NodeProcess(folder) as running, RawResearcher(lasting_broker, "alice") as alice:
         wait_until(alice.answered, what="the node to answer")
         yield running
 
@@ -53,9 +46,9 @@ def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
         assert time.monotonic() - started < 10
 
 
-def test_a_command_that_is_no_text_is_answered_as_unknown(shared: Broker, node: NodeProcess) -> None:
+def test_a_command_that_is_no_text_is_answered_as_unknown(lasting_broker: Broker, node: NodeProcess) -> None:
     commands: tuple[object, ...] = ([], {}, 7, None, True)
-    with RawResearcher(shared, "alice") as alice:
+    with RawResearcher(lasting_broker, "alice") as alice:
         messages = [alice.message("ping") | {"command": command} for command in commands]
         for message in messages:
             alice.send(message)
@@ -65,16 +58,16 @@ def test_a_command_that_is_no_text_is_answered_as_unknown(shared: Broker, node: 
     assert "Traceback" not in node.log()
 
 
-def test_a_command_and_its_reply_have_their_lines(shared: Broker, node: NodeProcess) -> None:
-    with RawResearcher(shared, "alice") as alice:
+def test_a_command_and_its_reply_have_their_lines(lasting_broker: Broker, node: NodeProcess) -> None:
+    with RawResearcher(lasting_broker, "alice") as alice:
         pong = alice.ask("ping")
     lines = [json.loads(line) for line in (node.folder / "audit.jsonl").read_text().splitlines()]
 
     assert [line["event"] for line in lines if line.get("id") == pong["id"]] == ["command", "reply"]
 
 
-def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, shared: Broker) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="m", url=shared.url, runs=NO_RUNS)
+def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, lasting_broker: Broker) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="m", url=lasting_broker.url, runs=NO_RUNS)
     (folder / "control.sock").mkdir()
 
     done = fedmon("node", "start", "--dir", str(folder), timeout_s=20)
@@ -84,9 +77,9 @@ def test_a_start_that_fails_ends_with_its_reason(tmp_path: Path, shared: Broker)
 
 
 def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_order(
-    tmp_path: Path, shared: Broker
+    tmp_path: Path, lasting_broker: Broker
 ) -> None:
-    folder = write_node_folder(tmp_path / "n", node_id="m", url=shared.url, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "n", node_id="m", url=lasting_broker.url, runs=NO_RUNS)
     with NodeProcess(folder) as node:
         wait_until(lambda: "connected to the broker" in node.log())
         node.signal(signal.SIGHUP)

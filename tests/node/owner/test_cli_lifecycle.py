@@ -41,15 +41,8 @@ def wait_online(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
-def kept(shared: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    folder = made_folder(tmp_path_factory.mktemp("running") / "n", url=shared.url, runs=NO_RUNS)
+def kept(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    folder = made_folder(tmp_path_factory.mktemp("running") / "n", url=lasting_broker.url, runs=NO_RUNS)
     with NodeProcess(folder) as started:
         yield started
 
@@ -64,11 +57,11 @@ def running(kept: NodeProcess) -> NodeProcess:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, shared: Broker) -> Path:
-    return made_folder(tmp_path / "n", node_id="hospital-b", url=shared.url, runs=NO_RUNS)
+def folder(tmp_path: Path, lasting_broker: Broker) -> Path:
+    return made_folder(tmp_path / "n", node_id="hospital-b", url=lasting_broker.url, runs=NO_RUNS)
 
 
-def test_a_node_starts_says_how_it_is_and_stops(folder: Path, shared: Broker) -> None:
+def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Broker) -> None:
     with NodeProcess(folder, by_verb=True) as process:
         wait_online(folder)
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
@@ -82,7 +75,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, shared: Broker) ->
     # Nothing of the command line stays in the memory of the daemon.
     assert command[1:5] == [b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
     assert "pydantic" not in libraries
-    assert (status["running"], status["live"]["pid"], status["broker"]) == (True, process.pid, shared.url)
+    assert (status["running"], status["live"]["pid"], status["broker"]) == (True, process.pid, lasting_broker.url)
     assert f"running, pid {process.pid}, started " in screen
     assert screen.startswith("needs you   * OBEYS NO RESEARCHER")
     assert "samples_" not in screen
@@ -147,8 +140,8 @@ def test_a_daemon_that_does_not_stop_is_named_and_never_waited_for_without_end(f
     assert f"kill -9 {process.pid}" in forced
 
 
-def test_a_rule_holds_at_once_in_a_running_node(running: NodeProcess, shared: Broker) -> None:
-    with RawResearcher(shared, "carol") as carol:
+def test_a_rule_holds_at_once_in_a_running_node(running: NodeProcess, lasting_broker: Broker) -> None:
+    with RawResearcher(lasting_broker, "carol") as carol:
         before = carol.ask("ping")
         told(running.folder, "policy", "allow", "carol")
         answered = carol.ask("ping")
@@ -159,11 +152,13 @@ def test_a_rule_holds_at_once_in_a_running_node(running: NodeProcess, shared: Br
     assert "fedmon node policy allow carol" in before["reason"]
 
 
-def test_a_decision_reaches_the_researcher_without_being_asked_for(running: NodeProcess, shared: Broker) -> None:
+def test_a_decision_reaches_the_researcher_without_being_asked_for(
+    running: NodeProcess, lasting_broker: Broker
+) -> None:
     folder = running.folder
     decisions = events(folder).count("plan-decision")
     told(folder, "policy", "allow", "alice")
-    with RawResearcher(shared, "alice") as alice:
+    with RawResearcher(lasting_broker, "alice") as alice:
         source = {"sha256": DIGEST, "size_bytes": len(PLAN), "source": PLAN.decode()}
         asked = alice.ask("approval", name="logistic", description="", **source)
         shown = told(folder, "plan", "show", asked["plan_id"])
@@ -178,14 +173,14 @@ def test_a_decision_reaches_the_researcher_without_being_asked_for(running: Node
     assert events(folder).count("plan-decision") == decisions + 1
 
 
-def test_a_decision_made_while_the_node_is_stopped_is_sent_at_its_start(folder: Path, shared: Broker) -> None:
+def test_a_decision_made_while_the_node_is_stopped_is_sent_at_its_start(folder: Path, lasting_broker: Broker) -> None:
     told(folder, "policy", "allow", "dora")
     with desk_of(folder) as desk:
         plan_id = ask_approval(desk, by="dora")
     told(folder, "plan", "reject", plan_id, "--note", "no")
     assert told(folder, "status")["undelivered"] == {"dora": 1}
 
-    with RawResearcher(shared, "dora") as dora, NodeProcess(folder):
+    with RawResearcher(lasting_broker, "dora") as dora, NodeProcess(folder):
         decision = wait_until(lambda: list(dora.replies))[0]
 
     assert (decision["plan_id"], decision["status"], decision["note"]) == (plan_id, "rejected", "no")
@@ -212,7 +207,7 @@ def test_datasets_and_plans_are_kept_through_the_running_node_as_through_the_sto
 
 
 def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
-    running: NodeProcess, shared: Broker
+    running: NodeProcess, lasting_broker: Broker
 ) -> None:
     folder = running.folder
 
@@ -220,7 +215,7 @@ def test_refused_researchers_wait_until_they_are_allowed_also_past_a_restart(
         found = told(folder, "requests")["researchers"]
         return [each for each in found if each["researcher_id"].startswith("researcher-")]
 
-    with RawResearcher(shared, "researcher-1") as one, RawResearcher(shared, "researcher-2") as two:
+    with RawResearcher(lasting_broker, "researcher-1") as one, RawResearcher(lasting_broker, "researcher-2") as two:
         for asker in (one, one, two):
             asker.ask("ping")
         before, screen = waiting(), node(folder, "requests").stdout

@@ -10,7 +10,7 @@ import random
 import shutil
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +44,13 @@ def _copied(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
-def template(shared_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node whose owner decided about plans and datasets before its register was copied, and after."""
     folder = tmp_path_factory.mktemp("register") / "n"
-    write_node_with_cells(folder, node_id="n", url=shared_broker.url, runs=NO_RUNS)
+    write_node_with_cells(folder, node_id="n", url=lasting_broker.url, runs=NO_RUNS)
     (folder / "own.py").write_text("name = 'own'\n")
     own = told(folder, "plan", "register", str(folder / "own.py"), "--name", "own")["plan"]["plan_id"]
-    with NodeProcess(folder) as node, RawResearcher(shared_broker) as raw:
+    with NodeProcess(folder) as node, RawResearcher(lasting_broker) as raw:
         _copied(folder)
         wait_until(raw.answered, what="the node to answer")
         ids = {name: _asked(raw, source)["plan_id"] for name, source in SOURCES.items()}
@@ -232,10 +225,10 @@ def test_a_plan_whose_bytes_are_gone_is_named_and_not_approved(folder: Path) -> 
     assert [plan for plan in told(folder, "plan", "list")["plans"] if plan["status"] == "approved"] == []
 
 
-def test_a_request_from_before_the_restore_is_refused(shared_broker: Broker, folder: Path) -> None:
+def test_a_request_from_before_the_restore_is_refused(lasting_broker: Broker, folder: Path) -> None:
     before = new_id()
     (folder / "state.sqlite").write_bytes(b"")
-    with NodeProcess(folder), RawResearcher(shared_broker) as raw:
+    with NodeProcess(folder), RawResearcher(lasting_broker) as raw:
         wait_until(raw.answered, what="the node to answer")
         old = _asked(raw, "name = 'old'\n", id=before)
         ageless = _asked(raw, "name = 'old'\n", id="no-time")
@@ -264,13 +257,13 @@ def test_the_register_is_copied_once_a_day_for_its_owner_only(folder: Path) -> N
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
-def test_a_default_plan_that_was_deleted_stays_away(shared_broker: Broker, tmp_path: Path) -> None:
+def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_path: Path) -> None:
     defaults = tmp_path / "defaults"
     defaults.mkdir()
     for name in ("kept", "gone"):
         (defaults / f"{name}.py").write_text(f"name = {name!r}\n")
     node = {"default_plans_dir": str(defaults)}
-    folder = write_node_folder(tmp_path / "n", node_id="d", url=shared_broker.url, node=node, runs=NO_RUNS)
+    folder = write_node_folder(tmp_path / "n", node_id="d", url=lasting_broker.url, node=node, runs=NO_RUNS)
     with NodeProcess(folder):
         _copied(folder)
         gone = next(plan for plan in told(folder, "plan", "list")["plans"] if plan["name"] == "gone")

@@ -7,13 +7,10 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from fedmon.common.clock import utc_now
 from fedmon.common.settings import ResearcherSettings
@@ -50,13 +47,6 @@ SOURCES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker("mosquitto", tmp_path_factory.mktemp("broker"))
-    yield broker
-    broker.stop()
-
-
 def ward(folder: Path, broker: Broker, **quota: float) -> Path:
     """Write the folder of a node with these quotas that runs nothing."""
     return write_node_folder(folder, node_id="ward", url=broker.url, runs=NO_RUNS, quota=quota)
@@ -84,10 +74,14 @@ def small(folder: Path, **quota: float) -> AbstractContextManager[Bench]:
     return bench(folder, is_ready=False, metrics={"enabled": False}, quota=quota)
 
 
-def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(shared: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", shared, requests_per_s=0.2)
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice, RawResearcher(shared, "bob") as bob:
-        wait_for_node(shared, node)
+def test_requests_beyond_the_burst_are_busy_and_others_are_not_affected(lasting_broker: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", lasting_broker, requests_per_s=0.2)
+    with (
+        NodeProcess(folder) as node,
+        RawResearcher(lasting_broker, "alice") as alice,
+        RawResearcher(lasting_broker, "bob") as bob,
+    ):
+        wait_for_node(lasting_broker, node)
 
         replies = [alice.ask("ping") for _ in range(4)]
         told_at = time.monotonic()
@@ -196,10 +190,10 @@ def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(tm
     assert verify(folder).ok
 
 
-def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(shared: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", shared, requests_per_s=20)
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
-        wait_for_node(shared, node)
+def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(lasting_broker: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", lasting_broker, requests_per_s=20)
+    with NodeProcess(folder) as node, RawResearcher(lasting_broker, "alice") as alice:
+        wait_for_node(lasting_broker, node)
         flooded = threading.Event()
 
         def flood() -> None:
@@ -210,7 +204,7 @@ def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(shared: B
         thread = threading.Thread(target=flood)
         started = time.monotonic()
         thread.start()
-        with Federation(shared.url, researcher_id="bob", folder=tmp_path / "bob", timeout_s=20.0) as bob:
+        with Federation(lasting_broker.url, researcher_id="bob", folder=tmp_path / "bob", timeout_s=20.0) as bob:
             others = [bob.ping(nodes=["ward"])["ward"].status]
             wait_until(flooded.is_set, 120, what="the end of the flood")
             others.append(bob.ping(nodes=["ward"])["ward"].status)
@@ -238,10 +232,10 @@ def test_a_flood_stays_at_the_broker_writes_little_and_holds_up_nobody(shared: B
     assert 0 < counts["busy"]["alice requests_per_s"] < 15_000
 
 
-def test_the_owner_sees_use_against_quota_and_follows_new_settings(shared: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", shared, undecided_plans=1)
-    with NodeProcess(folder) as node, RawResearcher(shared, "alice") as alice:
-        wait_for_node(shared, node)
+def test_the_owner_sees_use_against_quota_and_follows_new_settings(lasting_broker: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", lasting_broker, undecided_plans=1)
+    with NodeProcess(folder) as node, RawResearcher(lasting_broker, "alice") as alice:
+        wait_for_node(lasting_broker, node)
         alice.ask("approval", **SOURCES[0])
         screen = fedmon("node", "quota", "--dir", str(folder)).stdout.splitlines()
         document = told(folder, "quota")
@@ -257,19 +251,21 @@ def test_the_owner_sees_use_against_quota_and_follows_new_settings(shared: Broke
         assert alice.ask("approval", **SOURCES[1])["status"] == "pending"
 
 
-def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(shared: Broker, tmp_path: Path) -> None:
+def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(
+    lasting_broker: Broker, tmp_path: Path
+) -> None:
     with HistoricRepository() as repository:
         folder = write_node_folder(
             tmp_path / "ward",
             node_id="ward",
-            url=shared.url,
+            url=lasting_broker.url,
             runs=NO_RUNS,
             node={"wire": "fedbiomed4"},
             quota={"requests_per_s": 10, "undecided_plans": 1},
             repository={"allowed_urls": [repository.url]},
         )
         urls = [repository.put(f"plan{number}.py", f"x = {number}\n".encode()) for number in range(2)]
-        with NodeProcess(folder) as node, V4Researcher(shared) as researcher:
+        with NodeProcess(folder) as node, V4Researcher(lasting_broker) as researcher:
 
             def pinged() -> bool:
                 researcher.send(researcher.request("ping"))
@@ -287,17 +283,17 @@ def test_researchers_of_fed_biomed_have_quotas_too_in_answers_of_their_form(shar
             assert researcher.faults == []
 
 
-def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(shared: Broker, tmp_path: Path) -> None:
-    folder = ward(tmp_path / "ward", shared, requests_per_s=0.1)
+def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(lasting_broker: Broker, tmp_path: Path) -> None:
+    folder = ward(tmp_path / "ward", lasting_broker, requests_per_s=0.1)
     with (
         NodeProcess(folder) as node,
-        Federation(shared.url, researcher_id="alice", folder=tmp_path / "alice", timeout_s=30.0) as alice,
+        Federation(lasting_broker.url, researcher_id="alice", folder=tmp_path / "alice", timeout_s=30.0) as alice,
     ):
-        wait_for_node(shared, node)
+        wait_for_node(lasting_broker, node)
         wait_until(lambda: alice.ping(nodes=["ward"])["ward"].status is OutcomeStatus.BUSY, what="a busy node")
 
         outcome = alice.ping(nodes=["ward"])["ward"]
-        words = ("ping", "--node", "ward", "--researcher", "alice", "--broker", shared.url, "--json")
+        words = ("ping", "--node", "ward", "--researcher", "alice", "--broker", lasting_broker.url, "--json")
         shell = fedmon_here(*words, environ=plain_environment())
         told_in_shell = json.loads(shell.stdout)["outcomes"][0]
 
@@ -312,9 +308,9 @@ def test_a_busy_node_is_shown_with_when_to_ask_again_and_no_call_waits(shared: B
 
 
 def test_a_busy_node_is_asked_for_a_result_again_with_pauses_and_is_not_given_up(
-    shared: Broker, tmp_path: Path
+    lasting_broker: Broker, tmp_path: Path
 ) -> None:
-    with RunningNode(shared.port, "scripted") as node:
+    with RunningNode(lasting_broker.port, "scripted") as node:
         asked: list[float] = []
 
         def answer(request: dict[str, Any]) -> Any:
@@ -330,7 +326,7 @@ def test_a_busy_node_is_asked_for_a_result_again_with_pauses_and_is_not_given_up
             return head | envelope | busy
 
         node.answer = answer
-        settings = ResearcherSettings(id="alice", broker=shared.settings, folder=tmp_path / "alice")
+        settings = ResearcherSettings(id="alice", broker=lasting_broker.settings, folder=tmp_path / "alice")
         with Federation(settings=settings, timeout_s=10.0) as alice:
             handle = alice.run(f"sha256:{SCRIPTED_PLAN}", nodes=["scripted"])
             node.end(handle.job_id, told=False, result=json_parcel({"rows": 3}))
