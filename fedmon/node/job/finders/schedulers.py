@@ -111,7 +111,7 @@ class SlurmFinder(Finder):
             lines, why = _squeue(look, job_id).checked().split(), "squeue knows no such job"
         except CommandError as error:
             lines, why = [], str(error)
-        if len(set(lines)) == 1 and lines[0].isascii() and lines[0].isdigit():
+        if len(set(lines)) == 1 and re.fullmatch("[0-9]+", lines[0]):
             self.id = os.fsencode(lines[0])
             return lines[0]
         for pid in look.processes.births:
@@ -200,7 +200,7 @@ class PbsFinder(Finder):
         if first and own_name(self.identity.host, [first]) != first:
             raise MethodFailedError(f"{command} names a session on {first} only, where the job began")
         session = attributes.get("session_id", "").strip()
-        if not (session.isascii() and session.isdigit() and 1 < int(session) <= 2**22):
+        if not (re.fullmatch("[0-9]{1,7}", session) and 1 < int(session) <= 2**22):
             raise MethodFailedError(f"{command} has {f'session_id = {session[:40]}' if session else 'no session_id'}")
         births = look.processes.births.values()
         pids = frozenset(birth.pid for birth in births if birth.session == int(session))
@@ -272,7 +272,7 @@ def listed_pids(output: Output, raw_id: str) -> list[int]:
     for words in lines[1:]:
         if words[0] == "-1":  # a task that its slurmstepd is about to start
             continue
-        if len(words) != len(header) or not (words[0].isascii() and words[0].isdigit() and len(words[0]) < 10):
+        if len(words) != len(header) or not re.fullmatch("[0-9]{1,9}", words[0]):
             raise output.misunderstood(f"{' '.join(words)[:80]!r} is not a process of a step")
         if words[1] == raw_id:
             found.append(int(words[0]))
