@@ -17,6 +17,7 @@ from fedmon.researcher.federation import Federation
 from tests.docs.conftest import online
 from tests.docs.examples import EXAMPLES, TABLES, column, example, numbers
 from tests.support.node_process import plain_environment
+from tests.support.notebooks import run_notebook
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow_docs
@@ -113,16 +114,13 @@ def run_script(script: str, url: str, folder: Path) -> str:
 
 def test_the_notebooks_run_as_they_stand(hospitals: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
-    from nbclient import NotebookClient
 
     monkeypatch.setattr(os, "environ", os.environ | _environment(hospitals, tmp_path))
     # One kernel for all, since a kernel takes as long to start as a notebook to run; each closes what it opened.
     documents = [nbformat.read(path, as_version=4) for path in sorted(EXAMPLES.glob("federated_*.ipynb"))]  # type: ignore[no-untyped-call]  # nbformat's own
     whole = nbformat.v4.new_notebook(cells=[cell for document in documents for cell in document.cells])  # type: ignore[no-untyped-call]
 
-    NotebookClient(whole, timeout=50, kernel_name="python3", resources={"metadata": {"path": str(EXAMPLES)}}).execute(
-        env=dict(os.environ)
-    )
+    run_notebook(whole, EXAMPLES)
 
     outputs: list[Any] = [cell.get("outputs", []) for cell in whole.cells]
     text = json.dumps(outputs)

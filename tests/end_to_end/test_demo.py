@@ -37,6 +37,7 @@ from fedmon.demo.hospitals import DemoError, Hospitals
 from fedmon.researcher.federation import Federation
 from tests.support.kept_demo import KeptDemo, kept_demo, researcher_environment
 from tests.support.node_process import fedmon, plain_environment
+from tests.support.notebooks import run_notebook
 from tests.support.requirements import require
 from tests.support.shell_here import fedmon_here
 from tests.support.store import Store
@@ -188,7 +189,6 @@ def test_the_readme_the_examples_and_the_notebooks_run_as_they_stand(
     kept: KeptDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     import nbformat
-    from nbclient import NotebookClient
 
     url = kept.url
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -207,7 +207,7 @@ def test_the_readme_the_examples_and_the_notebooks_run_as_they_stand(
     for notebook in _examples("*.ipynb"):
         with subtests.test(notebook.name):
             document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]  # nbformat's own
-            NotebookClient(document, timeout=60, kernel_name="python3").execute(env=dict(os.environ))
+            run_notebook(document)
             outputs = json.dumps([cell.get("outputs", []) for cell in document.cells])
             assert "hospital-east" in outputs
             assert "<table" in outputs

@@ -148,12 +148,19 @@ class Recording:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Make all changes of a block one transaction, which is stored whole or not at all, and faster than several."""
+        with self._current(), self._file.transaction():
+            self._streams.refresh()
+            yield
+
     def append(self, batches: Iterable[Batch]) -> int:
         """Store samples in one transaction, and keep to the bounds; returns how many were new.
 
         Samples that are there already, or were dropped by a bound before, are left out.
         """
-        with self._changing():
+        with self.changing():
             now = self._clock.now()
             stored = add_batches(self._file, self._streams, batches, now)
             self._clock.save_when_due()
@@ -165,7 +172,7 @@ class Recording:
 
         Samples that are here stay.
         """
-        with self._changing():
+        with self.changing():
             for key, first_seq, last_seq, reason in losses:
                 found = self._streams.make(key)
                 for first, last in _gaps(found, first_seq, last_seq):
@@ -177,7 +184,7 @@ class Recording:
 
     def describe(self, node_id: str, boot: int, document: Mapping[str, Any]) -> None:
         """Keep the description of a node since one of its boots: replaces the former one."""
-        with self._changing():
+        with self.changing():
             self._file.run(
                 "INSERT OR REPLACE INTO description (node_id, boot, document) VALUES (?, ?, ?)",
                 (node_id, boot, zlib.compress(msgspec.json.encode(dict(document)))),
@@ -185,7 +192,7 @@ class Recording:
 
     def mark(self, node_id: str, boot: int, stream: str, t: float, text: str) -> None:
         """Keep an event at Unix time ``t``."""
-        with self._changing():
+        with self.changing():
             source = self._streams.make((node_id, stream, boot)).source
             self._file.run("INSERT INTO mark (source, t, text) VALUES (?, ?, ?)", (source, t, text))
 
@@ -194,8 +201,7 @@ class Recording:
 
         One piece takes some 100 ms at most. With ``everything`` the newest rows are merged too, as at the end.
         """
-        with self._guarded():
-            self._streams.refresh()
+        with self._current():
             now = self._clock.now()
             with self._file.transaction():
                 dropped = self._bounds.enforce(now)
@@ -238,27 +244,23 @@ class Recording:
 
     def extents(self) -> list[RecordedStream]:
         """Return the extent of each stream, by node, stream and boot."""
-        with self._guarded():
-            self._streams.refresh()
+        with self._current():
             return [RecordedStream.of(stream) for stream in self._streams.all() if stream.stored]
 
     def streams(self, node_id: str) -> set[str]:
         """Name every stream of a node that ever had a sample."""
-        with self._guarded():
-            self._streams.refresh()
+        with self._current():
             return {stream.key[1] for stream in self._streams.each() if stream.key[0] == node_id}
 
     def missing(self, node_id: str, boot: int, stream: str, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
         """Return the ranges of samples that are neither here nor lost, nor dropped by a bound."""
-        with self._guarded():
-            self._streams.refresh()
+        with self._current():
             found = self._streams.find((node_id, stream, boot)) or Stream(key=(node_id, stream, boot), source=0)
             return _gaps(found, first_seq, last_seq)
 
     def lost(self, node_id: str, boot: int, stream: str) -> list[LostRange]:
         """Return the lost samples of a stream with their reasons, by number."""
-        with self._guarded():
-            self._streams.refresh()
+        with self._current():
             found = self._streams.find((node_id, stream, boot))
             if found is None:
                 return []
@@ -318,16 +320,10 @@ class Recording:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Run a block in one transaction, on the content of the file at its begin."""
-        with self._guarded(), self._file.transaction():
-            self._streams.refresh()
-            yield
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Forget the state in memory after a failure: the file did not follow."""
+    def _current(self) -> Iterator[None]:
+        """Run a block with the present state of the file in memory, which is read again after a failure."""
         try:
+            self._streams.refresh()
             yield
         except BaseException:
             self._streams.forget()

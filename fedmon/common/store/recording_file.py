@@ -121,6 +121,7 @@ class RecordingFile:
     def transaction(self) -> Iterator[None]:
         """Make all changes of the block one commit, on the disk when it ends; an exception undoes them all.
 
+        Inside another such block it is a part of that one.
         Raises StorageError, with nothing changed, when the disk is full or the file cannot be written, and
         DamagedFileError when the path no longer leads to this file.
         """
@@ -128,6 +129,9 @@ class RecordingFile:
             raise StorageError(f"recording {self.path} was opened for reading only")
         if self._found() != self._inode:  # SQLite would go on in a file that has no name, or that is another's
             raise DamagedFileError(f"recording {self.path} was moved, removed or replaced while it was open")
+        if self._connection.in_transaction:
+            yield
+            return
         self.run("BEGIN IMMEDIATE")
         try:
             yield

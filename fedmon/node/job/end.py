@@ -7,7 +7,6 @@ import datetime
 import glob
 import logging
 import os
-import re
 import signal
 import stat
 import time
@@ -176,7 +175,7 @@ def slurm_time(identity: JobIdentity, environ: Mapping[str, str], run: Runner, w
     if identity.scheduler != "slurm":
         return None
     text = environ.get(f"SLURM_JOB_{which}_TIME", "")
-    if re.fullmatch("[0-9]{1,11}", text):
+    if text.isascii() and text.isdigit() and len(text) < 12:
         return float(text)
     if identity.raw_id is None:
         return None

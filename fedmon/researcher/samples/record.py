@@ -405,26 +405,25 @@ class RecordWriter:
             entries = self._next()
             left -= len(entries)
             samples = [entry for entry in entries if isinstance(entry, _Samples)]
-            if samples:
-                self._store(samples)
             losses = [entry for entry in entries if isinstance(entry, _Lost)]
-            if losses:
+            with self._recording.changing():
+                stored = self._recording.append(entry.batch for entry in samples)
                 self._recording.set_all_lost(
                     ((lost.want.node_id, lost.want.stream, lost.want.boot), lost.want.first_seq, lost.want.last_seq,
                      lost.reason)
                     for lost in losses
                 )  # fmt: skip
-            for entry in entries:
-                if isinstance(entry, _Description):
-                    self._recording.describe(entry.node_id, entry.boot, entry.document)
+                for entry in entries:
+                    if isinstance(entry, _Description):
+                        self._recording.describe(entry.node_id, entry.boot, entry.document)
+            self._count(samples, stored)
             self._done(entries)
         self.size_bytes = self._recording.size_bytes()
         if self.error:
             logger.warning("store %s is written again", self.path)
             self.error = ""
 
-    def _store(self, samples: Sequence[_Samples]) -> None:
-        stored = self._recording.append(entry.batch for entry in samples)
+    def _count(self, samples: Sequence[_Samples], stored: int) -> None:
         self.stored += stored
         self.late += sum(len(entry.batch.t) for entry in samples if entry.late)
         self.repeated += sum(len(entry.batch.t) for entry in samples) - stored
@@ -433,13 +432,11 @@ class RecordWriter:
             self.positions[batch.node_id, batch.stream] = (batch.boot, batch.last_seq, batch.t[-1])
 
     def _next(self) -> list[_Entry]:
-        """Return the entries of one transaction, left in the queue: samples, losses, or one description."""
+        """Return the entries of one transaction, left in the queue."""
         entries: list[_Entry] = []
         size_bytes = 0
         with self._changed:
             for entry in self._queue:
-                if entries and (isinstance(entry, _Description) or type(entry) is not type(entries[0])):
-                    break
                 entries.append(entry)
                 size_bytes += entry.size_bytes
                 if size_bytes >= self._linger[1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import stat
 from pathlib import Path
@@ -136,6 +137,24 @@ def test_descriptions_and_marks_are_kept_beside_the_samples(path: Path) -> None:
         (known,), (mark,) = recording.descriptions(), recording.marks(NODE)
     assert (known.boot, known.document) == (1, {"cpu": "second", "cores": 2})
     assert (mark.t, mark.text, mark.stream) == (T0 + 1, "training began", STREAM)
+
+
+def test_what_a_block_adds_is_stored_whole_or_not_at_all(path: Path) -> None:
+    with Recording(path) as recording:
+        with contextlib.suppress(KeyboardInterrupt), recording.changing():
+            recording.append([batch(0)])
+            recording.describe(NODE, 1, {"cpu": "first"})
+            raise KeyboardInterrupt
+
+        assert (recording.missing(NODE, 1, STREAM, 0, 9), recording.descriptions()) == ([(0, 9)], [])
+
+        with recording.changing():
+            recording.append([batch(0)])
+            recording.describe(NODE, 1, {"cpu": "second"})
+
+    with Recording(path, read_only=True) as recording:
+        assert seqs(recording.read(NODE)) == list(range(10))
+        assert [one.document for one in recording.descriptions()] == [{"cpu": "second"}]
 
 
 def test_a_reader_sees_what_a_writer_adds_and_merges(path: Path) -> None:

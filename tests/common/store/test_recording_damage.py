@@ -209,7 +209,7 @@ FULL_DISK = """
     from tests.common.store.recordings import batch, seqs
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Recording(Path(sys.argv[1])) as recording:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
         first = 0
         try:
             while True:
