@@ -229,9 +229,9 @@ class LockFile:
 
     def release(self) -> None:
         """Free the lock; safe to call twice."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class OwnedFolder:

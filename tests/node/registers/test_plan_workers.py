@@ -156,16 +156,17 @@ def _is_reader(pid: int) -> bool:
 
 
 def test_stopping_does_not_wait_for_a_slow_check(store: PlanStore, verdicts: Verdicts) -> None:
+    plans = [store.write(BOMB + b"\ny = %d" % number) for number in range(5)]
     checker = PlanChecker(store.read, lambda sha256, verdict: verdicts.put((sha256, verdict)))
     checker.start()
-    for number in range(5):
-        checker.submit(store.write(BOMB + b"\ny = %d" % number))
+    for plan in plans:
+        checker.submit(plan)
     start = time.monotonic()
 
     checker.stop()
 
     assert time.monotonic() - start < 10
-    assert verdicts.empty()
+    assert verdicts.qsize() < len(plans)
 
 
 def test_the_check_sees_nothing_of_the_node(store: PlanStore, checker: PlanChecker, verdicts: Verdicts) -> None:

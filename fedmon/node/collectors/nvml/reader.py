@@ -182,11 +182,11 @@ class NvmlSession:
             with self._lock:
                 returned = self._hanging.pop(threading.current_thread(), "")
                 if returned:
+                    logger.warning("GPU %s answers again", returned)
                     self.lost.pop(returned, None)
                 else:
                     self._asking = None
             if returned:
-                logger.warning("GPU %s answers again", returned)
                 raise AbandonedError
 
     def lose(self, label: str, reason: str) -> None:
