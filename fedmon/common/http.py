@@ -304,7 +304,7 @@ def _answer(
     except (HTTPException, OSError, ValueError) as error:
         if deadline.passed():
             raise RepositoryError(f"{target.url} did not finish in {deadline.elapsed_s():.1f} s") from None
-        raise RepositoryError(f"{target.url} cannot be reached: {_cause(error)}") from None
+        raise RepositoryError(f"{target.url} was not transferred: {_cause(error)}") from None
 
 
 @contextlib.contextmanager

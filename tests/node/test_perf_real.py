@@ -134,7 +134,6 @@ def test_the_processes_of_a_job_are_counted_with_the_children_they_fork(source: 
 
     assert value(reading, "perf_starts_total") == 1
     assert 0 < value(reading, "perf_cpus_utilized") < 1.5
-    assert collector.method == "pids"
 
 
 def test_a_process_that_was_there_before_is_attached_to_when_it_turns_up(source: PerfSource) -> None:
@@ -176,7 +175,6 @@ def test_a_job_is_counted_by_its_cgroup_where_perf_sees_it(source: PerfSource) -
         wait_until(lambda: not (folder / "cgroup.procs").read_text())
         folder.rmdir()
 
-    assert collector.method == "cgroup"
     # The process beside the cgroup would make it two.
     assert 0 < value(reading, "perf_cpus_utilized") < 1.5
 

@@ -150,6 +150,8 @@ class GuardedCollector:
         self._plugin, self._collector, self.declared = plugin, collector, declared
         self._allowed: dict[str, bool] = {}
         self._refusal = ""
+        # What a collector may have, or not.
+        self.close, self.ending = (getattr(collector, word, lambda: None) for word in ("close", "ending"))
 
     def collect(self, now: Instant) -> Reading:
         """Read the plug-in once. Raises CollectorUnavailableError, naming it, when it fails."""
@@ -175,10 +177,6 @@ class GuardedCollector:
             return {self.name: self._named(error).reason}
         report = {key: None if why is None else _reasoned(str(why)) for key, why in said.items() if self._allows(key)}
         return report | ({self.name: self._refusal} if self._refusal else {})
-
-    def close(self) -> None:
-        """Close the plug-in's collector, if it can be closed."""
-        getattr(self._collector, "close", lambda: None)()
 
     def _allows(self, key: str) -> bool:
         """Tell whether a series belongs to a declared metric, with its labels; the first one that does not is named."""

@@ -40,7 +40,7 @@ from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
 from fedmon.node.requests.policy import EVERYBODY, Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
-from fedmon.node.runs.outcome import INLINE_BYTES
+from fedmon.node.runs.outcome import inline
 from fedmon.node.runs.register import JobRecord, JobRegister, ReleaseDecision, ReleaseLedger, stop_jobs_of
 
 if TYPE_CHECKING:
@@ -211,15 +211,17 @@ class OwnerCommands:
         settings refuse.
         """
         path, audit, names = self._folder.settings_file, self.registers.audit, dict[str, bool]()
+        without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
+        before = load_node(self._folder.path, without_policy).policy
         for each in wish.datasets:
             try:
                 found = self.registers.datasets.get(each)
-                names[each if each == found.name else found.dataset_id] = True
+                typed = each if each == found.name else found.dataset_id
+                # The rule that holds now is changed, however the dataset is named here.
+                names[next((key for key in (found.dataset_id, found.name) if key in before.datasets), typed)] = True
             except (NotFoundError, InvalidInputError):
                 names[each] = False
         wish = msgspec.structs.replace(wish, datasets=tuple(names))
-        without_policy = {name: value for name, value in self._environ.items() if not name.startswith(_POLICY_VARIABLE)}
-        before = load_node(self._folder.path, without_policy).policy
         rules, notes = allow(before, wish) if verb == "allow" else (deny(before, wish), [])
         if verb == "deny" and rules == before:
             notes = ["no rule matched: nothing changed"]
@@ -552,10 +554,9 @@ class OwnerCommands:
             )
         if len(note) > MAX_TEXT_LENGTH:
             raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
-        if (
-            release and record.result is not None and record.result.size_bytes > INLINE_BYTES
-            and self.settings.repository.url is None
-        ):  # fmt: skip
+        is_without_repository = self.settings.repository.url is None
+        file = JobFolder(self._folder.runs_dir / record.job.job_id).result
+        if release and record.result is not None and is_without_repository and inline(file, record.result) is None:
             raise ConflictError(
                 f"the result of job {record.job.job_id} is too large for a message ({record.result.size_bytes} bytes), "
                 "and this node has no file repository: name one with `url` in [repository] of node.toml"

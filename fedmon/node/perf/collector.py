@@ -431,11 +431,6 @@ class PerfJobCollector(PerfCollector):
         self._job = JobTarget(proc=source.roots.proc)
         self._again_from = 0.0
 
-    @property
-    def method(self) -> str:
-        """Return how the job is counted: ``cgroup``, or ``pids`` with the children they fork."""
-        return "cgroup" if self._job.cgroup else "pids"
-
     def _prepare(self, stopping: Callable[[], bool]) -> Plan | None:
         name = cgroup_name(self._source.roots, self._cgroup) if self._cgroup is not None else None
         if name is not None:

@@ -54,6 +54,7 @@ class Router:
         self._strangers = Throttle(burst=20, per_s=5.0)
         self._junk = Throttle(burst=20, per_s=5.0)
         self._noise = Throttle(burst=10, per_s=0.2)
+        self._lines = Throttle(burst=20, per_s=0.2)
         self._fetching: set[tuple[str, str]] = set()
 
     def receive(self, topic: str, payload: bytes, *, retained: bool = False) -> None:
@@ -191,26 +192,30 @@ class Router:
         self._count_refused(code.value, "command of researcher %s declined: %s", request.researcher_id, reason)
         refusal = self._refusal(request, code, reason)
         command = command_of(request)
-        if not self._junk.allows(request.researcher_id):
+        is_written = self._lines.allows(request.researcher_id)
+        if is_written:
+            self._delivery.write_down(
+                "command",
+                researcher=request.researcher_id,
+                instance=request.instance,
+                command=command,
+                id=request.id,
+                declined=code.value,
+            )
+        else:
             self._audit.count("declined", [f"{request.researcher_id} {command} {code.value}"])
-            return
-        self._delivery.write_down(
-            "command",
-            researcher=request.researcher_id,
-            instance=request.instance,
-            command=command,
-            id=request.id,
-            declined=code.value,
-        )
-        self._answer(request, refusal)
+        if self._junk.allows(request.researcher_id):
+            self._answer(request, refusal, is_written=is_written)
 
     def _answer_refused(self, refused: RefusedMessageError) -> None:
         if refused.sender is None:
             return
-        if self._junk.allows(refused.sender.researcher_id):
-            self._delivery.reply(error_reply(self._policy.node_id, refused, refused.sender), refused.sender)
-        else:
+        is_written = self._lines.allows(refused.sender.researcher_id)
+        if not is_written:
             self._audit.count("declined", [f"{refused.sender.researcher_id} {refused.code}"])
+        if self._junk.allows(refused.sender.researcher_id):
+            reply = error_reply(self._policy.node_id, refused, refused.sender)
+            self._delivery.reply(reply, refused.sender, is_written=is_written)
 
     def _count_refused(self, code: str, text: str, *facts: object) -> None:
         self.counters[f"refused {code}"] += 1

@@ -325,10 +325,8 @@ class JobFolder:
         if not self.is_alive():
             return False
         if not self._read(STOP):
-            try:
+            with contextlib.suppress(OSError):  # on a full disk it ends without its reason
                 self._write(STOP, msgspec.json.encode(StopAsked(state=state, reason=reason)))
-            except OSError as error:
-                raise StorageError(f"cannot write {self.path / STOP}: {error.strerror}") from error
         # A keeper that has not written its number yet looks for the file afterwards.
         keeper = self.keeper()
         if keeper is not None:

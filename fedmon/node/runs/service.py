@@ -575,13 +575,13 @@ class Runs:
         active = self._active.get(job_id)
         if active is None:
             return
-        if active.phase is Phase.START:
-            self._give_up(active, state, reason)
-        elif active.phase is Phase.KEEPER:
+        if active.phase is Phase.KEEPER:
             try:
                 active.folder.stop(state, reason)
             except FedmonError as problem:
                 logger.error("job %s cannot be stopped: %s", job_id, problem)  # noqa: TRY400
+        elif active.verdict is None:
+            self._give_up(active, state, reason)
 
     def _end_unknown(self) -> None:
         """Stop jobs that run and are not in the register: their ends could not be reported."""
@@ -624,6 +624,8 @@ class Runs:
         self._transfers.deliver(result, parcel, lambda delivered: self._delivered(active, job, delivered))
 
     def _delivered(self, active: ActiveJob, job: JobReport, delivered: Parcel | FedmonError) -> None:
+        if active.verdict is not None:
+            return  # it was stopped while its result was on its way
         if isinstance(delivered, Parcel):
             self._conclude(active, job, delivered)
         elif active.record.decision is None or isinstance(delivered, InvalidInputError):

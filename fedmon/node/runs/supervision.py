@@ -545,7 +545,7 @@ class Supervision:
         wall_at = self._begun + limits.wall_s
         look_at = self._begun + _FIRST_LOOK_S
         while self._exit_code is None:
-            moments = [wall_at, look_at, self._kill_at, self._poke_at]
+            moments = [wall_at if self._kill_at is None else self._kill_at, look_at, self._poke_at]
             wait_s = min(each for each in moments if each is not None) - time.monotonic()
             for descriptor, _ in self._poller.poll(max(0.0, wait_s * 1000)):
                 if descriptor == self._signals.descriptor:

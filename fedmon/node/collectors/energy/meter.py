@@ -290,7 +290,9 @@ class EnergyMeter:
             gpu_shares = self._gpu_shares() if gpu_uj else {}
         except CollectorUnavailableError as error:
             return error.reason
-        unknown = {gpu for shares in gpu_shares.values() for gpu, share in shares.items() if share is None}
+        # A job that is new gets nothing yet, whatever its share.
+        seen = [shares for job, shares in gpu_shares.items() if self._shares.of(job).uj is not None]
+        unknown = {gpu for shares in seen for gpu, share in shares.items() if share is None}
         self._shares.settle(
             cpu_uj=self._cpu_uj,
             gpu_uj={gpu: uj for gpu, uj in gpu_uj.items() if gpu not in unknown},

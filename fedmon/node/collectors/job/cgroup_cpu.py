@@ -16,6 +16,7 @@ from fedmon.node.collectors.job.process import TICKS_PER_S, Birth, Process, birt
 class OverheadCpu:
     """Reads the CPU time of the excluded processes of a cgroup, with that of the children that they waited for.
 
+    The children of launchers are the job's programs, and are not excluded.
     ``folder`` is the cgroup that counts CPU time; a process outside it is not counted there. The time of a process that
     was excluded by number stays in the sum after its end, as it does in the cgroup's.
     """
@@ -48,6 +49,8 @@ class OverheadCpu:
             if pid not in self._named and pid not in self._excluded.alone:
                 self._used.pop(pid, None)  # its parent's sum holds it now
             return
+        if pid in self._excluded.alone:
+            of_children_user = of_children_system = 0
         self._used[pid] = (user + of_children_user, system + of_children_system)
 
 
