@@ -210,10 +210,10 @@ def serve(
     Port 0 picks a free one. Without tokens all who can reach the repository may upload. Raises PortInUseError,
     BrokerStartError or StorageError.
     """
-    store = FileStore(folder, limits)
-    # Forms are spooled there, as the containers of compose.yaml have no other folder to write to.
-    tempfile.tempdir = str(store.incoming)
     with contextlib.closing(ports.listening(host, port)) as listener:
+        store = FileStore(folder, limits)
+        # Forms are spooled there, as the containers of compose.yaml have no other folder to write to.
+        tempfile.tempdir = str(store.incoming)
         scheme = "https" if certificate else "http"
         url = (public_url or f"{scheme}://{ports.url_host(host)}:{listener.getsockname()[1]}").rstrip("/")
         endpoints = _Endpoints(store, url, tokens)

@@ -59,14 +59,17 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, only_new: bool = False) -> Iterator[Path]:
+def replacing(path: Path, *, only_new: bool = False, folder_mode: int | None = None) -> Iterator[Path]:
     """Give a path to write to; its file replaces ``path`` when the block succeeds.
 
-    Otherwise ``path`` stays as it was, and nothing else is left. A file that is replaced hands on its rights. Raises
-    InvalidInputError for targets that cannot be replaced, StorageError, and with ``only_new`` TargetExistsError.
+    Otherwise ``path`` stays as it was, and nothing else is left but its folder, which is made if it has a mode. A file
+    that is replaced hands on its rights. Raises InvalidInputError for targets that cannot be replaced, StorageError,
+    and with ``only_new`` TargetExistsError.
     """
-    target = target_of(path)
     with storage_errors(path):
+        if folder_mode is not None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=folder_mode)
+        target = target_of(path)
         staged = _Staged(target)
         try:
             with contextlib.suppress(FileNotFoundError):

@@ -190,8 +190,6 @@ def plot(
     ``combined`` choose both kinds of plots, ``kind`` is png, svg or pdf. Raises NotFoundError for an unknown job or
     node, InvalidInputError for another kind, MissingExtraError without matplotlib, StorageError.
     """
-    from fedmon.report.extra import report_extra
-
     with report_extra("a plot"):
         from fedmon.report.charts import Choice, charts_of, read_bins, write_charts
 

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.metrics.table import METRICS, Kind
+from fedmon.common.metrics.table import METRICS, Kind, is_counter
 from fedmon.common.store.recording_reader import RecordingRows
 from fedmon.report.blocks import Floats
 from fedmon.report.export import csv
-from fedmon.report.selection import Column, Layout, Plan, Span, SpanReader, SpanRows, is_counter
+from fedmon.report.selection import Column, Layout, Plan, Span, SpanReader, SpanRows
 from fedmon.report.source import Source
 
 TIME = pa.timestamp("us", tz="UTC")

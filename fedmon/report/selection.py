@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedmon.common.errors import NotFoundError
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.metrics.table import METRICS, Kind
+from fedmon.common.metrics.table import METRICS, is_counter
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import Reach, RecordingRows, chooser
 from fedmon.common.store.seq_ranges import SeqRanges
@@ -99,12 +99,6 @@ def columns(found: Iterable[tuple[str, Iterable[str]]], *, rates: bool) -> tuple
             ]
     made.sort(key=lambda one: one[0])
     return tuple(_told_apart([column for _, column in made]))
-
-
-def is_counter(series: str) -> bool:
-    """Tell whether a series only grows: by the table, or by its name if the table lacks it."""
-    metric = METRICS.get(metric_name(series))
-    return metric.kind is Kind.COUNTER if metric is not None else metric_name(series).endswith(_TOTAL)
 
 
 def labelled(series: str, label: Mapping[str, str]) -> str:

@@ -334,7 +334,7 @@ class RunningTotals:
         if new:
             for field, array in self._of.items():
                 self._of[field] = np.concatenate([array, np.full(len(new), _START.get(field, 0.0))])
-            counters = np.array([is_counter(name) or _ends_in_total(name) for name in new], dtype=bool)
+            counters = np.array([is_counter(name) for name in new], dtype=bool)
             self._is_counter = np.concatenate([self._is_counter, counters])
             by_perf = np.array([is_by_perf_clock(name) for name in new], dtype=bool)
             self._is_by_perf = np.concatenate([self._is_by_perf, by_perf])
@@ -435,7 +435,3 @@ def _patterns(values: Floats) -> Iterator[tuple[NDArray[np.intp] | None, NDArray
         columns = np.flatnonzero(known[rows[0]])
         if len(columns):
             yield np.array(rows, dtype=np.intp), columns
-
-
-def _ends_in_total(name: str) -> bool:
-    return metric_name(name).endswith("_total")

@@ -76,7 +76,8 @@ def test_fewer_silent_nodes_named_ones_and_those_asked_to_approve_are_asked_agai
     def again(command: str, first: int) -> set[str]:
         return {topic for topic, _ in crowd.requests(command)[first:]}
 
-    assert again("list", 1) == {f"general/nodes/alice/{name}" for name in names(20)}
+    assert again("list", 1) >= {f"general/nodes/alice/{name}" for name in names(20)}
+    assert "general/nodes/alice" not in again("list", 1)
     assert again("search", 220) == {f"general/nodes/alice/{name}" for name in names(220)}
     assert again("approval", 1) >= {f"general/nodes/alice/{name}" for name in names(220)}
     assert len(approved.ok) == 230

@@ -91,10 +91,10 @@ def format_rate(metric: Metric | str, per_second: float | None) -> str:
             return f"{text.number(per_second)}/s"
 
 
-def is_counter(metric: Metric | str) -> bool:
-    """Tell whether a reader should show the growth of a metric and not its value."""
-    known = metric_of(metric) if isinstance(metric, str) else metric
-    return known is not None and known.kind is Kind.COUNTER
+def is_counter(series: str) -> bool:
+    """Tell whether a reader should show the growth of a series: by the table, or by its name if the table lacks it."""
+    known = metric_of(series)
+    return known.kind is Kind.COUNTER if known is not None else metric_name(series).endswith("_total")
 
 
 def _with_symbol(value: float, unit: Unit) -> str:

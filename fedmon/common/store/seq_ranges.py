@@ -36,12 +36,6 @@ class SeqRanges:
         """How many numbers there are."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
-    def copy(self) -> SeqRanges:
-        """Return an independent set with the same numbers."""
-        twin = SeqRanges()
-        twin._firsts, twin._lasts = self._firsts.copy(), self._lasts.copy()
-        return twin
-
     def add(self, first: int, last: int) -> None:
         """Add the numbers from ``first`` to ``last``; an empty range adds nothing."""
         if last < first:

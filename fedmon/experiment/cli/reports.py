@@ -109,7 +109,7 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
 
     def take(event: AnyEvent) -> None:
         if isinstance(event, Measured) and event.value is not None:
-            numbers[event.guid, "", event.name].append((event.t, event.value))
+            numbers[event.guid, event.source, event.name].append((event.t, event.value))
 
     with Follower(run_dir, on_event=take) as follower:
         shown = followed(follower, time.time())

@@ -22,10 +22,11 @@ MAX_BYTES = 32 * 2**20
 PATHS = {
     "fedmon::Collector": ("storeDir",),
     "Collector": ("storeDir",),
+    "fedmon::Job": ("inputs",),
     "fedmon::TrainingPlan": ("plan",),
     "local::Process": ("cwd",),
 }
-"""The attributes of types that are paths."""
+"""The attributes of types that are paths; but a plan may be its source, and inputs may be JSON."""
 
 
 class SFormats(StrEnum):
@@ -164,7 +165,7 @@ def _with_paths(description: Description, folder: Path) -> Description:
         attributes = dict(each.attributes)
         for name in PATHS.get(each.rtype, ()):
             value = attributes.get(name)
-            if isinstance(value, str) and value and "\n" not in value:  # a plan may be its source
+            if isinstance(value, str) and value[:1] not in ("", "{") and "\n" not in value:
                 attributes[name] = _below(folder, value)
         resources.append(replace(each, attributes=attributes))
     local_dir = description.local_dir and _below(folder, description.local_dir)

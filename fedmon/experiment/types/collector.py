@@ -8,7 +8,7 @@ import threading
 from pathlib import Path, PurePosixPath
 
 from fedmon.common.errors import StorageError
-from fedmon.common.files import storage_errors, write_whole
+from fedmon.common.files import replacing, storage_errors, write_whole
 from fedmon.experiment.attributes import Attribute, Flags, TraceAttr, Types
 from fedmon.experiment.errors import TraceNotReadableError, UnknownGuidError, told
 from fedmon.experiment.resource import Experiment, ResourceManager, clsinit_copy
@@ -131,9 +131,8 @@ def _copy(source: ResourceManager, name: str, target: Path) -> None:
     """Copy the file of a trace; if it has none in this run, write the trace that the type returns."""
     path = _file_of(source, name)
     if path is not None:
-        with storage_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            shutil.copyfile(path, target)
+        with replacing(target, folder_mode=0o700) as new:
+            shutil.copyfile(path, new)
         return
     found: object = source.trace(name, TraceAttr.ALL)
     if not isinstance(found, str | bytes):

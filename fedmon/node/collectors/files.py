@@ -300,7 +300,7 @@ class Descriptors:
 
     def __init__(self, limit: int | None = None) -> None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._left = soft // 2 if limit is None else limit
+        self._left = min(soft, 1024) // 2 if limit is None else limit  # select() takes numbers below 1024
         self._lock = threading.Lock()
 
     def take(self) -> bool:

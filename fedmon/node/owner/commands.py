@@ -24,6 +24,7 @@ from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, 
 from fedmon.common.ids import checked_id, chosen, new_id
 from fedmon.common.settings import NodeSettings, PolicySettings
 from fedmon.common.settings.sources import load_node
+from fedmon.common.settings.values import EVERYBODY
 from fedmon.common.wire.grants import Grant
 from fedmon.common.wire.messages import PlanStatus
 from fedmon.common.wire.runs import JobState
@@ -38,7 +39,7 @@ from fedmon.node.registers.plan_source import MAX_TEXT_LENGTH, diff, read_plan_f
 from fedmon.node.registers.plan_workers import check_source
 from fedmon.node.registers.plans import PlanRecord, PlanType
 from fedmon.node.registers.state import Registers
-from fedmon.node.requests.policy import EVERYBODY, Policy, PolicyWish, allow, deny, with_policy
+from fedmon.node.requests.policy import Policy, PolicyWish, allow, deny, with_policy
 from fedmon.node.runs.folder import JobFolder, Logged
 from fedmon.node.runs.outcome import inline
 from fedmon.node.runs.register import JobRecord, JobRegister, ReleaseDecision, ReleaseLedger, stop_jobs_of
@@ -554,9 +555,9 @@ class OwnerCommands:
             )
         if len(note) > MAX_TEXT_LENGTH:
             raise InvalidInputError(f"the note has {len(note)} characters; at most {MAX_TEXT_LENGTH} travel")
-        is_without_repository = self.settings.repository.url is None
         file = JobFolder(self._folder.runs_dir / record.job.job_id).result
-        if release and record.result is not None and is_without_repository and inline(file, record.result) is None:
+        must_fit = release and self.settings.repository.url is None
+        if must_fit and record.result is not None and inline(file, record.result) is None:
             raise ConflictError(
                 f"the result of job {record.job.job_id} is too large for a message ({record.result.size_bytes} bytes), "
                 "and this node has no file repository: name one with `url` in [repository] of node.toml"

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fedmon.common.errors import ConflictError, InvalidInputError
-from fedmon.common.settings import PolicySettings
+from fedmon.common.settings.values import EVERYBODY, PolicySettings
 
 if TYPE_CHECKING:
     from fedmon.node.registers.datasets import DatasetRecord
 
-EVERYBODY = "*"
 NO_LOGS = "NONE"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", NO_LOGS)
 

@@ -102,10 +102,7 @@ class JobRegister:
 
     def held(self) -> list[JobRecord]:
         """Return the jobs whose result waits for the owner, oldest first."""
-        rows = self._database.rows(
-            "SELECT job_id, job FROM runs WHERE is_over = 0 AND state = ? ORDER BY position", (JobState.HELD.value,)
-        )
-        return readable(rows, _record)
+        return [each for each in self.going_on() if each.job.state is JobState.HELD]
 
     def decide(self, record: JobRecord, decision: ReleaseDecision, audit: Audit) -> None:
         """Write down the owner's decision about a held result; the daemon carries it out."""

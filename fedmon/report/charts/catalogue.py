@@ -11,7 +11,7 @@ from types import MappingProxyType
 import msgspec
 
 from fedmon.common.metrics.series import metric_name
-from fedmon.common.metrics.table import METRICS, Kind, Metric, Scope, Unit
+from fedmon.common.metrics.table import METRICS, Kind, Metric, Scope, Unit, is_counter
 from fedmon.report.training import COSTS, ROWS, STEP
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -329,7 +329,8 @@ def figures(metrics: Iterable[str]) -> list[Figure]:
     chosen = set(metrics) - set(NOT_SHOWN)
     found = [figure for figure in (*EXCEPTIONS, *_families()) if chosen & figure.lines.keys()]
     for name in sorted(chosen - METRICS.keys()):
-        join = {"within": Join.AVERAGE, "over": Join.AVERAGE, "quantity": Quantity.NUMBER}
+        quantity = Quantity.RATE if is_counter(name) else Quantity.NUMBER
+        join = {"within": Join.AVERAGE, "over": Join.AVERAGE, "quantity": quantity}
         found.append(Figure(name=f"other_{name}", group=Group.OTHER, title=name, lines={name: name}, **join))  # type: ignore[arg-type]  # its fields
     order = list(Group)
     return sorted(found, key=lambda figure: order.index(figure.group))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedmon import __version__
 from fedmon.common.errors import InvalidInputError
 from fedmon.common.files import replacing, target_of
-from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, metric_of
+from fedmon.common.metrics.table import METRICS, MISSING, Kind, Unit, format_rate, format_value, is_counter, metric_of
 from fedmon.common.text import duration, joined, moment, plural
 from fedmon.report.amounts import number
 from fedmon.report.document import summary
@@ -294,8 +294,7 @@ def value_table(case: Case) -> tuple[Table, int]:
 def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tuple[str, ...]:
     means = [(_mean(total), node) for node, total in totals]
     known = [(mean, node) for mean, node in means if mean is not None]
-    is_counter = _counts(name)
-    if is_counter:
+    if is_counter(name):
         metric = metric_of(name)
         # A second is too short for these: their growth is told as power.
         has_rate = known and (metric is None or metric.unit not in (Unit.KILOWATT_HOURS, Unit.GRAMS))
@@ -314,11 +313,7 @@ def _row(name: str, totals: list[tuple[str, SeriesTotal]], *, many: bool) -> tup
 
 
 def _mean(total: SeriesTotal) -> float | None:
-    return total.per_second if _counts(total.series) else total.mean
-
-
-def _counts(name: str) -> bool:
-    return name.partition("{")[0].endswith("_total")
+    return total.per_second if is_counter(total.series) else total.mean
 
 
 def user_table(case: Case) -> Table:

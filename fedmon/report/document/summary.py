@@ -150,13 +150,9 @@ def hardware_table(case: Case) -> Table:
     alike: dict[tuple[str, ...], list[str]] = {}
     for node in case.nodes:
         alike.setdefault(_hardware(node.host.hardware), []).append(shown(node.name, 60))
-    rows = tuple((_names(names), *parts) for parts, names in alike.items())
+    rows = tuple((joined(names, most=8, last=", "), *parts) for parts, names in alike.items())
     headers = ("Nodes", "Processors", "Memory", "GPUs", "Network", "Disks", "System")
     return Table(headers=headers, rows=rows)
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _hardware(told: Mapping[str, Any]) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def tables(source: Source, job: str | None = None, *, generation: str = "1.0.0")
         at = place.instants(source)
         sections += section(place.host.name, place, _columns(at, generation), at)
     found: list[Table] = [ViewTable("nebula", NAMES, source, sections)] if sections else []
-    reported = UserTable("nebula_user", source)
+    reported = UserTable("nebula_user", source, job)
     return [*found, reported] if reported.rows else found
 
 
@@ -133,9 +133,9 @@ def _used(size: Floats, free: Floats, available: Floats) -> Floats:
 class UserTable:
     """A Table (see `fedmon.report.frames`) with a row for each moment at which a program reported something."""
 
-    def __init__(self, name: str, source: Source) -> None:
+    def __init__(self, name: str, source: Source, job: str | None) -> None:
         self.name = name
-        self._wide = WideTable(source, metrics=[_VALUE], rates=False)
+        self._wide = WideTable(source, metrics=[_VALUE], job=job, rates=False)
         self.rows = self._wide.rows
         # One name may come from several jobs, never in one sample.
         self._columns: dict[str, list[str]] = {}

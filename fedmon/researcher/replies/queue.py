@@ -216,7 +216,7 @@ class Replies:
         if safe:
             for one, key in zip(new, keys, strict=True):
                 one.stored(key, first=True)
-        for one in repeated:
+        for one in repeated if safe else ():  # its first copy may be among those that the disk refused
             one.stored(0, first=False)
 
     def _keep_bounded(self) -> None:

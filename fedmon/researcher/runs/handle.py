@@ -9,7 +9,6 @@ import importlib.util
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -396,13 +395,13 @@ class Results:
             else:
                 self._known[node_id] = values
 
-        new = [node_id for node_id in parcels if node_id not in self._known]
-        pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fedmon-results")
-        try:
-            list(pool.map(open_one, new))
-        finally:
-            # Ctrl-C does not wait for downloads.
-            pool.shutdown(wait=False, cancel_futures=True)
+        # One that failed is tried again.
+        if new := [node_id for node_id in parcels if not isinstance(self._known.get(node_id), dict)]:
+            from multiprocessing.pool import ThreadPool
+
+            # Neither Ctrl-C nor the end of the process waits for its threads, which are daemons.
+            with ThreadPool(min(AT_ONCE, len(new))) as pool:
+                pool.map(open_one, new, chunksize=1)
         known = {node_id: self._known[node_id] for node_id in parcels}
         return (
             {node_id: values for node_id, values in known.items() if not isinstance(values, str)},

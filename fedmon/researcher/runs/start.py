@@ -72,6 +72,7 @@ def start_run(
         group=group,
         label=name,
     )
+    is_new = not book.holds(job_id)
     ledger = book.open(job_id, sha256=sha256)
     ledger.take_part(asked)
     book.wake()
@@ -79,8 +80,9 @@ def start_run(
         # Packing and uploading take their own time; the nodes get a second at least.
         outcomes = asker.ask(request, RunReply, run_rows, nodes=asked, timeout_s=max(1.0, deadline.left_s()))
     except BaseException as error:
-        # Nodes that were asked already run it, and `job` finds it; no handle here waits for it.
-        book.forget(ledger)
+        # Nodes that were asked already run it, and `job` finds it; only a handle of an earlier call waits for it.
+        if is_new:
+            book.forget(ledger)
         if isinstance(error, InvalidMessageError):
             raise InvalidInputError(f"the run does not fit into a message: {error}; hand less in as args") from None
         raise
@@ -156,9 +158,9 @@ def find_run(
     """
     if not ID_PATTERN.fullmatch(job_id):
         raise InvalidInputError(f"{job_id[:100]!r} is no job id; `fedmon runs` lists those that nodes know")
-    kept = job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
     request = asker.request(JobStatus, job_id=job_id, scalars_from=0)
     outcomes = asker.ask(request, JobsReply, job_rows, nodes=nodes, timeout_s=timeout_s)
+    kept = job_outcomes.take(lambda outcome: outcome.job.job_id == job_id)
     knowing = [
         NodeId(node_id) for node_id, reply in outcomes.ok.items() if reply.jobs and reply.jobs[0].job_id == job_id
     ]

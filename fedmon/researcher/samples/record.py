@@ -41,6 +41,8 @@ LINGER_S, AT_ONCE_BYTES = 0.5, 2 * 1024 * 1024
 MANY_STREAMS = 200
 LONG_LINGER_S, MANY_AT_ONCE_BYTES = 5.0, QUEUE_BYTES // 2
 """The same with more streams than that: each has a row in each transaction, and longer rows cost less."""
+MERGED_TOGETHER = 10
+"""Pieces of merging in one transaction; other writers of the file wait meanwhile."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 STOP_WITHIN_S = 30.0
 BUFFER_NAME, BUFFER_BYTES = "record-buffer.fmr", 2 * 1024 * 1024 * 1024
@@ -380,8 +382,10 @@ class RecordWriter:
         """
         deadline = Deadline(self._linger[0])
         try:
-            while self._is_calm(deadline) and self._recording.maintain():
-                pass
+            is_more = True
+            while is_more and self._is_calm(deadline):
+                with self._recording.changing():
+                    is_more = all(self._recording.maintain() for _ in range(MERGED_TOGETHER))
             self.size_bytes = self._recording.size_bytes()
         except StorageError as error:
             if tells_of_damage(error):
@@ -416,20 +420,16 @@ class RecordWriter:
                 for entry in entries:
                     if isinstance(entry, _Description):
                         self._recording.describe(entry.node_id, entry.boot, entry.document)
-            self._count(samples, stored)
+            self.stored += stored
+            self.late += sum(len(entry.batch.t) for entry in samples if entry.late)
+            self.repeated += sum(len(entry.batch.t) for entry in samples) - stored
+            for batch in (entry.batch for entry in samples):
+                self.positions[batch.node_id, batch.stream] = (batch.boot, batch.last_seq, batch.t[-1])
             self._done(entries)
         self.size_bytes = self._recording.size_bytes()
         if self.error:
             logger.warning("store %s is written again", self.path)
             self.error = ""
-
-    def _count(self, samples: Sequence[_Samples], stored: int) -> None:
-        self.stored += stored
-        self.late += sum(len(entry.batch.t) for entry in samples if entry.late)
-        self.repeated += sum(len(entry.batch.t) for entry in samples) - stored
-        for entry in samples:
-            batch = entry.batch
-            self.positions[batch.node_id, batch.stream] = (batch.boot, batch.last_seq, batch.t[-1])
 
     def _next(self) -> list[_Entry]:
         """Return the entries of one transaction, left in the queue."""

@@ -344,7 +344,7 @@ class StorePush:
 
 
 class StoreRefusedError(StorageError):
-    """The store answered a request with an error; ``http_status`` is its number."""
+    """The store answered a request with an error."""
 
     def __init__(self, http_status: int, text: str) -> None:
         proof = "; name a file with its token in [store] token_file"
@@ -360,7 +360,6 @@ class StoreRefusedError(StorageError):
         }
         said = remedy.get(http_status, remedy.get(http_status // 100, ""))
         super().__init__(f"answered {http_status}: {shorten(one_line(text), 200) or 'no reason given'}{said}")
-        self.http_status = http_status
 
 
 def import_url(url: str, *, tenant: str | None = None) -> str:

@@ -115,7 +115,6 @@ def test_named_processes_are_taken_as_they_are() -> None:
     ("pid", "error", "why"),
     [
         (61, NotFoundError, "process 61 not found"),
-        (62, InvalidInputError, "is a thread of the kernel"),
         (63, InvalidInputError, "is this tool itself"),
     ],
 )

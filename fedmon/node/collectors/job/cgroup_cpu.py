@@ -49,9 +49,8 @@ class OverheadCpu:
             if pid not in self._named and pid not in self._excluded.alone:
                 self._used.pop(pid, None)  # its parent's sum holds it now
             return
-        if pid in self._excluded.alone:
-            of_children_user = of_children_system = 0
-        self._used[pid] = (user + of_children_user, system + of_children_system)
+        below = (0, 0) if pid in self._excluded.alone else (of_children_user, of_children_system)
+        self._used[pid] = (user + below[0], system + below[1])
 
 
 _TICK_NS = 10**9 // TICKS_PER_S

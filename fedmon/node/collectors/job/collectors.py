@@ -87,7 +87,7 @@ class JobReading:
             self.is_last, self.is_over = False, True
         if self.is_over:
             return
-        early, self._read_early_at = self._read_early_at, time.monotonic()
+        early, self._read_early_at = self._read_early_at, now.mono
         if early is None or early < now.mono:
             self._read(now.mono)
         self.is_last = self.tree.has_ended and not self.awaits_end

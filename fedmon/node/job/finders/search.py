@@ -19,7 +19,6 @@ from fedmon.common.clock import Deadline
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import THIS_MACHINE, CollectorUnavailableError, Roots
 from fedmon.node.collectors.job.cgroup import Cgroups
-from fedmon.node.collectors.job.members import is_thread
 from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.commands import CommandError, NoSuchJobError, Runner
 from fedmon.node.job.finders.schedulers import FINDERS, Finder, Hit, Look, MethodFailedError
@@ -337,12 +336,8 @@ def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Fou
             birth = read_birth(pid, roots.proc)
         except (OSError, ValueError, IndexError):
             raise NotFoundError(f"process {pid} not found on this host") from None
-        if birth.is_kernel_thread:
-            raise InvalidInputError(f"process {pid} is a thread of the kernel; a job is a program")
         if birth.is_zombie:
             raise NotFoundError(f"process {pid} has ended already; it is a zombie")
-        if is_thread(os.fsencode(roots.proc / str(pid)), pid):
-            raise InvalidInputError(f"{pid} is a thread of another process: name that process (its Tgid)")
         starts[pid] = birth.start
     return Found(
         pids=tuple(sorted(starts, key=lambda pid: (starts[pid], pid))),
