@@ -154,7 +154,7 @@ def test_a_sample_passes_the_files_that_are_named(mosquitto: Broker, trace: Trac
                     threading.Event().wait(last + interval_s - 0.1 - time.time())
                     trace.mark()
                     last = heard.get(timeout=10)
-                    windows.append(trace.settled(quiet_s=0.2))
+                    windows.append(trace.settled(quiet_s=0.05))
 
     check("Sample", windows)
 

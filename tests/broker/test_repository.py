@@ -176,6 +176,26 @@ def test_an_upload_that_breaks_off_leaves_nothing(repository: Repository) -> Non
     assert set(kept) - set(before) == {f"sha256/{hashlib.sha256(b'after the break').hexdigest()}"}
 
 
+def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    with foreground("repository", "start", "--port", "0", "--data-dir", folder) as running:
+        repository = Repository(running, folder)
+        connection = http.client.HTTPConnection("127.0.0.1", repository.port, timeout=30)
+        connection.putrequest("POST", "/files")
+        for name, value in {**repository.headers, "Content-Length": str(len(CONTENT))}.items():
+            connection.putheader(name, value)
+        connection.endheaders(CONTENT[:100])
+        wait_until(lambda: any((folder / "incoming").iterdir()), what="an upload of which only a part has come")
+
+        second = fedmon_broker("repository", "start", "--port", str(repository.port), "--data-dir", folder)
+        connection.send(CONTENT[100:])
+        status = connection.getresponse().status
+        connection.close()
+
+    assert f"port {repository.port} of 127.0.0.1" in second.stderr
+    assert (status, repository.stored()) == (201, [DIGEST])
+
+
 @pytest.mark.parametrize(
     "path",
     [

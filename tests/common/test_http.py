@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.clock import Deadline
-from fedmon.common.http import RepositoryError, UrlRefusedError, checked_target, download, upload
+from fedmon.common.http import RepositoryError, UrlRefusedError, checked_target, download, download_to, upload
 from fedmon.common.settings import RepositorySettings
 from tests.support.hostile_urls import BESIDE_FILES
 
@@ -272,6 +272,17 @@ BOMB = gzip.compress(b"\0" * 10_000_000)
 def test_an_answer_that_is_not_the_announced_file_is_refused(answer: Answer, reason: str) -> None:
     with serving(answer) as server, pytest.raises(RepositoryError, match=reason):
         fetch(server)
+
+
+def test_a_disk_that_is_full_is_named_and_not_the_server() -> None:
+    with serving(answering(CONTENT)) as server, Path("/dev/full").open("wb", buffering=0) as full:
+        base = f"http://127.0.0.1:{server.port}"
+        with pytest.raises(RepositoryError, match="No space left on device") as caught:
+            download_to(
+                full, f"{base}/x", sha256=DIGEST, size_bytes=None, max_bytes=1000, deadline_s=5.0, allowed_urls=[base]
+            )
+
+    assert "reached" not in str(caught.value)
 
 
 def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,14 @@ def test_a_quorum_may_be_added_when_the_guids_are_known(tmp_path: Path) -> None:
         assert failing(ec, 1, 2) == [False, True]
 
 
+def test_a_member_that_failed_is_missing_from_its_quorum_though_it_was_released(tmp_path: Path) -> None:
+    with experiment(tmp_path, QuorumFailures(2, [1, 2, 3]), NODE, NODE, NODE) as ec:
+        assert failing(ec, 1) == [False]
+        assert ec.release(1)
+
+        assert failing(ec, 2) == [True]
+
+
 @pytest.mark.parametrize(
     ("at_least", "options"),
     [(0, {"guids": [1]}), (3, {"guids": [1, 2]}), (1, {}), (1, {"guids": [1], "rtype": "x"})],

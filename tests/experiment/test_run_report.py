@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
-from fedmon.experiment.cli.reports import MAX_POINTS, recordings_in, reported_in, series_of, traces_in
+from fedmon.experiment import ExperimentController
+from fedmon.experiment.cli.reports import MAX_POINTS, recordings_in, report_run, reported_in, series_of, traces_in
 from fedmon.report.diagram import Bar, curves_png, timeline_png
 from tests.report.tables import T0, recording, samples
 
@@ -61,3 +63,21 @@ def test_of_very_many_numbers_some_are_timeline_png() -> None:
     (series,) = series_of({(1, "", "loss"): [(float(at), float(at)) for at in range(100_001)]})
 
     assert (series.count, series.last, len(series.points) <= MAX_POINTS) == (100_001, 100_000.0, True)
+
+
+def test_values_of_two_nodes_that_conditions_used_are_two_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ExperimentController("e", tmp_path) as ec:
+        monitor = ec.register_resource("fedmon::Monitor")
+        for loss in (1, 2):
+            ec.measured(monitor, "loss", loss, "north")
+            ec.measured(monitor, "loss", 100 * loss, "south")
+
+    report_run(Path(ec.run_dir), output=None, as_json=False)
+
+    lines = capsys.readouterr().out.partition("Values that conditions used")[2].splitlines()
+    assert [line.split() for line in lines if "loss" in line] == [
+        ["1", "north", "loss", "2", "1", "2", "1", "2"],
+        ["1", "south", "loss", "2", "100", "200", "100", "200"],
+    ]

@@ -108,6 +108,21 @@ def test_what_is_drawn_before_a_job_and_by_nobody_belongs_to_nobody(tmp_path: Pa
     assert early.collect(at(10)).reasons[JOULES] == "not found: job early has no CPU time"
 
 
+def test_a_new_job_is_not_charged_what_a_gpu_drew_before_it_though_its_share_is_unknown(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, gpus={"0": 500.0})
+    (early,) = machine.watch("early")
+    early.collect(at(0))
+
+    machine.gpus["0"] += 90_000.0
+    machine.jobs, machine.shares = {"late": 0.0}, {"late": {"0": None}}
+    (late,) = machine.watch("late")
+    first = joules_at(5, late)
+    machine.gpus["0"] += 60.0
+    machine.shares = {"late": {"0": 1.0}}
+
+    assert (first, joules_at(10, late)) == ([0.0], [60.0])
+
+
 def test_the_energy_of_a_gpu_is_shared_by_use_and_only_with_the_jobs_that_use_it(tmp_path: Path) -> None:
     machine = Machine(tmp_path, gpus={"0": 500.0, "1": 0.0})
     machine.jobs = {"a": 0.0, "b": 0.0, "c": 0.0}

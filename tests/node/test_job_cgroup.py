@@ -13,9 +13,11 @@ import pytest
 
 from fedmon.common.errors import InvalidInputError, NotFoundError
 from fedmon.node.collectors.base import Roots
-from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, own
+from fedmon.node.collectors.job.cgroup import UNIFIED, Cgroups, JobCgroup, own
+from fedmon.node.collectors.job.cgroup_cpu import CgroupCpu
+from fedmon.node.collectors.job.members import Excluded
 from tests.node.jobs_real import TICK_S, Program, Watch, cpu_s
-from tests.node.jobs_trees import ProcTree
+from tests.node.jobs_trees import TICKS, ProcTree
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -257,6 +259,20 @@ def test_user_time_alone_that_grows_is_never_taken_for_time_that_went_back(machi
 
         assert reading.values["job_cpu_user_seconds_total"] == pytest.approx(user / 1e6, abs=1e-9), reading.reasons
         assert reading.values["job_cpu_system_seconds_total"] == pytest.approx(system / 1e6, abs=1e-9)
+
+
+def test_what_ranks_used_stays_the_jobs_when_their_launcher_has_waited_for_them(machine: Roots) -> None:
+    proc, folder = ProcTree(machine.proc), machine.cgroup / "slurm/job_7"
+    written(folder, {"cgroup.procs": "10\n20\n"})
+    proc.put(20, name="mpirun", start=100, used=(TICKS, 0))
+    job = JobCgroup(path="/slurm/job_7", folders={UNIFIED: folder})
+    cpu = CgroupCpu(job, excluded=Excluded(alone={20: 100}), proc=machine.proc)
+    before = cpu.read()
+
+    proc.put(20, name="mpirun", start=100, used=(TICKS, 0), reaped=(3 * TICKS, TICKS))
+    written(folder, {"cpu.stat": "user_usec 5000000\nsystem_usec 2000000\n"})
+
+    assert (before, cpu.read()) == ((1.0, 1.0), (4.0, 2.0))
 
 
 def test_what_a_cgroup_does_not_count_is_named(machine: Roots) -> None:

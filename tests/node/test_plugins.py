@@ -261,6 +261,26 @@ def test_a_plug_in_is_closed_with_its_stream() -> None:
     assert inner.closed
 
 
+def test_a_plug_in_is_told_before_its_last_reading() -> None:
+    told: list[str] = []
+
+    class Ending(Counting):
+        def ending(self) -> None:
+            told.append("ending")
+
+        def collect(self, now: Instant) -> Reading:
+            told.append("read")
+            return super().collect(now)
+
+    host = loaded(["cups"], [Offered("cups", lambda _: Ending(dict))])
+    sampler = Sampler({"host": host}, interval_s=60.0, on_sample=lambda *_: None)
+    sampler.start()
+
+    sampler.stop(last_sample=True)
+
+    assert told[-2:] == ["ending", "read"]
+
+
 # --- the example, installed ------------------------------------------------------------------------------------------
 
 

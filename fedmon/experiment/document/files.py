@@ -165,7 +165,7 @@ def _with_paths(description: Description, folder: Path) -> Description:
         attributes = dict(each.attributes)
         for name in PATHS.get(each.rtype, ()):
             value = attributes.get(name)
-            if isinstance(value, str) and value[:1] not in ("", "{") and "\n" not in value:
+            if isinstance(value, str) and value.lstrip()[:1] not in ("", "{") and "\n" not in value:
                 attributes[name] = _below(folder, value)
         resources.append(replace(each, attributes=attributes))
     local_dir = description.local_dir and _below(folder, description.local_dir)

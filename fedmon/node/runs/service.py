@@ -580,7 +580,7 @@ class Runs:
                 active.folder.stop(state, reason)
             except FedmonError as problem:
                 logger.error("job %s cannot be stopped: %s", job_id, problem)  # noqa: TRY400
-        elif active.verdict is None:
+        elif active.verdict is None and active.record.decision is None:
             self._give_up(active, state, reason)
 
     def _end_unknown(self) -> None:

@@ -234,3 +234,23 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     # What a program says relative to where it runs is the same for whoever reads the file elsewhere.
     again = read(write(from_toml(PATHS), tmp_path / "site" / "written.xml"))
     assert again.resources[0].attributes == {"plan": str(tmp_path / "../plans/mean.py")}
+
+
+INPUTS = """
+[experiment]
+id = "e"
+[[resource]]
+type = "fedmon::Job"
+attributes = { inputs = "start.npz" }
+[[resource]]
+type = "fedmon::Job"
+attributes = { inputs = '{"w": [1.5]}' }
+"""
+
+
+def test_a_file_of_inputs_is_relative_to_the_file_and_inputs_as_json_stay(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(INPUTS)
+
+    file, text = (each.attributes for each in read(tmp_path / "e.toml").resources)
+
+    assert (file, text) == ({"inputs": str(tmp_path / "start.npz")}, {"inputs": '{"w": [1.5]}'})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,31 @@ def test_a_collector_takes_what_is_written_until_the_release(local: ExperimentCo
     local.shutdown()
 
     assert Path(local.run_dir, f"{guid}.stdout").read_text() == "up\nlast words\n"
+
+
+def test_a_full_disk_leaves_the_copy_of_before(tmp_path: Path) -> None:
+    # A limit on the size of files fails a write as a full disk does, for this process alone.
+    code = """
+import resource, sys
+from fedmon.experiment.controller import ExperimentController
+with ExperimentController("full", sys.argv[1]) as ec:
+    guid = ec.register_resource("local::Process", command=[sys.executable, "-c", "print('a' * 300_000)"])
+    collector = ec.register_resource("fedmon::Collector", traceName="stdout", connectedTo=guid)
+    ec.deploy()
+    assert ec.wait_finished(guid, timeout=10)
+    assert ec.release(collector)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+    assert ec.release(guid)
+    print(ec.get(collector, "collected"), ec.get(collector, "missing"))
+"""
+
+    done = subprocess.run(python(code, str(tmp_path)), capture_output=True, text=True, timeout=50)
+
+    assert done.stdout == "1.stdout None\n", done.stderr
+    assert "trace stdout of" in done.stderr
+    (copy,) = tmp_path.rglob("1.stdout")
+    assert copy.read_text() == "a" * 300_000 + "\n"
+    assert [each.name for each in copy.parent.glob(".*")] == []
 
 
 @pytest.mark.parametrize("rtype", ["Collector", "fedmon::Collector"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.settings.sources import load_node
+from fedmon.node.requests.policy import Policy
 from tests.node.owner.owner_desks import events, made_folder
 from tests.node.owner.owner_shell import Terminal, node, refused, told
 
@@ -14,6 +15,20 @@ from tests.node.owner.owner_shell import Terminal, node, refused, told
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return made_folder(tmp_path / "n")
+
+
+def offered(folder: Path) -> str:
+    """Offer a table named "Ages", and return the id of the dataset."""
+    table = folder.parent / "ages.csv"
+    table.write_text("age\n30\n")
+    added = told(folder, "dataset", "add", str(table), "--name", "Ages", "--tags", "age")
+    return str(added["dataset"]["dataset_id"])
+
+
+def seen_by(folder: Path, dataset_id: str) -> list[str]:
+    """Return who of alice, bob and carol may see the dataset "Ages"."""
+    policy = Policy(load_node(folder, {}).policy, "hospital-a")
+    return [who for who in ("alice", "bob", "carol") if policy.may_see(who, dataset_id, "Ages")]
 
 
 def test_nobody_is_obeyed_until_allowed_and_no_longer_once_denied(folder: Path) -> None:
@@ -66,6 +81,38 @@ def test_a_first_rule_for_a_dataset_and_an_unknown_name_are_pointed_out(folder: 
 
     assert any("listed to alice only" in note for note in notes)
     assert any("dataset 'Ages' not found yet" in note for note in notes)
+
+
+def test_a_dataset_is_denied_by_its_name_where_its_rule_names_the_id(folder: Path) -> None:
+    dataset_id = offered(folder)
+    told(folder, "policy", "allow", "alice", "--dataset", dataset_id)
+    before = seen_by(folder, dataset_id)
+
+    denied = told(folder, "policy", "deny", "alice", "--dataset", "Ages")
+
+    assert (before, seen_by(folder, dataset_id)) == (["alice"], [])
+    assert (denied["policy"]["datasets"], denied["notes"]) == ({dataset_id: []}, [])
+
+
+def test_a_dataset_is_denied_by_its_id_where_its_rule_names_the_name(folder: Path) -> None:
+    dataset_id = offered(folder)
+    told(folder, "policy", "allow", "alice", "bob", "--dataset", "Ages")
+    told(folder, "policy", "allow", "carol")
+    before = seen_by(folder, dataset_id)
+
+    denied = told(folder, "policy", "deny", "alice", "--dataset", dataset_id[:14])
+
+    assert (before, seen_by(folder, dataset_id)) == (["alice", "bob"], ["bob"])
+    assert denied["policy"]["datasets"] == {"Ages": ["bob"]}
+
+
+def test_a_dataset_is_allowed_by_its_id_where_its_rule_names_the_name(folder: Path) -> None:
+    dataset_id = offered(folder)
+    told(folder, "policy", "allow", "alice", "--dataset", "Ages")
+
+    told(folder, "policy", "allow", "bob", "--dataset", dataset_id)
+
+    assert seen_by(folder, dataset_id) == ["alice", "bob"]
 
 
 @pytest.mark.parametrize("denied", [("--metric", "host_cpu*"), ("alise",)])

@@ -7,13 +7,17 @@ import hashlib
 import json
 import threading
 import time
+from collections import Counter
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fedmon.common.clock import utc_now
 from fedmon.common.settings import ResearcherSettings
+from fedmon.common.wire import topics
 from fedmon.common.wire.messages import Approval, Monitor, Ping, PlanStatus
 from fedmon.node.registers.database import timestamp
 from fedmon.node.requests.audit import verify
@@ -187,6 +191,38 @@ def test_audit_bytes_are_limited_by_the_day_and_what_does_not_count_is_served(tm
     counts = json.loads((folder / "audit.jsonl").read_text().splitlines()[-1])["counts"]
     assert counts["served"] == {"alice monitor": 3}
     assert counts["busy"] == {"alice audit_bytes_per_day": 1}
+    assert verify(folder).ok
+
+
+def test_refused_and_malformed_messages_write_few_lines_and_are_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "n"
+    sent: Counter[str] = Counter()
+    with bench(folder, is_ready=False, metrics={"enabled": False}, policy={"researchers": [ALICE]}) as node:
+
+        def send(who: str, payload: bytes) -> None:
+            node.local.router.receive(topics.command(who, node.settings.id), payload)
+            sent[who] += 1
+
+        def answered() -> Counter[str]:
+            return Counter(msgspec.json.decode(each.payload)["researcher_id"] for each in node.sent)
+
+        # when both send until each has 30 answers, of which 20 come at once and 5 a second after that
+        def are_answered() -> bool:
+            send(ALICE, b"{")
+            send("mallory", msgspec.json.encode(Ping(node_id=node.settings.id, **envelope("mallory"))))
+            return min(answered()[ALICE], answered()["mallory"]) >= 30
+
+        wait_until(are_answered, what="the answers")
+
+    # then 20 lines were written at once and one in 5 seconds after that
+    lines = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    written = Counter(line["to"] for line in lines if line["event"] == "reply")
+    declined = lines[-1]["counts"]["declined"]
+    assert 20 <= written[ALICE] <= 25
+    assert 20 <= written["mallory"] <= 25
+    assert [line["researcher"] for line in lines if line["event"] == "command"] == ["mallory"] * written["mallory"]
+    assert sent[ALICE] == written[ALICE] + declined[f"{ALICE} malformed"]
+    assert sent["mallory"] == written["mallory"] + declined["mallory ping refused"] + declined["mallory refused"]
     assert verify(folder).ok
 
 

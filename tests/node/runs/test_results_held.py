@@ -15,6 +15,7 @@ from fedmon.common.clock import utc_now
 from fedmon.common.errors import ConflictError, InvalidInputError, NotFoundError
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Stop
+from fedmon.node.runs.outcome import INLINE_BYTES
 from fedmon.node.runs.service import UNSENT
 from tests.node.owner.owner_desks import desk_of, done
 from tests.node.runs.gate_desks import MANY_JOBS, QUIET, begun, granted, offered, outcome, owner
@@ -36,6 +37,7 @@ LARGE = {"numbers": [1, 2, 3, 4]}
 GRID = b"import numpy\n" + RETURNS.replace(
     b'context.arguments["result"]', b'{"grid": numpy.full(150_000, 1 / 3)}'
 )  # fmt: skip
+ARRAY = b"import numpy\n" + RETURNS.replace(b'context.arguments["result"]', b'{"array": numpy.arange(9_000.0)}')
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,25 @@ def test_released_are_exactly_the_bytes_that_were_shown(node: Bench) -> None:
     assert (line["by"], line["note"], line["result_sha256"], line["numbers"]) == ("eve", "sums only", sha256, 4)
     with pytest.raises(NotFoundError):
         done(desk, "result-decide", job_id=job_id, release=True, sha256=sha256)
+
+
+def test_without_a_repository_a_result_too_large_once_encoded_is_not_released(node: Bench) -> None:
+    job_id = begun(node, ARRAY, patients(node))
+    outcome(node, job_id, held=True)
+    desk = owner(node)
+    before = done(desk, "released")
+    held = done(desk, "result-show", job_id=job_id)["result"]
+
+    with pytest.raises(ConflictError, match="no file repository"):
+        done(desk, "result-decide", job_id=job_id, release=True, sha256=held["result"]["sha256"])
+    node.work()
+
+    # Its bytes alone would fit.
+    assert held["result"]["bytes"] < INLINE_BYTES
+    assert done(desk, "released") == before
+    assert job_id not in {line["job"] for line in node.audit("result-release")}
+    assert job_id in {each["job_id"] for each in done(desk, "result-list")["results"]}
+    assert node.ask(JobStatus(job_id=job_id, **envelope()))["jobs"][0]["state"] == "held"
 
 
 def test_a_note_is_as_long_as_travels(node: Bench) -> None:

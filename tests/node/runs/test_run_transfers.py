@@ -14,10 +14,12 @@ from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.runs import JobStatus, Parcel
 from fedmon.node.runs import outcome as results
 from fedmon.node.runs.register import JobRecord
+from tests.node.owner.owner_desks import done
+from tests.node.runs.gate_desks import owner
 from tests.node.runs.run_desks import Bench, bench, digest, envelope, run
 from tests.support.historic_repository import HistoricRepository
 from tests.support.hostile_urls import BESIDE_FILES
-from tests.support.waiting import wait_until
+from tests.support.waiting import stays, wait_until
 
 ECHO = b"""from fedmon import TrainingPlan
 
@@ -182,6 +184,35 @@ def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: H
     # then a later try brings the result
     assert node.over(job_id)["job"]["state"] == "succeeded"
     assert sum(results.PAUSES_S) >= 30
+
+
+def test_a_job_stopped_during_the_upload_ends_as_stopped_and_sends_no_result(
+    node: Bench, repository: HistoricRepository
+) -> None:
+    # given a job whose plan has ended, and whose result is on its way to the repository
+    job_id = new_id()
+    node.ask(run(node.approve(ECHO), job_id=job_id, inputs=inputs(repository.put("inputs", CONTENT))))
+    stored = len(repository.files)
+
+    def has_ended() -> bool:
+        node.work()
+        return (node.path / "runs" / job_id / "ending.json").exists()
+
+    wait_until(has_ended, what="the end of the plan")
+    node.runs.tick()
+
+    # when its owner stops it
+    stopped = done(owner(node), "run-stop", job_id=job_id)["run"]
+
+    # then it has ended as stopped, and an upload that ends later changes nothing
+    def told() -> list[tuple[str, object]]:
+        node.work()
+        return [(one["job"]["state"], one["result"]) for one in node.outcomes() if one["job"]["job_id"] == job_id]
+
+    assert (stopped["state"], stopped["result"]) == ("stopped-by-owner", None)
+    wait_until(lambda: len(repository.files) > stored, what="the end of the upload")
+    assert stays(lambda: told() == [("stopped-by-owner", None)], 0.3)
+    assert node.ask(JobStatus(job_id=job_id, result=True, **envelope()))["result"] is None
 
 
 def test_a_result_just_over_the_message_does_not_go_inside(node: Bench, repository: HistoricRepository) -> None:

@@ -63,6 +63,17 @@ def test_values_are_in_units_that_people_read(quantity: Quantity, value: float, 
     assert value * scale.factor == pytest.approx(shown)
 
 
+def test_the_total_of_a_plug_in_is_drawn_as_its_growth_per_second(tmp_path: Path) -> None:
+    sorted_cells = [1_000_000, 1_000_100, 1_000_300, 1_000_300]
+
+    found = chart(
+        tmp_path / "a", "other_cells_sorted_total_per_node", samples({"cells_sorted_total": sorted_cells}, step_s=2.0)
+    )
+
+    assert points(found, "cells_sorted_total") == {2: 50, 4: 100, 6: 0}
+    assert found.scale.unit == "per second"
+
+
 def test_parts_of_a_whole_are_stacked(tmp_path: Path) -> None:
     modes = {series("host_cpu_seconds_total", mode=mode): [0.0, share, 3 * share]
              for mode, share in (("user", 0.5), ("system", 0.25), ("idle", 3.0), ("nice", 0.0))}  # fmt: skip
