@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from fedmon.common.clock import utc_now
-from fedmon.common.store.queue import TasksQueue
+from fedmon.common.store.queue import FILE_NAME, TasksQueue
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import ApprovalReply, PlanDecision, PlanStatus, Pong
 from fedmon.researcher.replies.queue import MAX_KEPT_BYTES, Replies
@@ -139,6 +140,29 @@ def test_a_message_to_be_kept_once_is_known_again_also_by_the_next_process(keep:
 
     assert sorted(heard, reverse=True) == [True, False, False, False]
     assert len(other) == 0
+
+
+def test_no_copy_of_a_message_that_the_disk_refuses_counts_as_kept(tmp_path: Path) -> None:
+    heard: list[bool] = []
+    tally = Tally()
+    replies = Replies(TasksQueue(tmp_path / "queue"), tally=tally)
+
+    def keep() -> None:
+        replies.keep(decision(), only_once=True, on_kept=lambda _key, first: heard.append(first))
+
+    with closing(sqlite3.connect(tmp_path / "queue" / FILE_NAME)) as disk:
+        disk.execute("CREATE TRIGGER full BEFORE INSERT ON queue_default BEGIN SELECT RAISE(ABORT, 'full'); END")
+        # Both come before the first write, which takes them together.
+        keep()
+        keep()
+        replies.start()
+        wait_until(lambda: tally["failures of the reply queue"], what="the disk to refuse")
+        disk.execute("DROP TRIGGER full")
+    keep()
+    wait_until(lambda: heard, what="the copy that the disk takes")
+    replies.stop()
+
+    assert heard == [True]
 
 
 def test_the_oldest_goes_when_too_much_is_kept_and_is_counted(tmp_path: Path) -> None:

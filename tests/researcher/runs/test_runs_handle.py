@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotFoundError
+from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError, NotConnectedError, NotFoundError
 from fedmon.common.text import short_ids
 from fedmon.common.wire.runs import JobOutcome
 from fedmon.plan import parcels
@@ -20,6 +26,9 @@ from fedmon.researcher.runs.handle import RunHandle
 from fedmon.researcher.runs.states import RunList
 from tests.researcher.conftest import Open
 from tests.support.brokers import Broker
+from tests.support.environment import plain_environment
+from tests.support.historic_repository import HistoricRepository
+from tests.support.proxy import Proxy
 from tests.support.running_node import PLAN, RunningNode, json_parcel, npz_parcel
 from tests.support.waiting import wait_until
 
@@ -307,6 +316,82 @@ def test_a_node_without_the_result_any_more_is_named(two: tuple[RunningNode, Run
         handle.result(timeout_s=5)
 
 
+def file_parcel(content: bytes, url: str) -> dict[str, Any]:
+    return {"format": "json", "sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content), "url": url}
+
+
+def test_a_result_that_could_not_be_fetched_is_fetched_by_the_next_call(
+    two: tuple[RunningNode, RunningNode], federate: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b'{"n": 1}'
+    with HistoricRepository() as repository:
+        monkeypatch.setenv("FEDMON_REPOSITORY_URL", repository.url)
+        url = repository.put("result", content)
+        path, _ = repository.files.popitem()
+        handle = started(federate(), nodes=["a"])
+        two[0].end(handle.job_id, result=file_parcel(content, url))
+        with pytest.raises(RunFailedError, match=r"a: its result was dropped: .* answered 404"):
+            handle.result(timeout_s=5)
+
+        repository.files[path] = content
+
+        assert handle.result(timeout_s=5) == {"a": {"n": 1}}
+
+
+def test_a_result_that_was_not_there_is_found_by_the_next_call(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, _ = two
+    handle = started(federate(), nodes=["a"])
+    a.end(handle.job_id)
+    with pytest.raises(RunFailedError, match="the node no longer keeps it"):
+        handle.result(timeout_s=5)
+
+    a.end(handle.job_id, result=json_parcel({"n": 1}))
+
+    assert wait_until(handle.results, 10.0, what="the result") == {"a": {"n": 1}}
+
+
+FETCHER = """
+import signal, sys
+from fedmon.researcher.federation import Federation
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background was started with it ignored
+with Federation() as federation:
+    federation.job(sys.argv[1]).result()
+"""
+
+
+def test_after_ctrl_c_the_end_of_the_process_waits_for_no_download(
+    mosquitto: Broker, federate: Open, tmp_path: Path
+) -> None:
+    with RunningNode(mosquitto.port, "a") as node, socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        base = f"http://127.0.0.1:{server.getsockname()[1]}"
+        handle = started(federate())
+        node.end(handle.job_id, result=file_parcel(b"{}", f"{base}/x"))
+        fetching = subprocess.Popen(
+            [sys.executable, "-c", FETCHER, handle.job_id],
+            env=plain_environment(
+                FEDMON_BROKER_URL=mosquitto.url,
+                FEDMON_REPOSITORY_URL=base,
+                FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell"),
+                FEDMON_RESEARCHER_ID="alice",
+            ),
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1000).startswith(b"GET /x ")
+                fetching.send_signal(signal.SIGINT)
+
+                assert fetching.wait(20) == -signal.SIGINT
+        finally:
+            fetching.kill()
+            fetching.wait()
+
+
 def test_another_process_finds_the_run_and_its_result(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
     a, b = two
     first = federate()
@@ -343,6 +428,47 @@ def test_an_outcome_that_came_while_nobody_followed_the_run_is_on_the_disk_of_ma
     with pytest.raises(NotFoundError, match=r"no node knows a job never-heard-of of alice; a: offline") as caught:
         again.job("never-heard-of", timeout_s=0.5)
     assert caught.value.exit_code == 6
+
+
+def test_a_kept_outcome_stays_for_the_next_call_when_nobody_can_be_asked(mosquitto: Broker, federate: Open) -> None:
+    # given an outcome that is kept, and a broker that is away
+    with RunningNode(mosquitto.port, "a") as node:
+        shell = federate(instance="shell")
+        handle = started(shell)
+        shell.close()
+        main = federate()
+        node.end(handle.job_id, result=json_parcel({"n": 1}))
+        node.wait(lambda: node.sent("ack"))
+    mosquitto.stop()
+    wait_until(lambda: not main.status().connected, what="the lost connection")
+
+    # when a call looks for the run in vain
+    with pytest.raises(NotConnectedError):
+        main.job(handle.job_id, timeout_s=0.1)
+
+    # then the outcome is on the disk for the next process
+    assert main.status().kept_replies == 1
+    main.close()
+    mosquitto.start()
+    assert federate().job(handle.job_id, timeout_s=0.5).result(timeout_s=5) == {"a": {"n": 1}}
+
+
+def test_asking_for_a_run_again_in_vain_leaves_the_first_handle_its_outcome(mosquitto: Broker, tmp_path: Path) -> None:
+    with (
+        RunningNode(mosquitto.port, "a") as node,
+        Proxy(mosquitto.port) as link,
+        Federation(f"mqtt://127.0.0.1:{link.port}", researcher_id="alice", folder=tmp_path) as federation,
+    ):
+        handle = started(federation, nodes=["a"])
+        link.refuse()
+        wait_until(lambda: not federation.status().connected, what="the lost connection")
+        with pytest.raises(NotConnectedError):
+            federation.run(DIGEST, nodes=["a"], job_id=handle.job_id, timeout_s=0.1)
+        link.heal()
+
+        node.end(handle.job_id, result=json_parcel({"n": 1}))
+
+        assert handle.result(timeout_s=30) == {"a": {"n": 1}}
 
 
 def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(mosquitto: Broker, federate: Open) -> None:
