@@ -22,7 +22,7 @@ BUDGETS = {
     "node": (28645, 124, 18180),
     "plan": (1504, 9, 1010),
     "report": (10592, 52, 6513),
-    "researcher": (10514, 47, 6857),
+    "researcher": (10515, 47, 6860),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -171,7 +171,7 @@ class Part:
         if known is not None and (known.is_over or _stage(job.state) < _stage(known)):
             return
         self._forgotten = False
-        self.job, self.asked, self.reason = job, OutcomeStatus.OK, ""
+        self.job, self.asked = job, OutcomeStatus.OK
         self._expected = max(self._expected, min(job.scalars, MAX_SCALARS_KEPT))
         if job.state.is_over:
             self._may_ask_at = now
@@ -227,7 +227,7 @@ class Part:
         self._news_at = now - QUIET_S
 
     def _heard(self, now: float) -> None:
-        self._news_at, self._asks = now, 0
+        self._news_at, self._asks, self.reason = now, 0, ""
         self._may_ask_at = now if self.is_over else now + PACE_S
 
     def _kept(self, scalar: Scalar) -> Scalar | None:

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import io
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -385,27 +386,30 @@ class Results:
     ) -> tuple[dict[NodeId, dict[str, Any]], dict[NodeId, str]]:
         """Return the values of each node, and the reasons of the others."""
 
-        def open_one(node_id: NodeId) -> None:
-            try:
-                values = opened(parcels[node_id], self._repository, max_bytes=self._max_bytes, timeout_s=timeout_s)
-            except MissingNumpyError:
-                raise
-            except FedmonError as error:
-                self._known[node_id] = f"its result was dropped: {escape_control(str(error))}"
-            else:
-                self._known[node_id] = values
+        def open_next() -> None:
+            for node_id in waiting:
+                try:
+                    self._known[node_id] = opened(
+                        parcels[node_id], self._repository, max_bytes=self._max_bytes, timeout_s=timeout_s
+                    )
+                except (MissingNumpyError, MemoryError) as error:
+                    problems.append(error)
+                except FedmonError as error:
+                    self._known[node_id] = f"its result was dropped: {escape_control(str(error))}"
 
-        # One that failed is tried again.
-        if new := [node_id for node_id in parcels if not isinstance(self._known.get(node_id), dict)]:
-            from multiprocessing.pool import ThreadPool
-
-            # Neither Ctrl-C nor the end of the process waits for its threads, which are daemons.
-            with ThreadPool(min(AT_ONCE, len(new))) as pool:
-                pool.map(open_one, new, chunksize=1)
-        known = {node_id: self._known[node_id] for node_id in parcels}
+        problems: list[Exception] = []
+        waiting = iter([node_id for node_id in parcels if not isinstance(self._known.get(node_id), dict)])
+        # Daemons: the end of the process waits for other threads, so that Ctrl-C would wait for downloads.
+        threads = [threading.Thread(target=open_next, name="fedmon-results", daemon=True) for _ in range(AT_ONCE)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if problems:
+            raise problems[0]
         return (
-            {node_id: values for node_id, values in known.items() if not isinstance(values, str)},
-            {node_id: reason for node_id, reason in known.items() if isinstance(reason, str)},
+            {node_id: values for node_id in parcels if isinstance(values := self._known[node_id], dict)},
+            {node_id: reason for node_id in parcels if isinstance(reason := self._known[node_id], str)},
         )
 
 

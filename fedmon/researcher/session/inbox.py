@@ -43,9 +43,6 @@ class Tally:
             self._said_at[kind] = now
         logger.warning("%s: %d so far; the latest: %s", kind, total, escape_control(detail[:MAX_DETAIL]) or "-")
 
-    def __getitem__(self, kind: str) -> int:
-        return self._counts[kind]
-
     def as_dict(self) -> dict[str, int]:
         """Return a copy of all counters that are not zero, sorted by name."""
         with self._lock:

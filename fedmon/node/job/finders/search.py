@@ -326,7 +326,7 @@ def beginning(identity: JobIdentity, processes: Processes, own_pid: int) -> int:
 def explicit(pids: Sequence[int], roots: Roots, exclude: Collection[int]) -> Found:
     """Return the named processes as they are, without looking for others.
 
-    Raises NotFoundError for one that has ended or never was, and InvalidInputError for one that is no program of a job.
+    Raises NotFoundError for one that has ended or never was, and InvalidInputError for this tool itself.
     """
     starts: dict[int, int] = {}
     for pid in pids:
