@@ -278,7 +278,8 @@ class Job(LinkedResource):
             for one in reported:  # a resource that is STOPPED tells nothing more
                 self._tell(reporter, one.number, one.values)
         lost = {str(node_id): "the node was lost while it ran there" for node_id in running}
-        failed = handle.failures() | lost
+        results, failed = handle.opened()
+        failed |= lost
         stopped = {str(node_id) for node_id, part in parts.items() if part.job and part.job.state is JobState.STOPPED}
         stopped |= lost.keys() if self._is_releasing else set()
         is_well, outcome = ending_of(
@@ -287,7 +288,7 @@ class Job(LinkedResource):
             stopped if self._is_stopping else (),
             at_least=self.get("atLeast"),
         )
-        self._keep(handle)
+        self._keep(handle, results)
         with self.lock:
             if self.handle is not handle or self.state is not ResourceState.STARTED:
                 return
@@ -316,14 +317,16 @@ class Job(LinkedResource):
     def written(self, name: str) -> Path:
         """Return the file of a trace, fetched if it may have changed."""
         path, handle = super().written(name), self.handle
-        may_change = not path.exists() or self.state is ResourceState.STARTED
-        if handle is not None and may_change and (name != "result" or handle.results()):
-            self._write(handle, name)
+        if handle is not None and (not path.exists() or self.state is ResourceState.STARTED):
+            if name != "result":
+                self._write(handle, name)
+            elif results := handle.results():
+                self._keep_results(results)
         return path
 
-    def _keep(self, handle: RunHandle) -> None:
+    def _keep(self, handle: RunHandle, results: Values) -> None:
         """Write the traces of a run that is over; nodes forget logs."""
-        self._write(handle, "result")
+        self._keep_results(results)
         self._write(handle, "scalars")
         for name in filter(self.trace_enabled, ("stdout", "stderr")):
             try:
@@ -331,23 +334,20 @@ class Job(LinkedResource):
             except FedmonError as error:
                 self.warning(f"{name} cannot be kept: {error}")
 
+    def _keep_results(self, results: Values) -> None:
+        write_shown(super().written("result"), results)
+        run_values.save(results, self.folder / "returned")
+
     def _write(self, handle: RunHandle, name: str) -> None:
-        path = super().written(name)
-        if name == "result":
-            results = handle.results()
-            write_shown(path, results)
-            run_values.save(results, self.folder / "returned")
-            return
         if name == "scalars":
-            lines = [
+            content = b"".join(
                 msgspec.json.encode({"node": node_id, **msgspec.structs.asdict(scalar)}) + b"\n"
                 for node_id, reported in handle.scalars.items()
                 for scalar in reported
-            ]
-            content = b"".join(lines)
+            )
         else:
             content = log_text(handle, "stderr" if name == "stderr" else "stdout").encode("utf-8", "replace")
-        write_whole(path, content, folder_mode=0o700)
+        write_whole(super().written(name), content, folder_mode=0o700)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

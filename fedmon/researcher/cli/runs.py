@@ -143,7 +143,7 @@ def show(
         # A run that is over is complete after a question or two more: for its results and reports.
         if handle.states().is_over:
             handle.wait(timeout)
-        failed, results = handle.failures(), handle.results()
+        results, failed = handle.opened()
         written = save(results, output) if output else []
         more = _results_text(results, written)
         emit(_document(handle, results, failed), text=handle, more=more, as_json=json)

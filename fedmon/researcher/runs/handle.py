@@ -197,7 +197,7 @@ class RunHandle:
         deadline = None if timeout_s is None else Deadline(checked_timeout(timeout_s))
         if not self.wait(timeout_s):
             raise self.not_over(waited_s=timeout_s or 0.0)
-        results, failed = self._opened(None if deadline is None else max(1.0, deadline.left_s()))
+        results, failed = self.opened(None if deadline is None else max(1.0, deadline.left_s()))
         if failed and self.is_held:
             raise RunHeldError(self.job_id, failed=failed, results=results)
         if failed:
@@ -212,18 +212,18 @@ class RunHandle:
             str(node_id): f"{states[node_id].state}, but not all of it is here yet"
             for node_id in self._ledger.unsettled
         }
-        return RunNotOverError(self.job_id, waited_s=waited_s, unfinished=unfinished, results=self._opened(1.0)[0])
+        return RunNotOverError(self.job_id, waited_s=waited_s, unfinished=unfinished, results=self.opened(1.0)[0])
 
     def results(self, *, partial: bool = True) -> Values:
         """Return the results of the nodes that succeeded so far, without waiting.
 
         Without ``partial`` it raises as `result` does if a node failed, or is not over.
         """
-        return self._opened(None)[0] if partial else self.result(timeout_s=0.001)
+        return self.opened()[0] if partial else self.result(timeout_s=0.001)
 
     def failures(self) -> dict[str, str]:
         """Return why each node that is over did not succeed, or why its result cannot be used."""
-        return self._opened(None)[1]
+        return self.opened()[1]
 
     def _exit_code(self) -> int:
         """Return 1 if it ran anywhere, 4 if it was refused, and 6 if no node could be asked."""
@@ -232,14 +232,14 @@ class RunHandle:
             return 1
         return 4 if any(part.state in (REFUSED, OUTSIDE_GRANT, OutcomeStatus.BUSY.value) for part in states) else 6
 
-    def _opened(self, timeout_s: float | None) -> tuple[Values, dict[str, str]]:
+    def opened(self, timeout_s: float | None = None) -> tuple[Values, dict[str, str]]:
+        """Return `results` and `failures` of one moment, after one attempt to fetch missing results."""
         results, dropped = self._results.open(self._ledger.results(), timeout_s=timeout_s)
         failed = {
             str(node_id): part.sentence()
             for node_id, part in self.states().items()
             if part.is_over and not part.succeeded
-        }
-        failed |= {str(node_id): reason for node_id, reason in dropped.items()}
+        } | {str(node_id): reason for node_id, reason in dropped.items()}
         return {str(node_id): results[node_id] for node_id in sorted(results)}, dict(sorted(failed.items()))
 
     # --- stopping ----------------------------------------------------------------------------------------------------
@@ -398,9 +398,10 @@ class Results:
                     self._known[node_id] = f"its result was dropped: {escape_control(str(error))}"
 
         problems: list[Exception] = []
-        waiting = iter([node_id for node_id in parcels if not isinstance(self._known.get(node_id), dict)])
+        new = [node_id for node_id in parcels if not isinstance(self._known.get(node_id), dict)]
+        waiting = iter(new)
         # Daemons: the end of the process waits for other threads, so that Ctrl-C would wait for downloads.
-        threads = [threading.Thread(target=open_next, name="fedmon-results", daemon=True) for _ in range(AT_ONCE)]
+        threads = [threading.Thread(target=open_next, name="fedmon-results", daemon=True) for _ in new[:AT_ONCE]]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -409,13 +409,13 @@ class RecordWriter:
             entries = self._next()
             left -= len(entries)
             samples = [entry for entry in entries if isinstance(entry, _Samples)]
-            losses = [entry for entry in entries if isinstance(entry, _Lost)]
             with self._recording.changing():
                 stored = self._recording.append(entry.batch for entry in samples)
                 self._recording.set_all_lost(
                     ((lost.want.node_id, lost.want.stream, lost.want.boot), lost.want.first_seq, lost.want.last_seq,
                      lost.reason)
-                    for lost in losses
+                    for lost in entries
+                    if isinstance(lost, _Lost)
                 )  # fmt: skip
                 for entry in entries:
                     if isinstance(entry, _Description):
