@@ -214,8 +214,9 @@ class Router:
         if not is_written:
             self._audit.count("declined", [f"{refused.sender.researcher_id} {refused.code}"])
         if self._junk.allows(refused.sender.researcher_id):
-            reply = error_reply(self._policy.node_id, refused, refused.sender)
-            self._delivery.reply(reply, refused.sender, is_written=is_written)
+            self._delivery.reply(
+                error_reply(self._policy.node_id, refused, refused.sender), refused.sender, is_written=is_written
+            )
 
     def _count_refused(self, code: str, text: str, *facts: object) -> None:
         self.counters[f"refused {code}"] += 1

@@ -77,7 +77,7 @@ class JobShares:
 
         ``cpu_uj`` is shared by CPU time, ``gpu_uj`` of each GPU by ``gpu_shares``: job, GPU, share from 0 to 1. A job
         gets its CPU time divided by the busy time of the machine, or by the CPU time of all jobs if that is more. One
-        that was not there at the previous call gets nothing yet.
+        that was not there at the previous call gets nothing yet. A GPU of which a share is unknown is divided later.
         """
         before, self._used_ns = self._used_ns, {name: round(seconds * _NS) for name, seconds in job_cpu_s.items()}
         grown = {name: max(0, ns - before[name]) for name, ns in self._used_ns.items() if name in before}
@@ -88,8 +88,11 @@ class JobShares:
         for name, ns in grown.items():
             self._job_uj[name] += cpu_drawn * ns // whole_ns if ns else 0
         for gpu, uj in gpu_uj.items():
+            shares = {name: gpu_shares.get(name, {}).get(gpu, 0.0) for name in grown}
+            if None in shares.values():
+                continue
             drawn, self._gpu_uj[gpu] = uj - self._gpu_uj.get(gpu, 0), uj
-            parts = {name: int(min(gpu_shares.get(name, {}).get(gpu) or 0.0, 1.0) * _NS) for name in grown}
+            parts = {name: int(min(share or 0.0, 1.0) * _NS) for name, share in shares.items()}
             whole = max(_NS, sum(parts.values()))
             for name, part in parts.items():
                 self._job_uj[name] += drawn * part // whole
@@ -290,12 +293,9 @@ class EnergyMeter:
             gpu_shares = self._gpu_shares() if gpu_uj else {}
         except CollectorUnavailableError as error:
             return error.reason
-        # A job that is new gets nothing yet, whatever its share.
-        seen = [shares for job, shares in gpu_shares.items() if self._shares.of(job).uj is not None]
-        unknown = {gpu for shares in seen for gpu, share in shares.items() if share is None}
         self._shares.settle(
             cpu_uj=self._cpu_uj,
-            gpu_uj={gpu: uj for gpu, uj in gpu_uj.items() if gpu not in unknown},
+            gpu_uj=gpu_uj,
             busy_s=busy_s,
             job_cpu_s=job_cpu_s,
             gpu_shares=gpu_shares,
