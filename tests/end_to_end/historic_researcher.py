@@ -1,7 +1,6 @@
 """A script in the historic style, in a process of its own that is killed while it takes replies.
 
-Writes to a ledger, whose lines outlive a kill: ``start INSTANCE``, ``waiting N`` and
-``took SEQUENCE REDELIVERED``.
+Writes to a ledger, whose lines outlive a kill: ``start INSTANCE``, ``waiting N`` and ``took SEQUENCE REDELIVERED``.
 """
 
 from __future__ import annotations

@@ -218,6 +218,12 @@ attributes = { cwd = "/srv" }
 [[resource]]
 type = "fedmon::TrainingPlan"
 attributes = { plan = "class Plan:\\n    pass" }
+[[resource]]
+type = "fedmon::Job"
+attributes = { inputs = "start.npz" }
+[[resource]]
+type = "fedmon::Job"
+attributes = { inputs = '{"w": [1.5]}' }
 """
 
 
@@ -228,29 +234,10 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
     found = read("site/e.toml")
 
-    plan, process, source = (each.attributes for each in found.resources)
+    plan, process, source, file, text = (each.attributes for each in found.resources)
     assert (found.local_dir, plan) == (str(tmp_path / "site/runs"), {"plan": str(tmp_path / "site/../plans/mean.py")})
     assert (process["cwd"], source["plan"].splitlines()[0]) == ("/srv", "class Plan:")
+    assert (file, text) == ({"inputs": str(tmp_path / "site/start.npz")}, {"inputs": '{"w": [1.5]}'})
     # What a program says relative to where it runs is the same for whoever reads the file elsewhere.
     again = read(write(from_toml(PATHS), tmp_path / "site" / "written.xml"))
     assert again.resources[0].attributes == {"plan": str(tmp_path / "../plans/mean.py")}
-
-
-INPUTS = """
-[experiment]
-id = "e"
-[[resource]]
-type = "fedmon::Job"
-attributes = { inputs = "start.npz" }
-[[resource]]
-type = "fedmon::Job"
-attributes = { inputs = '{"w": [1.5]}' }
-"""
-
-
-def test_a_file_of_inputs_is_relative_to_the_file_and_inputs_as_json_stay(tmp_path: Path) -> None:
-    (tmp_path / "e.toml").write_text(INPUTS)
-
-    file, text = (each.attributes for each in read(tmp_path / "e.toml").resources)
-
-    assert (file, text) == ({"inputs": str(tmp_path / "start.npz")}, {"inputs": '{"w": [1.5]}'})

@@ -16,7 +16,7 @@ from fedmon.node.job.commands import Runner, runner
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch, look_up
 from fedmon.node.job.identity import identify, named
 from fedmon.node.job.processes import is_launcher
-from tests.node.job.machine import KERNEL_THREAD, Commands, Machine, said
+from tests.node.job.machine import Commands, Machine, said
 from tests.node.job.test_commands import program
 from tests.node.jobs_real import Program, Watch
 from tests.support.requirements import require
@@ -123,7 +123,6 @@ def test_a_named_process_that_cannot_be_a_job_is_refused(
 ) -> None:
     machine = Machine(tmp_path)
     machine.put(60)
-    machine.put(62, "kworker", flags=KERNEL_THREAD)
     machine.put(63, "fedmon")
     identity = identify({}, hostname="n", pid=63)
     with pytest.raises(error, match=why):

@@ -166,7 +166,7 @@ def test_stopping_does_not_wait_for_a_slow_check(store: PlanStore, verdicts: Ver
     checker.stop()
 
     assert time.monotonic() - start < 10
-    assert verdicts.qsize() < len(plans)
+    assert verdicts.empty()
 
 
 def test_the_check_sees_nothing_of_the_node(store: PlanStore, checker: PlanChecker, verdicts: Verdicts) -> None:

@@ -411,9 +411,8 @@ def test_another_process_finds_the_run_and_its_result(two: tuple[RunningNode, Ru
     assert again.sha256 == PLAN
 
 
-def test_an_outcome_that_came_while_nobody_followed_the_run_is_on_the_disk_of_main(
-    mosquitto: Broker, federate: Open
-) -> None:
+def with_kept_outcome(mosquitto: Broker, federate: Open) -> tuple[Federation, RunHandle]:
+    """Return the researcher ``main``, who keeps the outcome of a run of a shell that is gone, and the run."""
     with RunningNode(mosquitto.port, "a") as node:
         shell = federate(instance="shell")
         handle = started(shell)
@@ -421,7 +420,14 @@ def test_an_outcome_that_came_while_nobody_followed_the_run_is_on_the_disk_of_ma
         main = federate()
         node.end(handle.job_id, result=json_parcel({"n": 1}))
         node.wait(lambda: node.sent("ack"))
-        main.close()
+    return main, handle
+
+
+def test_an_outcome_that_came_while_nobody_followed_the_run_is_on_the_disk_of_main(
+    mosquitto: Broker, federate: Open
+) -> None:
+    main, handle = with_kept_outcome(mosquitto, federate)
+    main.close()
 
     again = federate()
     assert again.job(handle.job_id, timeout_s=0.5).result(timeout_s=5) == {"a": {"n": 1}}
@@ -432,13 +438,7 @@ def test_an_outcome_that_came_while_nobody_followed_the_run_is_on_the_disk_of_ma
 
 def test_a_kept_outcome_stays_for_the_next_call_when_nobody_can_be_asked(mosquitto: Broker, federate: Open) -> None:
     # given an outcome that is kept, and a broker that is away
-    with RunningNode(mosquitto.port, "a") as node:
-        shell = federate(instance="shell")
-        handle = started(shell)
-        shell.close()
-        main = federate()
-        node.end(handle.job_id, result=json_parcel({"n": 1}))
-        node.wait(lambda: node.sent("ack"))
+    main, handle = with_kept_outcome(mosquitto, federate)
     mosquitto.stop()
     wait_until(lambda: not main.status().connected, what="the lost connection")
 
