@@ -242,17 +242,17 @@ def test_a_slow_drip_ends_with_the_deadline(part: str) -> None:
             fetch(server, deadline_s=0.5)
         server.gone.set()
 
-    assert waited.elapsed_s() < 1.5
+    assert waited.elapsed_s() < 10
 
 
 def test_a_server_that_never_answers_ends_with_the_deadline() -> None:
     waited = Deadline(0.3)
-    with serving(lambda _connection, server: bool(server.gone.wait(3.0))) as server:
+    with serving(lambda _connection, server: bool(server.gone.wait(30.0))) as server:
         with pytest.raises(RepositoryError, match="did not finish in"):
             fetch(server, deadline_s=0.3)
         server.gone.set()
 
-    assert waited.elapsed_s() < 1.3
+    assert waited.elapsed_s() < 10
 
 
 BOMB = gzip.compress(b"\0" * 10_000_000)

@@ -83,7 +83,7 @@ def test_a_historic_script_finds_asks_and_hears_of_decisions(
     assert nothing == {}
     assert named == {"north": True, "south": True, "strict": False, "nowhere": False}
     assert everybody == {"north": True, "south": True, "strict": False}
-    assert elapsed_s < 5
+    assert elapsed_s < 10
     assert "policy" in caplog.text
 
     approve = ("node", "plan", "approve", "Rows", "--sha256", load_source(Rows).sha256, "--note", "fine")
@@ -105,7 +105,7 @@ def test_a_killed_node_is_false_and_answers_again_when_it_is_back(
     nodes["south"].start()
 
     assert without == {"north": True, "south": False}
-    assert elapsed_s < 3.5
+    assert elapsed_s < 8
     wait_until(lambda: sorted(requests.ping_nodes()) == ["north", "south"])
 
 

@@ -57,7 +57,7 @@ def test_host_port_and_cause_are_named_in_time(
     assert place in str(error)
     assert cause in str(error)
     assert "\n" not in str(error)
-    assert took_s < TIMEOUT_S + 0.5
+    assert took_s < TIMEOUT_S + 4
     assert cpu_s < 0.5
 
 

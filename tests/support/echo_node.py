@@ -98,7 +98,13 @@ class EchoNode:
         return f"general/researcher/{request['researcher_id']}/{request['instance']}/{self.node_id}"
 
     def sent(self, command: str) -> list[Message]:
-        """Return the requests of one command that arrived."""
+        """Return the requests of one command that arrived, each once: a slow answer has a request repeated."""
+        return list({request.get("id", id(request)): request for request in reversed(self.copies(command))}.values())[
+            ::-1
+        ]
+
+    def copies(self, command: str) -> list[Message]:
+        """Return the requests of one command as often as they arrived."""
         return [request for request in self.received if request["command"] == command]
 
     def wait(self, condition: Callable[[], Any], timeout_s: float = WAIT_S) -> None:

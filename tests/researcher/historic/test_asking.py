@@ -108,7 +108,7 @@ def test_a_search_that_finds_nothing_is_empty_at_once(mosquitto: Broker, open_re
         found, elapsed_s = timed(lambda: requests.search(["nothing"]))
 
     assert found == {}
-    assert elapsed_s < 1.0
+    assert elapsed_s < 5.0
 
 
 def test_only_nodes_that_are_named_are_asked(mosquitto: Broker, open_requests: Open) -> None:
