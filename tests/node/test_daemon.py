@@ -43,7 +43,7 @@ def test_a_stranger_that_floods_a_node_with_costly_json_does_not_delay_others(
         started = time.monotonic()
         alice.ask("ping")
 
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 20
 
 
 def test_a_command_that_is_no_text_is_answered_as_unknown(lasting_broker: Broker, node: NodeProcess) -> None:

@@ -40,7 +40,7 @@ class RawResearcher(Subscriber):
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         self._client.publish(topic or f"general/nodes/{self.researcher_id}", data, qos=1, retain=retain)
 
-    def reply_to(self, message: dict[str, Any], timeout_s: float = 10.0) -> dict[str, Any]:
+    def reply_to(self, message: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
         """Wait for the reply that echoes a message's id."""
         found = wait_until(
             lambda: [reply for reply in list(self.replies) if reply.get("id") == message["id"]],
