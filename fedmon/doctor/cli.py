@@ -308,13 +308,12 @@ def _last_will(client: EchoClient, other: EchoClient, will: bytes) -> Check:
 
 def check_researcher(settings_file: Path | None, broker_url: str | None, *, timeout_s: float) -> Iterator[Check]:
     """Make every check of a researcher, in the order in which one needs the other."""
-    from fedmon.common.settings import broker_from_url, sources
     from fedmon.common.wire import topics
-    from fedmon.researcher.federation import Federation
+    from fedmon.researcher.federation import Federation, opened_settings
 
     try:
-        settings = sources.load_researcher(settings_file, os.environ)
-        broker = settings.broker if broker_url is None else broker_from_url(broker_url)
+        settings = opened_settings(settings_file, url=broker_url, researcher_id=None, folder=None, username=None)
+        broker = settings.broker
         broker.password()
     except FedmonError as error:
         yield failed("settings", str(error), "correct the named file or variable")
@@ -335,7 +334,7 @@ def check_researcher(settings_file: Path | None, broker_url: str | None, *, time
     if is_refused:
         return
     try:
-        with Federation(broker_url, settings=settings, instance=instance, timeout_s=timeout_s) as federation:
+        with Federation(settings=settings, instance=instance, timeout_s=timeout_s) as federation:
             yield from _nodes(federation)
     except FedmonError as error:
         yield failed("nodes", str(error), RIGHTS_ADVICE)
@@ -360,8 +359,8 @@ def _nodes(federation: Federation) -> Iterator[Check]:
             "raise max_nodes in [researcher]",
         )
     outcomes = federation.ping()
-    answered = sum(outcome.ok for outcome in outcomes.values())
-    found = f"{answered} of {len(known)} known nodes answer"
+    found = f"{len(outcomes.ok)} of {len(known)} known nodes answer"
+    reasons = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.failed.items())
     refused = [outcome for outcome in outcomes.values() if outcome.status is OutcomeStatus.REFUSED]
     if refused:
         yield warning(
@@ -369,21 +368,22 @@ def _nodes(federation: Federation) -> Iterator[Check]:
             f"{found}; {len(refused)} refuse researcher {federation.researcher_id}",
             f"ask their owners to run: fedmon node policy allow {federation.researcher_id}",
         )
-    elif not answered:
-        reasons = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.items())
-        yield failed("nodes", f"{found} ({reasons})", "see each reason")
+    elif reasons or not outcomes.ok:
+        yield (warning if outcomes.ok else failed)("nodes", f"{found} ({reasons})", "see each reason")
     else:
         yield ok("nodes", found)
     yield _clocks(outcomes)
 
 
 def _clocks(outcomes: Outcomes[Pong]) -> Check:
-    """Compare clocks; a pong was written at most its round trip before now."""
-    pongs = outcomes.ok
-    if not pongs:
+    """Compare clocks; a pong was written at most its round trip before it came."""
+    if not outcomes.ok:
         return skipped("clock offset", "no node answered")
     now = utc_now()
-    offsets = {node_id: (pong.time - now).total_seconds() for node_id, pong in pongs.items()}
+    offsets = {
+        node_id: (pong.time - now).total_seconds() + outcomes.elapsed_s - (outcomes[node_id].elapsed_s or 0)
+        for node_id, pong in outcomes.ok.items()
+    }
     worst = max(offsets, key=lambda node_id: abs(offsets[node_id]))
     found = f"{offsets[worst]:+.1f} s at most ({worst})"
     if abs(offsets[worst]) > CLOCK_TOLERANCE_S:

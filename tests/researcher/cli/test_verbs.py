@@ -221,6 +221,26 @@ def test_the_doctor_finds_nothing_wrong_and_names_who_refuses(environ: dict[str,
     assert checks["clock offset"]["verdict"] == "ok"
 
 
+def test_the_doctor_blames_no_clock_for_another_node_that_is_silent_and_names_that_one(
+    mosquitto: Broker, tmp_path: Path
+) -> None:
+    environ = plain_environment(FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
+    with EchoNode(mosquitto.port, "quick"), EchoNode(mosquitto.port, "silent", answer=lambda _request: None):
+        done = fedmon_here("doctor", "--timeout", "6", "--json", environ=environ)
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+    assert checks["clock offset"]["verdict"] == "ok", checks["clock offset"]
+    assert checks["nodes"]["verdict"] == "warning"
+    assert "1 of 2 known nodes answer (silent: " in checks["nodes"]["found"]
+
+
+def test_the_doctor_asks_as_the_other_verbs_do(tmp_path: Path) -> None:
+    environ = plain_environment(FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
+    done = fedmon_here("doctor", "--broker", f"mqtt://bob@127.0.0.1:{free_port()}", "--json", environ=environ)
+
+    assert json.loads(done.stdout)["checks"][0]["found"].startswith("researcher bob, ")
+
+
 @pytest.mark.parametrize(
     ("broker", "name"),
     [("mqtt://no-such-host.invalid", "name resolution"), ("mqtt://127.0.0.1:{port}", "network")],
