@@ -7,7 +7,6 @@ One request and one response a line, both JSON objects: ``{"command": "plan-list
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import socket
@@ -139,11 +138,14 @@ class ControlServer:
                 logger.warning("control connection refused: it comes from another user")
                 client.close()
                 continue
-            serve = functools.partial(self._serve, client, user)
-            thread = threading.Thread(target=serve, name="fedmon-control-client", daemon=True)
-            with self._lock:
-                self._clients[client] = thread
-            thread.start()
+            thread = threading.Thread(None, self._serve, "fedmon-control-client", (client, user), daemon=True)
+            try:
+                with self._lock:
+                    thread.start()
+                    self._clients[client] = thread
+            except RuntimeError as error:  # the process may have no more threads
+                logger.warning("control connection refused: %s", error)
+                client.close()
 
     def _keep_spare(self) -> None:
         with contextlib.suppress(OSError):

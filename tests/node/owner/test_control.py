@@ -9,13 +9,14 @@ import pwd
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedmon.common.errors import ConflictError, NoAnswerError
+from fedmon.common.errors import ConflictError, FedmonError, NoAnswerError
 from fedmon.node.owner.control import (
     MAX_REQUEST_BYTES,
     ControlClient,
@@ -90,6 +91,24 @@ def test_a_defect_in_one_command_is_told_and_the_next_is_served(tmp_path: Path) 
         with pytest.raises(ControlError, match="ValueError: a defect"):
             client.call("break")
         assert client.call("ping", n=1) == PONG
+
+
+def test_a_thread_that_cannot_be_had_costs_one_client_and_the_next_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, lacking = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def start_if_there_is_room(thread: threading.Thread) -> None:
+        if thread.name == "fedmon-control-client" and lacking:
+            raise lacking.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_there_is_room)
+    with serving(tmp_path):
+        with pytest.raises(FedmonError):
+            _answered(tmp_path)
+
+        assert _answered(tmp_path) == PONG
 
 
 @pytest.mark.parametrize(
