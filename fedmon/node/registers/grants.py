@@ -318,11 +318,11 @@ def until_of(text: str | None) -> datetime.datetime | None:
         return midnight + datetime.timedelta(days=DEFAULT_DAYS)
     try:
         moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        if len(text) <= len("2027-06-30"):
+            moment += datetime.timedelta(days=1)
+        moment = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
         raise InvalidInputError(f"until {text!r}: give a day such as 2027-06-30, a moment, or {NEVER!r}") from None
-    if len(text) <= len("2027-06-30"):
-        moment += datetime.timedelta(days=1)
-    moment = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment.astimezone(datetime.UTC)
     if moment <= utc_now():
         raise InvalidInputError(f"until {text}: that is over already")
     return moment

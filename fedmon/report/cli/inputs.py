@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -56,9 +55,8 @@ def unix_time(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        if math.isfinite(seconds := float(text)):
-            return seconds
-    except ValueError:
+        return datetime.fromtimestamp(float(text), UTC).timestamp()
+    except (ValueError, OverflowError, OSError):
         pass
     try:
         when = datetime.fromisoformat(text.strip())

@@ -80,6 +80,7 @@ def test_lines_are_exported_as_they_are_from_one_moment_to_another(folder: Path,
     )
     assert (written, file.read_bytes()) == ({"path": str(file), "lines": 6}, raw)
     assert "is not a time" in refused(folder, "audit", "export", "--since", "yesterday", code=2)
+    assert "is not a time" in refused(folder, "audit", "export", "--since", "1764367200000", code=2)
     assert "is before" in refused(folder, "audit", "export", "--since", "20", "--until", "10", code=2)
     assert "name another file" in refused(folder, "audit", "export", "--out", str(folder / "audit.jsonl"), code=2)
 

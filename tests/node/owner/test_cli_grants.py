@@ -88,6 +88,11 @@ def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path
     assert [line["grant"] for line in lines if line["event"] == "plan-decision"] == [grant]
 
 
+@pytest.mark.parametrize("until", ["9999-12-31", "0001-01-01T00:00:00+12:00"])
+def test_an_end_that_no_calendar_has_is_refused(folder: Path, until: str) -> None:
+    assert "until" in refused(folder, "plan", "approve", asked(folder), "--until", until, code=2)
+
+
 def test_the_difference_to_the_grant_of_the_approved_version_is_shown(folder: Path) -> None:
     told(folder, "plan", "approve", asked(folder), "--dataset", "cells")
 
