@@ -144,10 +144,6 @@ class PlanRegister:
         self._database, self._audit, self._max_plan_bytes = database, audit, max_plan_bytes
         self.store = PlanStore(folder)
         self.grants = GrantRegister(database)
-        if unsettled := database.rows("SELECT source FROM unsettled"):  # where earlier releases kept new bytes first
-            for row in unsettled:
-                self.store.write(row["source"])
-            database.execute("DELETE FROM unsettled")
         if database.behind is None and database.restored is None:  # a restored register may lack plans
             self.store.keep_only({row["sha256"] for row in database.rows("SELECT sha256 FROM plans")})
 

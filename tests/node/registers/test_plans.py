@@ -289,19 +289,6 @@ def test_only_code_that_does_not_parse_is_told_and_told_once(plans: PlanRegister
     assert plans.get(big.plan_id).problem == "takes too long"
 
 
-def test_bytes_that_an_earlier_release_kept_in_the_register_get_their_file(
-    plans: PlanRegister, database: Database, audit: Audit, tmp_path: Path
-) -> None:
-    plan = plans.request(_approval(), SOURCE)
-    (tmp_path / "plans" / plan.sha256).unlink()
-    database.execute("INSERT INTO unsettled VALUES (?, ?)", (plan.sha256, SOURCE))
-
-    again = PlanRegister(database, tmp_path / "plans", audit=audit)
-
-    assert again.store.read(plan.sha256) == SOURCE
-    assert database.rows("SELECT * FROM unsettled") == []
-
-
 def test_a_plan_folder_that_cannot_be_written_takes_no_plan(plans: PlanRegister, tmp_path: Path) -> None:
     (tmp_path / "plans").rmdir()
     (tmp_path / "plans").touch()
