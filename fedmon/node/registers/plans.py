@@ -220,6 +220,11 @@ class PlanRegister:
         is_asked_again = any(wish.is_open and wish.researcher_id == researcher_id for wish in wishes)
         return PlanStatus.PENDING if is_asked_again else plan.status
 
+    def note_for(self, plan: PlanRecord, researcher_id: str) -> str:
+        """Return the owner's note to a researcher; that of an approval is for those whom its grant names."""
+        notes = [each.grant.note for each in self.grants.of(plan.sha256) if each.is_for(researcher_id)]
+        return plan.note if plan.status is not PlanStatus.APPROVED else ["", *notes][-1]
+
     def standing(self, plan: PlanRecord) -> Decision:
         """Return the present state of a plan as a decision, with its last grant."""
         grants = self.grants.of(plan.sha256) if plan.status is PlanStatus.APPROVED else []

@@ -44,8 +44,6 @@ from fedmon.node.runs.admission import RunRefusedError
 from fedmon.node.runs.service import Runs
 
 Handler = Callable[[Any], Reply | None]
-
-SHOWN_DIGEST = 12
 HTTP_OK = 200
 
 
@@ -110,18 +108,15 @@ class PlanHandlers:
         plan = self._registers.plans.find(request.sha256)
         if plan is None:
             return TrainingPlanStatusReply(sha256=request.sha256, status=None, **echo(request, self._node_id))
+        seen = self._policy.seen(request.researcher_id, self._registers.datasets.all())
         return TrainingPlanStatusReply(
             sha256=plan.sha256,
             status=self._registers.plans.status_for(plan, request.researcher_id),
             plan_id=plan.plan_id,
             name=plan.name,
-            note=plan.note,
+            note=self._registers.plans.note_for(plan, request.researcher_id),
             decided=plan.decided,
-            grants=self._registers.plans.grants.reports(
-                plan.sha256,
-                request.researcher_id,
-                self._policy.seen(request.researcher_id, self._registers.datasets.all()),
-            ),
+            grants=self._registers.plans.grants.reports(plan.sha256, request.researcher_id, seen),
             **echo(request, self._node_id),
         )
 
@@ -151,7 +146,7 @@ class PlanHandlers:
             plan_id=plan.plan_id,
             sha256=plan.sha256,
             status=self._registers.plans.status_for(plan, request.researcher_id),
-            note=plan.note,
+            note=self._registers.plans.note_for(plan, request.researcher_id),
             **echo(request, self._node_id),
         )
 
@@ -175,7 +170,7 @@ class PlanHandlers:
             return self._not_fetched(request, source)
         digest = hashlib.sha256(source).hexdigest()
         known = Approval(
-            name=f"plan-{digest[:SHOWN_DIGEST]}",
+            name=f"plan-{digest[:12]}",
             description=request.description,
             sha256=digest,
             size_bytes=len(source),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedmon.common.clock import utc_now
+from fedmon.common.wire.messages import Approval, TrainingPlanStatus
 from fedmon.node.registers.plan_workers import check_source
 from tests.node.owner.owner_desks import ask_approval, desk_of, made_folder
 from tests.node.owner.owner_shell import node, refused, told
+from tests.node.runs.run_desks import Bench, bench, digest, envelope
 
 PLAN = b"""from fedmon import TrainingPlan
 
@@ -91,6 +94,27 @@ def test_an_approval_gives_the_terms_that_its_owner_named(folder: Path, tmp_path
 @pytest.mark.parametrize("until", ["9999-12-31", "0001-01-01T00:00:00+12:00"])
 def test_an_end_that_no_calendar_has_is_refused(folder: Path, until: str) -> None:
     assert "until" in refused(folder, "plan", "approve", asked(folder), "--until", until, code=2)
+
+
+def test_the_note_to_one_researcher_is_told_to_no_other(tmp_path: Path) -> None:
+    folder, sha256 = tmp_path / "n", digest(PLAN)
+
+    def notes(node: Bench, researcher_id: str) -> list[str]:
+        sent: dict[str, Any] = {"sha256": sha256, "size_bytes": len(PLAN), "source": PLAN.decode()}
+        approval = Approval(name="bins", description="", **sent, **envelope(researcher_id))
+        status = TrainingPlanStatus(sha256=sha256, **envelope(researcher_id))
+        return [node.ask(approval)["note"], node.ask(status)["note"]]
+
+    with bench(folder, is_ready=False) as before:
+        assert notes(before, "alice") == ["", ""]
+    told(folder, "plan", "approve", sha256, "--for", "alice", "--note", "as agreed with you")
+
+    with bench(folder, is_ready=False) as after:
+        assert notes(after, "alice") == ["as agreed with you"] * 2
+        assert notes(after, "bob") == ["", ""]
+    told(folder, "plan", "reject", sha256, "--note", "not safe")
+    with bench(folder, is_ready=False) as rejected:
+        assert notes(rejected, "bob")[1] == "not safe"
 
 
 def test_the_difference_to_the_grant_of_the_approved_version_is_shown(folder: Path) -> None:
