@@ -87,6 +87,9 @@ class PresenceKeeper:
     def refresh(self) -> None:
         """Publish the present state once more, as a sign of life."""
         if self._state is not None:
+            self._state = msgspec.structs.replace(
+                self._state, capabilities=self._capabilities(), streams=self._streams()
+            )
             self._publish(topics.status(self._node_id), codec.encode(self._state))
 
     def farewell(self, reason: str) -> Will:

@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedmon.common.settings import NodeSettings, RepositorySettings, broker_from_url
+from fedmon.common.settings import NodeSettings, RepositorySettings, ResearcherSettings, broker_from_url
 from fedmon.node.daemon import LocalNode
 from fedmon.node.folder import NodeFolder, read_boot
+from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
 from tests.support.node_process import NO_RUNS, NodeProcess, fedmon, write_node_folder
 from tests.support.raw_researcher import RawResearcher
@@ -90,6 +91,20 @@ def test_a_node_that_is_told_to_read_its_settings_again_and_again_still_ends_in_
 
         assert node.wait(10) == 0, node.log()[-2000:]
         assert "Traceback" not in node.log()
+
+
+def test_a_presence_that_is_said_again_holds_what_the_owner_switched_off(tmp_path: Path, mosquitto: Broker) -> None:
+    folder = write_node_folder(tmp_path / "n", node_id="m", url=mosquitto.url, runs={"enabled": True})
+    settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "r")
+    with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, Federation(settings=settings) as fed:
+        wait_until(lambda: "m" in fed.nodes() and "run" in fed.nodes()["m"].capabilities)
+        write_node_folder(folder, node_id="m", url=mosquitto.url, runs={"enabled": False})
+        node.signal(signal.SIGHUP)
+        wait_until(lambda: "settings read again" in node.log())
+
+        raw.send(b"", topic="general/status/m", retain=True)  # the node says its presence again
+
+        wait_until(lambda: "run" not in fed.nodes()["m"].capabilities)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", "²".encode(), b"9" * 5000, b"", b"-4"])
