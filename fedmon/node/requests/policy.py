@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fedmon.common.errors import ConflictError, InvalidInputError
-from fedmon.common.settings.values import EVERYBODY, PolicySettings
+from fedmon.common.settings.values import EVERYBODY, LogLevel, PolicySettings
 
 if TYPE_CHECKING:
     from fedmon.node.registers.datasets import DatasetRecord
@@ -33,20 +33,18 @@ class Policy:
     def follow(self, settings: PolicySettings) -> None:
         """Obey other rules from now on."""
         self.settings = settings
-        self._obeyed = settings.researchers
-        is_none = settings.log_level == NO_LOGS
-        self.log_level = logging.CRITICAL + 1 if is_none else logging.getLevelNamesMapping()[settings.log_level]
+        self.log_level = {**logging.getLevelNamesMapping(), NO_LOGS: logging.CRITICAL + 1}[settings.log_level]
         """The lowest level that leaves; above all levels if none does."""
         self._metrics = re.compile("|".join(map(translate, settings.metrics)))
 
     @property
     def obeys_nobody(self) -> bool:
         """Tell whether no researcher at all is obeyed, as a fresh node does."""
-        return not self._obeyed
+        return not self.settings.researchers
 
     def refusal(self, researcher_id: str) -> str | None:
         """Return why this researcher is not obeyed and how the owner would change that, or None when it is."""
-        if researcher_id in self._obeyed or EVERYBODY in self._obeyed:
+        if researcher_id in self.settings.researchers or EVERYBODY in self.settings.researchers:
             return None
         whom = "no researcher" if self.obeys_nobody else "other researchers only"
         return (
@@ -80,7 +78,9 @@ class Policy:
     def describe(self) -> tuple[str, ...]:
         """Return the rules as lines for the owner to read."""
         settings, no_logs = self.settings, self.settings.log_level == NO_LOGS
-        obeyed = "every researcher on this broker" if EVERYBODY in self._obeyed else ", ".join(self._obeyed)
+        obeyed = (
+            "every researcher on this broker" if EVERYBODY in settings.researchers else ", ".join(settings.researchers)
+        )
         others = "other datasets are" if settings.datasets else "every dataset is"
         return (
             "OBEYS NO RESEARCHER: every request is refused; allow one with: fedmon node policy allow RESEARCHER"
@@ -108,7 +108,7 @@ class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
     researchers: Sequence[str] = ()
     datasets: Sequence[str] = ()
     metrics: Sequence[str] = ()
-    log_level: str | None = None
+    log_level: LogLevel | None = None
     job_output: bool = False
 
 

@@ -87,6 +87,7 @@ def test_a_running_node_reads_no_plan_itself(tmp_path: Path) -> None:
         ("plan-show", {"plan": "x", "more": 1}),
         ("plan-decide", {"plan": "x", "status": "maybe"}),
         ("plan-list", {"status": "unknown"}),
+        ("policy-change", {"verb": "allow", "wish": {"log_level": "debug"}}),
         ("plan-list", {"sort": "weight"}),
     ],
 )

@@ -160,6 +160,4 @@ def _origin(
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else "-" if value is None else msgspec.json.encode(value).decode()
