@@ -152,7 +152,7 @@ class OwnerCommands:
             **_rules(policy),
             "metrics": msgspec.to_builtins(settings.metrics, enc_hook=str),  # its roots are paths
             "runs": {
-                "enabled": settings.runs.enabled,
+                "enabled": settings.runs.enabled and settings.wire == "fedmon",
                 "minimum": settings.runs.sandbox,
                 "max_jobs": settings.runs.max_jobs,
             },

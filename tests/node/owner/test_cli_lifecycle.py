@@ -87,6 +87,17 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Br
     assert not (folder / "control.sock").exists()
 
 
+def test_a_level_that_there_is_not_is_refused_before_the_start(folder: Path) -> None:
+    assert "DEBUG, INFO" in refused(folder, "start", "--log-level", "verbose", code=2)
+
+
+def test_a_node_of_a_wire_without_runs_says_that_no_plan_runs(tmp_path: Path) -> None:
+    folder = made_folder(tmp_path / "n", node={"wire": "fedbiomed4"})
+
+    assert told(folder, "status")["runs"]["enabled"] is False
+    assert "no plan runs here" in node(folder, "status").stdout
+
+
 def test_a_stop_ends_the_process_behind_the_socket_and_no_other(folder: Path) -> None:
     with NodeProcess(folder) as process, subprocess.Popen(["sleep", "60"]) as bystander:
         wait_online(folder)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from fedmon.common.errors import ConflictError, NoAnswerError, StorageError
+from fedmon.common.errors import ConflictError, InvalidInputError, NoAnswerError, StorageError
 from fedmon.common.ids import checked_id, new_party_id
+from fedmon.common.log import LEVELS
 from fedmon.common.text import plural, size, table
 from fedmon.node.folder import DAEMON, NodeFolder
 from fedmon.node.owner.cli.shell import Shell, ago, default_folder, fields, group, verb, width
@@ -126,19 +127,19 @@ def start(
     """
     from fedmon.common.settings.sources import load_node
 
+    if log_level.upper() not in LEVELS:
+        raise InvalidInputError(f"--log-level {log_level}: allowed is one of {', '.join(LEVELS)}")
     folder = shell.folder
     settings = load_node(folder.path, os.environ)
     settings.broker.password()
-    holder = folder.holder()
-    if holder is not None and holder.purpose == DAEMON:
+    if (holder := folder.holder()) is not None and holder.purpose == DAEMON:
         raise ConflictError(f"the node of {folder.path} is already running, pid {holder.pid}")
-    obeys_nobody = not settings.policy.researchers
     document = {"node_id": settings.id, "pid": os.getpid(), "folder": str(folder.path), "broker": settings.broker.url}
     runs = {"enabled": settings.runs.enabled and settings.wire == "fedmon", "minimum": settings.runs.sandbox}
     text = f"node {settings.id} starts, pid {os.getpid()}, broker {settings.broker.url}"
     if runs["enabled"]:
         text += f"\napproved plans run, in sandbox {settings.runs.sandbox} at least (the log names the level in force)"
-    shell.emit({**document, "obeys_nobody": obeys_nobody, "runs": runs}, lambda: text)
+    shell.emit({**document, "obeys_nobody": not settings.policy.researchers, "runs": runs}, lambda: text)
     sys.stdout.flush()
     # A process of its own image, so that nothing of the command line stays in the daemon's memory.
     command = [sys.executable, "-m", "fedmon.node.daemon", "--dir", str(folder.path), "--log-level", log_level.upper()]
