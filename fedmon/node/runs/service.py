@@ -215,6 +215,9 @@ class Runs:
     def stop(self, request: Stop) -> JobReport:
         """Stop a job of this researcher, and return its present state. Raises RunRefusedError."""
         record = self._status.own(request.job_id, request.researcher_id)
+        if record is None:
+            reason = f"this node knows no job {request.job_id} of researcher {request.researcher_id}"
+            raise RunRefusedError(ErrorCode.FAILED, reason)
         if not record.job.state.is_over:
             reason = f"stopped by researcher {request.researcher_id}"
             self._registers.audit.record("run-stop", job=request.job_id, by=request.researcher_id)
@@ -222,7 +225,7 @@ class Runs:
         return self._status.leaving(record)
 
     def status(self, request: JobStatus) -> JobsReply:
-        """Return the states of jobs of this researcher. Raises RunRefusedError."""
+        """Return the states of jobs of this researcher."""
         return self._status.answer(request)
 
     # --- from the owner --------------------------------------------------------------------------------------------

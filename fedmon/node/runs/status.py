@@ -12,7 +12,6 @@ import msgspec
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
-from fedmon.common.wire.messages import ErrorCode
 from fedmon.common.wire.runs import (
     MAX_SCALARS,
     MAX_TRACE_BYTES,
@@ -26,7 +25,6 @@ from fedmon.common.wire.runs import (
 )
 from fedmon.node.requests.dialect import echo
 from fedmon.node.requests.policy import Policy
-from fedmon.node.runs.admission import RunRefusedError
 from fedmon.node.runs.folder import JobFolder, Reported
 from fedmon.node.runs.outcome import WITHHELD, inline, leaving
 from fedmon.node.runs.register import JobRecord, JobRegister
@@ -56,23 +54,22 @@ class Status:
         self._places: dict[str, tuple[int, int]] = {}
         """By job, a number of a scalar and the byte of the file at which it and all later ones begin."""
 
-    def own(self, job_id: str, researcher_id: str) -> JobRecord:
-        """Return a job of this researcher. Raises RunRefusedError if they have no such job."""
+    def own(self, job_id: str, researcher_id: str) -> JobRecord | None:
+        """Return a job of this researcher, None if they have no such job, whoever else has one."""
         record = self._register.find(job_id)
-        if record is None or record.researcher_id != researcher_id:
-            # The answer does not tell whether another researcher has such a job.
-            raise RunRefusedError(ErrorCode.FAILED, f"this node knows no job {job_id} of researcher {researcher_id}")
-        return self._now(record)
+        return self._now(record) if record is not None and record.researcher_id == researcher_id else None
 
     def leaving(self, record: JobRecord) -> JobReport:
         """Return a job as its researcher may see it."""
         return leaving(record.job, output_leaves=self._policy.settings.job_output)
 
     def answer(self, request: JobStatus) -> JobsReply:
-        """Return one job with the parts that were asked for, or a page. Raises RunRefusedError, StorageError."""
+        """Return one job with the parts that were asked for, none if it is not known, or a page. Raises StorageError."""
         if request.job_id is None:
             return self._page(request)
         record = self.own(request.job_id, request.researcher_id)
+        if record is None:
+            return JobsReply(jobs=[], count=0, **echo(request, self._policy.node_id))
         reply = JobsReply(jobs=[self.leaving(record)], count=1, **echo(request, self._policy.node_id))
         folder = JobFolder(self._folder / request.job_id)
         if request.result and record.result is not None and record.job.state is JobState.SUCCEEDED:

@@ -13,7 +13,7 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
-from fedmon.common.wire.messages import Error, ErrorCode
+from fedmon.common.wire.messages import Error
 from fedmon.common.wire.runs import JobOutcome, JobReport, JobsReply, JobState, JobStatus, Parcel, RunReply, Scalar
 from fedmon.common.wire.samples import AddScalar
 from fedmon.researcher.asking.match import PendingRequest
@@ -209,13 +209,13 @@ class Part:
         self._may_ask_at = now + min(max(pause_s, RETRY_S), LONGEST_RETRY_S)
         self.reason = reason
 
-    def not_known(self, reason: str, now: float) -> None:
+    def not_known(self, now: float) -> None:
         """Note that the node knows no such job: it did not begin, or the node has forgotten it."""
         self._heard(now)
         if self.job is None:
-            self.asked, self.reason = OutcomeStatus.FAILED, reason or "the node does not know the job: it did not begin"
+            self.asked, self.reason = OutcomeStatus.FAILED, "the node does not know the job: it did not begin"
         elif not self.job.state.is_over:
-            said = reason or "the node no longer knows the job"
+            said = "the node no longer knows the job"
             self.job, self._forgotten = msgspec.structs.replace(self.job, state=JobState.LOST, reason=said), True
         self._result_gone = self.result is None
         self._expected = self._next_scalar
@@ -376,7 +376,7 @@ class RunLedger:
             if isinstance(reply, JobsReply):
                 job = next((job for job in reply.jobs if job.job_id == self.job_id), None)
                 if job is None:
-                    part.not_known("", now)
+                    part.not_known(now)
                 elif self._part(node_id, job) is not None:
                     part.job_said(job, now)
                     if "result" in question:
@@ -384,11 +384,8 @@ class RunLedger:
                     else:
                         self._tell(node_id, part.page_said(reply.scalars, now))
             elif isinstance(reply, Error):
-                if reply.code is ErrorCode.FAILED:
-                    part.not_known(reply.reason, now)
-                else:
-                    reason = f"it does not say how the job stands: {reply.reason}"
-                    part.refused_to_say(reason, now, pause_s=reply.retry_after_s or 0.0)
+                reason = f"it does not say how the job stands: {reply.reason}"
+                part.refused_to_say(reason, now, pause_s=reply.retry_after_s or 0.0)
             self._touch()
 
     def may_have_missed(self, node_id: NodeId | None) -> None:

@@ -26,7 +26,9 @@ from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, pac
 from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
 
 LONGEST_NAME = 100
-_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
+_SILENT = (
+    OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY, OutcomeStatus.FAILED,
+)  # fmt: skip
 
 
 def start_run(
@@ -180,7 +182,7 @@ def find_run(
 
 def _not_known(job_id: str, outcomes: Outcomes[JobsReply]) -> RunNotKnownError:
     """Return the error that names the nodes that know no such job, and those that did not say."""
-    unknowing = [node_id for node_id, one in outcomes.items() if one.ok or one.status is OutcomeStatus.FAILED]
+    unknowing = [node_id for node_id, one in outcomes.items() if one.ok]
     silent = {node_id: one for node_id, one in outcomes.items() if node_id not in unknowing}
     said = [f"no node knows a job {job_id} of {outcomes.circumstances.researcher_id}"]
     said += [f"asked: {named(unknowing)}"] if unknowing else []

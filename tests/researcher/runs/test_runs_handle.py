@@ -241,6 +241,22 @@ def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, fe
     assert not federation.status().counters
 
 
+def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, _ = two
+    handle = started(federate(), nodes=["a"])
+    failure = {"command": "error", "success": False, "code": "failed", "reason": "it cannot write its records"}
+    a.answer = lambda request: {**(a.honest(request) or {}), **failure}
+    a.end(handle.job_id, told=False, result=json_parcel({"n": 1}))
+    wait_until(lambda: "cannot write" in handle.states()["a"].explanation(), 20.0, what="the failure to be shown")
+    assert not handle.is_over
+
+    a.answer = a.honest
+
+    assert handle.result(timeout_s=30) == {"a": {"n": 1}}
+
+
 def test_at_the_deadline_the_error_says_who_is_unheard_and_what_is_there(
     mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
