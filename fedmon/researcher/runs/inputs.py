@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +16,7 @@ from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.messages import ApprovalReply
 from fedmon.common.wire.runs import Parcel, RunLimits
+from fedmon.plan.values import InvalidValuesError, ValuesWalk, json_text, spelled
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
 from fedmon.researcher.runs.handle import SLOWEST_BYTES_S
 
@@ -47,38 +47,20 @@ def digest_of(plan: Plan | ApprovalReply) -> str:
 
 
 def checked_arguments(arguments: object) -> dict[str, Any]:
-    """Return arguments as plain JSON values. Raises InvalidInputError with the argument and JSON's reason."""
-    if arguments is None:
-        return {}
-    if not isinstance(arguments, Mapping):
-        raise InvalidInputError(f"args is {type(arguments).__name__}: give a mapping of names to JSON values")
-    plain: dict[str, Any] = {}
-    for name, value in arguments.items():
-        try:
-            text = json.dumps({name: value}, allow_nan=False, ensure_ascii=False)
-            plain |= msgspec.json.decode(text)
-        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            raise InvalidInputError(
-                f"argument {name!r} is not JSON: {error}; give numbers, texts, lists, mappings, True, False or None; "
-                "arrays are inputs"
-            ) from None
-        for key in _keys({name: value}):
-            if not isinstance(key, str):
-                raise InvalidInputError(f"argument {name!r} has the key {key!r}: keys are texts")
-    size = len(msgspec.json.encode(plain))
-    if size > MAX_ARGUMENTS_BYTES:
+    """Return arguments as plain JSON values. Raises InvalidInputError with the place and the reason."""
+    walk = ValuesWalk(max_bytes=None)
+    try:
+        text = json_text(walk.named({} if arguments is None else arguments)).encode()
+    except InvalidValuesError as error:
+        raise InvalidInputError(f"args: {error}") from None
+    if walk.arrays:
+        raise InvalidInputError(f"args: {spelled(walk.places[0])}: an array; arrays are inputs")
+    if len(text) > MAX_ARGUMENTS_BYTES:
         raise InvalidInputError(
-            f"args take {size} bytes, and {MAX_ARGUMENTS_BYTES} are allowed: pass large values as inputs"
+            f"args take {len(text)} bytes, and {MAX_ARGUMENTS_BYTES} are allowed: pass large values as inputs"
         )
+    plain: dict[str, Any] = msgspec.json.decode(text)
     return plain
-
-
-def _keys(value: object) -> Iterator[object]:
-    """Return the keys of a value's mappings: JSON would turn numbers, None and booleans into texts."""
-    if isinstance(value, dict):
-        yield from value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        yield from _keys(inner)
 
 
 def checked_limits(limits: object) -> RunLimits:
