@@ -148,7 +148,7 @@ def show(
         more = _results_text(results, written)
         emit(_document(handle, results, failed), text=handle, more=more, as_json=json)
         if failed and handle.is_over:
-            raise typer.Exit(NO_ANSWER if handle.is_held else 1)
+            raise typer.Exit(NO_ANSWER if handle.are_held(failed) else 1)
 
 
 @federated()

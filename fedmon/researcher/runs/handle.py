@@ -9,7 +9,7 @@ import importlib.util
 import io
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -181,11 +181,10 @@ class RunHandle:
             if not self.is_over:
                 self._ledger.wait(lambda: self.is_over, min(pace.left_s(), _step_s(deadline)))
 
-    @property
-    def is_held(self) -> bool:
-        """Whether all results that are missing only wait for their owners."""
-        missing = [part for part in self.states().values() if not part.succeeded]
-        return bool(missing) and all(part.is_held for part in missing)
+    def are_held(self, failed: Iterable[str]) -> bool:
+        """Return whether the results of all these nodes only wait for their owners."""
+        states = self.states()
+        return all(states[NodeId(node_id)].is_held for node_id in failed)
 
     def result(self, timeout_s: float | None = None) -> Values:
         """Wait until it is over, and return the plan's results by node: JSON values and numpy arrays.
@@ -198,7 +197,7 @@ class RunHandle:
         if not self.wait(timeout_s):
             raise self.not_over(waited_s=timeout_s or 0.0)
         results, failed = self.opened(None if deadline is None else max(1.0, deadline.left_s()))
-        if failed and self.is_held:
+        if failed and self.are_held(failed):
             raise RunHeldError(self.job_id, failed=failed, results=results)
         if failed:
             raise RunFailedError(self.job_id, failed=failed, results=results, exit_code=self._exit_code())

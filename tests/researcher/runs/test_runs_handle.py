@@ -303,6 +303,20 @@ def test_a_result_that_is_none_is_dropped_with_a_reason(two: tuple[RunningNode, 
         assert caught.value.results == {"b": {"n": 2}}
 
 
+def test_a_held_result_beside_one_that_was_dropped_is_a_failure(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, b = two
+    handle = started(federate())
+    a.end(handle.job_id, result=json_parcel({"n": 1}, sha256="1" * 64))
+    b.end(handle.job_id, "held", reason="its owner has not decided")
+
+    with pytest.raises(FedmonError, match="a: its result was dropped") as caught:
+        handle.result(timeout_s=5)
+
+    assert (type(caught.value), caught.value.exit_code) == (RunFailedError, 1)
+
+
 def test_an_outcome_of_another_job_node_or_plan_changes_nothing(
     mosquitto: Broker, two: tuple[RunningNode, RunningNode], federate: Open
 ) -> None:
