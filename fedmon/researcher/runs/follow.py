@@ -144,6 +144,14 @@ class Part:
         return self.scalars[max(self.scalars)].values if self.scalars else {}
 
     @property
+    def lost(self) -> int:
+        """The number of scalars that will not come, or are more than are kept."""
+        if not self.is_settled or self.job is None:
+            return self.scalars_lost
+        missing = sum(number not in self.scalars for number in range(self._next_scalar, self._expected))
+        return self.scalars_lost + missing + max(0, self.job.scalars - MAX_SCALARS_KEPT)
+
+    @property
     def view(self) -> NodeRun:
         """The last state that the node reported."""
         return NodeRun(

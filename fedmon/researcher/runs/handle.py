@@ -109,8 +109,8 @@ class RunHandle:
 
     @property
     def scalars_lost(self) -> dict[str, int]:
-        """Number of lost scalars by node, because it no longer has them; empty if all came."""
-        lost = self._ledger.each(lambda part: part.scalars_lost)
+        """Number of lost scalars by node, because it no longer has or sends them; empty if all came."""
+        lost = self._ledger.each(lambda part: part.lost)
         return {str(node_id): number for node_id, number in lost.items() if number}
 
     def on_scalar(self, callback: Callable[[RunScalar], object]) -> Subscription:

@@ -199,6 +199,20 @@ def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longe
     assert handle.scalars_lost == {"a": 4}
 
 
+def test_scalars_that_never_came_or_are_too_many_are_counted_as_lost(
+    two: tuple[RunningNode, RunningNode], federate: Open
+) -> None:
+    a, b = two
+    a.answer = lambda request: None if request["command"] == "job-status" else a.honest(request)
+    handle = started(federate())
+
+    a.end(handle.job_id, result=json_parcel({}), scalars=3)
+    b.end(handle.job_id, result=json_parcel({}), scalars=100_002)
+    handle.result(timeout_s=60)
+
+    assert handle.scalars_lost == {"a": 3, "b": 100_002}
+
+
 def test_gaps_between_the_scalars_of_a_page_need_no_question_each(
     two: tuple[RunningNode, RunningNode], federate: Open
 ) -> None:
