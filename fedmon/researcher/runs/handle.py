@@ -334,7 +334,7 @@ def _read_log(asker: Asker, job_id: str, node_id: NodeId, stream: Stream, *, off
     for _ in range(MAX_PAGES):
         reply = _page(asker, job_id, node_id, stream, log.next_offset)
         trace = reply.stdout if stream == "stdout" else reply.stderr
-        log = msgspec.structs.replace(log, is_over=reply.jobs[0].state.is_over)
+        log = msgspec.structs.replace(log, is_over=not reply.jobs[0].state.is_running)
         if trace is None:
             return msgspec.structs.replace(log, withheld=reply.withheld or "the node no longer keeps it")
         texts.append(_with_gap(trace))

@@ -657,6 +657,8 @@ def test_logs_are_read_page_by_page_or_their_reason(two: tuple[RunningNode, Runn
     assert rest.text == "world\n"
     assert "job_output" in withheld.withheld
     assert "withheld" in str(withheld)
+    a.end(handle.job_id, "held")
+    assert (whole.is_over, handle.logs("a").is_over) == (False, True)
     b.answer = lambda request: b.honest(request) and {
         **(b.honest(request) or {}), "command": "error", "success": False, "code": "refused", "reason": "not obeyed",
     }  # fmt: skip
