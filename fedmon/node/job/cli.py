@@ -65,18 +65,18 @@ def _merge_verb(words: Sequence[str]) -> int:
     exports = tuple(dict.fromkeys(given.export))
     check_formats(exports)
     folders = JobFolder.found(absolute(given.folder))
-    paths = [str(_merge(folder, exports, report=given.gen_report, with_json=True)) for folder in folders]
-    sys.stdout.write(f"{json.dumps({'merged': paths})}\n" if given.json else "".join(f"{path}\n" for path in paths))
-    return 0
+    done = {str(each.merged): _merge(each, exports, report=given.gen_report, with_json=True) for each in folders}
+    sys.stdout.write(f"{json.dumps({'merged': list(done)})}\n" if given.json else "".join(f"{path}\n" for path in done))
+    return 0 if all(done.values()) else 1
 
 
-def _merge(folder: JobFolder, exports: Sequence[str], *, report: bool, with_json: bool) -> Path:
+def _merge(folder: JobFolder, exports: Sequence[str], *, report: bool, with_json: bool) -> bool:
+    """Merge, and return whether all exports and the report that were asked for could be written."""
     from fedmon.node.job.merge import merge, postprocess
 
     merge(folder)
-    if exports or report or with_json:
-        postprocess(folder, exports=exports, report=report)
-    return folder.merged
+    is_whole = not (exports or report or with_json) or postprocess(folder, exports=exports, report=report)[1]
+    return is_whole or not (exports or report)
 
 
 def _open_closed_streams() -> None:

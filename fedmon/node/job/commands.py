@@ -22,11 +22,7 @@ _MAX_MESSAGE = 200
 
 
 class CommandError(FedmonError):
-    """A scheduler's command gave no answer."""
-
-
-class BadAnswerError(CommandError):
-    """A scheduler's command failed, or its output is not understood; it may answer better later."""
+    """A scheduler's command gave no answer, or one that is not understood; it may answer better later."""
 
 
 class NoSuchJobError(CommandError):
@@ -47,11 +43,11 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
             return self.stdout
         how = f"was ended by signal {-self.rc}" if self.rc < 0 else f"ended with status {self.rc}"
         said = escape_control(" ".join((self.stderr or self.stdout).split()))[:_MAX_MESSAGE]
-        raise BadAnswerError(f"{self.name} {how}: {said}" if said else f"{self.name} {how}")
+        raise CommandError(f"{self.name} {how}: {said}" if said else f"{self.name} {how}")
 
-    def misunderstood(self, detail: str) -> BadAnswerError:
+    def misunderstood(self, detail: str) -> CommandError:
         """Return the error for an output in an unknown form."""
-        return BadAnswerError(f"the output of {self.name} is not understood: {detail}")
+        return CommandError(f"the output of {self.name} is not understood: {detail}")
 
     @property
     def name(self) -> str:

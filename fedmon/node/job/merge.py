@@ -202,8 +202,8 @@ def _remove_left_behind(folder: JobFolder) -> None:
                     shutil.rmtree(each)
 
 
-def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool) -> list[Path]:
-    """Write the files that are made of a merged recording; returns them.
+def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool) -> tuple[list[Path], bool]:
+    """Write the files that are made of a merged recording; return them, and whether no step failed.
 
     JSON files come in any case, ``exports`` are names of formats, ``report`` is for plots and the page. A step that
     fails is logged and stops no other; the recording stays as it is, and all of this can be repeated. In a folder that
@@ -223,16 +223,16 @@ def postprocess(folder: JobFolder, *, exports: Sequence[str], report: bool) -> l
                 with own_process(folder.path):
                     steps.run("plots", lambda: steps.plots(source))
                     steps.run("the report", lambda: steps.report(source))
-    return steps.written
+    return steps.written, not steps.failed
 
 
 class _Steps:
-    """The files of one job; failures are logged."""
+    """The files of one job; failures are logged, and noted in ``failed``."""
 
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
         self.written: list[Path] = []
-        self._missing: set[str] = set()
+        self.failed: set[str] = set()
         self._is_shared = [job.key for job in JobFolder.found(folder.path)] != [folder.key]
 
     @contextlib.contextmanager
@@ -241,13 +241,15 @@ class _Steps:
         try:
             yield
         except MissingExtraError as error:
-            if str(error) not in self._missing:
+            if str(error) not in self.failed:
                 logger.error("%s; the recording stays: %s", error, self._folder.merged)  # noqa: TRY400
-            self._missing.add(str(error))
+            self.failed.add(str(error))
         except (FedmonError, OSError) as error:
+            self.failed.add(what)
             logger.error("%s: %s", what, error)  # noqa: TRY400
         except Exception:
             # A mistake in one drawing must not cost a user the tables of a run that cannot be repeated.
+            self.failed.add(what)
             logger.exception("%s failed", what)
 
     def run(self, what: str, step: Callable[[], Iterable[Path]]) -> None:

@@ -74,7 +74,6 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     executable: str
     needs: list[str]
     path: list[str]
-    version: str
 
 
 class GivenDataset(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import BadAnswerError, CommandError, run, runner
+from fedmon.node.job.commands import CommandError, run, runner
 from tests.support.waiting import wait_until
 
 
@@ -35,7 +35,7 @@ def test_a_command_gets_its_words_as_they_are_and_speaks_english(tmp_path: Path)
 
     assert output.stdout == "a b|$(touch pwned)|; ls|*|C|/site/slurm.conf|"
     assert (output.rc, output.stderr) == (3, "oh\n")
-    with pytest.raises(BadAnswerError, match="ended with status 3: oh"):
+    with pytest.raises(CommandError, match="ended with status 3: oh"):
         output.checked()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmon.node.job.commands import BadAnswerError, CommandError, Output
+from fedmon.node.job.commands import CommandError, Output
 from fedmon.node.job.finders import Confidence, Found, JobNotFoundError, JobSearch
 from fedmon.node.job.finders.schedulers import listed_pids
 from fedmon.node.job.identity import identify, named
@@ -201,7 +201,7 @@ def test_of_a_list_that_is_partly_true_the_true_part_is_taken_and_the_rest_is_to
      HEADER + "99999999999 1 0 0 0\n", HEADER + "\u0667 1 0 0 0\n", "<html>\n", "\0\0\0"],
 )  # fmt: skip
 def test_what_is_no_list_of_processes_is_not_understood(text: str) -> None:
-    with pytest.raises(BadAnswerError, match="output of scontrol listpids 1 is not understood"):
+    with pytest.raises(CommandError, match="output of scontrol listpids 1 is not understood"):
         listed_pids(said("scontrol listpids 1", text), "1")
 
 

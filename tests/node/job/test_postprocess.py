@@ -20,6 +20,7 @@ from fedmon.common.store.recording import Recording
 from fedmon.node.job.layout import JobFolder
 from fedmon.node.job.merge import merge, postprocess
 from fedmon.report.export import FORMATS
+from tests.node.job.tool_runs import FEDMON, environment
 
 LABELS = {"system": "sys-A", "partition": "part-B", "env": "env-C", "name": "name-D"}
 T0 = 1_763_700_000.0
@@ -57,7 +58,7 @@ def _batches(node: str, key: str, samples: int) -> list[Batch]:
 
 
 def run(folder: JobFolder, *exports: str, report: bool = False) -> list[str]:
-    return [str(path.relative_to(folder.path)) for path in postprocess(folder, exports=exports, report=report)]
+    return [str(path.relative_to(folder.path)) for path in postprocess(folder, exports=exports, report=report)[0]]
 
 
 def _strings(path: Path) -> str:
@@ -146,6 +147,18 @@ def test_a_step_that_fails_is_told_and_stops_no_other(tmp_path: Path, caplog: py
     assert all(what in told for what in ("the export to csv", "the export to no such format", "plots"))
 
 
+def test_the_verb_fails_if_an_export_that_was_asked_for_failed(tmp_path: Path) -> None:
+    folder = job(tmp_path)
+    (folder.path / "cpu_metrics.csv").mkdir()
+
+    codes = {
+        name: subprocess.run([FEDMON, "job", "merge", "-e", name, "--", folder.path], env=environment()).returncode
+        for name in ("csv", "parquet")
+    }
+
+    assert codes == {"csv": 1, "parquet": 0}
+
+
 def test_a_missing_library_is_told_once_with_what_to_install_and_costs_no_recording(tmp_path: Path) -> None:
     folder = job(tmp_path)
     code = """
@@ -159,7 +172,7 @@ from fedmon.node.job.merge import postprocess
 logging.basicConfig(format="%(levelname)s %(message)s")
 folder = JobFolder.found(pathlib.Path(sys.argv[1]))[0]
 merge(folder)
-assert postprocess(folder, exports=["csv", "hdf5"], report=True) == []
+assert postprocess(folder, exports=["csv", "hdf5"], report=True) == ([], False)
 """
     before = folder.merged.stat().st_size
     root = str(Path(__file__).parents[3])

@@ -29,7 +29,7 @@ places = sysconfig.get_paths()
 with open("/proc/self/maps", "rb") as file:
     mapped = {os.fsdecode(line.split(None, 5)[5].strip()) for line in file if b".so" in line and b" /" in line}
 print(json.dumps({
-    "executable": sys.executable, "version": sys.version.split()[0], "prefix": sys.prefix,
+    "executable": sys.executable, "prefix": sys.prefix,
     "base_prefix": sys.base_prefix, "path": sys.path, "mapped": sorted(mapped),
     "library": [places["stdlib"], places["platstdlib"], sysconfig.get_config_var("DESTSHARED") or places["stdlib"]],
     "packages": [places["purelib"], places["platlib"], *site.getsitepackages()],
@@ -73,7 +73,6 @@ def look_at(python: Path | None) -> Interpreter:
         executable=executable,
         needs=_needs(executable, path, told["mapped"], [told["prefix"], told["base_prefix"]]),
         path=path,
-        version=str(told["version"]),
     )
 
 
