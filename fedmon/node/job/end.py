@@ -37,7 +37,7 @@ _ASK_WITHIN_S = 2.0
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU", "SIGQUIT")
 )
-_ASKED_TO_END = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU")
+_ASKED_TO_END = ("SIGTERM", "SIGXCPU")  # the others are keys and hang-ups, which many commands survive
 _MARGIN_RATIO, _LEAST_MARGIN_S, _MOST_MARGIN_S = 0.05, 5.0, 60.0
 _MOST_BYTES, _MOST_TRIES = 64, 5
 _WAITERS = frozenset(name[:15] for name in LAUNCHERS | {"timeout", "time", "sudo", "strace", "uv", "xargs"})

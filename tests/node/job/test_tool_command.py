@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fedmon.common.errors import StorageError
-from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, logs, recordings, start, the
+from tests.node.job.tool_runs import FEDMON, environment, fitting, is_measured, left, logs, recordings, start, the
 from tests.support.requirements import require
 from tests.support.waiting import wait_until
 
@@ -138,6 +138,21 @@ def test_a_signal_reaches_the_command_and_the_recording_is_complete(tmp_path: Pa
     assert 128 + number == process.returncode
     found = the(tmp_path)
     assert (128 + number, f"the command was ended by {number.name}") == (found.job["exit_code"], found.job["reason"])
+
+
+def test_a_command_that_survives_ctrl_c_is_measured_to_its_end(tmp_path: Path) -> None:
+    ready, done = tmp_path / "ready", tmp_path / "done"
+    waits = f"trap : INT; touch '{ready}'; while [ ! -e '{done}' ]; do sleep 0.1; done; exit 4"
+    with start(tmp_path, "-i", "0.5", command=["sh", "-c", waits]) as process:
+        wait_until(lambda: ready.exists() and is_measured(tmp_path))
+        process.send_signal(signal.SIGINT)
+        (recording,) = recordings(tmp_path)
+        wait_until(lambda: left(recording).samples.get("host", 0) >= 20, 60.0, what="samples of 10 s")
+        done.touch()
+        process.wait(30)
+
+    assert process.returncode == 4
+    assert the(tmp_path).job["reason"] == "the command ended with exit code 4"
 
 
 def test_keys_typed_at_a_terminal_reach_the_command_once(tmp_path: Path) -> None:
