@@ -515,6 +515,19 @@ def test_more_datasets_than_fit_into_a_message_come_page_by_page(mosquitto: Brok
     assert [request["offset"] for request in node.sent("list")] == [0, 10, 20]
 
 
+def test_a_node_that_falls_silent_after_its_first_page_has_timed_out(mosquitto: Broker, federate: Open) -> None:
+    def first_only(request: Message) -> Message | None:
+        return (node.honest(request) or {}) | {"next_offset": 2} if request["offset"] == 0 else None
+
+    with EchoNode(mosquitto.port, "a") as node:
+        federation = federate()
+        node.answer = lambda request: first_only(request) if request["command"] == "list" else node.honest(request)
+
+        listed = federation.datasets(timeout_s=5)
+
+    assert (list(listed.ok), listed["a"].status) == ([], OutcomeStatus.TIMED_OUT)
+
+
 def test_a_node_whose_pages_do_not_advance_is_not_asked_for_ever(mosquitto: Broker, federate: Open) -> None:
     def forever(request: Message) -> Message:
         return (node.honest(request) or {}) | {"next_offset": 2}

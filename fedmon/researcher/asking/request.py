@@ -152,14 +152,18 @@ class Asker:
             for node_id, answer in answers.items():
                 if isinstance(answer.reply, kind) and answer.reply.next_offset is not None:
                     wanted.setdefault(answer.reply.next_offset, []).append(node_id)
-            if not wanted or deadline.passed():
+            if not wanted:
                 break
             for offset, node_ids in wanted.items():
                 page_request = self.request(request_kind, offset=offset, **fields)
                 pages = self.answers(page_request, node_ids, timeout_s=max(0.001, deadline.left_s())).answers
-                for node_id in pages:
-                    answers[node_id] = _joined(answers[node_id], pages[node_id], kind)
-        asked = msgspec.structs.replace(asked, answers=answers)
+                for node_id in node_ids:
+                    # The first pages of a node that falls silent would be a wrong list.
+                    before = answers.pop(node_id)
+                    if node_id in pages:
+                        answers[node_id] = _joined(before, pages[node_id], kind)
+        silent = asked.silent | (asked.answers.keys() - answers.keys())
+        asked = msgspec.structs.replace(asked, answers=answers, silent=silent, elapsed_s=deadline.elapsed_s())
         return self._outcomes(request, asked, kind, rows_of, to_all=nodes is None)
 
     def answers(self, request: Request, nodes: Sequence[NodeId] | None, *, timeout_s: float) -> Answers:
