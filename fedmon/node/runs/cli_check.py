@@ -128,7 +128,7 @@ def _followed(folder: JobFolder, news: threading.Event) -> Iterator[Reported | L
         # Asked first: all output of before the end is then read after it.
         is_over = not folder.is_alive()
         found = folder.events(offset)
-        offset = found.next_offset
+        is_over, offset = is_over and found.next_offset == offset, found.next_offset
         yield from (event for event in found.events if isinstance(event, Reported | Logged))
         for read, at in printed.items():
             place = at

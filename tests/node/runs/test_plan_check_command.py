@@ -36,6 +36,17 @@ class Mean(TrainingPlan):
 """
 
 
+LOUD = """
+from fedmon import TrainingPlan
+
+class Loud(TrainingPlan):
+    def run(self, context):
+        for _ in range(1_800):
+            context.log("x" * 4_000)
+        return {}
+"""
+
+
 def check(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "fedmon", "plan", "check", *words], capture_output=True, text=True, timeout=60
@@ -83,6 +94,14 @@ def test_without_a_sandbox_it_says_so_and_a_failure_has_its_lines_and_exit_code(
     assert "sandbox  none (not asked for): the plan can do here whatever you can\n" in done.stdout
     assert "ended    failed: the plan raised AttributeError (line 7); this job has no dataset\n" in done.stdout
     assert 'File "mean.py", line 7, in run\n    age = context.dataset.columns()["age"]' in done.stderr
+
+
+def test_megabytes_of_logs_at_once_are_shown_to_the_last(plan: Path) -> None:
+    plan.write_text(LOUD)
+
+    done = check(str(plan), "--no-sandbox", "--json")
+
+    assert len(json.loads(done.stdout)["logs"]) == 1_800
 
 
 @pytest.mark.parametrize("words", [["--no-sandbox"], []])
