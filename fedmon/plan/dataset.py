@@ -119,6 +119,8 @@ class PlanDataset:
                         yield row
                     else:
                         names = column_names(row)
+                        if len(set(names)) != len(names):
+                            raise InvalidInputError(f"dataset {self.name!r} has two columns of the same name")
                         yield names
         except OSError as error:
             raise InvalidInputError(f"dataset {self.name!r} cannot be read: {error.strerror}") from error

@@ -18,11 +18,7 @@ class BadFrameError(InvalidInputError):
 
 
 class OutputTooLargeError(InvalidInputError):
-    """A plan announced a result of ``size_bytes`` bytes, more than the job may return."""
-
-    def __init__(self, size_bytes: int, output_bytes: int) -> None:
-        super().__init__(f"the result has {size_bytes} bytes, and the job may return {output_bytes}")
-        self.size_bytes, self.output_bytes = size_bytes, output_bytes
+    """A plan announced a result of more bytes than the job may return."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +124,7 @@ class FrameReader:
             if not length:
                 raise BadFrameError("the plan sent a result without a byte")
             if length > self._output_bytes:
-                raise OutputTooLargeError(length, self._output_bytes)
+                raise OutputTooLargeError(f"the result has {length} bytes, and the job may return {self._output_bytes}")
             self.result_format, self._left = _FORMATS[kind], length
             self._held.clear()
             return None

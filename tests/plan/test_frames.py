@@ -106,10 +106,8 @@ def test_a_refusal_has_none_of_the_plans_words() -> None:
 
 
 def test_a_result_that_is_announced_too_large_is_refused_before_its_first_byte() -> None:
-    with pytest.raises(OutputTooLargeError) as refused:
+    with pytest.raises(OutputTooLargeError, match="the result has 101 bytes, and the job may return 100"):
         list(FrameReader(output_bytes=100).feed(frames.header(b"n", 101) + b"PK"))
-
-    assert (refused.value.size_bytes, refused.value.output_bytes) == (101, 100)
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 20, len(SAID) - 1])
