@@ -165,12 +165,17 @@ def test_inputs_are_json_or_any_file_of_plain_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", w=np.arange(3), b=np.ones(2))
     np.savez(tmp_path / "bad.npz", w=np.array([None]))
     (tmp_path / "bad.json").write_text("[1]")
+    np.savez_compressed(tmp_path / "whole.npz", w=np.random.default_rng(0).normal(size=5000).round(2))
+    content = (tmp_path / "whole.npz").read_bytes()
+    for place in range(100, 2000, 50):
+        (tmp_path / f"damaged-{place}.npz").write_bytes(content[:place] + b"\xff\xff\xff" + content[place + 3 :])
+    damaged = sorted(path.name for path in tmp_path.glob("damaged-*.npz"))
 
     content, inputs_format = cli_check.inputs_at(tmp_path / "w.npz")
 
     assert inputs_format == "npz"
     assert {name: array.tolist() for name, array in unpack("npz", content).items()} == {"w": [0, 1, 2], "b": [1, 1]}
-    for bad in ("bad.npz", "bad.json", "missing.json"):
+    for bad in ("bad.npz", "bad.json", "missing.json", *damaged):
         with pytest.raises(InvalidInputError, match=bad):
             cli_check.inputs_at(tmp_path / bad)
 
