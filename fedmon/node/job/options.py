@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -208,7 +208,7 @@ class _Help(argparse.HelpFormatter):
     """Writes ``-i, --interval <float>`` where argparse repeats the value."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32, width=min(100, int(os.environ.get("COLUMNS", "80"))))
+        super().__init__(prog, max_help_position=32, width=min(100, shutil.get_terminal_size().columns))
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
         """Begin with a capital letter, as the other verbs do."""
