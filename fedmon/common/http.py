@@ -310,16 +310,15 @@ def _answer(
 @contextlib.contextmanager
 def _connected(target: Target, deadline: Deadline) -> Iterator[socket.socket]:
     """Connect to the first checked address that answers, and cut the connection when the deadline passes."""
-    failure: OSError = OSError("no address")
-    for address in target.addresses:
+    for left, address in zip(range(len(target.addresses), 0, -1), target.addresses, strict=True):
         try:
-            raw = socket.create_connection((address, target.port), timeout=max(deadline.left_s(), 0.001))
+            raw = socket.create_connection((address, target.port), timeout=max(deadline.left_s() / left, 0.001))
             break
-        except OSError as error:
-            failure = error
-    else:
-        raise failure
+        except OSError:
+            if left == 1:
+                raise
     # A timeout of the socket starts anew with each byte that drips in; only cutting the connection ends all of it.
+    raw.settimeout(None)
     second_handle = raw.dup()
     cutter = threading.Timer(deadline.left_s(), _cut, [second_handle])
     cutter.name = "fedmon-download-deadline"

@@ -10,6 +10,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,6 +192,30 @@ def test_a_name_service_that_hangs_ends_with_the_deadline() -> None:
     with pytest.raises(RepositoryError, match="was not resolved"):
         checked_target("https://a.example/", ["https://a.example"], deadline=Deadline(0.2), resolve=hang)
     released.set()
+
+
+def test_an_address_that_does_not_answer_leaves_the_next_one_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a host with two addresses, of which the first has a full queue of connections
+    asked = socket.getaddrinfo
+    answers = {"localhost": ("127.0.0.2", "127.0.0.1")}
+
+    def resolve(host: str, port: int | None, *arguments: Any, **options: Any) -> list[Any]:
+        return [found for each in answers.get(host, (host,)) for found in asked(each, port, *arguments, **options)]
+
+    with serving(answering(CONTENT)) as server, contextlib.ExitStack() as opened:
+        dead = opened.enter_context(socket.socket())
+        dead.bind(("127.0.0.2", server.port))
+        dead.listen(0)
+        for _ in range(4):
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.2", server.port))
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        base = f"http://localhost:{server.port}"
+
+        content = download(f"{base}/x", sha256=DIGEST, max_bytes=1000, deadline_s=10.0, allowed_urls=[base])
+
+    assert content == CONTENT
 
 
 @pytest.mark.parametrize("location", ["http://127.0.0.1:{p}/files/y", "http://169.254.169.254/", "file:///etc/passwd"])
