@@ -55,7 +55,7 @@ class Status:
         """By job, a number of a scalar and the byte of the file at which it and all later ones begin."""
 
     def own(self, job_id: str, researcher_id: str) -> JobRecord | None:
-        """Return a job of this researcher, None if they have no such job, whoever else has one."""
+        """Return a job of this researcher; None if it is unknown, or of another researcher."""
         record = self._register.find(job_id)
         return self._now(record) if record is not None and record.researcher_id == researcher_id else None
 
@@ -64,7 +64,7 @@ class Status:
         return leaving(record.job, output_leaves=self._policy.settings.job_output)
 
     def answer(self, request: JobStatus) -> JobsReply:
-        """Return one job with the parts that were asked for, none if it is not known, or a page. Raises StorageError."""
+        """Return one job with the parts that were asked for, none if it is unknown, or a page. Raises StorageError."""
         if request.job_id is None:
             return self._page(request)
         record = self.own(request.job_id, request.researcher_id)
