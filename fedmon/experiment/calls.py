@@ -36,18 +36,16 @@ class Function(ResourceManager):
     _ends_itself = True
     _passes = ()
     _measured_by = None
+    own_attributes = (
+        Attribute("function", "The name of the function.", flags=Flags.NoWrite | Flags.Reserved),
+        Attribute("result", "The function's result, as JSON.", flags=Flags.NoWrite | Flags.Reserved),
+    )
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
         self.function: Callable[[], Any] | None = None
         self.raised: BaseException | None = None
         self.returned: tuple[Any] | None = None
-
-    @classmethod
-    def _register_attributes(cls) -> None:
-        own = Flags.NoWrite | Flags.Reserved
-        cls._register_attribute(Attribute("function", "The name of the function.", flags=own))
-        cls._register_attribute(Attribute("result", "The function's result, as JSON.", flags=own))
 
     def do_start(self) -> None:
         """Call it."""

@@ -161,6 +161,8 @@ class ResourceManager:
     """Retries of verbs that failed."""
     _attributes: ClassVar[Mapping[str, Attribute]] = {each.name: each for each in _EVERY}
     _traces: ClassVar[Mapping[str, Trace]] = {}
+    own_attributes: ClassVar[tuple[Attribute, ...]] = ()
+    own_traces: ClassVar[tuple[Trace, ...]] = ()
     _release_patience_s: ClassVar[float] = 5.0
     asks_federation: ClassVar[bool] = False
     """Whether it needs a federation."""
@@ -206,11 +208,15 @@ class ResourceManager:
 
     @classmethod
     def _register_attributes(cls) -> None:
-        """Register the attributes of this class; for subclasses."""
+        """Register the attributes of this class, by default ``own_attributes``; for subclasses."""
+        for attribute in cls.own_attributes:
+            cls._register_attribute(attribute)
 
     @classmethod
     def _register_traces(cls) -> None:
-        """Register the traces of this class; for subclasses."""
+        """Register the traces of this class, by default ``own_traces``; for subclasses."""
+        for trace in cls.own_traces:
+            cls._register_trace(trace)
 
     @classmethod
     def _register_attribute(cls, attribute: Attribute) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmon.common.errors import FedmonError, StorageError
 from fedmon.common.ids import NodeId
-from fedmon.experiment.attributes import Attribute, Trace, TraceAttr, read_trace, trace_path
+from fedmon.experiment.attributes import TraceAttr, read_trace, trace_path
 from fedmon.experiment.conditions import is_text, number_of
 from fedmon.experiment.durations import seconds
 from fedmon.experiment.engine import perform
@@ -80,8 +80,6 @@ class LinkedResource(ResourceManager):
     _watched: ClassVar[str] = ""
     _reach: ClassVar[int] = 1
     _listens_until: ClassVar[ResourceState] = ResourceState.FAILED
-    own_attributes: ClassVar[tuple[Attribute, ...]] = ()
-    own_traces: ClassVar[tuple[Trace, ...]] = ()
 
     def __init__(self, ec: Experiment, guid: int) -> None:
         super().__init__(ec, guid)
@@ -91,16 +89,6 @@ class LinkedResource(ResourceManager):
         self._subscriptions: list[Subscription] = []
         self._again = ""  # the verb that is called again when a neighbour moves
         self._silent_since = math.inf
-
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in cls.own_attributes:
-            cls._register_attribute(attribute)
-
-    @classmethod
-    def _register_traces(cls) -> None:
-        for trace in cls.own_traces:
-            cls._register_trace(trace)
 
     # --- the experiment and its federation ----------------------------------------------------------------------------
 

@@ -55,11 +55,6 @@ class Collector(ResourceManager):
         self._collected: dict[int, str] = {}
         self._missing: dict[int, str] = {}
 
-    @classmethod
-    def _register_attributes(cls) -> None:
-        for attribute in cls.own_attributes:
-            cls._register_attribute(attribute)
-
     @property
     def store_path(self) -> str:
         """The folder that it writes to."""
