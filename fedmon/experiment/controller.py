@@ -858,7 +858,7 @@ class ExperimentController:
 
 def _limit(max_running: int | None, nthreads: int | None) -> int | None:
     """Return how many hooks may run at once, None without limit. Raises InvalidExperimentError."""
-    given = {"max_running": max_running, "nthreads": nthreads, "NEPI_NTHREADS": os.environ.get("NEPI_NTHREADS", "0")}
+    given = {"max_running": max_running, "nthreads": nthreads, "NEPI_NTHREADS": os.environ.get("NEPI_NTHREADS") or "0"}
     where, asked = next((name, str(value)) for name, value in given.items() if value is not None)
     if not asked.strip().isdecimal():
         raise InvalidExperimentError(f"{where} is {asked}: take a whole number from 1, or 0 for no limit")

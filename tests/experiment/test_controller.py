@@ -211,6 +211,15 @@ def test_a_policy_that_cannot_be_is_refused(ec: ExperimentController, options: d
     assert ec.resources == []
 
 
+def test_a_limit_that_is_set_to_nothing_in_the_environment_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NEPI_NTHREADS", "")
+
+    with ExperimentController("limited", tmp_path) as ec:
+        assert ec.max_running is None
+
+
 def test_groups_may_be_named_and_joined(ec: ExperimentController) -> None:
     first, second = ec.register_resource("test::Plain"), ec.register_resource("test::Broken")
     Broken.failures = 0
