@@ -210,8 +210,8 @@ class ExperimentController:
         """Continue the run in a folder after its process died: running work is adopted, nothing runs twice.
 
         ``attributes`` are credentials by guid, which no file holds. ``fm`` is the failure manager if it was made in
-        Python; it does not judge old failures again. Raises StorageError without a journal, and FolderInUseError while
-        the process lives.
+        Python; it does not judge old failures again. Raises StorageError without a journal, FolderInUseError while
+        the process lives, and ConnectionFailedError if a resource needs the broker: then the run stays as it was.
         """
         left = saved_run(run_dir)
         try:
@@ -221,11 +221,14 @@ class ExperimentController:
             if left.journal is not None:
                 left.journal.close()
             raise
+        running = [one for one in left.state.resources.values() if one.state < ResourceState.FAILED]
         try:
             for guid, values in (attributes or {}).items():
                 made.get_resource(guid).give(values)
             if left.state.is_aborted:
                 failure.FailureManager.set_ec(made.fm, made, left.state.level, left.state.level_reason)
+            if any(made.get_resource(one.guid).asks_federation for one in running):
+                _ = made.federation  # each of them would fail without a connection, and the run with it
             made.registry.take_up(left)
             for guid in left.unjudged:
                 made._inform(guid)

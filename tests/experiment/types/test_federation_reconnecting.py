@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmon.common.errors import ConnectionFailedError
 from fedmon.experiment.conditions import Metric
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.journal import NAME
@@ -18,6 +19,7 @@ from fedmon.experiment.states import ResourceAction, ResourceState
 from fedmon.experiment.types.base import LinkedResource
 from tests.experiment.types.conftest import TwoNodes, wired
 from tests.support.node_process import NodeProcess
+from tests.support.ports import free_port
 from tests.support.waiting import pause, wait_until
 
 START = ResourceAction.START
@@ -61,6 +63,25 @@ def left(two: TwoNodes, before: set[str]) -> Path:
     assert done.returncode == -signal.SIGKILL, done.stderr
     run_dir, _ = done.stdout.split()
     return Path(run_dir)
+
+
+def test_a_run_stays_as_it_was_while_no_broker_can_be_reached(
+    two: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ExperimentController("unreached", tmp_path, federation=two.fed)
+    node = before.register_resource("fedmon::Node", nodeId="a")
+    before.deploy()
+    assert before.wait_started(node, timeout=20)
+    before.give_up()
+    monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "5")
+    monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
+
+    with pytest.raises(ConnectionFailedError):
+        ExperimentController.reconnect(before.run_dir)
+
+    with ExperimentController.reconnect(before.run_dir, federation=two.fed) as ec:
+        assert (ec.state(node), ec.abort) == (STARTED, False)
 
 
 def test_runs_are_adopted_and_what_waited_for_them_goes_on(
