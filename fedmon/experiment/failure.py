@@ -175,7 +175,7 @@ def judge(manager: FailureManager, engine: Engine, guid: int) -> None:
 def _failed(ec: Experiment, guid: int) -> Resource | None:
     """Return a resource that FAILED, released or not; None for any other, and for one that was removed."""
     seen = ec.engine.state.resources.get(guid)
-    return seen if seen is not None and any(state is ResourceState.FAILED for state, _ in seen.times) else None
+    return seen if seen is not None and seen.has_failed else None
 
 
 def name_of(ec: Experiment, guid: int) -> str:

@@ -70,6 +70,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether a hook of it runs or is about to."""
         return self.calling is not None and not self.returned
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it FAILED, released or not."""
+        return any(state is ResourceState.FAILED for state, _ in self.times)
+
     def since(self, state: ResourceState) -> float | None:
         """Return when it reached or passed a state; None if it has not."""
         return min((t for other, t in self.times if other >= state), default=None)
@@ -242,8 +247,8 @@ def verdict_on_condition(condition: AnyCondition, want: Want, resources: Resourc
         return _on_metric(condition, want, members)
     wanted, needed = condition.state, condition.needed
     missing = [one.guid for one in members if one.state < wanted]
-    lost = [one for one in members if one.state is ResourceState.FAILED and wanted is not ResourceState.FAILED]
-    there = [one for one in members if one.state >= wanted and (not lost or one.state is not ResourceState.FAILED)]
+    lost = [one for one in members if wanted < ResourceState.FAILED <= one.state and one.has_failed]
+    there = [one for one in members if one.state >= wanted and not (lost and one.has_failed)]
     if condition.at_least is None:
         for one in lost:
             if one.critical:

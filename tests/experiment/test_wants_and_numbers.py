@@ -111,6 +111,19 @@ def test_a_verb_that_succeeded_meanwhile_is_not_tried_again(ec: ExperimentContro
     assert (starts_of(ec, guid), ec.state(guid)) == (2, STOPPED)
 
 
+def test_a_failed_resource_counts_for_no_quorum_after_its_release(ec: ExperimentController) -> None:
+    one, two, three = resources(ec, 3, critical=False)
+    ec.register_condition(one, START, [two, three], STARTED, at_least=1)
+    ec.get_resource(two).fail("lost")
+    assert ec.release([two])
+
+    ec.deploy(one)
+
+    wait_until(lambda: ec.explain(one).waits_for == (three,), timeout_s=10)
+    ec.deploy(three)
+    assert ec.wait_started(one, timeout=10)
+
+
 def test_numbers_that_were_reported_before_a_condition_count_for_it(ec: ExperimentController) -> None:
     (source,) = resources(ec, 1)
     ec.deploy()

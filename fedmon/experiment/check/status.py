@@ -172,7 +172,7 @@ def _standing(resource: Resource, name: str, explained: Explanation | None) -> S
         reached=_reached(resource).name,
         times={each.name: t for each, t in resource.times},
         critical=resource.critical,
-        failed=any(each is ResourceState.FAILED for each, _ in resource.times),
+        failed=resource.has_failed,
         reason=resource.reason,
         waiting="" if explained is None else _waiting(explained),
         action="" if first is None else first.action,
