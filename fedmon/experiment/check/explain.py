@@ -125,16 +125,15 @@ def _of_want(state: State, want: Want, now: float) -> Iterator[Waiting]:
             continue
         due = found.due if isinstance(found, Blocked) else None
         left_s = None if due is None else max(0.0, due - now)
-        gives_up_in_s = None if condition.timeout_s is None else max(0.0, want.since + condition.timeout_s - now)
+        since = want.added.get(condition.number, want.since)
+        gives_up_in_s = None if condition.timeout_s is None else max(0.0, since + condition.timeout_s - now)
         guids = tuple(guid for guid in condition.group if _is_missing(state, condition, guid, now)) or condition.group
         quorum = "" if condition.at_least is None else f"{condition.needed} of {len(condition.group)}: "
         wanted = f"to {'be' if isinstance(condition, StateCondition) else 'report'} {condition}"
-        text = f"{action} has waited {duration(now - want.since)} for {quorum}{_named(state, guids)} {wanted}"
+        text = f"{action} has waited {duration(now - since)} for {quorum}{_named(state, guids)} {wanted}"
         text += "" if left_s is None else f"; {duration(left_s)} left"
         text += "" if gives_up_in_s is None else f"; gives up in {duration(gives_up_in_s)}"
-        yield Waiting(
-            action=action, guids=guids, text=text, since=want.since, left_s=left_s, gives_up_in_s=gives_up_in_s
-        )
+        yield Waiting(action=action, guids=guids, text=text, since=since, left_s=left_s, gives_up_in_s=gives_up_in_s)
 
 
 def _of_group(state: State, resource: Resource, now: float) -> Iterator[Waiting]:

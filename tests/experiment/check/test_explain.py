@@ -57,6 +57,16 @@ def test_it_names_the_resources_waited_for_and_since_when() -> None:
     )
 
 
+def test_a_timeout_that_came_later_counts_from_then() -> None:
+    condition = StateCondition(number=1, group=(2,), state=STARTED, timeout_s=60)
+    other = StateCondition(number=2, group=(3,), state=STARTED)
+    added = events.ConditionAdded(t=20, guids=(1,), action=ResourceAction.START, condition=condition)
+
+    found = explain(after(deployed((1, other)), added), 1, 30)
+
+    assert [(each.since, each.gives_up_in_s) for each in found.waiting] == [(10, None), (20, 50)]
+
+
 def test_it_follows_the_waits_to_their_end() -> None:
     state = deployed(
         (1, StateCondition(number=1, group=(2,), state=STARTED)),
