@@ -55,7 +55,7 @@ class Function(ResourceManager):
             self.set_stopped()
             return
         if self.function is None:
-            raise ResultLostError(f"{self.get('function')} was a function of a process that died: call it again")
+            raise ResultLostError(f"{self.get('function') or 'its function'} is in no file: make it by ec.call")
         super().do_start()
         self.raised = None
         try:
@@ -66,7 +66,7 @@ class Function(ResourceManager):
         self.returned, self.function = (value,), None  # with its arguments, which may be large
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             text = json.dumps(value)
-            if len(text) <= _LARGEST:
+            if len(text) <= _LARGEST and json.loads(text) == value:
                 self._set_own("result", text)
         self.set_stopped()
 

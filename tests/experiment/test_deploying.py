@@ -120,6 +120,17 @@ def test_functions_run_in_the_order_of_a_graph(tmp_path: Path) -> None:
         assert (sorted(order[:3]), order[3:], ec.result("sum")) == ([0, 1, 2], [9], 3)
 
 
+def test_a_function_that_was_loaded_says_that_no_file_holds_it(tmp_path: Path) -> None:
+    with ExperimentController("functions", tmp_path) as ec:
+        ec.call(sum, [1, 2])
+        saved = ec.save()
+
+    with ExperimentController.load(saved) as loaded:
+        loaded.deploy()
+        loaded.wait_finished(timeout=10)
+        assert loaded.get_resource(1).reason == "start failed: its function is in no file: make it by ec.call"
+
+
 def test_a_function_that_returned_keeps_its_result_and_not_its_arguments(tmp_path: Path) -> None:
     class Large:
         """An argument."""

@@ -235,15 +235,22 @@ def test_a_failure_is_judged_once_and_what_it_meant_stays(tmp_path: Path) -> Non
 
 
 def test_results_of_functions_are_kept_where_they_can_be_written(tmp_path: Path) -> None:
-    code = begun("a = ec.call(sum, [1, 2])", "b = ec.call(object)", "c = ec.call(time.sleep, 60, after=[a, b])")
-    run = killed(tmp_path, "import time\n" + code, '"guids":[3],"state":5')
+    code = begun(
+        "a = ec.call(sum, [1, 2])",
+        "b = ec.call(object)",
+        "d = ec.call(tuple, [1, 2])",
+        "c = ec.call(time.sleep, 60, after=[a, b, d])",
+    )
+    run = killed(tmp_path, "import time\n" + code, '"guids":[4],"state":5')
 
     with ExperimentController.reconnect(run) as ec:
         assert ec.result(1) == 3
         with pytest.raises(ResultLostError):
             ec.result(2)
-        assert ec.wait(3, "FAILED", timeout=10)
-        assert "was a function of a process that died: call it again" in ec.get_resource(3).reason
+        with pytest.raises(ResultLostError):  # not [1, 2]
+            ec.result(3)
+        assert ec.wait(4, "FAILED", timeout=10)
+        assert "sleep is in no file: make it by ec.call" in ec.get_resource(4).reason
 
 
 def test_two_never_have_one_run(tmp_path: Path) -> None:
