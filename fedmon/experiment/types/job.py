@@ -143,14 +143,15 @@ class Job(LinkedResource):
             self._again = ""
             self._run_as(self.get("jobId") if self._may_have_begun else new_id())
 
-    def _nodes(self) -> list[NodeId] | None:
-        """Return where it runs; None for wherever it can."""
-        found = [node.node_id for node in self.linked(Node) if node.state < ResourceState.FAILED]
-        for dataset in () if found else self.linked(Dataset):
+    def nodes(self) -> list[NodeId] | None:
+        """Return where it runs, or will; None for wherever it can."""
+        linked, datasets = self.linked(Node), self.linked(Dataset)
+        found = [node.node_id for node in linked if node.state < ResourceState.FAILED]
+        for dataset in () if linked else datasets:
             found += dataset.found_on
         for plan in self.linked(TrainingPlanResource):
-            found = [node_id for node_id in found if plan.admits(node_id)] if found else plan.approved_by
-        return found or None
+            found = [node_id for node_id in found if plan.admits(node_id)] if linked or datasets else plan.approved_by
+        return found if linked or datasets else found or None
 
     def _nodes_around(self) -> list[Node]:
         """Return the nodes that the job, its dataset or its plan is connected to."""
@@ -161,7 +162,7 @@ class Job(LinkedResource):
         other = ResourceState.NEW if self._may_have_begun else ResourceState.FAILED
         return [
             node_id
-            for node_id in self._nodes() or ()
+            for node_id in self.nodes() or ()
             if is_gone(seen.get(node_id)) and states.get(node_id, other) < ResourceState.FAILED
         ]
 
@@ -178,9 +179,11 @@ class Job(LinkedResource):
         return values
 
     def _run_as(self, job_id: str) -> None:
-        nodes, needed = self._nodes(), self.get("atLeast")
-        if needed is not None and nodes is not None and len(nodes) < needed:
-            raise ResourceFailedError(f"atLeast is {needed}, and there are {len(nodes)} nodes: {', '.join(nodes)}")
+        nodes, needed = self.nodes(), self.get("atLeast")
+        if nodes is not None and len(nodes) < (needed or 1):
+            none = "none of its nodes is left: they failed, or their owners did not approve the plan"
+            few = f"atLeast is {needed}, and there are {len(nodes)} nodes: {', '.join(nodes)}"
+            raise ResourceFailedError(few if nodes else none)
         plan = self.linked(TrainingPlanResource)[0]
         dataset = next(iter(self.linked(Dataset)), None)
         dataset_id = dataset.get("datasetId") if dataset else None

@@ -11,7 +11,7 @@ import pytest
 from fedmon.experiment.controller import ExperimentController
 from fedmon.experiment.events import Measured
 from fedmon.experiment.journal import Reports
-from fedmon.experiment.states import FailureLevel, ResourceState
+from fedmon.experiment.states import FailureLevel, ResourceAction, ResourceState
 from fedmon.experiment.types.job import Job, ending_of
 from tests.experiment.types.conftest import TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
@@ -67,6 +67,21 @@ def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNode
 
     assert ec.snapshot.resources[job].reason == "start failed: atLeast is 2, and there are 1 nodes: a"
     assert ec.get(job, "jobId") is None
+
+
+def test_a_job_goes_to_no_other_node_when_its_own_are_lost(two: TwoNodes, ec: ExperimentController) -> None:
+    a, b = (ec.register_resource("fedmon::Node", nodeId=node_id, critical=False) for node_id in "ab")
+    plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=[a, b])
+    job = job_on(ec, plan, [b])
+    ec.register_condition(job, ResourceAction.START, b, ResourceState.FAILED)
+    ec.deploy()
+    assert ec.wait_deployed(job, timeout=20), ec.explain(job)
+
+    ec.get_resource(b).fail("lost")
+
+    ec.wait(job, ResourceState.FAILED, timeout=20)
+    assert ec.snapshot.resources[job].reason.startswith("start failed: none of its nodes is left")
+    assert ec.get(job, "ranOn") is None
 
 
 def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_is_released(
