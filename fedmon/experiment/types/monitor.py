@@ -110,7 +110,7 @@ class Monitor(LinkedResource):
 
     def _begin(self) -> None:
         nodes = [node.node_id for node in self.linked(Node) if node.state < ResourceState.FAILED]
-        nodes += [node_id for job in self.linked(Job) for node_id in job.ran_on]
+        nodes += [node_id for job in self.linked(Job) for node_id in job.ran_on or job.nodes() or ()]
         nodes, interval_s = list(dict.fromkeys(nodes)), self.get("interval")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._record = self.federation.record(

@@ -192,6 +192,21 @@ def test_a_job_is_stopped_by_a_condition_and_a_monitor_records_while_it_runs(
         assert "host" in recording.streams("b")
 
 
+def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: ExperimentController) -> None:
+    nodes, plan = wired(ec, two.plan, "a", "b")
+    first, second = (job_on(ec, plan, [node], args={"reports": 1, "spin": True}) for node in nodes)
+    monitor = ec.register_resource("fedmon::Monitor", interval=0.2, connectedTo=[first, second])
+    ec.register_condition(second, START, first, STOPPED)
+    memory = Metric(name="host_memory_used_ratio", comparison=">", value=0.0)
+    ec.register_condition([first, second], STOP, monitor, metric=memory)
+
+    ec.deploy()
+
+    assert ec.wait_finished([first, second, monitor], timeout=30), ec.explain(second)
+    with Recording(str(ec.trace(monitor, "recording", TraceAttr.PATH)), read_only=True) as recording:
+        assert ["host" in recording.streams(node_id) for node_id in "ab"] == [True, True]
+
+
 def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
     two: TwoNodes, ec: ExperimentController
 ) -> None:
