@@ -215,9 +215,6 @@ class Aggregator(LinkedResource):
 
 def _results(jobs: list[Job]) -> dict[str, Mapping[str, Any]]:
     """Return the results by node; if several jobs ran on a node, by node and job."""
-    times = Counter(node for job in jobs for node in job.results)
-    return {
-        node if times[node] == 1 else f"{node}#{job.guid}": values
-        for job in jobs
-        for node, values in job.results.items()
-    }
+    found = [(node, job.guid, values) for job in jobs for node, values in job.results.items()]
+    times = Counter(node for node, _, _ in found)
+    return {node if times[node] == 1 else f"{node}#{guid}": values for node, guid, values in found}

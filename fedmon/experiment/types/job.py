@@ -312,10 +312,10 @@ class Job(LinkedResource):
 
     @property
     def results(self) -> Values:
-        """The results by node, of the nodes that succeeded so far."""
-        if self.handle is not None:
-            return self.handle.results()
-        return saved_values(self.folder / "returned") if self.state >= ResourceState.STOPPED else {}
+        """The results by node, of the nodes that succeeded so far; once it is STOPPED, those kept then."""
+        if self.handle is None or self.state is ResourceState.STOPPED:
+            return saved_values(self.folder / "returned")
+        return self.handle.results()
 
     def written(self, name: str) -> Path:
         """Return the file of a trace, fetched if it may have changed."""
@@ -376,7 +376,7 @@ class Job(LinkedResource):
         with self.lock:
             is_first, self._awaits_end = self._awaits_end, False
         if is_first:
-            self._over()
+            self._trapped(self._over)  # on a full disk, too, the release ends
             super().finish_release()
 
     def end_work(self) -> None:

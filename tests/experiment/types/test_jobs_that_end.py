@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,25 @@ def test_a_job_goes_to_no_other_node_when_its_own_are_lost(two: TwoNodes, ec: Ex
     ec.wait(job, ResourceState.FAILED, timeout=20)
     assert ec.snapshot.resources[job].reason.startswith("start failed: none of its nodes is left")
     assert ec.get(job, "ranOn") is None
+
+
+def test_the_results_of_a_job_that_is_over_are_those_that_were_kept(two: TwoNodes, ec: ExperimentController) -> None:
+    job = running_job(two, ec, "a", tags=["cells"])
+    assert ec.wait_finished(job, timeout=20), ec.explain(job)
+
+    Path(ec.run_dir, str(job), "returned", "a.json").write_text('{"rows": 7}')
+
+    assert ec.get_resource(job).results == {"a": {"rows": 7}}  # type: ignore[attr-defined]
+
+
+def test_a_job_is_released_though_its_results_cannot_be_written(two: TwoNodes, ec: ExperimentController) -> None:
+    job = running_job(two, ec, "a", args={"reports": 1, "spin": True})
+    wait_for_reports(ec, job)
+    Path(ec.run_dir, str(job), "result").mkdir(parents=True)
+
+    ec.shutdown()
+
+    assert "cannot write" in ec.snapshot.resources[job].reason
 
 
 def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_is_released(
