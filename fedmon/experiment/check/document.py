@@ -173,5 +173,5 @@ def _refused(description: Description, made: ExperimentController) -> Iterator[P
             try:
                 made.register_connection(each.guid, other)
             except InvalidConnectionError as error:
-                if each.guid < other:
+                if each.guid <= other:
                     yield Problem(kind="refused-connection", guids=(each.guid, other), text=str(error))

@@ -23,7 +23,6 @@ from fedmon.experiment.states import ResourceAction, ResourceState
 Nid = str | int | float | bool
 """The name of a node of a topology."""
 
-MAX_GUID = 2**63 - 1
 WORDS = frozenset({"after", "when", "all", "any", "of", "is", "are", "for", "within"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -174,17 +173,11 @@ def _checked_failures(policy: FailurePolicy, guids: Collection[int]) -> FailureP
 
 def _checked_resource(resource: ResourceDescription, neighbours: Iterable[int]) -> ResourceDescription:
     where = f"resource {resource.name or resource.guid}"
-    if not 0 <= resource.guid <= MAX_GUID:
-        raise DescriptionError(f"guid {resource.guid} is not usable: use 1 to {MAX_GUID}")
-    if not resource.rtype:
-        raise DescriptionError(f"{where} has no type")
     if resource.name and (not _NAME.fullmatch(resource.name) or resource.name.lower() in WORDS):
         raise DescriptionError(
             f"resource name {resource.name!r:.100} is not usable: use 1 to 64 letters, digits, '_' or '-', beginning "
             f"with a letter, and none of the words {', '.join(sorted(WORDS))}"
         )
-    if resource.guid in resource.connections:
-        raise DescriptionError(f"{where} is connected to itself")
     conditions = []
     for number, (action, one) in enumerate(sorted(resource.conditions, key=itemgetter(0)), 1):
         place = f"{where}: {VERB_OF[action]} condition {one.number}"

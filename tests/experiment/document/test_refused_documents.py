@@ -47,7 +47,6 @@ ONE = '[experiment]\nid = "e"\n[[resource]]\nname = "a"\ntype = "t"\n'
         (f"{ONE}[[resource]]\nname = 'a'\ntype = 't'", "two resources have the name 'a'"),
         (f"{ONE}[[resource]]\nguid = 1\ntype = 't'", "two resources have the guid 1"),
         (f"{ONE}[[resource]]\nname = 'all'\ntype = 't'", "'all' is not usable"),
-        (f"{ONE}connect = ['a']", "resource a is connected to itself"),
         ("a = " + "[" * 100_000, "nested"),
         (
             toml("", more='set = [{ attribute = "r", value = 1, when = "0 of [a, b] are STARTED" }]'),
