@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S = 20.0
 """Timeout of the requests of resources, longer than at a terminal: a busy node may need it."""
-_SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
+SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
 
 _L = TypeVar("_L", bound="LinkedResource")
 _R = TypeVar("_R", bound=ResourceManager)
@@ -222,7 +222,7 @@ class LinkedResource(ResourceManager):
         """
         living = {node.get("nodeId"): node for node in nodes if node.state < ResourceState.FAILED}
         failed = outcomes.failed
-        if not failed or any(one.status not in _SILENT or node_id not in living for node_id, one in failed.items()):
+        if not failed or any(one.status not in SILENT or node_id not in living for node_id, one in failed.items()):
             self._silent_since = math.inf
             return False
         self._again = "deploy"  # before the look, as above

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from fedmon.common.ids import NodeId, checked_id
 from fedmon.experiment.attributes import Attribute, Flags, Types
-from fedmon.experiment.check.graph import Problem
+from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, SILENT, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
 
 if TYPE_CHECKING:
@@ -200,14 +200,16 @@ class Dataset(LinkedResource):
         present = [node_id for node_id in asked if node_id in online]
         if not tags or (asked and not present):
             return []  # the plan names missing attributes, and the nodes that they are offline
-        outcomes = self.federation.search(tags, nodes=present or None)
+        outcomes, missing = self.federation.search(tags, nodes=present or None), list[NodeId]()
+        silent = {node_id for node_id, one in outcomes.failed.items() if one.status in SILENT}
         try:
             found = self._offering(outcomes)
             missing = [node_id for node_id in present if node_id not in found]
             text = "" if found and not missing else self._why_not(outcomes, missing)
         except ResourceFailedError as error:
             text = str(error)
-        return [Problem(kind="missing-dataset", guids=(self.guid,), text=text)] if text else []
+        severity: Severity = "warning" if missing and silent.issuperset(missing) else "error"
+        return [Problem(kind="missing-dataset", severity=severity, guids=(self.guid,), text=text)] if text else []
 
     def _offering(self, outcomes: Outcomes[SearchReply]) -> list[NodeId]:
         wanted = self.get("datasetId")

@@ -111,7 +111,8 @@ class TrainingPlanResource(LinkedResource):
             return []  # the nodes say that they are offline
         replies = self.federation.plan_status(self._given(), nodes=asked).ok
         rejected = [node_id for node_id, reply in replies.items() if reply.status is PlanStatus.REJECTED]
-        is_lost = len(replies) - len(rejected) < self._needed(len(replies))
+        total = len(wanted or replies)  # nodes that are away may still approve it
+        is_lost = total - len(rejected) < self._needed(total)
         found: list[Problem] = []
         for node_id, reply in replies.items():
             severity: Severity = "warning"

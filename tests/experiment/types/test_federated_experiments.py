@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -190,6 +191,19 @@ def test_a_job_is_stopped_by_a_condition_and_a_monitor_records_while_it_runs(
     assert ec.get(monitor, "samples") > 0
     with Recording(str(ec.trace(monitor, "recording", TraceAttr.PATH)), read_only=True) as recording:
         assert "host" in recording.streams("b")
+
+
+def test_what_nodes_that_are_away_or_silent_may_still_give_is_no_error(
+    two: TwoNodes, ec: ExperimentController, node_b: NodeProcess
+) -> None:
+    nodes, plan = wired(ec, two.plan_named("Divided"), "a", "b", "c", atLeast=2)
+    two.decide("a", "reject", two.fed.approve(two.plan_named("Divided")).ok["a"].sha256)
+    dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes[:2])
+
+    assert {one.severity for one in resource(ec, plan).foreseen()} == {"warning"}
+    node_b.signal(signal.SIGSTOP)
+
+    assert [(one.kind, one.severity) for one in resource(ec, dataset).foreseen()] == [("missing-dataset", "warning")]
 
 
 def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: ExperimentController) -> None:
