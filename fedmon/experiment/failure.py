@@ -18,7 +18,7 @@ from fedmon.experiment.events import Leveled
 from fedmon.experiment.journal import DOCUMENT
 from fedmon.experiment.resource import Experiment
 from fedmon.experiment.situation import Resource
-from fedmon.experiment.states import FailureLevel, ResourceState
+from fedmon.experiment.states import FailureLevel
 
 logger = logging.getLogger(__name__)
 

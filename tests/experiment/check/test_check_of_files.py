@@ -65,3 +65,19 @@ def test_a_wrong_metric_in_a_file_is_told_once(file: Path) -> None:
 
     assert (problem.kind, problem.severity) == ("wrong-attribute", "error")
     assert "did you mean 'host_cpu_busy_ratio'?" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "said"),
+    [
+        ("connect = ['n']", "refused-connection", "cannot be connected to itself"),
+        ("guid = -3", "wrong-attribute", "guid -3 is not a positive whole number"),
+    ],
+)
+def test_what_registering_refuses_is_a_problem(part: str, kind: str, said: str, file: Path) -> None:
+    about = 'name = "n"\ntype = "fedmon::Collector"\nattributes = { traceName = "stdout" }'
+    file.write_text(f'[experiment]\nid = "e"\n[[resource]]\n{about}\n{part}\n')
+
+    problems = {each.kind: each.text for each in check(file).plan.problems}
+
+    assert said in problems[kind]
