@@ -184,7 +184,6 @@ def test_code_in_a_topology_is_refused_and_code_in_a_text_stays_text() -> None:
     [
         ('<attributes><attribute name="a"/></attributes>', ""),
         ('<attributes><attribute name="a" value="x"/><attribute name="a" value="y"/></attributes>', ""),
-        ('<connections><connection guid="1"/></connections>', ""),
         ("", 'state="12"'),
         ("", 'start_time="20149999999999999999"'),
         ("", 'start_time="soon"'),
