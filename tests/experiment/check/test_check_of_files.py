@@ -78,6 +78,6 @@ def test_what_registering_refuses_is_a_problem(part: str, kind: str, said: str, 
     about = 'name = "n"\ntype = "fedmon::Collector"\nattributes = { traceName = "stdout" }'
     file.write_text(f'[experiment]\nid = "e"\n[[resource]]\n{about}\n{part}\n')
 
-    problems = {each.kind: each.text for each in check(file).plan.problems}
+    problems = {str(each.kind): each.text for each in check(file).plan.problems}
 
     assert said in problems[kind]
