@@ -27,8 +27,12 @@ from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, wh
 
 LONGEST_NAME = 100
 _SILENT = (
-    OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY, OutcomeStatus.FAILED,
-)  # fmt: skip
+    OutcomeStatus.OFFLINE,
+    OutcomeStatus.STALE,
+    OutcomeStatus.TIMED_OUT,
+    OutcomeStatus.BUSY,
+    OutcomeStatus.FAILED,
+)
 
 
 def start_run(
