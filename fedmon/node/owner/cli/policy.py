@@ -160,4 +160,6 @@ def _origin(
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "-" if value is None else msgspec.json.encode(value).decode()
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
