@@ -31,8 +31,6 @@ MAX_AGE_S = 10.0
 MAX_BYTES = 65_536
 MAX_SAMPLE_BYTES = 90_000
 """The room of one sample's series in a message, beside everything else that it carries."""
-_LONE_NUMBER_BYTES = 32
-"""The size of a number in a batch of one sample, with its brackets."""
 _MAX_REMEMBERED = 64
 
 
@@ -206,24 +204,14 @@ class _Stream:
 
 
 def fitting(batch: Batch, max_bytes: int) -> Batch:
-    """Return a batch of one sample with as many series as ``max_bytes`` of JSON are sure to hold, in their order.
+    """Return a batch of one sample with its first series, as many as fit into ``max_bytes`` of JSON, or a tenth fewer.
 
     The rest stays in the recording: a sample leaves in one message or not at all.
     """
-    found: list[str] = []
-    size = 0
-    for key in batch.columns:
-        why, name_bytes = batch.reasons.get(key), _text_bytes(key)
-        size += name_bytes + _LONE_NUMBER_BYTES + (name_bytes + _text_bytes(why) + 2 if why else 0)
-        if size > max_bytes:
-            break
-        found.append(key)
-    return batch.only(found)
-
-
-def _text_bytes(text: str) -> int:
-    """Return the size of a text in JSON, where one character may take six bytes: users choose names."""
-    return len(msgspec.json.encode(text))
+    names = list(batch.columns)
+    while names and len(msgspec.json.encode(batch.only(names))) > max_bytes:
+        del names[-(len(names) // 10 + 1) :]
+    return batch.only(names)
 
 
 # --- values of programs ----------------------------------------------------------------------------------------------
