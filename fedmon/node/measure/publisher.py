@@ -38,9 +38,9 @@ class Publisher:
     """Numbers the samples of each stream, gathers them, and hands each batch to ``keep`` and to ``send``.
 
     The first sample of a stream has seq 0, each further one the next number, whether it was sent or not: a receiver
-    sees its gaps. A batch closes at 10 samples, at 10 s, and with each sample while ``live``. ``keep(batch)`` gets
-    everything. ``send(payload)`` gets the part that may leave, in messages of 64 KiB, and returns False without a
-    connection. Neither may wait. ``leaves(name)`` tells whether a metric leaves this node, and
+    sees its gaps. A batch closes at 10 samples, at 10 s, before other reasons, and with each sample while ``live``.
+    ``keep(batch)`` gets everything. ``send(payload)`` gets the part that may leave, in messages of 64 KiB, and returns
+    False without a connection. Neither may wait. ``leaves(name)`` tells whether a metric leaves this node, and
     ``on_sent(names, samples)`` gets the metrics that left and how often.
 
     ``published`` counts samples handed to the connection, ``dropped`` those not sent without one, and ``withheld``
@@ -75,6 +75,8 @@ class Publisher:
             state = self._streams.get(stream)
             if state is None:
                 state = self._streams[stream] = _Stream(stream, is_private=is_private)
+            if state.samples and state.samples[-1].reasons != sample.reasons:
+                self._close(state)  # the reasons of a batch hold for each of its samples
             state.samples.append(sample)
             state.next_seq += 1
             if (self._live and not is_private) or state.is_complete(self._interval_s):
@@ -145,7 +147,7 @@ class Publisher:
                 self._deliver(state, samples, batch)
 
     def _batch(self, state: _Stream, samples: list[Sample], seq: int) -> Batch:
-        """Make a batch; a series that a sample lacks is null in it, without a reason."""
+        """Make a batch of samples with the same reasons; a series that a sample lacks is null in it."""
         names = dict.fromkeys(key for sample in samples for key in sample.values)
         return Batch(
             node_id=self._node_id,
@@ -155,7 +157,7 @@ class Publisher:
             t=[round(sample.t, 3) for sample in samples],
             mono=[round(sample.mono, 6) for sample in samples],
             columns={key: [sample.values.get(key) for sample in samples] for key in names},
-            reasons={key: why for sample in samples for key, why in sample.reasons.items()},
+            reasons=samples[0].reasons,
         )
 
     def _deliver(self, state: _Stream, samples: list[Sample], batch: Batch) -> None:

@@ -158,9 +158,21 @@ def test_a_missed_reading_is_null_with_its_reason_and_an_absent_series_null_with
         sample(3, b=None, reasons={"b": "failed: gone"}),
     ).flush()
 
-    (batch,) = wire.batches
-    assert batch.m == {"a": [1.0, None, None, None], "b": [None, 2.0, None, None]}
-    assert batch.reasons == {"b": "failed: gone"}
+    batch, missed = wire.batches
+    assert batch.m == {"a": [1.0, None, None], "b": [None, 2.0, None]}
+    assert (batch.reasons, missed.m, missed.reasons) == ({}, {"b": [None]}, {"b": "failed: gone"})
+
+
+def test_a_reason_holds_for_the_sample_that_missed_the_reading_and_not_for_those_where_it_was_not_due(
+    wire: Wire,
+) -> None:
+    wire.take(sample(0, a=1.0, slow=None, reasons={"slow": "failed: gone"}), *(sample(n, a=1.0) for n in (1, 2)))
+    wire.take(sample(3, a=1.0, slow=5.0)).flush()
+
+    assert [(batch.m["slow"], batch.reasons) for batch in wire.batches] == [
+        ([None], {"slow": "failed: gone"}),
+        ([None, None, 5.0], {}),
+    ]
 
 
 def test_each_stream_has_its_own_numbers_and_batches() -> None:
