@@ -157,15 +157,15 @@ class Pipeline:
         is_outdated = self._instruments.follow(settings)
         if self.recorder is not None:
             self.recorder.set_bounds(max_bytes=settings.recording.max_bytes, max_age_s=settings.recording.max_age_s)
-        if not self._is_started:
-            self.start()
-        elif not self.enabled:
+        if not self.enabled:
             for stream in self.sampler.streams:
                 self.sampler.remove_stream(stream)
             self.publisher.flush()
         elif is_outdated or not was_enabled:
             self.sampler.add_stream(HOST_STREAM, self._instruments.host())
             self.jobs.resume()
+        if not self._is_started:
+            self.start()
 
     def follow(self, interval_s: float, *, live: bool) -> None:
         """Keep this pace, and close old batches; called about once a second."""

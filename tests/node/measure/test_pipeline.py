@@ -6,11 +6,37 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fedmon.common.settings import NodeSettings, broker_from_url
 from fedmon.common.settings.values import MetricsSettings
 from fedmon.node.measure.pipeline import Pipeline
 from tests.node.jobs_real import Program
 from tests.support.waiting import wait_until
+
+
+def test_metrics_that_a_reload_enables_are_measured_as_the_reloaded_settings_say(tmp_path: Path) -> None:
+    settings = NodeSettings(
+        id="a", broker=broker_from_url("mqtt://127.0.0.1"), metrics=MetricsSettings(enabled=False, interval_s=60.0)
+    )
+    pipeline = Pipeline(
+        settings,
+        boot=1,
+        recording_file=tmp_path / "recording",
+        send=lambda _payload: True,
+        leaves=lambda _metric: True,
+        on_sent=lambda _names, _samples: None,
+        on_job_end=lambda _job: None,
+    )
+    pipeline.start()
+    try:
+        metrics = MetricsSettings(enabled=True, per_core=True, interval_s=60.0)
+        pipeline.reload(msgspec.structs.replace(settings, metrics=metrics), lambda _metric: True)
+
+        wait_until(lambda: pipeline.publisher.last_seq() == 0)
+        assert "host_cpu_core_busy_ratio" in pipeline.sampler.capabilities()
+    finally:
+        pipeline.stop()
 
 
 def test_a_job_that_is_forgotten_while_it_lives_gets_a_last_sample_with_its_memory(tmp_path: Path) -> None:
