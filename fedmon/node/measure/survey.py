@@ -71,6 +71,8 @@ class Instruments:
     def follow(self, settings: NodeSettings) -> bool:
         """Take other settings; return whether collectors made before are out of date."""
         before, self._settings = self._settings, settings
+        if roots_of(before) != roots_of(settings):
+            self._hardware = self._nvml = None
         # New collectors count from 0 again, so a change of the pace alone makes none.
         metrics = msgspec.structs.replace(before.metrics, **{name: getattr(settings.metrics, name) for name in _PACE})
         sections = ("energy", "perf", "plugins")

@@ -16,9 +16,12 @@ from fedmon.node.measure.survey import Instruments
 SETTINGS = NodeSettings(id="a", broker=broker_from_url("mqtt://127.0.0.1"))
 
 
+def instruments(settings: NodeSettings = SETTINGS) -> Instruments:
+    return Instruments(settings, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
+
+
 def outdated(**changes: object) -> bool:
-    instruments = Instruments(SETTINGS, counts=dict, times=dict, job_cpu=dict, job_pids=dict)
-    return instruments.follow(msgspec.structs.replace(SETTINGS, **changes))
+    return instruments().follow(msgspec.structs.replace(SETTINGS, **changes))
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,13 @@ def test_another_pace_leaves_the_collectors_and_what_they_counted_as_they_are(pa
 def test_what_is_measured_otherwise_is_measured_by_new_collectors(what: Mapping[str, Any]) -> None:
     assert outdated(metrics=MetricsSettings(**what))
     assert outdated(perf=PerfSettings(enabled=True))
+
+
+def test_another_tree_of_files_is_another_machine(tmp_path: Path) -> None:
+    other = msgspec.structs.replace(SETTINGS, metrics=MetricsSettings(proc_root=tmp_path, sys_root=tmp_path))
+    followed = instruments()
+    here = followed.hardware()
+
+    followed.follow(other)
+
+    assert followed.hardware() == instruments(other).hardware() != here
