@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fedmon.researcher.federation import Federation
     from fedmon.researcher.samples.watch import LiveSample
 
-FORGOTTEN_S = 3600.0
-"""Seconds without a sample after which a stream is dropped."""
+FORGOTTEN_S = 4 * 3600.0
+"""Seconds without a sample after which a stream is dropped: more than three of the longest intervals."""
 
 
 class NewestValues(Collector):
@@ -32,8 +32,8 @@ class NewestValues(Collector):
     ``exported_node`` or ``exported_stream``, as in Prometheus. Safe from any thread.
     """
 
-    def __init__(self) -> None:
-        self._state, self._lock = WatchState(), threading.Lock()
+    def __init__(self, state: WatchState | None = None) -> None:
+        self._state, self._lock = state or WatchState(), threading.Lock()
 
     def take(self, sample: LiveSample) -> None:
         """Take a sample of any node."""
@@ -46,7 +46,8 @@ class NewestValues(Collector):
         with self._lock:
             self._state.forget(FORGOTTEN_S)
             for node, stream, latest in self._state.streams(""):
-                if self._state.silent_s(node) is not None or self._state.unheard_s(latest) > REMEMBERED_S:
+                remembered_s = max(REMEMBERED_S, 3 * latest.pace_s)
+                if self._state.silent_s(node) is not None or self._state.unheard_s(latest) > remembered_s:
                     continue
                 for name in filter(NAME.fullmatch, latest.names()):
                     family = families.setdefault(name, _family(name))

@@ -37,11 +37,14 @@ def _split(series: str) -> tuple[str, Labels]:
 
 
 class Latest:
-    """Takes the samples of one stream; times are the node's monotonic clock. Belongs to one thread."""
+    """Takes the samples of one stream; times are the node's monotonic clock. Belongs to one thread.
+
+    ``pace_s`` is the distance of the last two samples, 0 before there are two of one boot.
+    """
 
     def __init__(self) -> None:
         self.newest: LiveSample | None = None
-        self.heard_at = 0.0
+        self.heard_at = self.pace_s = 0.0
         self.samples = 0
         self._points: dict[str, tuple[float, float | None]] = {}
         self._before: dict[str, tuple[float, float | None]] = {}
@@ -57,6 +60,9 @@ class Latest:
             return
         if newest is not None and newest.boot != sample.boot:
             self._points, self._before, self._reasons, self._of_name, self._minute = {}, {}, {}, {}, {}
+            self.pace_s = 0.0
+        elif newest is not None:
+            self.pace_s = (sample.mono - newest.mono) / (sample.seq - newest.seq)
         self.newest = sample
         for series, value in sample.values.items():
             known = self._points.get(series)
@@ -179,8 +185,8 @@ class WatchState:
         """Return how long a node has sent nothing, if that is longer than it should be."""
         quiet_s = self._clock() - self._heard.get(node, self._clock())
         host = self.latest(node, "host")
-        interval_s = host.value("agent_interval_seconds") if host is not None else None
-        return quiet_s if quiet_s > max(SILENT_AFTER_S, 3 * (interval_s or 0.0)) else None
+        interval_s = max(host.value("agent_interval_seconds") or 0.0, host.pace_s) if host is not None else 0.0
+        return quiet_s if quiet_s > max(SILENT_AFTER_S, 3 * interval_s) else None
 
     def unheard_s(self, latest: Latest) -> float:
         """Return how long no sample of a stream came."""

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from fedmon.researcher.cli.readings import REMEMBERED_S, Latest
+import pytest
+
+from fedmon.researcher.cli.metrics import NewestValues
+from fedmon.researcher.cli.readings import REMEMBERED_S, Latest, WatchState
 from tests.researcher.cli.watch_samples import labelled, live
 
 READ = 'host_disk_read_bytes_total{device="sda"}'
@@ -67,3 +70,22 @@ def test_another_boot_begins_anew_and_an_older_one_is_past() -> None:
 
     assert latest.value(READ) == 2000.0
     assert latest.growth(READ) is None
+
+
+@pytest.mark.parametrize("is_filtered", [False, True], ids=["all", "without the interval"])
+@pytest.mark.parametrize("interval_s", [5.0, 30.0, 300.0, 3600.0])
+def test_a_node_is_served_until_it_was_silent_for_three_of_its_intervals(interval_s: float, is_filtered: bool) -> None:
+    now = 0.0
+    served = NewestValues(WatchState(lambda: now))
+    more = {} if is_filtered else {"agent_interval_seconds": interval_s}
+    for seq in (0, 1, 3):  # one sample was lost
+        now = seq * interval_s
+        served.take(live(seq=seq, mono=now, host_load1=1.0, **more))
+
+    last = now
+    now = last + 2.9 * interval_s
+    at_work = [family.name for family in served.collect()]
+    now = last + max(15.0, 3 * interval_s) + 1.0
+    silent = [family.name for family in served.collect()]
+
+    assert (sorted({"host_load1", *more}), []) == (sorted(at_work), silent)
