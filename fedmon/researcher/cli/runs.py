@@ -211,7 +211,8 @@ def stop(
         asked = node or going
         outcomes = handle.stop(nodes=asked)
         done = handle.wait_for_end(nodes=list(outcomes.ok), timeout_s=timeout)
-        first = "it was over already" if not outcomes else "asked to end; not over yet" if not done else "ended"
+        told = "not stopped" if not outcomes.ok else "asked to end; not over yet" if not done else "ended"
+        first = told if outcomes else "it was over already"
         refused = "".join(f"\n{escape_control(line)}" for line in why_not(outcomes))
         emit(
             outcomes_document(federation, outcomes),

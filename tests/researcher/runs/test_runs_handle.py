@@ -30,6 +30,7 @@ from tests.support.environment import plain_environment
 from tests.support.historic_repository import HistoricRepository
 from tests.support.proxy import Proxy
 from tests.support.running_node import PLAN, RunningNode, json_parcel, npz_parcel
+from tests.support.shell_here import fedmon_here
 from tests.support.waiting import wait_until
 
 DIGEST = f"sha256:{PLAN}"
@@ -644,6 +645,29 @@ def test_stopping_asks_only_where_it_goes_on(two: tuple[RunningNode, RunningNode
     assert list(outcomes) == ["b"]
     with pytest.raises(RunFailedError, match=r"b: stopped .by researcher alice"):
         handle.result(timeout_s=5)
+
+
+def shell(federation: Federation, tmp_path: Path) -> dict[str, str]:
+    """Return the environment of the researcher's shell."""
+    return plain_environment(
+        FEDMON_BROKER_URL=federation.settings.broker.url,
+        FEDMON_RESEARCHER_FOLDER=str(tmp_path / "shell"),
+        FEDMON_RESEARCHER_ID=federation.researcher_id,
+    )
+
+
+def test_the_shell_says_that_a_run_was_not_stopped_where_every_node_refuses(
+    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+) -> None:
+    a, _ = two
+    federation = federate()
+    handle = started(federation, nodes=["a"])
+    refusal = {"command": "error", "success": False, "code": "refused", "reason": "not obeyed"}
+    a.answer = lambda request: (a.honest(request) or {}) | (refusal if request["command"] == "stop" else {})
+
+    done = fedmon_here("runs", "stop", handle.job_id, environ=shell(federation, tmp_path))
+
+    assert (done.returncode, done.stdout.splitlines()[0]) == (4, f"job {handle.job_id}: not stopped")
 
 
 def test_logs_are_read_page_by_page_or_their_reason(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
