@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmon.common.errors import NotFoundError
+from fedmon.common.errors import NoAnswerError, NotFoundError
 from fedmon.common.ids import chosen, made_at
 from fedmon.common.log import escape_control
 from fedmon.common.options import ArgOption, JsonOption, LinesOption, NodesOption, TimeoutOption, each
@@ -171,7 +171,12 @@ def logs(
             while offsets:
                 over = handle.is_over or not follow
                 for node_id in list(offsets):
-                    log = handle.logs(node_id, "stderr" if stderr else "stdout", offset=offsets[node_id])
+                    try:
+                        log = handle.logs(node_id, "stderr" if stderr else "stdout", offset=offsets[node_id])
+                    except NoAnswerError:
+                        if over:
+                            raise
+                        continue
                     if log.withheld:
                         withheld[node_id] = log.withheld
                         emit_line(log, text=escape_control(str(log)), as_json=json)

@@ -670,6 +670,26 @@ def test_the_shell_says_that_a_run_was_not_stopped_where_every_node_refuses(
     assert (done.returncode, done.stdout.splitlines()[0]) == (4, f"job {handle.job_id}: not stopped")
 
 
+def test_the_shell_follows_logs_past_a_question_without_an_answer(
+    two: tuple[RunningNode, RunningNode], federate: Open, tmp_path: Path
+) -> None:
+    a, b = two
+    a.printed = b.printed = "hello\n"
+    federation = federate()
+    handle = started(federation)
+    a.answer = lambda request: a.honest(request) if request.get("stdout_from") is None else None
+
+    words = [sys.executable, "-m", "fedmon", "runs", "logs", handle.job_id, "--follow", "--timeout", "5"]
+    with subprocess.Popen(words, env=shell(federation, tmp_path), stdout=subprocess.PIPE, text=True) as following:
+        wait_until(lambda: any(one.get("stdout_from") is not None for one in b.received), 30, what="the question to b")
+        a.answer = a.honest
+        for node in (a, b):
+            node.end(handle.job_id)
+        printed, _ = following.communicate(timeout=30)
+
+    assert (following.returncode, printed) == (0, "== b ==\nhello\n== a ==\nhello\n")
+
+
 def test_logs_are_read_page_by_page_or_their_reason(two: tuple[RunningNode, RunningNode], federate: Open) -> None:
     a, b = two
     a.page, a.printed = 4, "hello\nworld\n"
