@@ -58,10 +58,10 @@ class Latest:
         newest = self.newest
         if newest is not None and (sample.boot, sample.seq) <= (newest.boot, newest.seq):
             return
-        if newest is not None and newest.boot != sample.boot:
+        if newest is None or newest.boot != sample.boot:
             self._points, self._before, self._reasons, self._of_name, self._minute = {}, {}, {}, {}, {}
             self.pace_s = 0.0
-        elif newest is not None:
+        else:
             self.pace_s = (sample.mono - newest.mono) / (sample.seq - newest.seq)
         self.newest = sample
         for series, value in sample.values.items():
