@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import zlib
@@ -24,6 +25,7 @@ _ROWS = 16
 _HEAD_BYTES = 4096
 """The names of some hundred series fit in."""
 _FETCHED = 500
+_KNOWN_SERIES = 10_000
 _FIRST_T, _LAST_T = -62_135_596_800.0, 253_402_300_799.0
 """The years 1 to 9999."""
 _SOURCES = (
@@ -107,15 +109,12 @@ def chooser(metrics: Sequence[str] | None, series: Chooser | None = None) -> Cho
     """Return a filter for series, by metric name or glob, on top of ``series``; None for all."""
     if metrics is None:
         return series
-    known: dict[str, bool] = {}
 
+    @functools.lru_cache(_KNOWN_SERIES)
     def wanted(name: str) -> bool:
-        answer = known.get(name)
-        if answer is None:
-            names = (name, metric_name(name))
-            answer = any(one == glob or fnmatchcase(one, glob) for glob in metrics for one in names)
-            answer = known[name] = answer and (series is None or series(name))
-        return answer
+        names = (name, metric_name(name))
+        is_named = any(one == glob or fnmatchcase(one, glob) for glob in metrics for one in names)
+        return is_named and (series is None or series(name))
 
     return wanted
 

@@ -20,6 +20,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import ResearcherSettings
 from fedmon.common.store.damage import tells_of_damage
 from fedmon.common.store.recording import RecordedStream, Recording
+from fedmon.common.store.recording_reader import chooser
 from fedmon.common.wire.messages import Monitor
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.asking.request import Asker
@@ -27,7 +28,6 @@ from fedmon.researcher.roster import Moment, NodeState, Roster
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
 from fedmon.researcher.samples.resend import MissingSamples, Resume, Start, StreamFollower
 from fedmon.researcher.samples.store import StorePush, import_url
-from fedmon.researcher.samples.watch import SeriesFilter
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Record(SampleConsumer):
         super().__init__(consumers, wish)
         self.store: StorePush | None = None
         self.path = path
-        self._filter = None if metrics is None else SeriesFilter(metrics)
+        self._wanted = chooser(metrics)
         self._described: dict[NodeId, tuple[int, dict[str, Any]]] = {}
         self._writer = RecordWriter(path, max_bytes=max_bytes, on_room=consumers.wake)
         start = _start(self._writer.open(), since=time.time() - history_s)
@@ -155,7 +155,7 @@ class Record(SampleConsumer):
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Store samples; see `Sink`."""
-        chosen = batch if self._filter is None else self._filter.batch(batch)
+        chosen = batch if self._wanted is None else batch.only(list(filter(self._wanted, batch.columns)))
         self._writer.put(chosen, size_bytes=size_bytes, late=late)
 
     def lost_for_good(self, want: MissingSamples, reason: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +10,8 @@ import msgspec
 
 from fedmon.common.ids import NodeId
 from fedmon.common.metrics.sample import Batch
-from fedmon.common.metrics.series import metric_name
+from fedmon.common.store.recording_format import Chooser
+from fedmon.common.store.recording_reader import chooser
 from fedmon.common.wire.samples import MonitorReply
 from fedmon.researcher.samples.consumers import Consumers, SampleConsumer, Wish
 from fedmon.researcher.samples.resend import MissingSamples, StreamFollower
@@ -20,7 +19,6 @@ from fedmon.researcher.session.callbacks import Dispatcher, Subscription
 
 HELD_SAMPLES = 5_000
 HELD_BYTES = 16 * 1024 * 1024
-KNOWN_SERIES = 10_000
 
 
 class LiveSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,27 +38,6 @@ class LiveSample(msgspec.Struct, frozen=True, kw_only=True):
     values: Mapping[str, float | None]
     reasons: Mapping[str, str] = {}
     late: bool = False
-
-
-class SeriesFilter:
-    """Chooses series by the name of their metric, or by their whole name with labels, with ``*`` and ``?``."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = tuple(patterns)
-        self.has = functools.lru_cache(KNOWN_SERIES)(self._has)
-
-    def columns(self, batch: Batch) -> dict[str, list[float | None]]:
-        """Return the chosen columns of a batch."""
-        return {series: column for series, column in batch.columns.items() if self.has(series)}
-
-    def batch(self, batch: Batch) -> Batch:
-        """Return a batch with the chosen columns."""
-        reasons = {series: reason for series, reason in batch.reasons.items() if self.has(series)}
-        return msgspec.structs.replace(batch, columns=self.columns(batch), reasons=reasons)
-
-    def _has(self, series: str) -> bool:
-        names = (series, metric_name(series))
-        return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self._patterns)
 
 
 class Watch(SampleConsumer):
@@ -92,7 +69,7 @@ class Watch(SampleConsumer):
         self._left = self._held_samples = self._held_bytes = 0
         self._was_full = False
         self._arrived = threading.Condition()
-        self._filter = None if metrics is None else SeriesFilter(metrics)
+        self._wanted = chooser(metrics)
 
     @property
     def pending(self) -> int:
@@ -156,7 +133,7 @@ class Watch(SampleConsumer):
 
     def put(self, batch: Batch, *, size_bytes: int, late: bool) -> None:
         """Deliver samples; see `Sink`."""
-        samples, count = _samples_of(batch, self._filter, late=late), len(batch.t)
+        samples, count = _samples_of(batch, self._wanted, late=late), len(batch.t)
         if self._subscription is not None:
             self._dispatcher.call(self._subscription, samples, urgent=False, size_bytes=size_bytes)
             self.delivered += count
@@ -188,9 +165,9 @@ class Watch(SampleConsumer):
         return next(self._head)
 
 
-def _samples_of(batch: Batch, chosen: SeriesFilter | None, *, late: bool) -> Iterator[LiveSample]:
+def _samples_of(batch: Batch, wanted: Chooser | None, *, late: bool) -> Iterator[LiveSample]:
     """Take a batch apart, on the thread that uses the samples: columns need a tenth of their memory."""
-    columns = batch.columns if chosen is None else chosen.columns(batch)
+    columns = {name: column for name, column in batch.columns.items() if wanted is None or wanted(name)}
     names, node_id, reasons = tuple(columns), NodeId(batch.node_id), batch.reasons
     rows = zip(*columns.values(), strict=True) if columns else iter(() for _ in batch.t)
     gaps = [name for name, column in columns.items() if None in column]

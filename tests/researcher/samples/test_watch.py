@@ -112,15 +112,18 @@ def test_closing_the_federation_ends_every_watch(mosquitto: Broker, federate: Op
 
 
 def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open) -> None:
+    bracketed = 'host_filesystem_size_bytes{mountpoint="/data[1]"}'
     with EchoNode(mosquitto.port, "a") as node:
         federation = federate()
         by_name, by_series = federation.monitor(metrics=["host_disk_*"]), federation.monitor(metrics=[CPU])
+        by_label = federation.monitor(metrics=[bracketed])
         none = federation.monitor(metrics=["gpu_*"])
         node.wait(lambda: leases(node))
 
-        send(node, batch(0) | {"m": {CPU: [0.1, 0.2], DISK: [1.0, 2.0]}})
+        send(node, batch(0) | {"m": {CPU: [0.1, 0.2], DISK: [1.0, 2.0], bracketed: [3.0, 4.0]}})
 
-        assert [list(watch.next(5).values) for watch in (by_name, by_series, none)] == [[DISK], [CPU], []]  # type: ignore[union-attr] # there is one
+        shown = [list(watch.next(5).values) for watch in (by_name, by_series, by_label, none)]  # type: ignore[union-attr] # there is one
+        assert shown == [[DISK], [CPU], [bracketed], []]
 
 
 def test_every_sample_is_delivered_or_counted_as_lost_by_node_boot_and_stream(
