@@ -35,6 +35,10 @@ def values(collector: Collector) -> dict[str, float | None]:
     return dict(collector.collect(NOW).values)
 
 
+def devices(collector: Collector) -> list[str]:
+    return list(dict.fromkeys(key.split('"')[1] for key in values(collector)))
+
+
 def diskstats(*names: str) -> str:
     return "".join(f"   8       0 {name} 10 1 20 3 40 5 60 7 0 9000 11 0 0 0 0 0 0\n" for name in names)
 
@@ -158,10 +162,31 @@ def test_only_whole_disks_are_reported(tmp_path: Path) -> None:
     )
     disk = of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats(*names)}))
 
-    reported = [key.partition('"')[2].rstrip('"}') for key in disk.collect(NOW).values if "reads" in key]
+    # xvda1 is a disk here: its parent xvda is not listed; dm-0 and arrays are on the other ones
+    assert devices(disk) == ["sda", "vda", "nvme0n1", "mmcblk0", "xvda1", "nbd0"]
 
-    # xvda1 is a disk here: its parent xvda is not listed
-    assert reported == ["sda", "vda", "nvme0n1", "mmcblk0", "dm-0", "md0", "md127", "xvda1", "nbd0"]
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        (("eth0", "eth1", "bond0", "bond0.12", "br0", "vlan7", "tun0", "wg0"), ["eth0", "eth1"]),
+        (("ib0", "ib0.8001", "team0"), ["ib0", "ib0.8001"]),
+        (("lo", "tun0"), ["tun0"]),
+    ],
+)
+def test_traffic_of_interfaces_on_others_is_counted_once(
+    tmp_path: Path, listed: tuple[str, ...], expected: list[str]
+) -> None:
+    lines = "".join(f"{name}:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n" for name in listed)
+    network = of_proc("network", write_tree(tmp_path, {"net/dev": NET_DEV + lines}))
+
+    assert devices(network) == expected
+
+
+def test_a_volume_is_reported_where_its_disks_are_hidden(tmp_path: Path) -> None:
+    disk = of_proc("disk", write_tree(tmp_path, {"diskstats": diskstats("loop0", "dm-0")}))
+
+    assert devices(disk) == ["dm-0"]
 
 
 def test_a_disk_may_come_and_go(tmp_path: Path) -> None:
@@ -193,7 +218,7 @@ def test_the_number_of_instances_is_bounded(tmp_path: Path) -> None:
 
 def test_network_counters_are_those_of_interfaces_that_leave_the_host(tmp_path: Path) -> None:
     inside = ("veth12ab", "docker0", "br-0123456789ab", "virbr0", "cali9", "ifb0", "dummy0")
-    lines = "".join(f"{name}:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n" for name in (*inside, "eth0", "br0", "wlan0"))
+    lines = "".join(f"{name}:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n" for name in (*inside, "eth0", "eth1", "wlan0"))
     network = of_proc("network", write_tree(tmp_path, {"net/dev": NET_DEV + lines}))
 
     values = network.collect(NOW).values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Iterable
@@ -75,6 +74,7 @@ DISK = (
     "host_disk_busy_seconds_total",
 )
 _NOT_A_DISK = re.compile(rb"(?:loop|z?ram|fd|sr)\d+(?:p\d+)?")
+_ON_DISKS = re.compile(rb"(?:dm-|md)\d+")
 _PARTITION = re.compile(rb"((?:[hsv]|xv)d[a-z]+)\d+|((?:nvme\d+n|mmcblk|nbd|md)\d+)p\d+")
 
 _NETWORK_COLUMNS = tuple((column, 1, 1) for column in (1, 2, 3, 4, 9, 10, 11, 12))
@@ -86,6 +86,8 @@ NETWORK = tuple(
 _INSIDE_THE_HOST = re.compile(
     rb"lo\d*|veth.*|cali.*|cni.*|flannel.*|docker\d+|br-[0-9a-f]{12}|virbr.*|vnet\d+|ifb\d+|dummy\d+"
 )
+# A partition of IPoIB, such as ib0.8001, counts apart from ib0.
+_ON_INTERFACES = re.compile(rb"(?:bond|team|br|vlan|tun|tap|wg)\d+|(?!ib).+\.\d+")
 
 PRESSURE = ("host_pressure_seconds_total", "host_pressure_ratio")
 NUMA_MEMORY = {
@@ -138,7 +140,7 @@ def memory_collector(proc: Path) -> FileCollector:
 
 
 def disk_collector(proc: Path) -> FileCollector:
-    """Return the collector of ``diskstats``: disks, volumes and arrays; no partitions, loop, RAM or optical devices."""
+    """Return the collector of ``diskstats``: disks; no partitions, loop, RAM or optical devices."""
     rows, none = RowFile(choose_disks, _DISK_COLUMNS, name=2), f"{Why.NOT_FOUND.value}: no disk is listed"
     return FileCollector("disk", Lane.FAST, proc / "diskstats", rows, DISK, is_long=True, untold=none)
 
@@ -150,7 +152,7 @@ def choose_disks(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
         match = _PARTITION.fullmatch(name)
         return not _NOT_A_DISK.fullmatch(name) and (match is None or (match[1] or match[2]) not in names)
 
-    return _of_devices(filter(is_whole, names), DISK, "device")
+    return _of_devices(filter(is_whole, names), _ON_DISKS, DISK, "device")
 
 
 def network_collector(proc: Path) -> FileCollector:
@@ -162,7 +164,8 @@ def network_collector(proc: Path) -> FileCollector:
 
 def choose_interfaces(names: tuple[bytes, ...]) -> dict[bytes, tuple[str, ...]]:
     """Map each interface that is reported to its series."""
-    return _of_devices((name for name in names if not _INSIDE_THE_HOST.fullmatch(name)), NETWORK, "interface")
+    leaving = (name for name in names if not _INSIDE_THE_HOST.fullmatch(name))
+    return _of_devices(leaving, _ON_INTERFACES, NETWORK, "interface")
 
 
 class PressureCollector(SourceCollector):
@@ -247,8 +250,12 @@ def _uptime(text: bytes) -> Values:
     return {UPTIME: float(text.split()[0])}
 
 
-def _of_devices(names: Iterable[bytes], metrics: tuple[str, ...], label: str) -> dict[bytes, tuple[str, ...]]:
+def _of_devices(
+    names: Iterable[bytes], on_others: re.Pattern[bytes], metrics: tuple[str, ...], label: str
+) -> dict[bytes, tuple[str, ...]]:
+    """Map devices to their series; one on other devices, whose traffic they count too, only if there are no others."""
+    found = list(names)
     return {
         name: tuple(series(metric, **{label: name[:LONGEST_TEXT].decode(errors="replace")}) for metric in metrics)
-        for name in itertools.islice(names, MAX_DEVICES)
+        for name in ([name for name in found if not on_others.fullmatch(name)] or found)[:MAX_DEVICES]
     }
