@@ -58,7 +58,8 @@ def configure_cli_logging(level: str) -> None:
     logger = logging.getLogger(OUR_LOGGER)
     for handler in [h for h in logger.handlers if isinstance(h, _TerminalHandler)]:
         logger.removeHandler(handler)
-    logger.addHandler(_TerminalHandler())
+    logger.addHandler(handler := _TerminalHandler())
+    handler.addFilter(lambda record: not hasattr(record, "fedmon_remote"))  # `fedmon logs` prints those of nodes
     logger.setLevel(level)
 
 

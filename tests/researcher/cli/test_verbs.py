@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.echo_nodes import presence
+from bench.echo_nodes import VERSION, presence
 from fedmon.common.settings import ResearcherSettings
 from fedmon.researcher.federation import Federation
 from tests.support.brokers import Broker
@@ -121,6 +124,36 @@ def test_watch_of_nobody_ends_in_time_and_says_why(environ: dict[str, str]) -> N
 
 def test_logs_end_in_time(environ: dict[str, str]) -> None:
     assert fedmon_here("logs", "--for", "0.5", "--json", environ=environ).returncode == 0
+
+
+def test_a_record_of_a_node_is_printed_once(mosquitto: Broker, environ: dict[str, str], tmp_path: Path) -> None:
+    record = {
+        "command": "log",
+        "protocol_version": VERSION,
+        "node_id": "a",
+        "boot": 1,
+        "time": "2026-11-21T10:00:00Z",
+        "level": "WARNING",
+        "logger": "fedmon.node.requests.router",
+        "msg": "disk is full",
+    }
+    out, err = tmp_path / "out", tmp_path / "err"
+    words = [sys.executable, "-m", "fedmon", "logs", "--broker", mosquitto.url]
+
+    def is_printed(node: EchoNode) -> bool:
+        node.publish("general/logger/a", record)
+        return "disk is full" in out.read_text()
+
+    with (
+        EchoNode(mosquitto.port, "a") as node,
+        out.open("w") as stdout,
+        err.open("w") as stderr,
+        subprocess.Popen(words, env=environ, stdout=stdout, stderr=stderr) as following,
+    ):
+        wait_until(lambda: is_printed(node), 20, what="the record")
+        following.send_signal(signal.SIGINT)
+
+    assert "disk is full" not in err.read_text()
 
 
 def test_no_broker_is_said_in_one_line(tmp_path: Path) -> None:
