@@ -77,10 +77,10 @@ def test_another_boot_begins_anew_and_an_older_one_is_past() -> None:
 def test_a_node_is_served_until_it_was_silent_for_three_of_its_intervals(interval_s: float, is_filtered: bool) -> None:
     now = 0.0
     served = NewestValues(WatchState(lambda: now))
-    more = {} if is_filtered else {"agent_interval_seconds": interval_s}
+    more: dict[str, float | None] = {} if is_filtered else {"agent_interval_seconds": interval_s}
     for seq in (0, 1, 3):  # one sample was lost
         now = seq * interval_s
-        served.take(live(seq=seq, mono=now, host_load1=1.0, **more))
+        served.take(labelled(live(seq=seq, mono=now, host_load1=1.0), more))
 
     last = now
     now = last + 2.9 * interval_s
