@@ -360,9 +360,7 @@ def _nodes(federation: Federation) -> Iterator[Check]:
         )
     outcomes = federation.ping()
     found = f"{len(outcomes.ok)} of {len(known)} known nodes answer"
-    # A node that left is no problem of the connection, as long as another one answers.
-    missed = {OutcomeStatus.OFFLINE} if outcomes.ok else set()
-    reasons = "; ".join(f"{name}: {one.reason}" for name, one in outcomes.failed.items() if one.status not in missed)
+    reasons = "; ".join(f"{node_id}: {outcome.reason}" for node_id, outcome in outcomes.failed.items())
     refused = [outcome for outcome in outcomes.values() if outcome.status is OutcomeStatus.REFUSED]
     if refused:
         yield warning(
