@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
-from xml.etree.ElementTree import indent
 
 import msgspec
 from defusedxml import ElementTree as SafeTree
@@ -228,7 +227,7 @@ def to_xml(description: Description) -> str:
             _add(failures, "quorum", {"at_least": one.at_least, "group": list(one.group) or None, "rtype": one.rtype})
     for resource in description.resources:
         _resource(root, resource)
-    indent(root)
+    _indent(root, "\n")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{SafeTree.tostring(root, encoding="unicode")}\n'
 
 
@@ -316,3 +315,12 @@ def _set(element: Any, attributes: Mapping[str, object]) -> None:
             raise DescriptionError(f"{name} of <{element.tag}>, {value!r:.60}, has a character that XML cannot hold")
         if value is not None:
             element.set(name, str(value))
+
+
+def _indent(element: Any, line: str) -> None:
+    if len(element):
+        element.text = f"{line}  "
+        for child in element:
+            _indent(child, f"{line}  ")
+            child.tail = f"{line}  "
+        element[-1].tail = line
