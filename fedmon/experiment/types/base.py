@@ -27,7 +27,7 @@ from fedmon.experiment.errors import (
 from fedmon.experiment.events import Measured
 from fedmon.experiment.resource import Experiment, ResourceManager
 from fedmon.experiment.states import ResourceState
-from fedmon.researcher.asking.outcome import OutcomeStatus
+from fedmon.researcher.asking.outcome import SILENT
 from fedmon.researcher.roster import Node as SeenNode
 from fedmon.researcher.roster import NodeState
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S = 20.0
 """Timeout of the requests of resources, longer than at a terminal: a busy node may need it."""
-SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
 
 _L = TypeVar("_L", bound="LinkedResource")
 _R = TypeVar("_R", bound=ResourceManager)

@@ -10,8 +10,9 @@ from fedmon.experiment.check.graph import Problem, Severity
 from fedmon.experiment.natures import Need
 from fedmon.experiment.resource import clsinit_copy
 from fedmon.experiment.states import ResourceState
-from fedmon.experiment.types.base import ASK_TIMEOUT_S, SILENT, LinkedResource, ResourceFailedError, is_gone
+from fedmon.experiment.types.base import ASK_TIMEOUT_S, LinkedResource, ResourceFailedError, is_gone
 from fedmon.experiment.types.values import CheckedAttribute, duration, own, words
+from fedmon.researcher.asking.outcome import SILENT
 
 if TYPE_CHECKING:
     from fedmon.common.wire.messages import SearchReply

@@ -41,6 +41,10 @@ class OutcomeStatus(enum.Enum):
     FAILED = "failed"
 
 
+SILENT = (OutcomeStatus.OFFLINE, OutcomeStatus.STALE, OutcomeStatus.TIMED_OUT, OutcomeStatus.BUSY)
+"""Of nodes that have not answered, and may when they are asked again."""
+
+
 class Outcome(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     """The result of asking one node; ``reply`` is None and ``reason`` a sentence unless the status is ok.
 

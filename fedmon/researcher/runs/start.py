@@ -13,7 +13,7 @@ from fedmon.common.ids import ID_PATTERN, NodeId, checked_id, new_id
 from fedmon.common.settings import RepositorySettings
 from fedmon.common.wire.messages import ListDatasets, ListReply, SearchDatasets, SearchReply
 from fedmon.common.wire.runs import JobOutcome, JobsReply, JobStatus, Run, RunLimits, RunReply
-from fedmon.researcher.asking.outcome import Outcomes, OutcomeStatus
+from fedmon.researcher.asking.outcome import SILENT, Outcomes, OutcomeStatus
 from fedmon.researcher.asking.request import Asker, checked_tags, checked_timeout
 from fedmon.researcher.asking.submission import ENVELOPE_BYTES
 from fedmon.researcher.asking.tables import dataset_rows
@@ -26,13 +26,7 @@ from fedmon.researcher.runs.inputs import checked_arguments, checked_limits, pac
 from fedmon.researcher.runs.states import RunList, job_rows, named, run_rows, why_not
 
 LONGEST_NAME = 100
-_SILENT = (
-    OutcomeStatus.OFFLINE,
-    OutcomeStatus.STALE,
-    OutcomeStatus.TIMED_OUT,
-    OutcomeStatus.BUSY,
-    OutcomeStatus.FAILED,
-)
+_UNSAID = (*SILENT, OutcomeStatus.FAILED)
 
 
 def start_run(
@@ -170,7 +164,7 @@ def find_run(
     knowing = [
         NodeId(node_id) for node_id, reply in outcomes.ok.items() if reply.jobs and reply.jobs[0].job_id == job_id
     ]
-    silent = [node_id for node_id in expected if node_id not in outcomes or outcomes[node_id].status in _SILENT]
+    silent = [node_id for node_id in expected if node_id not in outcomes or outcomes[node_id].status in _UNSAID]
     if not (knowing or kept or silent or book.holds(job_id)):
         raise _not_known(job_id, outcomes)
     followed = book.open(job_id, sha256=None)
