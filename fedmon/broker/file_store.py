@@ -17,8 +17,8 @@ from typing import Self
 import msgspec
 
 from fedmon.broker.errors import UploadRefusedError
-from fedmon.common.errors import StorageError
-from fedmon.common.files import sync
+from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.common.files import LOCK_NAME, LockFile, sync
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -52,7 +52,7 @@ class FileStore:
     """The files in one folder. Safe from any thread; one process at a time may hold a folder.
 
     Files on their way lie in ``incoming``. An empty file ``parties/PARTY/DIGEST`` says that a file is charged to a
-    party, from its time on. Raises StorageError if the folder cannot be used.
+    party, from its time on. Raises FolderInUseError, and StorageError if the folder cannot be used.
     """
 
     def __init__(self, folder: pathlib.Path, limits: StoreLimits) -> None:
@@ -63,6 +63,9 @@ class FileStore:
         try:
             for path in (folder, self._files, self.incoming, self._parties):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held = LockFile(folder / LOCK_NAME)
+            if not self._held.take(str(os.getpid())):
+                raise FolderInUseError(f"{folder} is in use by process {self._held.holder()}: give another --data-dir")
             for leftover in self.incoming.iterdir():
                 leftover.unlink()
             for path in self._stored():
@@ -110,10 +113,6 @@ class FileStore:
                     self._count(None, size_bytes=-found.st_size, files=-1)
                     deleted += 1
         return deleted
-
-    def receive(self, party: str | None = None) -> Upload:
-        """Begin to store a file, which is charged to a party if one is named."""
-        return Upload(self, self.incoming / secrets.token_hex(16), party)
 
     def usage(self) -> tuple[int, int]:
         """Return the number of files and bytes, stored or promised to uploads under way."""
@@ -194,10 +193,10 @@ class FileStore:
 
 
 class Upload:
-    """One file on its way in; a context manager that leaves nothing behind unless `finish` was reached."""
+    """One file on its way in, charged to a party if one is named; a context manager that keeps it after `finish`."""
 
-    def __init__(self, store: FileStore, path: pathlib.Path, party: str | None) -> None:
-        self._store, self._path, self._party = store, path, party
+    def __init__(self, store: FileStore, party: str | None = None) -> None:
+        self._store, self._path, self._party = store, store.incoming / secrets.token_hex(16), party
         self._digest = hashlib.sha256()
         self._size_bytes = 0
         self._descriptor = -1

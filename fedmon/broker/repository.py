@@ -35,7 +35,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedmon.broker import ports
 from fedmon.broker.errors import BrokerStartError, UploadRefusedError
-from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, too_large
+from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, Upload, too_large
 from fedmon.broker.users import Tokens
 from fedmon.common.errors import StorageError
 
@@ -124,7 +124,7 @@ class _Endpoints:
         if length.isdigit() and int(length) > max_body_bytes:
             raise too_large(max_bytes)
         error = too_large(max_bytes)
-        with self._store.receive(party) as upload:
+        with Upload(self._store, party) as upload:
             if is_form:
                 with self._store.room(party) as take:
                     file = await _form_file(request, _bounded(request, max_body_bytes, error=error, take=take))

@@ -14,6 +14,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import FolderInUseError, InvalidInputError, StorageError
@@ -236,6 +237,24 @@ class LockFile:
         if fd >= 0:
             os.close(fd)
 
+    def __del__(self) -> None:
+        """Let the lock go with its owner, so that a forgotten object does not hold it for the whole process."""
+        self.release()
+
+
+class Closing:
+    """A context manager that is closed at its end."""
+
+    def close(self) -> None:
+        """Release everything; safe to call twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class OwnedFolder:
     """A folder with mode 0700 whose lock is held until ``release``, or until the process ends in any way."""
@@ -263,11 +282,6 @@ class OwnedFolder:
     def release(self) -> None:
         """Let another process own the folder; safe to call twice."""
         self._lock.release()
-
-    def __del__(self) -> None:
-        """Let the folder go with its owner, so that a forgotten object does not lock it for the whole process."""
-        if hasattr(self, "_lock"):
-            self.release()
 
 
 def _locked(fd: int, kind: int) -> bool:

@@ -15,12 +15,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from fedmon.common.clock import Deadline, utc_now
 from fedmon.common.errors import FolderInUseError, NotFoundError, StorageError
+from fedmon.common.files import Closing
 from fedmon.experiment.errors import InvalidExperimentError, UnwritableEventError
 from fedmon.experiment.events import (
     Action,
@@ -128,7 +129,7 @@ def is_held(path: Path) -> bool:
     return False
 
 
-class Journal:
+class Journal(Closing):
     """A file of events that one process holds; for one thread at a time.
 
     A written event survives the death of the process. Raises FolderInUseError if another process or another controller
@@ -148,12 +149,6 @@ class Journal:
                 raise StorageError(f"cannot keep the journal {path}: {error.strerror}") from error
             raise
         _open.add(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:  # a forgotten experiment must not keep its run
         self.close()
@@ -377,8 +372,8 @@ def saved_run(run_dir: str | Path) -> SavedRun:
 class Follower:
     """A reader of the journal of a run that continues; for one thread. Raises NotFoundError for a folder without one.
 
-    ``began`` is the moment of the first event, 0 before that was read. ``on_event`` is called with each event once,
-    unless the journal was read again from its start.
+    ``run`` is the part read so far, ``began`` the moment of its first event, 0 before that was read. ``on_event`` is
+    called with each event once, unless the journal was read again from its start.
     """
 
     def __init__(self, run_dir: str | Path, *, on_event: Callable[[AnyEvent], object] = lambda _event: None) -> None:
@@ -392,35 +387,10 @@ class Follower:
         self._seen = self._stat()
         self._begin()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: no file is held."""
-
     @property
     def is_held(self) -> bool:
         """Whether a process runs the experiment."""
         return is_held(self.path)
-
-    @property
-    def process(self) -> int:
-        """The process that ran the experiment last; 0 if it is not known."""
-        return self._run.process
-
-    def names(self) -> dict[int, str]:
-        """Return the names of resources that have one, in the part of the journal read so far."""
-        return self._run.names
-
-    @property
-    def state(self) -> State:
-        """The state after the last event read."""
-        return self._run.state
-
-    @property
-    def until(self) -> float:
-        """The moment of the last event read; 0 before the first."""
-        return self._run.until
 
     def look(self) -> bool:
         """Read the new events, and tell whether there were any. Raises StorageError, which names a wrong line."""
@@ -457,13 +427,13 @@ class Follower:
     def _begin(self) -> None:
         where = self.folder.parent
         folder = RunFolder(exp_id=where.name, run_id=self.folder.name, local_dir=where.parent)
-        self._run, self.began = SavedRun(folder=folder), 0.0
+        self.run, self.began = SavedRun(folder=folder), 0.0
         self._offset = self._lines = 0
 
     def _take(self, line: bytes) -> None:
         self._lines += 1
         event = _event(line, self._lines, self.path)
-        self._run.take(event)
+        self.run.take(event)
         self._on_event(event)
         self.began = self.began or event.t
         self._offset += len(line)

@@ -133,17 +133,16 @@ class Registry:
                 raise InvalidExperimentError(
                     f"guid {number!r} is not a positive whole number below 2**63: leave it out to get the next one"
                 )
+            if not name.isprintable():
+                raise InvalidExperimentError(f"name {name!r} has characters that no file can hold: use printable ones")
             if number in self._resources or number in self._coming:
                 raise DuplicateGuidError(f"guid {number} is taken: leave the guid out")
             if name in self._guids:
                 raise DuplicateGuidError(f"the name {name!r} is taken by resource {self._guids[name]}")
             if name:
-                self._name(number, name)
+                self.names[number], self._guids[name] = name, number
             self._coming.add(number)
             return number
-
-    def _name(self, guid: int, name: str) -> None:
-        self.names[guid], self._guids[name] = name, guid
 
     def remove(self, guid: int) -> None:
         """Remove a resource, if it exists."""
@@ -300,7 +299,7 @@ class Registry:
         """Make the resources of a state that another process left. Raises UnknownTypeError."""
         engine = self._ec.engine
         for guid, name in left.names.items():
-            self._name(guid, name)
+            self.names[guid], self._guids[name] = name, guid
         for guid, seen in sorted(left.state.resources.items()):
             resource = self._resources[guid] = ResourceFactory.create(seen.rtype, self._ec, guid)
             resource.restore(seen.attributes, seen.traces)

@@ -459,8 +459,9 @@ class Daemon:
     def _reload(self) -> None:
         """Read the settings again; if they are refused, nothing changes."""
         try:
-            self._follow(load_node(self._folder.path, os.environ))
+            settings = load_node(self._folder.path, os.environ)
             self._node.registers.audit.record("settings-reloaded")
+            self._follow(settings)
             logger.info("settings read again from %s", self._folder.settings_file)
         except FedmonError as error:
             logger.error("the settings stay as they were: %s", error)  # noqa: TRY400  # the sentence says it all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -99,15 +100,14 @@ class Bins:
         span: tuple[float, float] | None,
         *,
         count: int = COUNT,
-        wanted: Callable[[str], bool] | None = None,
+        wanted: Callable[[str], bool] = lambda _name: True,
         machines: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.machines, self.trainings = machines, Trainings()
         self.start, self.end = span or (0.0, 0.0)
         self.count = count
         self.width_s = max(self.end - self.start, 1e-3) / count
-        self._wanted = wanted
-        self._is_wanted: dict[str, bool] = {}
+        self._wants = functools.cache(wanted)
         self._rates = Rates()
         self._streams: dict[tuple[str, str], _Stream] = {}
 
@@ -123,7 +123,7 @@ class Bins:
             stream.usual_s = float(np.median(np.diff(block.mono))) if len(block.t) > 1 else 0.0
         for row, name in enumerate(names):
             values[row] = (
-                self._rates.of(block, name, shortest_s=_TOO_SOON * stream.usual_s).per_second
+                self._rates.of(block, name, shortest_s=_TOO_SOON * stream.usual_s)
                 if is_counter(name)
                 else block.columns[name]
             )
@@ -150,12 +150,9 @@ class Bins:
         ]
 
     def of(self, key: SeriesKey) -> Binned:
-        """Return one series over time; empty if there is none."""
-        stream = self._streams.get((key.node_id, key.stream))
-        row = stream.rows.get(key.series) if stream is not None else None
-        if stream is None or row is None:
-            none = np.zeros(0)
-            return Binned(none.astype(np.int64), none, none, none, none, none.astype(np.int64))
+        """Return one series over time, one of `keys`."""
+        stream = self._streams[key.node_id, key.stream]
+        row = stream.rows[key.series]
         index = np.flatnonzero(stream.count[row])
         count = stream.count[row, index].astype(np.int64)
         with np.errstate(over="ignore"):
@@ -167,14 +164,6 @@ class Bins:
                 stream.high[row, index],
                 count,
             )
-
-    def _wants(self, name: str) -> bool:
-        if self._wanted is None:
-            return True
-        wants = self._is_wanted.get(name)
-        if wants is None:
-            wants = self._is_wanted[name] = self._wanted(name)
-        return wants
 
 
 def _add(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +25,6 @@ def clock_of(series: str, columns: Mapping[str, Floats], mono: Floats) -> Floats
     return columns.get(PERF_CLOCK, mono) if is_by_perf_clock(series) else mono
 
 
-class Growth(NamedTuple):
-    """How a counter grew up to each sample: ``per_second``, and by how much since the reading before.
-
-    NaN at the first reading, where the series has no value, and where the counter went back: it was restarted then,
-    and its count in between is unknown.
-    """
-
-    per_second: Floats
-    increase: Floats
-
-
 class Rates:
     """Turns counters into rates; it remembers the last reading of each series of each stream and boot.
 
@@ -51,22 +39,22 @@ class Rates:
         """Set the previous reading of a series of the block's stream, and its time by its clock."""
         self._last[block.node_id, block.boot, block.stream, name] = (moment, value)
 
-    def of(self, block: Block, name: str, *, shortest_s: float = 0.0) -> Growth:
-        """Return the growth of one series of a block up to each of its samples; ask once for each block and series.
+    def of(self, block: Block, name: str, *, shortest_s: float = 0.0) -> Floats:
+        """Return the growth a second of one series of a block up to each of its samples; ask once for each.
 
-        A reading that comes sooner than ``shortest_s`` after the one that the last rate was of has none; the next is
-        over both times.
+        NaN at the first reading, where the series has no value, and where the counter went back: it was restarted then,
+        and its count in between is unknown. A reading that comes sooner than ``shortest_s`` after the one that the last
+        rate was of has none; the next is over both times.
         """
         values, times = block.columns[name], clock_of(name, block.columns, block.mono)
         key = (block.node_id, block.boot, block.stream, name)
         known = np.flatnonzero(~(np.isnan(values) | np.isnan(times)))
         per_second = np.full(len(values), np.nan)
-        increase = np.full(len(values), np.nan)
         before = self._last.get(key)
         if shortest_s > 0:
             known = _spaced(known, values, times, before, shortest_s)
         if not len(known):
-            return Growth(per_second, increase)
+            return per_second
         readings, moments = values[known], times[known]
         self._last[key] = (float(moments[-1]), float(readings[-1]))
         if before is None:
@@ -74,10 +62,8 @@ class Rates:
         grown = np.diff(readings, prepend=before[1])
         elapsed = np.diff(moments, prepend=before[0])
         with np.errstate(invalid="ignore", divide="ignore"):
-            is_growth = (grown >= 0) & (elapsed > 0)
-            increase[known] = np.where(is_growth, grown, np.nan)
-            per_second[known] = np.where(is_growth, grown / elapsed, np.nan)
-        return Growth(per_second, increase)
+            per_second[known] = np.where((grown >= 0) & (elapsed > 0), grown / elapsed, np.nan)
+        return per_second
 
 
 def _spaced(

@@ -394,9 +394,7 @@ class SpanReader:
                     _begin(growth, recordings, key, block, [name for name in rates if name in block.columns], end)
                 end = block.last_seq
                 columns = {values[name]: column for name, column in block.columns.items() if name in values}
-                columns |= {
-                    place: growth.of(block, name).per_second for name, place in rates.items() if name in block.columns
-                }
+                columns |= {place: growth.of(block, name) for name, place in rates.items() if name in block.columns}
                 if self._origin:
                     told = {"boot": np.full(len(block.t), float(block.boot)), "mono": block.mono}
                     if stream == self._numbered:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from fedmon.common.errors import InvalidInputError
+from fedmon.common.files import Closing
 from fedmon.common.store.recording import LostRange, Mark, RecordedStream, Recording
 from fedmon.common.store.recording_file import Key
 from fedmon.common.store.recording_reader import RecordingRows
@@ -40,7 +41,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     tool: dict[str, Any] = {}
 
 
-class Source:
+class Source(Closing):
     """Reads one or several recordings as one; samples that are in several of them come once.
 
     A context manager, for one thread. Raises StorageError when a recording cannot be read.
@@ -67,12 +68,6 @@ class Source:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the files; safe to call twice."""

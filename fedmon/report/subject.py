@@ -131,7 +131,13 @@ class Subject:
         )
         jobs = tuple(known_jobs(self.source))
         return Case(
-            job=self.job, nodes=tuple(nodes), marks=marks, jobs=jobs, since_t=self.since_t, until_t=self.until_t
+            job=self.job,
+            nodes=tuple(nodes),
+            marks=marks,
+            jobs=jobs,
+            is_part=any(self.job in host.jobs for host in self.source.hosts if host not in self.hosts),
+            since_t=self.since_t,
+            until_t=self.until_t,
         )
 
     def _reach(self) -> dict[str, list[tuple[float, float]]]:

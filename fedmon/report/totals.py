@@ -48,8 +48,7 @@ class SeriesTotal(msgspec.Struct, frozen=True, kw_only=True):
     ``mean`` is weighted by time: a value stands for the time since the reading before it, and holes stand for nothing.
     ``seconds`` is the time that the mean covers. ``increase`` is how much a counter grew within ``grown_s`` seconds,
     holes included, by perf's own clock for its counts, without growth that restarts hid; None for other kinds, and for
-    a
-    single reading.
+    a single reading.
     ``low_share`` is the share of the time in which the value lay below the limit under which its metric counts as idle
     (IDLE_BELOW); None of others. ``levels`` are values with the share of the time that they held, in order, of some
     metrics (SPREAD).
@@ -162,7 +161,7 @@ class Totals:
 class Hole(NamedTuple):
     """A time without samples: from Unix time ``after_t`` to ``until_t``; ``missing`` counts the sample numbers.
 
-    ``until_seq`` is the number of the sample after it, in this boot.
+    ``until_seq`` is the number of the sample after it, in this boot, which may begin with it.
     """
 
     seconds: float
@@ -207,6 +206,9 @@ class CoveredTime:
     def advance(self, block: Block) -> Floats:
         """Return the covered time up to each sample of the next block, in seconds since the first of the stream."""
         if self.begins_boot(block):
+            away_s = float(block.t[0]) - self.last_t
+            if self.samples and 0 < HOLE_FACTOR * self.typical_s < away_s:
+                self._note(Hole(away_s, self.last_t, float(block.t[0]), 0, block.seq, block.boot), away_s)
             self._boot, self.boots = block.boot, self.boots + 1
             self._last = (float(block.t[0]), float(block.mono[0]), block.seq - 1)
             self.first_t = min(self.first_t, float(block.t[0])) if self.samples else float(block.t[0])
@@ -249,11 +251,14 @@ class CoveredTime:
             after_t = float(block.t[at - 1]) if at else before_t
             hole = Hole(float(elapsed[at]), after_t, float(block.t[at]), missing if at == 0 else 0,
                         block.seq + int(at), block.boot)  # fmt: skip
-            self.hole_count += 1
-            self.hole_seconds += hole.seconds - float(usual[at])
-            (heapq.heappush if len(self._holes) < _MOST else heapq.heappushpop)(self._holes, hole)
+            self._note(hole, hole.seconds - float(usual[at]))
         # Of a hole the usual distance is kept: the sample after it stands for the time just before it.
         return np.where(is_hole, usual, elapsed)
+
+    def _note(self, hole: Hole, seconds: float) -> None:
+        self.hole_count += 1
+        self.hole_seconds += seconds
+        (heapq.heappush if len(self._holes) < _MOST else heapq.heappushpop)(self._holes, hole)
 
     def _note_clock(self, block: Block, drift: Floats) -> None:
         for at in np.flatnonzero(np.abs(drift) > CLOCK_STEP_S)[:_MOST]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from fedmon.common.errors import (
     InvalidMessageError,
     NotConnectedError,
 )
+from fedmon.common.files import Closing
 from fedmon.common.log import escape_control
 from fedmon.common.store.queue import TasksQueueError
 from fedmon.common.wire.envelope import Reply
@@ -117,7 +118,7 @@ class ReplyQueue:
         return len(self._replies())
 
 
-class Requests(metaclass=OnePerProcess):
+class Requests(Closing, metaclass=OnePerProcess):
     """The requests of one researcher's process; every construction returns the same object.
 
     Connects at once, as the settings file and the environment say, or over ``mess``: a `Messaging` or a `Federation`.
@@ -150,12 +151,6 @@ class Requests(metaclass=OnePerProcess):
             self._logs.remove()
         if self._owned:
             self.messaging.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def get_messaging(self) -> Messaging:
         """Return the connection."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedmon.broker.errors import UploadRefusedError
-from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits
+from fedmon.broker.file_store import FileStore, StoredFile, StoreLimits, Upload
+from fedmon.common.errors import FolderInUseError
 
 DAY_S = 86_400.0
 
@@ -20,9 +21,13 @@ def store_in(folder: Path, **limits: float) -> FileStore:
 
 
 def stored(store: FileStore, content: bytes, party: str | None = None) -> StoredFile:
-    with store.receive(party) as upload:
+    with Upload(store, party) as upload:
         upload.write(content)
         return upload.finish()
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != "lock")
 
 
 def counts(store: FileStore) -> tuple[int, int]:
@@ -32,10 +37,10 @@ def counts(store: FileStore) -> tuple[int, int]:
 def test_an_unfinished_upload_leaves_nothing_and_gives_its_room_back(tmp_path: Path) -> None:
     store = store_in(tmp_path)
 
-    with store.receive() as upload:
+    with Upload(store) as upload:
         upload.write(b"half a plan")
 
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert files_in(tmp_path) == []
     assert counts(store) == (0, 0)
 
 
@@ -43,14 +48,14 @@ def test_limits_hold_during_the_upload(tmp_path: Path) -> None:
     store = store_in(tmp_path, max_file_bytes=10, max_total_bytes=15, max_files=2)
     stored(store, b"x" * 10)
 
-    with store.receive() as upload:
+    with Upload(store) as upload:
         upload.write(b"y" * 4)
         with pytest.raises(UploadRefusedError, match="a file may have 10 bytes"):
             upload.write(b"y" * 7)
         with pytest.raises(UploadRefusedError, match="the repository is full"):
             upload.write(b"y" * 2)
         with pytest.raises(UploadRefusedError, match="the repository is full"):
-            store.receive().__enter__()
+            Upload(store).__enter__()
 
     assert counts(store) == (1, 10)
 
@@ -97,11 +102,12 @@ def test_a_new_start_counts_what_is_there_and_deletes_what_was_half_in(tmp_path:
     (tmp_path / "incoming" / "half").write_bytes(b"half")
     (tmp_path / "sha256" / "not a digest").write_bytes(b"stranger")
 
+    del first
     second = store_in(tmp_path, keep_s=DAY_S)
 
     assert second.find(kept.sha256) == kept
     assert counts(second) == (1, 4)
-    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [kept.sha256, "not a digest"]
+    assert files_in(tmp_path) == [kept.sha256, "not a digest"]
 
 
 def test_a_file_is_charged_to_each_party_that_stored_it_until_its_time_is_over(tmp_path: Path) -> None:
@@ -113,6 +119,7 @@ def test_a_file_is_charged_to_each_party_that_stored_it_until_its_time_is_over(t
 
     store.sweep()
     stored(store, b"x" * 10, "alice")
+    del store
     again = store_in(tmp_path, keep_s=DAY_S, max_party_bytes=10)
     with pytest.raises(UploadRefusedError, match="the quota of alice is full"):
         stored(again, b"y", "alice")
@@ -123,6 +130,19 @@ def test_a_file_is_charged_to_each_party_that_stored_it_until_its_time_is_over(t
     stored(again, b"y" * 10, "bob")
 
     assert counts(again) == (2, 20)
+
+
+def test_a_folder_belongs_to_one_repository_at_a_time(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    kept = stored(store, b"plan")
+
+    with Upload(store) as upload:
+        upload.write(b"half a plan")
+        with pytest.raises(FolderInUseError, match=f"in use by process {os.getpid()}"):
+            store_in(tmp_path)
+        whole = upload.finish()
+
+    assert (store.find(kept.sha256), store.find(whole.sha256)) == (kept, whole)
 
 
 def test_many_uploads_at_once_are_counted_exactly(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ SECONDS = 75
 METRICS = ("host_cpu_busy_ratio", "host_cpu_seconds_total", "host_cpu_count", "host_memory_*_bytes", "host_load*",
            "host_context_switches_total", "host_disk_*_bytes_total", "host_network_*_bytes_total",
            "host_pressure_seconds_total", "agent_cpu_seconds_total", "agent_memory_rss_bytes",
-           "agent_collector_seconds")  # fmt: skip
+           "agent_collector_seconds", "agent_ticks_missed_total")  # fmt: skip
 SHOWN = ("cpu_load", "cpu_time", "memory", "disk_traffic", "pressure", "load")
 """The begins of the names of files."""
 LOAD = """

@@ -306,6 +306,19 @@ def test_why_a_node_of_version_4_4_does_not_train_is_collected_too(v4: tuple[Req
     assert list(replies) == [error]
 
 
+def test_why_a_node_that_came_later_does_not_train_is_collected_too(
+    v4: tuple[Requests, list[V4Node]], mosquitto: Broker
+) -> None:
+    requests, _ = v4
+    with V4Node(mosquitto, "node_3") as node:
+        error = node.reply("error", train(node), errnum="FB313: no dataset matching request")
+        node.answer = lambda _message: [error]
+        requests.send_message(train(node), client="node_3")
+        replies = requests.get_responses(["train", "error"], timeout=30, only_successful=False)
+
+    assert list(replies) == [error]
+
+
 def test_a_reply_to_training_reaches_the_handler_of_a_messaging(mosquitto: Broker, tmp_path: Path) -> None:
     settings = ResearcherSettings(
         id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", wire="fedbiomed4", timeout_s=3.0

@@ -121,19 +121,20 @@ def test_a_run_whose_process_was_killed_is_said_to_be_left_and_can_be_resumed(tm
 
 
 def test_a_journal_is_read_as_far_as_it_is_whole_and_again_if_it_became_shorter(tmp_path: Path) -> None:
-    with Journal(tmp_path / NAME) as journal, Follower(tmp_path) as follower:
+    with Journal(tmp_path / NAME) as journal:
+        follower = Follower(tmp_path)
         with pytest.raises(FolderInUseError):
             Journal(journal.path)
         journal.write([Registered(t=1.0, guid=1, rtype="x"), Became(t=2.0, guids=(1,), state=ResourceState.READY)])
         follower.look()
-        assert follower.state.resources[1].state is ResourceState.READY
+        assert follower.run.state.resources[1].state is ResourceState.READY
 
         with journal.path.open("ab") as file:
             file.write(b'{"event":"became","t":3.0,"gui')
         assert not follower.look()
         os.truncate(journal.path, len(journal.path.read_bytes().splitlines(keepends=True)[0]))
         follower.look()
-        assert follower.state.resources[1].times == ()
+        assert follower.run.state.resources[1].times == ()
 
 
 def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:

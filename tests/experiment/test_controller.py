@@ -129,6 +129,9 @@ def test_guids_are_given_or_the_next_and_never_replaced(ec: ExperimentController
     for wrong in (0, -1, 2**63):
         with pytest.raises(InvalidExperimentError, match="not a positive whole number"):
             ec.register_resource("test::Plain", wrong)
+    for nameless in ("two\nlines", "\ud800"):
+        with pytest.raises(InvalidExperimentError, match="no file can hold"):
+            ec.register_resource("test::Plain", name=nameless)
     with pytest.raises(UnknownTypeError, match="test::Plain"):
         ec.register_resource("test::Plane")
     with pytest.raises(UnknownGuidError, match="there are 1, 4, 10-12"):

@@ -65,9 +65,9 @@ def case(*nodes: Node, job: str | None = "1") -> Case:
     return Case(job=job, nodes=nodes, jobs=("1",) if job else ())
 
 
-def only(findings: list[Finding]) -> Finding:
-    assert len(findings) == 1
-    return findings[0]
+def only(finding: Finding | None) -> Finding:
+    assert finding is not None
+    return finding
 
 
 def cpu(busy: float) -> Values:

@@ -112,7 +112,7 @@ def test_processes_that_the_kernel_killed_are_a_problem() -> None:
 
     assert finding.severity is Severity.PROBLEM
     assert "killed 2 processes of the job" in finding.text
-    assert oom_kills(case(node(job={"job_memory_oom_kills_total": 0.0}))) == []
+    assert oom_kills(case(node(job={"job_memory_oom_kills_total": 0.0}))) is None
     assert only(oom_kills(case(node(job={}, host={"host_oom_kills_total": 1.0})))).severity is Severity.WARNING
 
 
@@ -152,7 +152,7 @@ def test_errors_in_the_memory_of_a_gpu_are_a_problem() -> None:
     finding = only(gpu_errors(case(node(host=errors | harmless))))
 
     assert (finding.severity, finding.nodes) == (Severity.PROBLEM, ("GPU 0 of n1",))
-    assert gpu_errors(case(node(host=harmless))) == []
+    assert gpu_errors(case(node(host=harmless))) is None
 
 
 def test_one_machine_without_a_job_is_compared_with_nothing_and_full_ones_are_named() -> None:
@@ -225,4 +225,4 @@ def test_the_node_that_came_closest_to_its_limit_is_named() -> None:
 
 
 def test_a_machine_without_gpus_says_nothing_of_them() -> None:
-    assert gpus(case(node(job={}, hardware={"gpus": []}))) == []
+    assert gpus(case(node(job={}, hardware={"gpus": []}))) is None

@@ -252,7 +252,7 @@ def source_growth(source: Source, node: str) -> np.ndarray[tuple[int, ...], np.d
     from fedmon.report.rates import Rates
 
     rates = Rates()
-    return np.concatenate([rates.of(block, RECEIVED).per_second for block in source.blocks(node_id=node)])
+    return np.concatenate([rates.of(block, RECEIVED) for block in source.blocks(node_id=node)])
 
 
 def test_the_tables_of_a_job_tell_the_sample_of_each_row_have_no_empty_column_and_keep_the_tool_apart(

@@ -118,6 +118,20 @@ def test_the_report_of_a_job_has_what_runs_of_any_researcher_reported(tmp_path: 
     assert "user-alice" not in findings["gaps"].text
 
 
+def test_a_report_of_chosen_nodes_does_not_miss_the_other_nodes_of_the_job(tmp_path: Path) -> None:
+    with Recording(tmp_path / "a.fmr") as store:
+        for name in "ab":
+            store.append([Batch(node_id=name, boot=1, stream="job-7", seq=0, t=[T0, T0 + 1], mono=[0.0, 1.0],
+                                columns={"job_processes": [1.0, 1.0]})])  # fmt: skip
+            store.describe(name, 1, {"jobs": {"7": {"nodes": ["a", "b", "c"]}}})
+
+    with Source([tmp_path / "a.fmr"]) as source:
+        whole, part = (find(choose(source, job="7", nodes=nodes).read()) for nodes in ((), ("a",)))
+
+    assert [one.nodes for one in whole if one.name == "absent-nodes"] == [("c",)]
+    assert [one.nodes for one in part if one.name == "absent-nodes"] == []
+
+
 def test_nodes_with_one_boot_id_are_one_machine_and_counted_once(tmp_path: Path) -> None:
     grown: list[float | None] = [2.0**20 * second * second for second in range(COUNT)]
     sent = {f'host_network_{way}_bytes_total{{interface="eth0"}}': grown for way in ("receive", "transmit")}

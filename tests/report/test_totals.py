@@ -70,6 +70,16 @@ def test_a_hole_is_no_time_of_the_mean_but_time_in_which_counters_grew() -> None
     assert found.series["host_x_total"].per_second == 1
 
 
+def test_the_time_between_two_boots_is_a_hole_unless_it_is_short() -> None:
+    before = block(0, range(10), {"x": [1.0] * 10})
+    short = total(before, block(0, [0, 1], {"x": [1.0] * 2}, boot=2, ahead_s=1e9 + 11))
+    found = total(before, block(0, [0, 1], {"x": [1.0] * 2}, boot=2, ahead_s=1e9 + 609))
+
+    assert short.hole_count == 0
+    assert [(hole.after_t, hole.until_t, hole.missing) for hole in found.holes] == [(1e9 + 9, 1e9 + 609, 0)]
+    assert (found.hole_seconds, found.elapsed_s, found.missing) == (600, 610, 0)
+
+
 def test_another_pace_and_one_late_tick_are_no_holes() -> None:
     paced = total(block(0, [*range(10), *range(10, 40, 2)], {"x": [1.0] * 25}))
     late = total(block(0, [0, 1, 2, 4.4, 5], {"x": [1.0] * 5}))

@@ -120,6 +120,7 @@ def test_two_processes_with_one_client_id_are_told_why_and_recover_when_one_ends
         second.close()
 
         wait_until(lambda: is_answered(first), 30, what="an answer")
+        wait_until(lambda: not first.status().last_error, 30, what="no error")
 
 
 def test_a_broker_that_says_so_makes_it_sure_that_another_client_has_the_id(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def waiting_in(pending: Pending, *, on_answer: Callable[[Reply], None] | None = 
         sequence=number,
         expires=seconds_from_now(60),
     )
-    waiting = PendingRequest(request, kept=True, on_answer=on_answer)
+    waiting = PendingRequest(request, None, kept=True, on_answer=on_answer)
     pending.open(waiting)
     return waiting, request
 
@@ -89,7 +89,7 @@ def test_a_reply_that_is_handed_on_is_not_held_in_memory_as_well() -> None:
 
     assert pending.match(reply) == (ReplyMatch.MATCHED, waiting)
 
-    assert (handed, waiting.has_answered(A), pending.close(waiting)) == ([reply], True, {})
+    assert (handed, waiting.is_owed_by(A), pending.close(waiting)) == ([reply], False, {})
 
 
 def test_a_wait_ends_with_the_last_answer_expected_and_not_before() -> None:

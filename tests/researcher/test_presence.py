@@ -64,14 +64,15 @@ def test_coming_dying_and_leaving_are_told_at_once_with_the_reason(mosquitto: Br
     assert gone() == [("killed", "connection lost"), ("stopped", "stopped by its owner")]
 
 
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
 def test_a_callback_that_fails_disturbs_no_other_and_is_logged_once(
-    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture
+    mosquitto: Broker, federate: Open, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     told: list[Node] = []
     federation = federate()
 
     def failing(node: Node) -> None:
-        raise KeyError(node.node_id)
+        raise error(node.node_id)
 
     first = federation.on("presence", failing)
     second = federation.on("presence", told.append)

@@ -61,7 +61,7 @@ def test_answers_of_a_call_that_is_interrupted_are_kept(mosquitto: Broker, feder
             wait_until(lambda: len(federation.nodes().online) == 2)
 
             def interrupt(_request: Message) -> None:
-                if any(waiting.has_answered(NodeId("a")) for waiting in federation.session.pending.all_open()):
+                if not all(waiting.is_owed_by(NodeId("a")) for waiting in federation.session.pending.all_open()):
                     os.kill(os.getpid(), signal.SIGUSR1)
 
             silent.answer = interrupt

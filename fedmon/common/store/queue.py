@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import persistqueue.serializers.json
 from persistqueue import FIFOSQLiteQueue
 
 from fedmon.common.errors import FedmonError, InvalidInputError, StorageError
-from fedmon.common.files import OwnedFolder, make_private
+from fedmon.common.files import Closing, OwnedFolder, make_private
 from fedmon.common.store.damage import is_damaged, set_aside, tells_of_damage
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class TasksQueueError(FedmonError):
     """A queue is empty or closed, or was given a message that it cannot keep."""
 
 
-class TasksQueue:
+class TasksQueue(Closing):
     """Keeps documents on disk, in order, until they are discarded; a context manager.
 
     Documents that ``add_many`` stored outlive the process and a loss of power. One process owns the folder
@@ -56,12 +56,6 @@ class TasksQueue:
         except BaseException:
             self._folder.release()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the folder back. Safe to call twice."""

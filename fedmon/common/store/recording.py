@@ -6,12 +6,13 @@ import contextlib
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
+from fedmon.common.files import Closing
 from fedmon.common.metrics.sample import Batch
 from fedmon.common.store.recording_compaction import Compaction
 from fedmon.common.store.recording_file import (
@@ -92,7 +93,7 @@ class RecordedStream(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Recording:
+class Recording(Closing):
     """Samples of any number of nodes, in the order of node, stream, boot and number, however they arrived.
 
     For one thread at a time; several recordings, also in several processes, can have the same file open. Readers
@@ -124,12 +125,6 @@ class Recording:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -219,15 +214,13 @@ class Recording:
         last_seq: int | None = None,
         since_t: float | None = None,
         until_t: float | None = None,
-        metrics: Sequence[str] | None = None,
         series: Chooser | None = None,
     ) -> Iterator[Batch]:
         """Return samples batch by batch, ordered by node, stream, boot and number, of everything that is not excluded.
 
-        ``first_seq`` to ``last_seq`` and ``since_t`` to ``until_t`` (Unix time) are read, both included. ``metrics``
-        are names or globs such as ``host_cpu_*``: samples with none of them are left out. ``series`` says which series
-        are wanted; samples with none of them come without columns. A row that is damaged is reported in the log and
-        left out.
+        ``first_seq`` to ``last_seq`` and ``since_t`` to ``until_t`` (Unix time) are read, both included. ``series``
+        says which series are wanted; samples with none of them come without columns. A row that is damaged is reported
+        in the log and left out.
         """
         selection = RowSelection(
             node_id=node_id,
@@ -237,7 +230,6 @@ class Recording:
             last_seq=LARGEST if last_seq is None else min(last_seq, LARGEST),
             since_t=since_t,
             until_t=until_t,
-            metrics=None if metrics is None else tuple(metrics),
             series=series,
         )
         return read_rows(self._file, selection)

@@ -48,19 +48,17 @@ class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int = LARGEST
     since_t: float | None = None
     until_t: float | None = None
-    metrics: tuple[str, ...] | None = None
     series: Chooser | None = None
 
 
 def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
     """Return the selected samples, by node, stream, boot and number. Raises StorageError."""
-    wanted = chooser(selection.metrics, selection.series)
     for source, node_id, stream, boot in sources(file, selection):
         position = selection.first_seq
         for first, last, body in raw_rows(file, source, selection):
             place = RowPlace(node_id=node_id, boot=boot, stream=stream, first_seq=first, last_seq=last)
             try:
-                batches = decode(body, place, wanted=wanted)
+                batches = decode(body, place, wanted=selection.series)
             except UnreadableRowError as error:
                 logger.warning("left out: %s", error)
                 continue
@@ -69,8 +67,7 @@ def read_rows(file: RecordingFile, selection: RowSelection) -> Iterator[Batch]:
                 if batch.last_seq >= position and batch.seq <= selection.last_seq:
                     part = batch.part(position, selection.last_seq)
                     position = part.last_seq + 1
-                    if selection.metrics is None or part.columns:
-                        yield from timed(part, selection.since_t, selection.until_t)
+                    yield from timed(part, selection.since_t, selection.until_t)
 
 
 def sources(file: RecordingFile, selection: RowSelection) -> list[tuple[int, str, str, int]]:
@@ -105,16 +102,15 @@ def timed(batch: Batch, since_t: float | None, until_t: float | None) -> Iterato
         at += length
 
 
-def chooser(metrics: Sequence[str] | None, series: Chooser | None = None) -> Chooser | None:
-    """Return a filter for series, by metric name or glob, on top of ``series``; None for all."""
+def chooser(metrics: Sequence[str] | None) -> Chooser | None:
+    """Return a filter for series, by metric name or glob; None for all."""
     if metrics is None:
-        return series
+        return None
 
     @functools.lru_cache(_KNOWN_SERIES)
     def wanted(name: str) -> bool:
         names = (name, metric_name(name))
-        is_named = any(one == glob or fnmatchcase(one, glob) for glob in metrics for one in names)
-        return is_named and (series is None or series(name))
+        return any(one == glob or fnmatchcase(one, glob) for glob in metrics for one in names)
 
     return wanted
 

@@ -448,8 +448,8 @@ class MqttClient:
         self._client.disconnect()
         self._end("we disconnected")
         if threading.current_thread().name != self._network_thread:
-            # The library's thread may be on its way to its start.
-            with contextlib.suppress(RuntimeError):
+            # The library's thread may be on its way to its start, or be ended by another caller meanwhile.
+            with contextlib.suppress(RuntimeError, AttributeError):
                 self._client.loop_stop()
 
     # --- callbacks, on the library's network thread: they put and return ---------------------------------------------

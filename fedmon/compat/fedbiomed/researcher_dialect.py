@@ -196,13 +196,13 @@ class FedBioMedDialect(Dialect):
         places = [fedbiomed4.NODES] if nodes is None else [f"general/{node}" for node in nodes]
         return ((topic, payload, 0) for topic in places for payload in payloads)
 
-    def metrics_filter(self, _node_id: NodeId | None) -> str:
+    def metrics_filters(self, _node_id: NodeId | None) -> set[str]:
         """Return the filter that brings scalars, and the metrics that nodes of ours publish beside them."""
-        return topics.ALL_MONITORING
+        return {topics.ALL_MONITORING}
 
-    def logs_filter(self, _node_id: NodeId | None) -> str:
+    def logs_filters(self, _node_id: NodeId | None) -> set[str]:
         """Return the filter that brings the log of every node."""
-        return fedbiomed4.LOGGER
+        return {fedbiomed4.LOGGER}
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class FedBioMedDialect(Dialect):
         Older ones may be of a script that no longer waits.
         """
         reason = f"{told.errnum}: {told.extra_msg}"
-        owed = [one for one in reversed(self._pending.all_open()) if not one.has_answered(NodeId(told.node_id))]
+        owed = [one for one in reversed(self._pending.all_open()) if one.is_owed_by(NodeId(told.node_id))]
         for waiting in sorted(owed, key=lambda one: not one.kept):
             if isinstance(waiting.request, _REQUESTS):
                 return _failed(waiting.request, told.node_id, reason)
@@ -316,8 +316,7 @@ class FedBioMedDialect(Dialect):
             return (
                 isinstance(train, Train)
                 and job_id in (None, train.fields["job_id"])
-                and (train.nodes is None or node_id in train.nodes)
-                and not one.has_answered(NodeId(node_id))
+                and one.is_owed_by(NodeId(node_id))
             )
 
         asked = self._pending.find(is_owed)

@@ -130,8 +130,8 @@ def followed(follower: Follower, now: float) -> Overview:
     follower.look()  # after the look for the process, so that its last events are not missed
     if is_live and not follower.is_held:
         return followed(follower, now)
-    state, names, folder = follower.state, follower.names(), follower.folder
-    now = max(now, follower.until) if is_live else follower.until
+    state, names, folder = follower.run.state, follower.run.names, follower.folder
+    now = max(now, follower.run.until) if is_live else follower.run.until
     counts = Counter(resource.state for resource in state.resources.values())
     explained = explanations(state, now) if is_live else {}
     resources = standings(state, names, explained)
@@ -145,7 +145,7 @@ def followed(follower: Follower, now: float) -> Overview:
         run_id=folder.name,
         run_dir=str(folder),
         status=status,
-        process=follower.process or None if is_live else None,
+        process=follower.run.process or None if is_live else None,
         began=follower.began,
         until=now,
         level=state.level.name,

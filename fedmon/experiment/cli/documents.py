@@ -127,10 +127,11 @@ def _pictured(what: Path) -> tuple[str, Diagram]:
     from fedmon.experiment.journal import Follower
 
     if what.is_dir():
-        with Follower(what) as follower:
-            follower.look()
-            name, run = follower.folder.parent.name, follower.folder.name
-            return name, picture_of(as_reached(follower.state), title=f"{name}, run {run}", names=follower.names())
+        follower = Follower(what)
+        follower.look()
+        name, run = follower.folder.parent.name, follower.folder.name
+        reached = as_reached(follower.run.state)
+        return name, picture_of(reached, title=f"{name}, run {run}", names=follower.run.names)
     found = checking.check(what)
     name = found.description.exp_id
     return name, picture_of(found.plan.state, title=name, names=found.plan.names, problems=found.plan.problems)

@@ -111,9 +111,9 @@ def report_run(run_dir: Path, *, output: Path | None, as_json: bool) -> None:
         if isinstance(event, Measured) and event.value is not None:
             numbers[event.guid, event.source, event.name].append((event.t, event.value))
 
-    with Follower(run_dir, on_event=take) as follower:
-        shown = followed(follower, time.time())
-        state, folder = follower.state, follower.folder
+    follower = Follower(run_dir, on_event=take)
+    shown = followed(follower, time.time())
+    state, folder = follower.run.state, follower.folder
     traces = traces_in(folder, state.resources)
     began = {each.guid: each.times["STARTED"] for each in shown.resources if "STARTED" in each.times}
     found = RunReport(

@@ -103,13 +103,13 @@ def reconnect(
     from fedmon.experiment.controller import ExperimentController
     from fedmon.experiment.journal import DOCUMENT, Follower
 
-    with Follower(run_dir) as follower:
-        shown = followed(follower, time.time())
+    follower = Follower(run_dir)
+    shown = followed(follower, time.time())
     if shown.resources and shown.status in ("ended", "failed"):
         sys.stderr.write("fedmon: the run is over and released: nothing to resume\n")
         _print(shown, as_json=json)
         raise typer.Exit(0 if shown.is_well else 1)
-    was_deployed = bool(follower.state.groups)
+    was_deployed = bool(follower.run.state.groups)
     if not was_deployed and not (follower.folder / DOCUMENT).is_file():
         raise ConflictError(
             f"the process of the run in {follower.folder} died before everything was registered: begin a new run"
@@ -133,8 +133,7 @@ def show(run_dir: RunArgument, *, json: JsonOption = False) -> None:
     from fedmon.experiment.check.status import followed
     from fedmon.experiment.journal import Follower
 
-    with Follower(run_dir) as follower:
-        _print(followed(follower, time.time()), as_json=json)
+    _print(followed(Follower(run_dir), time.time()), as_json=json)
 
 
 def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption = False) -> None:
@@ -142,16 +141,15 @@ def watch(run_dir: RunArgument, *, seconds: ForOption = None, json: LinesOption 
     from fedmon.experiment.check.status import followed
     from fedmon.experiment.journal import Follower
 
-    deadline = Deadline(seconds)
-    with Follower(run_dir) as follower:
+    deadline, follower = Deadline(seconds), Follower(run_dir)
+    shown = followed(follower, time.time())
+    changes = _Changes(as_json=json)
+    if json or shown.status == "running":
+        changes.print(shown)
+    while shown.status == "running" and not deadline.passed():
+        follower.wait(min(_LOOK_S, deadline.left_s()))
         shown = followed(follower, time.time())
-        changes = _Changes(as_json=json)
-        if json or shown.status == "running":
-            changes.print(shown)
-        while shown.status == "running" and not deadline.passed():
-            follower.wait(min(_LOOK_S, deadline.left_s()))
-            shown = followed(follower, time.time())
-            changes.print(shown)
+        changes.print(shown)
     if not json:
         _print(shown, as_json=False)
     if shown.status == "running":
@@ -165,8 +163,8 @@ def _finish(ec: ExperimentController, *, timeout_s: float | None, keep: bool, as
     from fedmon.experiment.check.status import followed
     from fedmon.experiment.journal import Follower
 
-    deadline, is_over = Deadline(timeout_s), False
-    with Follower(ec.run_dir) as follower, _heard_signals() as interrupted:
+    deadline, is_over, follower = Deadline(timeout_s), False, Follower(ec.run_dir)
+    with _heard_signals() as interrupted:
         changes = None if as_json else _Changes()
 
         def tell() -> None:

@@ -328,12 +328,5 @@ def read_file(path: bytes | str | Path, size: int) -> bytes:
 
 def read_whole(path: bytes) -> bytes:
     """Return a file that the kernel may hand out a page at a time. Raises OSError."""
-    descriptor = os.open(path, READ_FLAGS)
-    try:
-        text = chunk = os.read(descriptor, 65_536)
-        while chunk:
-            chunk = os.read(descriptor, 65_536)
-            text += chunk
-        return text
-    finally:
-        os.close(descriptor)
+    with open(os.open(path, READ_FLAGS), "rb", buffering=0) as file:
+        return file.read()

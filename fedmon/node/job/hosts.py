@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 
 from fedmon.common.errors import StorageError
-from fedmon.common.files import TargetExistsError, write_whole
+from fedmon.common.files import Closing, TargetExistsError, write_whole
 from fedmon.common.ids import JOB_PREFIX
 from fedmon.node.collectors.job.process import read_birth
 from fedmon.node.job.layout import FILE_MODE, MAX_NAME, JobFolder, file_name
@@ -151,7 +151,7 @@ class _HostFolder:
             return b""
 
 
-class Membership:
+class Membership(Closing):
     """One run of the tool on one host, among those of the other hosts of its job. A context manager.
 
     ``host`` is the name of this host in the run (with a number if another run uses it), ``node_id`` and ``boot`` are
@@ -180,12 +180,6 @@ class Membership:
         self._thread = threading.Thread(target=self._beat_on, name="fedmon-job-beat", daemon=True)
         self.host, self.node_id, self.boot = "", "", 0
         self.clock_offset_s: float | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def recording(self) -> Path:

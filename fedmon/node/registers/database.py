@@ -14,13 +14,13 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import InvalidInputError, StorageError
-from fedmon.common.files import make_private, storage_errors, sync
+from fedmon.common.files import Closing, make_private, storage_errors, sync
 from fedmon.common.store.damage import DamagedFileError, set_aside
 from fedmon.node.requests.audit import FIRST_PREVIOUS
 
@@ -185,7 +185,7 @@ _TABLES = """SELECT m.name AS name, (SELECT group_concat(c.name) FROM pragma_tab
     FROM main.sqlite_master m WHERE m.type = 'table' AND m.name NOT IN ('total', 'sqlite_sequence')"""
 
 
-class Database:
+class Database(Closing):
     """One SQLite connection in WAL mode, synced to the disk at every commit.
 
     For one thread at a time. A damaged file is set aside under its name plus ``.damaged-<utc>`` and replaced by its
@@ -213,12 +213,6 @@ class Database:
                 raise
             self._put_copy_in_place(" ".join(str(damage).split()))
             self._connection = _opened(self.path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file; safe to call twice."""

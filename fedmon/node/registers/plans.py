@@ -276,7 +276,7 @@ class PlanRegister:
                     f"approve it with: fedmon node plan approve {known.plan_id}"
                 )
             plan = self._insert(source, name, description, type_=PlanType.REGISTERED, status=PlanStatus.APPROVED)
-            granted = grant or _without_limits(plan.sha256)
+            granted = grant or Grant(grant_id=new_id(), sha256=plan.sha256)
             self._write_down(plan, PlanStatus.APPROVED, note="", by=by, grant=granted)
             self.grants.add(granted, timestamp(utc_now()))
             self._database.execute("DELETE FROM removed_defaults WHERE sha256 = ?", (plan.sha256,))
@@ -338,7 +338,7 @@ class PlanRegister:
                 return Decision(plan=plan, researchers=(), time=plan.last_action)
             if status is PlanStatus.APPROVED:
                 self.store.read(plan.sha256)
-                grant = grant or _without_limits(plan.sha256)
+                grant = grant or Grant(grant_id=new_id(), sha256=plan.sha256)
             moment = utc_now()
             self._write_down(plan, status, note=note, by=by, grant=grant)
             self._set_status(plan.sha256, status.value, note, timestamp(moment), grant)
@@ -506,10 +506,6 @@ class PlanRegister:
             by=by,
             **({} if grant is None else {"grant": msgspec.to_builtins(grant)}),
         )
-
-
-def _without_limits(sha256: str) -> Grant:
-    return Grant(grant_id=new_id(), sha256=sha256)
 
 
 def _record(row: Row) -> PlanRecord:

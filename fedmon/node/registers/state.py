@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError, StorageError
+from fedmon.common.files import Closing
 from fedmon.common.settings import NodeSettings
 from fedmon.node.folder import NodeFolder
 from fedmon.node.registers.database import Database, timestamp
@@ -31,7 +32,7 @@ _ANNOUNCED = """SELECT json_extract(message, '$.sha256') AS sha256 FROM outbox
 _SHOWN = 20
 
 
-class Registers:
+class Registers(Closing):
     """Audit, database, datasets, plans, outbox, quotas and refused researchers of one node; a context manager.
 
     For one thread at a time. A register that was put back from
@@ -59,12 +60,6 @@ class Registers:
             if self.database.behind is not None:
                 self._restore(self.database.behind, boot)
             self._opened = opened.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the files."""

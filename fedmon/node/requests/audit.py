@@ -15,13 +15,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import msgspec
 
 from fedmon.common.clock import utc_now
 from fedmon.common.errors import StorageError
-from fedmon.common.files import sync, write_whole
+from fedmon.common.files import Closing, sync, write_whole
 
 LOG_NAME = "audit.jsonl"
 HEAD_NAME = "audit.head"
@@ -41,7 +41,7 @@ _BLOCK = 256 * 1024
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Audit:
+class Audit(Closing):
     """The audit of one node folder; every method is safe from any thread.
 
     A line is one write to the file, so that readers see whole lines and a killed process leaves whole lines. Only one
@@ -85,12 +85,6 @@ class Audit:
                 if facts is not None:
                     self._write(event, facts)
                     self._sync()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def record(self, event: str, **facts: object) -> int:
         """Write one line and return its number; it survives a killed process, and a power cut after the next `sync`.

@@ -126,6 +126,11 @@ def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, lis
                 f"dataset {dataset} is from now on listed to {', '.join(wish.researchers)} only; "
                 "until now every researcher that is obeyed could see it"
             )
+        elif EVERYBODY in datasets[dataset]:
+            notes.append(
+                f"dataset {dataset} is listed to every researcher that is obeyed already ('*'); to list it only to "
+                f"some, first: policy deny '*' --dataset {dataset}"
+            )
         datasets[dataset] = _with(datasets.get(dataset, ()), wish.researchers)
     if not wish.datasets:
         notes += [

@@ -25,7 +25,8 @@ import msgspec
 from fedmon.common.clock import Deadline
 from fedmon.common.errors import ConflictError, StorageError
 from fedmon.common.wire.runs import JobState, Level, Problem, TracePiece, Usage
-from fedmon.node.collectors.job.family import Relative, relative, with_limit
+from fedmon.node.collectors.job.family import with_limit
+from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.job.cgroup import remove_cgroup
 from fedmon.node.runs.release import Rules
 from fedmon.node.runs.sandbox.cgroup import kill_in, left_folders
@@ -358,7 +359,7 @@ class JobFolder:
         except OSError as error:
             raise StorageError(f"cannot remove {self.path}: {error.strerror}") from error
 
-    def _left_over(self) -> list[Relative]:
+    def _left_over(self) -> list[Birth]:
         with contextlib.suppress(StorageError):  # without an order nothing was started
             return with_limit(_MARK, self.order().mark)
         return []
@@ -520,7 +521,7 @@ def send(known: Known, number: int) -> bool:
     try:
         with contextlib.suppress(OSError):
             held = os.pidfd_open(known.pid)
-        now = relative(known.pid)
+        now = find_birth(known.pid)
         if now is None or now.start != known.start:
             return False
         if held is None:
@@ -535,7 +536,7 @@ def send(known: Known, number: int) -> bool:
     return True
 
 
-def end_all(living: Callable[[], Sequence[Relative]], *, timeout_s: float = KILL_TIMEOUT_S) -> list[Known]:
+def end_all(living: Callable[[], Sequence[Birth]], *, timeout_s: float = KILL_TIMEOUT_S) -> list[Known]:
     """Kill the processes that ``living`` returns until only zombies are left; return those that survived.
 
     All of them are stopped before any is killed, because a stopped process starts no others.
@@ -556,5 +557,5 @@ def end_all(living: Callable[[], Sequence[Relative]], *, timeout_s: float = KILL
         threading.Event().wait(_LOOK_AGAIN_S)
 
 
-def _awake(relatives: Iterable[Relative]) -> set[Known]:
+def _awake(relatives: Iterable[Birth]) -> set[Known]:
     return {Known(each.pid, each.start) for each in relatives if not each.is_zombie}

@@ -23,7 +23,8 @@ import msgspec
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.runs import JobState, Problem
-from fedmon.node.collectors.job.family import Relative, descendants, relative
+from fedmon.node.collectors.job.family import descendants
+from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs.folder import Ending, JobFolder, JobOrder, end_all, is_weaker, remove_tree, write_ending
 from fedmon.node.runs.launcher import READY, TAKEN
 from fedmon.node.runs.sandbox import kernel, process
@@ -113,7 +114,7 @@ class Keeper:
     def _kept(self, plan: int, inputs: int | None) -> Ending:
         _become_keeper()
         signals = Signals(self._folder)
-        me = relative(os.getpid())
+        me = find_birth(os.getpid())
         if me is not None:
             os.pwrite(self._lock, b"%d %d\n" % (me.pid, me.start), 0)
         order = self._folder.order()
@@ -171,7 +172,7 @@ def _become_keeper() -> None:
     os.close(null)
 
 
-def _children() -> list[Relative]:
+def _children() -> list[Birth]:
     reap()
     return descendants(os.getpid())
 

@@ -18,12 +18,8 @@ import msgspec
 
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.runs import JobState, Level, Problem, Usage
-from fedmon.node.collectors.job.family import (
-    Relative,
-    descendants,
-    peak_resident_bytes,
-    proportional_bytes,
-)
+from fedmon.node.collectors.job.family import descendants, peak_resident_bytes, proportional_bytes
+from fedmon.node.collectors.job.process import Birth
 from fedmon.node.runs.folder import (
     EVENTS,
     FILE_MODE,
@@ -264,7 +260,7 @@ class Meter:
             self._see(largest)
         return self._peak
 
-    def _excess(self, relatives: Sequence[Relative]) -> Verdict | None:
+    def _excess(self, relatives: Sequence[Birth]) -> Verdict | None:
         limits = self._limits
         living = [each for each in relatives if not each.is_zombie]
         cpu_s = self.cpu_s(sum(each.cpu_s for each in relatives))
@@ -633,7 +629,7 @@ class Supervision:
             for each in found:
                 send(Known(each.pid, each.start), signal.SIGTERM)
 
-    def _living(self) -> list[Relative]:
+    def _living(self) -> list[Birth]:
         self._reap()
         return descendants(os.getpid())
 

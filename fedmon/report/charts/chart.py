@@ -395,7 +395,8 @@ def _curves(
                        key=lambda one: natural(nodes.get(one.node_id, one.node_id)))  # fmt: skip
         told = [_told(one, x) for one in alike]
         rows = told if weights is None else [
-            np.interp(x, one.steps, one.values, left=np.nan, right=np.nan) for one in alike
+            np.where(np.isnan(line := np.interp(x, one.steps, one.values, left=np.nan, right=np.nan)), row, line)
+            for one, row in zip(alike, told, strict=True)
         ]  # fmt: skip
         lines += [Line(nodes.get(one.node_id, one.node_id) + suffix, row, mean=float(np.mean(one.values)))
                   for one, row in zip(alike, rows, strict=True)]  # fmt: skip
@@ -420,9 +421,6 @@ def _told(curve: LearningCurve, x: Floats) -> Floats:
 
 def on_grid(binned: Binned, x: Floats, label: str, *, is_event: bool = False) -> Line:
     """Return a series on a grid of time: the nearest value, or one between two neighbours, never across a gap."""
-    none = np.full(len(x), np.nan)
-    if not len(binned.t):
-        return Line(label, none)
     order = np.argsort(binned.t, kind="stable")
     t, mean, low, high = (array[order] for array in (binned.t, binned.mean, binned.low, binned.high))
     gaps = np.zeros(max(0, len(t) - 1), dtype=bool) if is_event else binned.gaps()

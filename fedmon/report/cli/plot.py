@@ -83,7 +83,8 @@ def plot(
             chosen = (*found.first, *found.rest) if is_chosen else found.first
             if not chosen:
                 several = "; charts of all nodes together need several nodes" if combined else ""
-                raise NotFoundError(f"nothing to plot: the selection has no recorded value{several}")
+                what = "only constant values: --zeros draws them" if found.constant else "no recorded value"
+                raise NotFoundError(f"nothing to plot: the selection has {what}{several}")
             with own_process(output):
                 written = write_charts(
                     found, chosen, output, kind=kind.value,

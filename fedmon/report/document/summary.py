@@ -263,7 +263,7 @@ def about(case: Case) -> Facts:
             ("Started", moment(case.started_t) if case.started_t is not None else None),
             ("Ended", moment(case.ended_t) if case.ended_t is not None else None),
             ("Elapsed", duration(elapsed_s) if elapsed_s is not None else None),
-            ("Exit", exit_text(document["exit_code"]) if isinstance(document.get("exit_code"), int) else None),
+            ("Exit", exit_text(case.end["exit_code"]) if case.end["exit_code"] is not None else None),
         ]
     else:
         rows += [

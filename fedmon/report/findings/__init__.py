@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import msgspec
@@ -12,7 +13,7 @@ from fedmon.report.findings.thresholds import FEW_SAMPLES
 
 __all__ = ["Case", "Finding", "Node", "Severity", "find"]
 
-_FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
+_FINDERS: tuple[Callable[[Case], Finding | None], ...] = (
     completeness.samples,
     completeness.absent_nodes,
     completeness.one_machine,
@@ -23,7 +24,7 @@ _FINDERS: tuple[Callable[[Case], list[Finding]], ...] = (
     gpu.gpus,
     gpu.gpu_errors,
     stalls.io_wait,
-    stalls.pressure,
+    *(functools.partial(stalls.pressure, resource=resource) for resource in stalls.WAITS),
     cpu.cpu_quota,
     gpu.gpu_clock,
     cpu.imbalance,
@@ -50,7 +51,7 @@ _ALWAYS = frozenset(
 
 def find(case: Case) -> list[Finding]:
     """Return all findings, most severe first."""
-    found = [finding for finder in _FINDERS for finding in finder(case)]
+    found = [finding for finder in _FINDERS if (finding := finder(case)) is not None]
     if not any(node.streams for node in case.nodes):
         # Without a sample each of the others would only say that there is none.
         found = [one for one in found if one.severity is not Severity.UNKNOWN or one.name == "ending"]

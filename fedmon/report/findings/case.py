@@ -141,13 +141,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of a report; ``job`` is None for nodes. ``since_t`` to ``until_t`` is the chosen time.
 
-    ``jobs`` are the ids of all jobs of which there are samples.
+    ``jobs`` are the ids of all jobs of which there are samples. ``is_part`` tells whether the reader left out nodes of
+    the job.
     """
 
     job: str | None
     nodes: tuple[Node, ...]
     marks: tuple[Mark, ...] = ()
     jobs: tuple[str, ...] = ()
+    is_part: bool = False
     since_t: float | None = None
     until_t: float | None = None
 
@@ -174,14 +176,21 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def started_t(self) -> float | None:
-        """When the job began: as told, else its first sample."""
-        return unix(self.document.get("started")) or (self.span or (None, None))[0]
+        """When the job began on its first node: as told, else its first sample."""
+        times = [start for node in self.nodes if (start := unix(node.document.get("started"))) is not None]
+        return min(times, default=None) or (self.span or (None, None))[0]
 
     @property
     def ended_t(self) -> float | None:
         """When the job ended: as told, else None."""
         times = [end for node in self.nodes if (end := unix(node.document.get("ended"))) is not None]
         return max(times, default=None)
+
+    @property
+    def end(self) -> Mapping[str, Any]:
+        """The knowledge of a node on which the job failed, else of one that has an exit code, else of all nodes."""
+        known = [node.document for node in self.nodes if isinstance(node.document.get("exit_code"), int)]
+        return next((one for one in known if one["exit_code"]), (*known, self.document | {"exit_code": None})[0])
 
     @property
     def elapsed_s(self) -> float | None:

@@ -23,7 +23,7 @@ def main_stream(case: Case, node: Node) -> StreamTotal | None:
     return node.machine or next(iter(node.streams.values()), None)
 
 
-def samples(case: Case) -> list[Finding]:
+def samples(case: Case) -> Finding | None:
     """Report too few samples."""
     totals = {node.name: stream.samples for node in case.nodes if (stream := main_stream(case, node)) is not None}
     nodes = f" of {plural(len(totals), 'node')}" if len(totals) > 1 else ""
@@ -31,36 +31,32 @@ def samples(case: Case) -> list[Finding]:
     what = f"job {case.job}" if case.job is not None else "these nodes"
     if amount == 0:
         # Of a run that ended well before its first sample there is nothing to worry about.
-        is_well = case.job is not None and case.document.get("exit_code") == 0
-        return [
-            Finding(
-                name="samples",
-                severity=Severity.NOTE if is_well else Severity.PROBLEM,
-                title="No samples",
-                text=f"No sample of {what} was recorded, so there are no findings.",
-                how="samples in the recording",
-                advice="Check the tool's log, and that its interval is shorter than the job.",
-                figures={"samples": 0.0},
-            )
-        ]
+        is_well = case.job is not None and case.end["exit_code"] == 0
+        return Finding(
+            name="samples",
+            severity=Severity.NOTE if is_well else Severity.PROBLEM,
+            title="No samples",
+            text=f"No sample of {what} was recorded, so there are no findings.",
+            how="samples in the recording",
+            advice="Check the tool's log, and that its interval is shorter than the job.",
+            figures={"samples": 0.0},
+        )
     most = max(totals.values())
     if most >= limits.FEW_SAMPLES:
-        return []
+        return None
     rates = " One sample shows values at one moment; rates, shares of time and means need two." if most == 1 else ""
-    return [
-        Finding(
-            name="samples",
-            severity=Severity.NOTE,
-            title="Few samples",
-            text=f"There {'is' if amount == 1 else 'are'} only {plural(amount, 'sample')}{nodes} of {what}.{rates}",
-            how="samples in the recording",
-            figures={"samples": float(amount)},
-            nodes=tuple(totals),
-        )
-    ]
+    return Finding(
+        name="samples",
+        severity=Severity.NOTE,
+        title="Few samples",
+        text=f"There {'is' if amount == 1 else 'are'} only {plural(amount, 'sample')}{nodes} of {what}.{rates}",
+        how="samples in the recording",
+        figures={"samples": float(amount)},
+        nodes=tuple(totals),
+    )
 
 
-def gaps(case: Case) -> list[Finding]:
+def gaps(case: Case) -> Finding | None:
     """Report missing samples between the first and the last, and why."""
     told: dict[str, str] = {}
     worst = 0.0
@@ -83,7 +79,7 @@ def gaps(case: Case) -> list[Finding]:
                 longest = (node.name, hole)
     because = joined([f"{amount} {reason}" for reason, amount in reasons.most_common()])
     if not told and not reasons:
-        return [_whole(case)] if any(main_stream(case, node) for node in case.nodes) else []
+        return _whole(case) if any(main_stream(case, node) for node in case.nodes) else None
     if not told:
         text = f"Older samples are gone for good: {because}."
         severity = Severity.NOTE
@@ -95,19 +91,17 @@ def gaps(case: Case) -> list[Finding]:
         text += f" Known to be lost: {because}." if because else ""
         severity = Severity.PROBLEM if worst >= limits.GAP_LARGE else Severity.WARNING
         severity = severity if worst >= limits.GAP else Severity.NOTE
-    return [
-        Finding(
-            name="gaps",
-            severity=severity,
-            title="Gaps",
-            text=text,
-            how="missing sample numbers, and samples more than 2.5 times as far apart as usual;"
-            " means leave gaps out, but the growth of counters in them counts",
-            advice="Figures of these nodes cover the rest of the time." if told else "",
-            figures={"ratio": worst, "missing_samples": float(missing), "lost_samples": float(reasons.total())},
-            nodes=tuple(told),
-        )
-    ]
+    return Finding(
+        name="gaps",
+        severity=severity,
+        title="Gaps",
+        text=text,
+        how="missing sample numbers, and samples more than 2.5 times as far apart as usual;"
+        " means leave gaps out, but the growth of counters in them counts",
+        advice="Figures of these nodes cover the rest of the time." if told else "",
+        figures={"ratio": worst, "missing_samples": float(missing), "lost_samples": float(reasons.total())},
+        nodes=tuple(told),
+    )
 
 
 def gap_share(stream: StreamTotal) -> float:
@@ -146,10 +140,10 @@ def _missed(case: Case, node: Node) -> dict[str, int]:
     return found
 
 
-def absent_nodes(case: Case) -> list[Finding]:
+def absent_nodes(case: Case) -> Finding | None:
     """Say which nodes of a job recorded nothing."""
-    if case.job is None:
-        return []
+    if case.job is None or case.is_part:
+        return None
     silent = [node.name for node in case.nodes if node.job is None and node.document]
     told = case.document.get("nodes")
     named = [str(name) for name in told] if isinstance(told, list | tuple) else []
@@ -158,72 +152,66 @@ def absent_nodes(case: Case) -> list[Finding]:
     absent = [name for name in named if name.partition(".")[0] not in known]
     missing = [*absent, *silent]
     if not missing or not case.nodes:
-        return []
+        return None
     total = len(named) or len(case.nodes)
-    return [
-        Finding(
-            name="absent-nodes",
-            severity=Severity.PROBLEM,
-            title="Nodes without a recording",
-            text=f"{len(missing)} of the {plural(total, 'node')} of the job recorded nothing: {joined(missing)}. The"
-            " rest of this report leaves them out.",
-            how="the nodes that the scheduler named, without those that recorded the job",
-            advice="Start the tool on every node, once each; look at the logs of these hosts.",
-            figures={"nodes": float(len(missing))},
-            nodes=tuple(missing),
-        )
-    ]
+    return Finding(
+        name="absent-nodes",
+        severity=Severity.PROBLEM,
+        title="Nodes without a recording",
+        text=f"{len(missing)} of the {plural(total, 'node')} of the job recorded nothing: {joined(missing)}. The"
+        " rest of this report leaves them out.",
+        how="the nodes that the scheduler named, without those that recorded the job",
+        advice="Start the tool on every node, once each; look at the logs of these hosts.",
+        figures={"nodes": float(len(missing))},
+        nodes=tuple(missing),
+    )
 
 
-def one_machine(case: Case) -> list[Finding]:
+def one_machine(case: Case) -> Finding | None:
     """Name the nodes that share a machine."""
     found: dict[str, list[str]] = {}
     for node in case.nodes:
         if node.counted_by:
             found.setdefault(node.counted_by, []).append(node.name)
     if not found:
-        return []
+        return None
     told = [f"{joined(names)} on that of {first}" for first, names in found.items()]
-    return [
-        Finding(
-            name="one-machine",
-            severity=Severity.NOTE,
-            title="Nodes on one machine",
-            text=f"Some nodes run on the machine of another, which is counted once: {'; '.join(told)}.",
-            how="the kernel's boot id, as each node told it",
-            figures={"nodes": float(sum(map(len, found.values())))},
-            nodes=tuple(name for names in found.values() for name in names),
-        )
-    ]
+    return Finding(
+        name="one-machine",
+        severity=Severity.NOTE,
+        title="Nodes on one machine",
+        text=f"Some nodes run on the machine of another, which is counted once: {'; '.join(told)}.",
+        how="the kernel's boot id, as each node told it",
+        figures={"nodes": float(sum(map(len, found.values())))},
+        nodes=tuple(name for names in found.values() for name in names),
+    )
 
 
-def clocks_apart(case: Case) -> list[Finding]:
+def clocks_apart(case: Case) -> Finding | None:
     """Say when the clocks of hosts differ."""
     offsets = {node.name: offset for node in case.nodes if (offset := offset_s(node)) is not None}
     if not offsets:
-        return []
+        return None
     first, last = min(offsets, key=lambda name: offsets[name]), max(offsets, key=lambda name: offsets[name])
     apart = offsets[last] - offsets[first] if len(offsets) > 1 else abs(offsets[first])
     if apart < limits.CLOCKS_APART:
-        return []
+        return None
     text = f"The clock of {first} is {number(apart)} s off"
     if len(offsets) > 1:
         text = f"The clocks of {first} and {last} are {number(apart)} s apart"
-    return [
-        Finding(
-            name="clocks-apart",
-            severity=Severity.WARNING,
-            title="Clocks apart",
-            text=f"{text}: simultaneous events on two hosts are shown that far apart.",
-            how="offset of each host's clock from that of the shared folder or broker, as estimated at the start",
-            advice="Synchronise clocks by NTP or chrony. Durations and rates are correct: they use another clock.",
-            figures={"seconds": apart},
-            nodes=(first, last) if len(offsets) > 1 else (first,),
-        )
-    ]
+    return Finding(
+        name="clocks-apart",
+        severity=Severity.WARNING,
+        title="Clocks apart",
+        text=f"{text}: simultaneous events on two hosts are shown that far apart.",
+        how="offset of each host's clock from that of the shared folder or broker, as estimated at the start",
+        advice="Synchronise clocks by NTP or chrony. Durations and rates are correct: they use another clock.",
+        figures={"seconds": apart},
+        nodes=(first, last) if len(offsets) > 1 else (first,),
+    )
 
 
-def clock_set(case: Case) -> list[Finding]:
+def clock_set(case: Case) -> Finding | None:
     """Say when a clock was set while samples were taken."""
     found: dict[str, str] = {}
     largest = 0.0
@@ -236,19 +224,17 @@ def clock_set(case: Case) -> list[Finding]:
             found[node.name] = f"{node.name} by {number(abs(step.by_s))} s {way} before {moment(step.t)}"
             largest = max(largest, abs(step.by_s))
     if not found:
-        return []
-    return [
-        Finding(
-            name="clock-set",
-            severity=Severity.WARNING,
-            title="Clock set",
-            text=f"The clock was set while samples were taken: {joined(list(found.values()))}.",
-            how="wall clock against monotonic clock from one sample to the next",
-            advice="Times before and after do not match; durations and rates are correct.",
-            figures={"seconds": largest},
-            nodes=tuple(found),
-        )
-    ]
+        return None
+    return Finding(
+        name="clock-set",
+        severity=Severity.WARNING,
+        title="Clock set",
+        text=f"The clock was set while samples were taken: {joined(list(found.values()))}.",
+        how="wall clock against monotonic clock from one sample to the next",
+        advice="Times before and after do not match; durations and rates are correct.",
+        figures={"seconds": largest},
+        nodes=tuple(found),
+    )
 
 
 def offset_s(node: Node) -> float | None:

@@ -61,7 +61,7 @@ def cpu_use(node: Node) -> CpuUse | None:
     return CpuUse(user.last + system.last, user.last_t - started, cpus, of_whom)
 
 
-def cpu_efficiency(case: Case) -> list[Finding]:
+def cpu_efficiency(case: Case) -> Finding | None:
     """Report the CPU use of a job; of nodes without a job, their load."""
     if case.job is None:
         return _machines(case)
@@ -69,7 +69,7 @@ def cpu_efficiency(case: Case) -> list[Finding]:
     if not uses:
         is_one = any(node.one(_USER) is not None for node in case.nodes)
         reason = "one sample of the job is too few for CPU time over elapsed time" if is_one else ""
-        return [unknown(case.nodes, _NAME, _TITLE, _USER, _SYSTEM, reason=reason)]
+        return unknown(case.nodes, _NAME, _TITLE, _USER, _SYSTEM, reason=reason)
     used_s = sum(use.used_s for use in uses.values())
     held = _held(case, uses)
     capacity_s = sum(use.elapsed_s * use.cpus for use in held)
@@ -96,27 +96,25 @@ def cpu_efficiency(case: Case) -> list[Finding]:
         most = max(starved, key=lambda name: starved[name])
         text += f" It was starved on {most}: for {percent(starved[most])} of the time it wanted a CPU and had none."
         severity, advice = Severity.WARNING, _advice_when_starved(case)
-    return [
-        Finding(
-            name=_NAME,
-            severity=severity,
-            title=_TITLE,
-            text=text,
-            how="CPU seconds of all processes that the job ever had, user and system, divided by elapsed time x CPUs;"
-            " the most that were busy at once is a mean over one interval"
-            + ("; the number of CPUs of the job is unknown, so all of the machine's count" if is_of_machine else ""),
-            advice=advice,
-            figures={
-                "ratio": ratio,
-                "cpu_seconds": used_s,
-                "elapsed_seconds": elapsed_s,
-                "cpus": cpus,
-                "cpus_busy": busy,
-                "most_cpus_busy": sum(peaks) if peaks else None,
-            },
-            nodes=tuple(uses),
-        )
-    ]
+    return Finding(
+        name=_NAME,
+        severity=severity,
+        title=_TITLE,
+        text=text,
+        how="CPU seconds of all processes that the job ever had, user and system, divided by elapsed time x CPUs;"
+        " the most that were busy at once is a mean over one interval"
+        + ("; the number of CPUs of the job is unknown, so all of the machine's count" if is_of_machine else ""),
+        advice=advice,
+        figures={
+            "ratio": ratio,
+            "cpu_seconds": used_s,
+            "elapsed_seconds": elapsed_s,
+            "cpus": cpus,
+            "cpus_busy": busy,
+            "most_cpus_busy": sum(peaks) if peaks else None,
+        },
+        nodes=tuple(uses),
+    )
 
 
 def _held(case: Case, uses: Mapping[str, CpuUse]) -> Collection[CpuUse]:
@@ -213,10 +211,10 @@ def _hidden_s(node: Node, use: CpuUse) -> float:
     return interval_s if may_hide and interval_s > _COARSE_S else 0.0
 
 
-def _machines(case: Case) -> list[Finding]:
+def _machines(case: Case) -> Finding | None:
     busy = {node.name: total.mean for node in case.nodes if (total := node.one(BUSY)) is not None}
     if not busy:
-        return [unknown(case.nodes, "cpu-use", "CPU use", BUSY)]
+        return unknown(case.nodes, "cpu-use", "CPU use", BUSY)
     mean = sum(busy.values()) / len(busy)
     full = sorted((name for name in busy if busy[name] >= limits.CPU_HIGH), key=lambda name: -busy[name])
     if len(busy) == 1:
@@ -229,24 +227,22 @@ def _machines(case: Case) -> list[Finding]:
         )
     if full:
         text += f" Full all the time: {joined(full)}."
-    return [
-        Finding(
-            name="cpu-use",
-            severity=Severity.WARNING if full else Severity.NOTE,
-            title="CPU use",
-            text=text,
-            how="mean of the busy share of all CPUs over time; idle and waiting for disks are not busy",
-            advice="More work on these nodes will make all of it slower." if full else "",
-            figures={"ratio": mean, "most_ratio": max(busy.values()), "least_ratio": min(busy.values())},
-            nodes=tuple(full or busy),
-        )
-    ]
+    return Finding(
+        name="cpu-use",
+        severity=Severity.WARNING if full else Severity.NOTE,
+        title="CPU use",
+        text=text,
+        how="mean of the busy share of all CPUs over time; idle and waiting for disks are not busy",
+        advice="More work on these nodes will make all of it slower." if full else "",
+        figures={"ratio": mean, "most_ratio": max(busy.values()), "least_ratio": min(busy.values())},
+        nodes=tuple(full or busy),
+    )
 
 
-def cpu_quota(case: Case) -> list[Finding]:
+def cpu_quota(case: Case) -> Finding | None:
     """Report for how long the quota of its cgroup kept a job from CPUs."""
     if case.job is None:
-        return []
+        return None
     shares: dict[str, tuple[float, float]] = {}
     for node in case.nodes:
         held, use = node.one(_QUOTA), cpu_use(node)
@@ -254,7 +250,7 @@ def cpu_quota(case: Case) -> list[Finding]:
             wanted_s = held.increase + use.used_s
             shares[node.name] = (held.increase / wanted_s if wanted_s > 0 else 0.0, held.increase)
     if not shares:
-        return [unknown(case.nodes, "cpu-throttling", "CPU quota", _QUOTA)]
+        return unknown(case.nodes, "cpu-throttling", "CPU quota", _QUOTA)
     most = max(shares, key=lambda name: shares[name])
     share, held_s = shares[most]
     if share < limits.THROTTLED:
@@ -265,29 +261,27 @@ def cpu_quota(case: Case) -> list[Finding]:
             f"The CPU quota of its cgroup withheld {duration(held_s)} of CPU time from the job on {most}:"
             f" {percent(share)} of its demand."
         )
-    return [
-        Finding(
-            name="cpu-throttling",
-            severity=severity,
-            title="CPU quota",
-            text=text,
-            how="time for which the kernel kept runnable threads from CPUs, by that time and the CPU time used",
-            advice="Ask for more CPUs, or start fewer threads." if severity is not Severity.GOOD else "",
-            figures={"ratio": share, "throttled_seconds": held_s},
-            nodes=(most,),
-        )
-    ]
+    return Finding(
+        name="cpu-throttling",
+        severity=severity,
+        title="CPU quota",
+        text=text,
+        how="time for which the kernel kept runnable threads from CPUs, by that time and the CPU time used",
+        advice="Ask for more CPUs, or start fewer threads." if severity is not Severity.GOOD else "",
+        figures={"ratio": share, "throttled_seconds": held_s},
+        nodes=(most,),
+    )
 
 
-def imbalance(case: Case) -> list[Finding]:
+def imbalance(case: Case) -> Finding | None:
     """Report how unequally the CPUs of a job's nodes were used."""
     if case.job is None or len(case.nodes) < 2:
-        return []
+        return None
     busy = {node.name: use.busy for node in case.nodes if (use := cpu_use(node)) is not None}
     if len(busy) < 2:
         lacking = [node for node in case.nodes if node.name not in busy]
         reason = f"no CPU time of the job on {joined([node.name for node in lacking])}: {lacking[0].why_not(_USER)}"
-        return [unknown(lacking, "imbalance", "Balance of the nodes", reason=reason)]
+        return unknown(lacking, "imbalance", "Balance of the nodes", reason=reason)
     ratio = unequal(busy, limits.NEGLIGIBLE_CPUS)
     is_unequal = ratio is not None and ratio >= limits.IMBALANCE
     most, least = max(busy, key=lambda name: busy[name]), min(busy, key=lambda name: busy[name])
@@ -299,17 +293,15 @@ def imbalance(case: Case) -> list[Finding]:
             f"The {len(case.nodes)} nodes of the job were loaded unequally: {number(busy[most])} CPUs busy on {most},"
             f" {number(busy[least])} on {least}."
         )
-    return [
-        Finding(
-            name="imbalance",
-            severity=Severity.WARNING if is_unequal else Severity.GOOD,
-            title="Balance of the nodes",
-            text=text,
-            how="distance of the mean of the nodes' busy CPUs from the largest",
-            advice="Divide the work more evenly, or ask for fewer nodes: the others wait for the busiest."
-            if is_unequal
-            else "",
-            figures={"cpu_ratio": ratio},
-            nodes=tuple(node.name for node in case.nodes),
-        )
-    ]
+    return Finding(
+        name="imbalance",
+        severity=Severity.WARNING if is_unequal else Severity.GOOD,
+        title="Balance of the nodes",
+        text=text,
+        how="distance of the mean of the nodes' busy CPUs from the largest",
+        advice="Divide the work more evenly, or ask for fewer nodes: the others wait for the busiest."
+        if is_unequal
+        else "",
+        figures={"cpu_ratio": ratio},
+        nodes=tuple(node.name for node in case.nodes),
+    )

@@ -35,7 +35,7 @@ def _of_job(node: Node, total: SeriesTotal) -> float | None:
     return (total.increase or 0.0) + total.first
 
 
-def energy(case: Case) -> list[Finding]:
+def energy(case: Case) -> Finding | None:
     """Say how much energy the job used, or the machines if no share of the job is known."""
     machines = {node.name: total.increase or 0.0 for node in case.nodes
                 if (total := node.one(NODE_JOULES)) is not None and total.grown_s > 0}  # fmt: skip
@@ -43,7 +43,7 @@ def energy(case: Case) -> list[Finding]:
     is_of_job = case.job is not None
     amounts, metric = (jobs, JOB_JOULES) if is_of_job and jobs else (machines, NODE_JOULES)
     if not amounts:
-        return [unknown(case.nodes, "energy", "Energy", JOB_JOULES if is_of_job else NODE_JOULES, NODE_JOULES)]
+        return unknown(case.nodes, "energy", "Energy", JOB_JOULES if is_of_job else NODE_JOULES, NODE_JOULES)
     counters = [total for node in case.nodes if (total := node.one(metric)) is not None]
     joules, drawn, seconds = sum(amounts.values()), sum(machines.values()), max(total.grown_s for total in counters)
     power = f", {number((summed(counters) or 0.0) / seconds)} W on average" if seconds > 0 else ""
@@ -59,18 +59,16 @@ def energy(case: Case) -> list[Finding]:
     lacking = [node for node in case.nodes if node.name not in (jobs if is_of_job else machines)
                and (is_of_job or not node.counted_by)]  # fmt: skip
     known = joules if amounts is jobs or not is_of_job else None
-    return [
-        Finding(
-            name="energy",
-            severity=Severity.NOTE,
-            title="Energy",
-            text=text + _lacking(lacking),
-            how=how,
-            figures={"joules": known, "kilowatt_hours": None if known is None else known / 3.6e6,
-                     "machine_joules": drawn or None},
-            nodes=tuple(amounts),
-        )
-    ]  # fmt: skip
+    return Finding(
+        name="energy",
+        severity=Severity.NOTE,
+        title="Energy",
+        text=text + _lacking(lacking),
+        how=how,
+        figures={"joules": known, "kilowatt_hours": None if known is None else known / 3.6e6,
+                 "machine_joules": drawn or None},
+        nodes=tuple(amounts),
+    )  # fmt: skip
 
 
 def _share(case: Case, jobs: Mapping[str, float], machines: Mapping[str, float]) -> str:
@@ -89,7 +87,7 @@ def _lacking(nodes: list[Node]) -> str:
     return f" Not measured on {joined([node.name for node in nodes])}." if nodes else ""
 
 
-def emissions(case: Case) -> list[Finding]:
+def emissions(case: Case) -> Finding | None:
     """Report the emissions of that energy, and the factor."""
     metric = JOB_GRAMS if case.job is not None else NODE_GRAMS
     totals = [(node, total) for node in case.nodes if (total := node.one(metric)) is not None]
@@ -100,23 +98,20 @@ def emissions(case: Case) -> list[Finding]:
         if (amount := _of_job(node, total) if case.job is not None else total.increase) is not None
     }
     if not grams:
-        return [unknown(case.nodes, "emissions", "CO2", metric)]
+        return unknown(case.nodes, "emissions", "CO2", metric)
     factors = {factor_text(node.host.hardware.get("emission_factor")) for node in case.nodes if node.name in grams}
     total_grams = sum(grams.values())
     lacking = _lacking([node for node in case.nodes if node.name not in grams
                         and not (case.job is None and node.counted_by)])  # fmt: skip
-    return [
-        Finding(
-            name="emissions",
-            severity=Severity.NOTE,
-            title="CO2",
-            text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent."
-            f"{lacking}",
-            how=f"energy x {' or '.join(sorted(factors))}",
-            figures={"grams": total_grams},
-            nodes=tuple(grams),
-        )
-    ]
+    return Finding(
+        name="emissions",
+        severity=Severity.NOTE,
+        title="CO2",
+        text=f"{'The job' if case.job is not None else 'This'} caused {mass(total_grams)} of CO2 equivalent.{lacking}",
+        how=f"energy x {' or '.join(sorted(factors))}",
+        figures={"grams": total_grams},
+        nodes=tuple(grams),
+    )
 
 
 def factor_text(factor: Any) -> str:

@@ -57,7 +57,7 @@ def gpus_given(node: Node) -> list[str] | None:
     return [by_uuid.get(one, str(one)) for one in given]
 
 
-def gpus(case: Case) -> list[Finding]:
+def gpus(case: Case) -> Finding | None:
     """Say which GPUs stood idle, and how busy the others were."""
     uses: list[tuple[GpuUse, bool]] = []
     for node in case.nodes:
@@ -71,11 +71,11 @@ def gpus(case: Case) -> list[Finding]:
         return _none(case)
     certain = [use for use, is_certain in uses if is_certain]
     if not certain:
-        return [_untouched([use for use, _ in uses])]
-    return [_judged(case, certain)]
+        return _untouched([use for use, _ in uses])
+    return _judged(case, certain)
 
 
-def gpu_errors(case: Case) -> list[Finding]:
+def gpu_errors(case: Case) -> Finding | None:
     """Say when the memory of a GPU had errors that could not be corrected."""
     found: dict[str, float] = {}
     for node in case.nodes:
@@ -83,19 +83,17 @@ def gpu_errors(case: Case) -> list[Finding]:
             if labels.get("type") == "uncorrected" and labels.get("counter") == "volatile" and total.increase:
                 found[f"GPU {labels.get('gpu', '?')} of {node.name}"] = total.increase
     if not found:
-        return []
-    return [
-        Finding(
-            name="gpu-errors",
-            severity=Severity.PROBLEM,
-            title="Errors in GPU memory",
-            text=f"Memory errors that could not be corrected: {joined([f'{n} {int(v)}' for n, v in found.items()])}.",
-            how="growth of the driver's count of uncorrected ECC errors",
-            advice="Results of this run may be wrong; tell the operator which GPU it was.",
-            figures={"errors": sum(found.values())},
-            nodes=tuple(found),
-        )
-    ]
+        return None
+    return Finding(
+        name="gpu-errors",
+        severity=Severity.PROBLEM,
+        title="Errors in GPU memory",
+        text=f"Memory errors that could not be corrected: {joined([f'{n} {int(v)}' for n, v in found.items()])}.",
+        how="growth of the driver's count of uncorrected ECC errors",
+        advice="Results of this run may be wrong; tell the operator which GPU it was.",
+        figures={"errors": sum(found.values())},
+        nodes=tuple(found),
+    )
 
 
 def _judged(case: Case, uses: list[GpuUse]) -> Finding:
@@ -154,18 +152,18 @@ def _untouched(uses: list[GpuUse]) -> Finding:
     )
 
 
-def _none(case: Case) -> list[Finding]:
+def _none(case: Case) -> Finding | None:
     if case.nodes and all(node.host.hardware.get("gpus") == [] for node in case.nodes):
-        return []
+        return None
     given = [node for node in case.nodes if node.document.get("gpus")]
-    return [unknown(given or case.nodes, "gpu-use", _TITLE, USE)]
+    return unknown(given or case.nodes, "gpu-use", _TITLE, USE)
 
 
 def _told(uses: list[GpuUse]) -> str:
     return joined([f"{use.name} (below 5 % for {percent(use.idle_share)} of the time)" for use in uses])
 
 
-def gpu_clock(case: Case) -> list[Finding]:
+def gpu_clock(case: Case) -> Finding | None:
     """Say for how long heat held the clocks of GPUs down."""
     shares: dict[str, float] = {}
     for node in case.nodes:
@@ -175,44 +173,40 @@ def gpu_clock(case: Case) -> list[Finding]:
                 shares[name] = max(shares.get(name, 0.0), total.mean)
     past = sorted((one for one in shares if shares[one] >= limits.THROTTLED), key=lambda one: -shares[one])
     if not past:
-        return []
+        return None
     share = shares[past[0]]
-    return [
-        Finding(
-            name="gpu-thermal",
-            severity=Severity.PROBLEM if share >= limits.THROTTLED_MUCH else Severity.WARNING,
-            title="GPU slowed by heat",
-            text=f"Heat held clocks down: {joined([f'{one} for {percent(shares[one])} of the time' for one in past])}.",
-            how="share of the samples in which the driver named this reason, weighted by time",
-            advice="Tell the operator: cooling does not keep up.",
-            figures={"ratio": share},
-            nodes=tuple(past),
-        )
-    ]
+    return Finding(
+        name="gpu-thermal",
+        severity=Severity.PROBLEM if share >= limits.THROTTLED_MUCH else Severity.WARNING,
+        title="GPU slowed by heat",
+        text=f"Heat held clocks down: {joined([f'{one} for {percent(shares[one])} of the time' for one in past])}.",
+        how="share of the samples in which the driver named this reason, weighted by time",
+        advice="Tell the operator: cooling does not keep up.",
+        figures={"ratio": share},
+        nodes=tuple(past),
+    )
 
 
-def gpu_imbalance(case: Case) -> list[Finding]:
+def gpu_imbalance(case: Case) -> Finding | None:
     """Say when the GPUs of a job were used unequally."""
     if case.job is None:
-        return []
+        return None
     uses = {use.name: use.mean for node in case.nodes for use in _of_job(node)}
     ratio = unequal(uses, limits.GPU_LOW)
     if ratio is None or ratio < limits.IMBALANCE:
-        return []
+        return None
     most, least = max(uses, key=lambda name: uses[name]), min(uses, key=lambda name: uses[name])
-    return [
-        Finding(
-            name="gpu-imbalance",
-            severity=Severity.WARNING,
-            title="Balance of the GPUs",
-            text=f"The {len(uses)} GPUs of the job were used unequally: {most} was busy for {percent(uses[most])} of"
-            f" the time, {least} for {percent(uses[least])}.",
-            how="distance of the mean of the GPUs from the busiest",
-            advice="Check that every process has a separate GPU, and an equal share of the work.",
-            figures={"ratio": ratio},
-            nodes=(most, least),
-        )
-    ]
+    return Finding(
+        name="gpu-imbalance",
+        severity=Severity.WARNING,
+        title="Balance of the GPUs",
+        text=f"The {len(uses)} GPUs of the job were used unequally: {most} was busy for {percent(uses[most])} of"
+        f" the time, {least} for {percent(uses[least])}.",
+        how="distance of the mean of the GPUs from the busiest",
+        advice="Check that every process has a separate GPU, and an equal share of the work.",
+        figures={"ratio": ratio},
+        nodes=(most, least),
+    )
 
 
 def _of_job(node: Node) -> list[GpuUse]:

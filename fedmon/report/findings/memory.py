@@ -53,13 +53,13 @@ def memory_limit(node: Node) -> tuple[float | None, str, bool]:
     return machine, "all memory of the machine", False
 
 
-def memory(case: Case) -> list[Finding]:
+def memory(case: Case) -> Finding | None:
     """Report the job's peak memory; of nodes without a job, how full they were."""
     if case.job is None:
         return _machines(case)
     uses = {node.name: use for node in case.nodes if (use := memory_use(node)) is not None}
     if not uses:
-        return [unknown(case.nodes, "memory-peak", "Peak memory", _PEAK, _RSS)]
+        return unknown(case.nodes, "memory-peak", "Peak memory", _PEAK, _RSS)
     most = max(uses, key=lambda name: (uses[name].ratio, uses[name].peak))
     use = uses[most]
     of = f" of {size(use.limit)} ({percent(use.ratio)}, {use.whose})" if use.limit else ""
@@ -88,29 +88,27 @@ def memory(case: Case) -> list[Finding]:
         " and a peak between two samples is missed",
         "": "the largest value that was recorded",
     }.get(method, f"the kernel's peak of the job's cgroup ({method}), file cache included")
-    return [
-        Finding(
-            name="memory-peak",
-            severity=severity,
-            title="Peak memory",
-            text=text,
-            how=how,
-            advice=advice,
-            figures={"peak_bytes": use.peak, "limit_bytes": use.limit, "ratio": use.ratio if use.limit else None,
-                     "last_bytes": use.last},
-            nodes=(most,),
-        )
-    ]  # fmt: skip
+    return Finding(
+        name="memory-peak",
+        severity=severity,
+        title="Peak memory",
+        text=text,
+        how=how,
+        advice=advice,
+        figures={"peak_bytes": use.peak, "limit_bytes": use.limit, "ratio": use.ratio if use.limit else None,
+                 "last_bytes": use.last},
+        nodes=(most,),
+    )  # fmt: skip
 
 
-def _machines(case: Case) -> list[Finding]:
+def _machines(case: Case) -> Finding | None:
     peaks: dict[str, tuple[float, float]] = {}
     for node in case.nodes:
         total, available = node.one(_TOTAL), node.one(_AVAILABLE)
         if total is not None and available is not None and total.last > 0:
             peaks[node.name] = (total.last - available.low, total.last)
     if not peaks:
-        return [unknown(case.nodes, "memory-use", "Memory", _AVAILABLE, _TOTAL)]
+        return unknown(case.nodes, "memory-use", "Memory", _AVAILABLE, _TOTAL)
     most = max(peaks, key=lambda name: peaks[name][0] / peaks[name][1])
     used, total_bytes = peaks[most]
     ratio = used / total_bytes
@@ -119,21 +117,19 @@ def _machines(case: Case) -> list[Finding]:
     text += f", the fullest of {len(peaks)} nodes." if len(peaks) > 1 else "."
     if len(full) > 1:
         text += f" {len(full)} nodes were fuller than {percent(limits.MEMORY_NEAR_LIMIT)}: {joined(full)}."
-    return [
-        Finding(
-            name="memory-use",
-            severity=Severity.WARNING if full else Severity.NOTE,
-            title="Memory",
-            text=text,
-            how="all memory less the smallest amount that programs could still get without swapping",
-            advice="Find out which process grows before the kernel kills one." if full else "",
-            figures={"peak_bytes": used, "limit_bytes": total_bytes, "ratio": ratio},
-            nodes=tuple(full or [most]),
-        )
-    ]
+    return Finding(
+        name="memory-use",
+        severity=Severity.WARNING if full else Severity.NOTE,
+        title="Memory",
+        text=text,
+        how="all memory less the smallest amount that programs could still get without swapping",
+        advice="Find out which process grows before the kernel kills one." if full else "",
+        figures={"peak_bytes": used, "limit_bytes": total_bytes, "ratio": ratio},
+        nodes=tuple(full or [most]),
+    )
 
 
-def oom_kills(case: Case) -> list[Finding]:
+def oom_kills(case: Case) -> Finding | None:
     """Report processes that the kernel killed because memory ran out."""
     killed: dict[str, float] = {}
     for node in case.nodes:
@@ -142,23 +138,21 @@ def oom_kills(case: Case) -> list[Finding]:
         if amount:
             killed[node.name] = amount
     if not killed:
-        return []
+        return None
     total = int(sum(killed.values()))
     is_jobs = any((one := node.one(_OOM)) is not None and one.last for node in case.nodes)
     whose = "of the job" if is_jobs else "of these machines"
-    return [
-        Finding(
-            name="oom-kills",
-            severity=Severity.PROBLEM if is_jobs or case.job is None else Severity.WARNING,
-            title="Out of memory",
-            text=f"The kernel killed {plural(total, 'process', 'processes')} {whose} because memory ran out:"
-            f" {joined([f'{name} {int(amount)}' for name, amount in killed.items()])}.",
-            how="the counter of the job's cgroup" if is_jobs else "the counter of the whole machine",
-            advice="Ask for more memory, or use less at once; results of killed processes are missing.",
-            figures={"kills": float(total)},
-            nodes=tuple(killed),
-        )
-    ]
+    return Finding(
+        name="oom-kills",
+        severity=Severity.PROBLEM if is_jobs or case.job is None else Severity.WARNING,
+        title="Out of memory",
+        text=f"The kernel killed {plural(total, 'process', 'processes')} {whose} because memory ran out:"
+        f" {joined([f'{name} {int(amount)}' for name, amount in killed.items()])}.",
+        how="the counter of the job's cgroup" if is_jobs else "the counter of the whole machine",
+        advice="Ask for more memory, or use less at once; results of killed processes are missing.",
+        figures={"kills": float(total)},
+        nodes=tuple(killed),
+    )
 
 
 def _reserve(peak: float) -> float:

@@ -12,48 +12,40 @@ _UNSURE = ("low", "guess", "uncertain", "weak", "unsure")
 _COST = "agent_cpu_seconds_total"
 
 
-def ending(case: Case) -> list[Finding]:
+def ending(case: Case) -> Finding | None:
     """Report how the job ended: exit code, signal, time limit, or unknown."""
     if case.job is None:
-        return []
-    document = case.document
-    codes = [code for node in case.nodes if isinstance(code := node.document.get("exit_code"), int)]
-    reason = " ".join(str(node.document["reason"]) for node in case.nodes[:1] if node.document.get("reason"))
-    reason = reason or str(document.get("reason") or "")
+        return None
+    code, reason = case.end["exit_code"], str(case.end.get("reason") or "")
     elapsed_s = case.elapsed_s
     after = f" after {duration(elapsed_s)}" if elapsed_s is not None else ""
-    code = next((code for code in codes if code), codes[0] if codes else None)
-    why = f" Noted reason: {reason}." if reason and (not codes or f"exit code {codes[0]}" not in reason) else ""
+    why = f" Noted reason: {reason}." if reason and (code is None or f"exit code {code}" not in reason) else ""
     if code is None and case.ended_t is None:
         span = case.span
         until = f" The last sample is of {moment(span[1])}." if span is not None else ""
-        return [
-            Finding(
-                name="ending",
-                severity=Severity.UNKNOWN,
-                title="How it ended",
-                text=f"How the job ended was not recorded: it may still run, or the tool was killed.{until}{why}",
-                how="exit code, end and reason as the tool noted them",
-                figures={"exit_code": None, "elapsed_seconds": elapsed_s},
-            )
-        ]
+        return Finding(
+            name="ending",
+            severity=Severity.UNKNOWN,
+            title="How it ended",
+            text=f"How the job ended was not recorded: it may still run, or the tool was killed.{until}{why}",
+            how="exit code, end and reason as the tool noted them",
+            figures={"exit_code": None, "elapsed_seconds": elapsed_s},
+        )
     if code is None:
         severity, text = Severity.NOTE, f"The job ended{after}; its exit code is unknown."
     elif code == 0:
         severity, text = Severity.GOOD, f"The job ended with exit code 0{after}."
     else:
         severity, text = Severity.PROBLEM, f"The job failed: {exit_text(code)}{after}."
-    return [
-        Finding(
-            name="ending",
-            severity=severity,
-            title="How it ended",
-            text=text + why,
-            how="exit code, end and reason as the tool noted them",
-            advice="Look at its output for the cause." if severity is Severity.PROBLEM else "",
-            figures={"exit_code": None if code is None else float(code), "elapsed_seconds": elapsed_s},
-        )
-    ]
+    return Finding(
+        name="ending",
+        severity=severity,
+        title="How it ended",
+        text=text + why,
+        how="exit code, end and reason as the tool noted them",
+        advice="Look at its output for the cause." if severity is Severity.PROBLEM else "",
+        figures={"exit_code": None if code is None else float(code), "elapsed_seconds": elapsed_s},
+    )
 
 
 def exit_text(code: int) -> str:
@@ -65,48 +57,44 @@ def exit_text(code: int) -> str:
         return f"exit code {code}"
 
 
-def time_limit(case: Case) -> list[Finding]:
+def time_limit(case: Case) -> Finding | None:
     """Report the share of its time limit that a job used."""
     limit, elapsed_s = case.document.get("time_limit_s"), case.elapsed_s
     if case.job is None or not isinstance(limit, int | float) or limit <= 0 or elapsed_s is None:
-        return []
+        return None
     ratio = elapsed_s / limit
     near = ratio >= limits.TIME_LIMIT_NEAR
-    return [
-        Finding(
-            name="time-limit",
-            severity=Severity.WARNING if near else Severity.GOOD,
-            title="Time limit",
-            text=f"It ran for {duration(elapsed_s)} of the {duration(limit)} that it was given ({percent(ratio)}).",
-            how="elapsed time by the time limit of the scheduler",
-            advice="Ask for more time, or save checkpoints: a slower run would be cut off." if near else "",
-            figures={"ratio": ratio, "elapsed_seconds": elapsed_s, "limit_seconds": float(limit)},
-        )
-    ]
+    return Finding(
+        name="time-limit",
+        severity=Severity.WARNING if near else Severity.GOOD,
+        title="Time limit",
+        text=f"It ran for {duration(elapsed_s)} of the {duration(limit)} that it was given ({percent(ratio)}).",
+        how="elapsed time by the time limit of the scheduler",
+        advice="Ask for more time, or save checkpoints: a slower run would be cut off." if near else "",
+        figures={"ratio": ratio, "elapsed_seconds": elapsed_s, "limit_seconds": float(limit)},
+    )
 
 
-def finder(case: Case) -> list[Finding]:
+def finder(case: Case) -> Finding | None:
     """Report how the processes of the job were found, and the confidence."""
     if case.job is None:
-        return []
+        return None
     methods = {str(node.document["method"]): str(node.document.get("confidence") or "")
                for node in case.nodes if node.document.get("method")}  # fmt: skip
     if not methods or set(methods) == {COMMAND}:  # then nothing was searched
-        return []
+        return None
     unsure = [method for method, confidence in methods.items() if confidence.lower() in _UNSURE]
     told = joined([f"{method} (confidence: {confidence})" if confidence else method
                    for method, confidence in methods.items()])  # fmt: skip
-    return [
-        Finding(
-            name="finder",
-            severity=Severity.WARNING if unsure else Severity.NOTE,
-            title="How the job was found",
-            text=f"The processes of the job were found by: {told}."
-            + (" Others may be included, or some may be missing." if unsure else ""),
-            how="the finder that answered first, of pids, cgroup, scheduler command, environment, ancestors",
-            advice="Start the job as 'fedmon job -- COMMAND' if possible: then it is certain." if unsure else "",
-        )
-    ]
+    return Finding(
+        name="finder",
+        severity=Severity.WARNING if unsure else Severity.NOTE,
+        title="How the job was found",
+        text=f"The processes of the job were found by: {told}."
+        + (" Others may be included, or some may be missing." if unsure else ""),
+        how="the finder that answered first, of pids, cgroup, scheduler command, environment, ancestors",
+        advice="Start the job as 'fedmon job -- COMMAND' if possible: then it is certain." if unsure else "",
+    )
 
 
 def cost_text(case: Case) -> str:

@@ -8,6 +8,12 @@ from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
 
 _SECONDS = "host_cpu_seconds_total"
 _RESOURCES = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
+WAITS = {
+    "memory": ("full", limits.PRESSURE_HIGH),
+    "io": ("full", limits.PRESSURE_HIGH),
+    "cpu": ("some", limits.CPU_PRESSURE_HIGH),
+}
+"""The kind of pressure on a resource, and the share of the time from which on it is told."""
 
 
 def mode_share(node: Node, mode: str) -> float | None:
@@ -17,31 +23,29 @@ def mode_share(node: Node, mode: str) -> float | None:
     return grown[mode] / whole if mode in grown and whole > 0 else None
 
 
-def io_wait(case: Case) -> list[Finding]:
+def io_wait(case: Case) -> Finding | None:
     """Report the CPU time lost to waiting for disks."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "iowait")) is not None}
     if not shares:
-        return [unknown(case.nodes, "io-wait", "I/O wait", _SECONDS)]
+        return unknown(case.nodes, "io-wait", "I/O wait", _SECONDS)
     most = max(shares, key=lambda name: shares[name])
     share = shares[most]
     severity = Severity.GOOD
     if share >= limits.IO_WAIT_HIGH:
         severity = Severity.PROBLEM if share >= limits.IO_WAIT_VERY_HIGH else Severity.WARNING
     which = f" on {most}" if len(shares) == 1 else f" on {most}, the most of {len(shares)} nodes"
-    return [
-        Finding(
-            name="io-wait",
-            severity=severity,
-            title="I/O wait",
-            text=f"CPUs waited for disks for {percent(share)} of the time{which}.",
-            how="time in the mode iowait by the time in all modes, of the whole machine",
-            advice="Read and write less often and in larger pieces, or use faster storage such as a local disk."
-            if severity is not Severity.GOOD
-            else "",
-            figures={"ratio": share},
-            nodes=(most,),
-        )
-    ]
+    return Finding(
+        name="io-wait",
+        severity=severity,
+        title="I/O wait",
+        text=f"CPUs waited for disks for {percent(share)} of the time{which}.",
+        how="time in the mode iowait by the time in all modes, of the whole machine",
+        advice="Read and write less often and in larger pieces, or use faster storage such as a local disk."
+        if severity is not Severity.GOOD
+        else "",
+        figures={"ratio": share},
+        nodes=(most,),
+    )
 
 
 def pressure_shares(node: Node, *, of_job: bool) -> dict[tuple[str, str], float]:
@@ -54,60 +58,52 @@ def pressure_shares(node: Node, *, of_job: bool) -> dict[tuple[str, str], float]
     }
 
 
-def pressure(case: Case) -> list[Finding]:
-    """Report work that waited for a resource."""
-    found: list[Finding] = []
-    wanted = (("memory", "full", limits.PRESSURE_HIGH), ("io", "full", limits.PRESSURE_HIGH),
-              ("cpu", "some", limits.CPU_PRESSURE_HIGH))  # fmt: skip
-    for resource, kind, limit in wanted:
-        shares: dict[str, tuple[float, bool]] = {}
-        for node in case.nodes:
-            of_job = pressure_shares(node, of_job=True) if case.job is not None else {}
-            share = of_job.get((resource, kind), pressure_shares(node, of_job=False).get((resource, kind)))
-            if share is not None and share >= limit:
-                shares[node.name] = share, (resource, kind) in of_job
-        if not shares:
-            continue
-        names = sorted(shares, key=lambda name: -shares[name][0])
-        is_jobs = all(of_job for _, of_job in shares.values())
-        who = ("some thread" if kind == "some" else "all work") + (" of the job" if is_jobs else "")
-        found.append(
-            Finding(
-                name=f"pressure-{resource}",
-                severity=Severity.WARNING,
-                title=f"Waiting for {_RESOURCES[resource]}",
-                text=f"{who.capitalize()} waited for {_RESOURCES[resource]}:"
-                f" {joined([f'{name} {percent(shares[name][0])} of the time' for name in names])}.",
-                how=f"pressure stall information of the kernel, '{kind}' of {resource}, of"
-                + (" the job's cgroup" if is_jobs else " the whole machine"),
-                advice={
-                    "memory": "Memory is short: ask for more, or run less at once.",
-                    "io": "Storage is the bottleneck: larger pieces, fewer files, or a faster file system.",
-                    "cpu": "More threads want to run than there are CPUs: start fewer, or ask for more CPUs.",
-                }[resource],
-                figures={"ratio": shares[names[0]][0]},
-                nodes=tuple(names),
-            )
-        )
-    return found
+def pressure(case: Case, resource: str) -> Finding | None:
+    """Report work that waited for a resource, one of `WAITS`."""
+    kind, limit = WAITS[resource]
+    shares: dict[str, tuple[float, bool]] = {}
+    for node in case.nodes:
+        of_job = pressure_shares(node, of_job=True) if case.job is not None else {}
+        share = of_job.get((resource, kind), pressure_shares(node, of_job=False).get((resource, kind)))
+        if share is not None and share >= limit:
+            shares[node.name] = share, (resource, kind) in of_job
+    if not shares:
+        return None
+    names = sorted(shares, key=lambda name: -shares[name][0])
+    is_jobs = all(of_job for _, of_job in shares.values())
+    who = ("some thread" if kind == "some" else "all work") + (" of the job" if is_jobs else "")
+    return Finding(
+        name=f"pressure-{resource}",
+        severity=Severity.WARNING,
+        title=f"Waiting for {_RESOURCES[resource]}",
+        text=f"{who.capitalize()} waited for {_RESOURCES[resource]}:"
+        f" {joined([f'{name} {percent(shares[name][0])} of the time' for name in names])}.",
+        how=f"pressure stall information of the kernel, '{kind}' of {resource}, of"
+        + (" the job's cgroup" if is_jobs else " the whole machine"),
+        advice={
+            "memory": "Memory is short: ask for more, or run less at once.",
+            "io": "Storage is the bottleneck: larger pieces, fewer files, or a faster file system.",
+            "cpu": "More threads want to run than there are CPUs: start fewer, or ask for more CPUs.",
+        }[resource],
+        figures={"ratio": shares[names[0]][0]},
+        nodes=tuple(names),
+    )
 
 
-def steal(case: Case) -> list[Finding]:
+def steal(case: Case) -> Finding | None:
     """Report CPU time that the host of a virtual machine gave to others."""
     shares = {node.name: share for node in case.nodes if (share := mode_share(node, "steal")) is not None}
     stolen = sorted((name for name in shares if shares[name] >= limits.STOLEN), key=lambda name: -shares[name])
     if not stolen:
-        return []
-    return [
-        Finding(
-            name="steal",
-            severity=Severity.WARNING,
-            title="CPU time given to others",
-            text="The host of virtual machines gave their CPU time to others:"
-            f" {joined([f'{name} {percent(shares[name])} of the time' for name in stolen])}.",
-            how="time in the mode steal by the time in all modes",
-            advice="Timings of this run cannot be compared; ask the operator for machines that are not shared.",
-            figures={"ratio": shares[stolen[0]]},
-            nodes=tuple(stolen),
-        )
-    ]
+        return None
+    return Finding(
+        name="steal",
+        severity=Severity.WARNING,
+        title="CPU time given to others",
+        text="The host of virtual machines gave their CPU time to others:"
+        f" {joined([f'{name} {percent(shares[name])} of the time' for name in stolen])}.",
+        how="time in the mode steal by the time in all modes",
+        advice="Timings of this run cannot be compared; ask the operator for machines that are not shared.",
+        figures={"ratio": shares[stolen[0]]},
+        nodes=tuple(stolen),
+    )

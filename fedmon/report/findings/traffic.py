@@ -53,7 +53,7 @@ def _rate(case: Case, name: str, *, of_job: bool) -> float | None:
     return sum(found) if found else None
 
 
-def volumes(case: Case) -> list[Finding]:
+def volumes(case: Case) -> Finding | None:
     """Report the data read, written, received and sent."""
     of_job = case.job is not None
     storage = [both for node in case.nodes if (both := storage_bytes(node, of_job=of_job)) is not None]
@@ -79,22 +79,20 @@ def volumes(case: Case) -> list[Finding]:
         rate = f" ({size_rate(together)} together)" if together is not None else ""
         parts.append(words.format(size(into), size(out)) + rate)
     if not parts:
-        return [unknown(case.nodes, "volumes", "Storage and network", STORAGE_OF_JOB[0] if of_job else _RECEIVED)]
-    return [
-        Finding(
-            name="volumes",
-            severity=Severity.NOTE,
-            title="Storage and network",
-            text=f"{'. '.join(parts)}.",
-            how="growth of the kernel's counters; network and InfiniBand are those of the whole machines, without"
-            " traffic to themselves",
-            figures=figures,
-            nodes=tuple(node.name for node in case.nodes),
-        )
-    ]
+        return unknown(case.nodes, "volumes", "Storage and network", STORAGE_OF_JOB[0] if of_job else _RECEIVED)
+    return Finding(
+        name="volumes",
+        severity=Severity.NOTE,
+        title="Storage and network",
+        text=f"{'. '.join(parts)}.",
+        how="growth of the kernel's counters; network and InfiniBand are those of the whole machines, without"
+        " traffic to themselves",
+        figures=figures,
+        nodes=tuple(node.name for node in case.nodes),
+    )
 
 
-def full_file_systems(case: Case) -> list[Finding]:
+def full_file_systems(case: Case) -> Finding | None:
     """Report file systems that nearly ran full."""
     full: dict[str, float] = {}
     for node in case.nodes:
@@ -103,16 +101,14 @@ def full_file_systems(case: Case) -> list[Finding]:
             if left is not None and total.last > 0 and 1 - left.low / total.last >= limits.FILESYSTEM_FULL:
                 full[f"{labels.get('mountpoint', '?')} of {node.name}"] = 1 - left.low / total.last
     if not full:
-        return []
-    return [
-        Finding(
-            name="file-systems-full",
-            severity=Severity.WARNING,
-            title="File systems nearly full",
-            text=f"{joined([f'{place} {percent(ratio)} full' for place, ratio in full.items()])}.",
-            how="size less the smallest available space",
-            advice="Make room: programs that cannot write lose their results.",
-            figures={"ratio": max(full.values())},
-            nodes=tuple(full),
-        )
-    ]
+        return None
+    return Finding(
+        name="file-systems-full",
+        severity=Severity.WARNING,
+        title="File systems nearly full",
+        text=f"{joined([f'{place} {percent(ratio)} full' for place, ratio in full.items()])}.",
+        how="size less the smallest available space",
+        advice="Make room: programs that cannot write lose their results.",
+        figures={"ratio": max(full.values())},
+        nodes=tuple(full),
+    )

@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any
 
@@ -70,14 +70,21 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingRequest:
-    """One request and the replies it waits for. Safe from any thread; one caller waits.
+    """One request to nodes, or all, and the replies it waits for. Safe from any thread; one caller waits.
 
     ``kept`` says whether a caller wants its replies, late ones too. With ``on_answer`` they go there and are not held
     here as well.
     """
 
-    def __init__(self, request: Request, *, kept: bool, on_answer: Callable[[Reply], None] | None = None) -> None:
-        self.id, self.kept, self.request = request.id, kept, request
+    def __init__(
+        self,
+        request: Request,
+        nodes: Sequence[NodeId] | None,
+        *,
+        kept: bool,
+        on_answer: Callable[[Reply], None] | None = None,
+    ) -> None:
+        self.id, self.kept, self.request, self.nodes = request.id, kept, request, nodes
         self.changed = threading.Condition()
         self._answers: dict[NodeId, NodeAnswer] = {}
         self._answered: set[NodeId] = set()
@@ -199,10 +206,10 @@ class PendingRequest:
             self._aborted |= abort
             self.changed.notify_all()
 
-    def has_answered(self, node_id: NodeId) -> bool:
-        """Tell whether this node has answered."""
+    def is_owed_by(self, node_id: NodeId) -> bool:
+        """Tell whether this node was asked and has not answered."""
         with self.changed:
-            return node_id in self._answered
+            return node_id not in self._answered and (self.nodes is None or node_id in self.nodes)
 
     def quiet_s(self) -> float:
         """Return the seconds since the last answer; infinite when there was none."""

@@ -175,11 +175,11 @@ class Asker:
         if nodes is not None and not nodes:
             return Answers(answers={}, silent=frozenset(), elapsed_s=0.0, times=0)
         payloads = self.dialect.encode(request)
-        waiting = PendingRequest(request, kept=True)
+        waiting = PendingRequest(request, nodes, kept=True)
         self.pending.open(waiting)
         taken = False
         try:
-            asked = RequestRound(self, waiting, payloads, nodes).run(timeout_s)
+            asked = RequestRound(self, waiting, payloads).run(timeout_s)
             taken = True
         finally:
             answers = self.pending.close(waiting)
@@ -261,7 +261,7 @@ class Asker:
         The caller closes the `PendingRequest`, by `Pending.close`, when the replies are no longer of interest.
         """
         payloads = self.dialect.encode(request)
-        waiting = PendingRequest(request, kept=False, on_answer=on_answer)
+        waiting = PendingRequest(request, nodes, kept=False, on_answer=on_answer)
         self.pending.open(waiting)
         self.send(request, payloads, nodes)
         return waiting
@@ -274,19 +274,13 @@ class RequestRound:
     """
 
     def __init__(
-        self,
-        asker: Asker,
-        waiting: PendingRequest,
-        payloads: Sequence[bytes],
-        nodes: Sequence[NodeId] | None,
-        *,
-        repeats: bool = True,
+        self, asker: Asker, waiting: PendingRequest, payloads: Sequence[bytes], *, repeats: bool = True
     ) -> None:
-        self._asker, self._waiting, self._nodes, self._repeats = asker, waiting, nodes, repeats
+        self._asker, self._waiting, self._nodes, self._repeats = asker, waiting, waiting.nodes, repeats
         self._request, self._payloads = waiting.request, payloads
-        self._one_by_one = nodes is None and asker.is_never_broadcast(self._request)
+        self._one_by_one = self._nodes is None and asker.is_never_broadcast(self._request)
         # Where nodes do not announce themselves, only a ping to all finds them, so that it takes its whole time.
-        self._searches = nodes is None and not asker.dialect.announced and isinstance(self._request, Ping)
+        self._searches = self._nodes is None and not asker.dialect.announced and isinstance(self._request, Ping)
         self._discovery = Deadline(DISCOVERY_S)
         self._expected: set[NodeId] = set()
         self._discovers = False
@@ -312,7 +306,7 @@ class RequestRound:
         silent = self._expected if self._nodes is None else set(self._nodes)
         return Answers(
             answers={},
-            silent=frozenset(node for node in silent if not self._waiting.has_answered(node)),
+            silent=frozenset(node for node in silent if self._waiting.is_owed_by(node)),
             elapsed_s=deadline.elapsed_s(),
             times=self._times,
         )
@@ -343,7 +337,7 @@ class RequestRound:
         if self._discovery.passed():
             return False
         if self._nodes is not None:
-            return any(node not in self._expected and not self._waiting.has_answered(node) for node in self._nodes)
+            return any(node not in self._expected and self._waiting.is_owed_by(node) for node in self._nodes)
         return self._searches or not self._expected or not self._asker.roster.settled.is_set()
 
     def _expect_more(self) -> None:

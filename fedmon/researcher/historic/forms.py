@@ -6,14 +6,13 @@ A field that only version 4.4 knows holds the value that its own programs send f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from fedmon.common.errors import InvalidMessageError
-from fedmon.common.ids import NodeId
 from fedmon.common.wire import messages, topics
 from fedmon.common.wire.envelope import Message, Reply, Request
 from fedmon.common.wire.fedbiomed4 import (
@@ -61,10 +60,9 @@ _ERROR_NUMBERS = {
 
 
 class Train(Request, frozen=True, kw_only=True, tag="train"):
-    """Ask these nodes, or all, for one round of training; ``fields`` go out as they are."""
+    """Ask for one round of training; ``fields`` go out as they are."""
 
     fields: dict[str, Any]
-    nodes: list[NodeId] | None
 
 
 def historic(message: Message) -> dict[str, Any]:
@@ -135,10 +133,8 @@ def echoing(told: dict[str, Any], repeated: Mapping[str, Any]) -> dict[str, Any]
     return told | {name: value for name, value in repeated.items() if name in told}
 
 
-def request_of(
-    message: Mapping[str, Any], nodes: Sequence[NodeId] | None, *, fedbiomed: bool
-) -> tuple[type[Request], dict[str, Any]]:
-    """Return our kind of request for a message of version 4.4 to these nodes, or all, and its fields.
+def request_of(message: Mapping[str, Any], *, fedbiomed: bool) -> tuple[type[Request], dict[str, Any]]:
+    """Return our kind of request for a message of version 4.4, and its fields.
 
     Nodes of ``fedbiomed`` know plans by a URL, and train. Raises InvalidMessageError for a command without one.
     """
@@ -162,7 +158,7 @@ def request_of(
         case "training-plan-status" if fedbiomed:
             return StatusByUrl, {"sha256": "", "url": message["training_plan_url"]}
         case "train" if fedbiomed:
-            return Train, {"fields": dict(message), "nodes": nodes}
+            return Train, {"fields": dict(message)}
         case "approval" | "training-plan-status":
             raise InvalidMessageError(
                 f"{command} by URL does not identify the plan's bytes, which are approved: pass the plan itself "

@@ -163,7 +163,7 @@ class Messaging:
         if session is None or not session.connection.is_connected:
             logger.error("%s was not sent: %s", message["command"], self._lost())
             return None
-        kind, fields = request_of(message, nodes, fedbiomed=not session.dialect.plans_inline)
+        kind, fields = request_of(message, fedbiomed=not session.dialect.plans_inline)
         sequence = session.pending.next_sequence(of_script=True) if add_sequence else None
         request = session.asker.request(kind, sequence=sequence, **fields)
         repeated = echoed(message) if sequence is None else echoed(message) | {"sequence": sequence}
@@ -253,9 +253,9 @@ class OutstandingRequests:
         Raises InvalidMessageError for a request that does not fit into a message.
         """
         payloads = self._asker.dialect.encode(request)
-        waiting = PendingRequest(request, kept=self._deliver is None, on_answer=self._answered)
+        waiting = PendingRequest(request, nodes, kept=self._deliver is None, on_answer=self._answered)
         # A node of Fed-BioMed that is asked twice trains twice.
-        round_ = RequestRound(self._asker, waiting, payloads, nodes, repeats=not isinstance(request, Train))
+        round_ = RequestRound(self._asker, waiting, payloads, repeats=not isinstance(request, Train))
         sent = OutstandingRequest(
             waiting=waiting, round=round_, command=command, repeated=repeated, owner=threading.current_thread()
         )

@@ -118,6 +118,7 @@ class Replies:
         """
         with self._changed:
             self._gone.extend(self._handed.pop(threading.get_ident(), ()))
+            self._changed.notify_all()
             self._changed.wait_for(
                 lambda: self.released or next(self._matching(commands, wanted), None) is not None, timeout=timeout_s
             )
@@ -127,8 +128,6 @@ class Replies:
                 self._handed[threading.get_ident()] = keys
                 self._to_mark.extend(keys)
                 self._wait_written()
-            else:
-                self._changed.notify_all()
         return taken
 
     def confirm(self) -> None:

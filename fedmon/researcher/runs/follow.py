@@ -178,7 +178,7 @@ class Part:
         known = None if self.job is None or self._forgotten else self.job.state
         if known is not None and (known.is_over or _stage(job.state) < _stage(known)):
             return
-        self._forgotten = False
+        self._forgotten = self._result_gone = False
         self.job, self.asked = job, OutcomeStatus.OK
         self._expected = max(self._expected, min(job.scalars, MAX_SCALARS_KEPT))
         if job.state.is_over:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
+from fedmon.common.files import Closing
 from fedmon.common.ids import NodeId
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, Monitor
@@ -54,7 +55,7 @@ def _union(choices: Iterable[Choice]) -> Choice:
     return None if None in found else frozenset(node_id for nodes in found for node_id in nodes or ())
 
 
-class SampleConsumer:
+class SampleConsumer(Closing):
     """A watch or a record: takes samples until `close`; a context manager.
 
     ``wish`` is the lease that it needs; ``refusals`` says which nodes grant none, and why.
@@ -76,16 +77,6 @@ class SampleConsumer:
     def losses(self) -> Mapping[str, int]:
         """How many samples were lost since this began, by reason."""
         return dict(self.follower.losses)
-
-    def close(self) -> None:
-        """End it; may be called twice."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def answered(self, reply: Reply) -> None:
         """Take a node's answer to the lease; called on the inbox thread."""
@@ -217,7 +208,7 @@ class Consumers:
         self._renew_at = now + every_s
         told, self._told = self._told, []
         for waiting in told:
-            self._pending.close(waiting)
+            self._pending.forget(waiting)
         for_all = [wish for wish in self._wishes if wish.nodes is None]
         if for_all:
             self._tell("start", None, for_all)

@@ -740,7 +740,7 @@ class Resend:
     def _forget(self, node_id: NodeId) -> None:
         asked = self._open.pop(node_id, None)
         if asked is not None:
-            self._pending.close(asked.waiting)
+            self._pending.forget(asked.waiting)
 
 
 def _left_out(first: int, end: int, batches: Iterable[Batch]) -> list[tuple[int, int]]:

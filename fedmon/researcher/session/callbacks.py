@@ -153,7 +153,7 @@ class Dispatcher:
     def _one(self, subscription: Subscription, value: Any) -> bool:
         try:
             subscription.callback(value)
-        except Exception:
+        except (Exception, SystemExit):
             subscription.errors += 1
             self._tally.count("callback errors", quiet=True)
             if subscription.errors == 1:

@@ -50,8 +50,8 @@ class Connection(BrokerConnection):
 
     @property
     def problem(self) -> str:
-        """The last error, also when all is well again; empty if there was none."""
-        return self.flapping or str(self.last_error or "")
+        """The present error of the connection; empty while it lasts."""
+        return self.flapping or ("" if self.is_connected else str(self.last_error or ""))
 
     def open(self) -> None:
         """Connect, or raise ConnectionFailedError within the timeout; names host, port and cause."""
@@ -113,13 +113,13 @@ class Dialect:
             directed = codec.encode(msgspec.structs.replace(request, node_id=node))
             yield topics.command(self.researcher_id, node), directed, 1
 
-    def metrics_filter(self, node_id: NodeId | None) -> str:
-        """Return the filter that brings the metrics of one node, or of all."""
-        return topics.ALL_MONITORING if node_id is None else topics.monitoring(node_id)
+    def metrics_filters(self, node_id: NodeId | None) -> set[str]:
+        """Return the filters that bring the metrics of one node, on either of its topics, or of all."""
+        return {topics.ALL_MONITORING} if node_id is None else {topics.monitoring(node_id), topics.MONITORING_FLAT}
 
-    def logs_filter(self, node_id: NodeId | None) -> str:
-        """Return the filter that brings the log of one node, or of all."""
-        return topics.ALL_LOGS if node_id is None else topics.log(node_id)
+    def logs_filters(self, node_id: NodeId | None) -> set[str]:
+        """Return the filters that bring the log of one node, or of all."""
+        return {topics.ALL_LOGS if node_id is None else topics.log(node_id)}
 
     def hears(self, _topic: str) -> bool:
         """Tell whether `read` reads this topic; the inbox reads those of fedmon's wire."""

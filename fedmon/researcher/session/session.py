@@ -26,7 +26,7 @@ from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanD
 from fedmon.common.wire.runs import JobOutcome, JobsReply, RunScalars
 from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
 from fedmon.common.wire.topics import Address, Channel
-from fedmon.researcher.asking.match import Pending, PendingRequest, ReplyMatch
+from fedmon.researcher.asking.match import Pending, ReplyMatch
 from fedmon.researcher.asking.outcome import Circumstances
 from fedmon.researcher.asking.request import Asker
 from fedmon.researcher.replies.announcements import Announcements
@@ -124,7 +124,6 @@ class Session:
         self.logs = Logs(self.dispatcher, on_changed=self._subscribe)
         self._marker_topic = topics.reply(self.researcher_id, self.instance, self.researcher_id)
         self._marker = b""
-        self._greeting: PendingRequest | None = None
         self._was_connected = False
         self._stale_at = 0.0
         self._lock = threading.Lock()
@@ -249,7 +248,7 @@ class Session:
                 metrics.append(None)
             logs = [stream.nodes for stream in self.logs.streams]
             self.connection.want(
-                _filters(metrics, self.dialect.metrics_filter) | _filters(logs, self.dialect.logs_filter)
+                _filters(metrics, self.dialect.metrics_filters) | _filters(logs, self.dialect.logs_filters)
             )
 
     # --- messages, on the inbox's thread -----------------------------------------------------------------------------
@@ -338,9 +337,7 @@ class Session:
             self.roster.reconnected(Moment.now())
             self._marker = new_id().encode()
             self.connection.publish(self._marker_topic, self._marker)
-            if self._greeting is not None:
-                self.pending.close(self._greeting)
-            self._greeting = self.asker.tell(self.asker.request(Ping), None)
+            self.pending.close(self.asker.tell(self.asker.request(Ping), None))
             self.runs.may_have_missed(None)
         else:
             self.roster.settling.interrupt()
@@ -442,9 +439,9 @@ def claim_instance(folder: Path, researcher_id: str, *, wanted: str | None) -> t
         return InstanceId(secrets.token_hex(4)), None
 
 
-def _filters(choices: Iterable[frozenset[NodeId] | None], of: Callable[[NodeId | None], str]) -> set[str]:
+def _filters(choices: Iterable[frozenset[NodeId] | None], of: Callable[[NodeId | None], set[str]]) -> set[str]:
     """Return the topic filters of the chosen nodes; None among the choices stands for all nodes."""
     chosen = list(choices)
     if any(nodes is None for nodes in chosen):
-        return {of(None)}
-    return {of(node) for nodes in chosen for node in nodes or ()}
+        return of(None)
+    return {name for nodes in chosen for node in nodes or () for name in of(node)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -58,10 +59,12 @@ class Talk:
             **fields,
         )
 
-    def say(self, kind: type[Request], **fields: Any) -> tuple[Request, list[Message]]:
+    def say(
+        self, kind: type[Request], *, nodes: Sequence[NodeId] | None = None, **fields: Any
+    ) -> tuple[Request, list[Message]]:
         """Ask, as a caller who waits; return the request and what goes out."""
         request = self.request(kind, **fields)
-        self.pending.open(PendingRequest(request, kept=True))
+        self.pending.open(PendingRequest(request, nodes, kept=True))
         said: list[Message] = [json.loads(data) for data in self.dialect.encode(request)]
         assert [fault(message, REQUESTS) for message in said] == [""] * len(said)
         assert {message["researcher_id"] for message in said} <= {RESEARCHER}
@@ -212,7 +215,7 @@ def test_a_request_that_is_asked_again_is_answered_the_same(talk: Talk) -> None:
 
 
 def test_a_plan_is_handed_in_by_its_url(talk: Talk) -> None:
-    fields = {"name": "p", "sha256": DIGEST, "size_bytes": 1, "url": URL, "description": "Mean"}
+    fields: dict[str, Any] = {"name": "p", "sha256": DIGEST, "size_bytes": 1, "url": URL, "description": "Mean"}
     request, (approval,) = talk.say(Approval, **fields)
 
     reply = talk.hear_reply("approval_reply", sequence=approval["sequence"])
@@ -287,11 +290,18 @@ def test_an_error_answers_the_newest_request_that_its_node_owes(talk: Talk) -> N
     assert talk.tally.as_dict().get("errors from nodes") == 1
 
 
-def test_an_error_goes_to_who_waits_before_the_greeting(talk: Talk) -> None:
-    greeting = talk.request(Ping)
-    talk.pending.open(PendingRequest(greeting, kept=False))
-    talk.dialect.encode(greeting)
+def test_an_error_goes_to_who_waits_before_a_script_that_may_not(talk: Talk) -> None:
     request, _ = talk.say(ListDatasets)
+    of_script = talk.request(Ping)
+    talk.pending.open(PendingRequest(of_script, None, kept=False))
+    talk.dialect.encode(of_script)
+
+    assert belongs(talk.hear_reply("error"), request)
+
+
+def test_an_error_goes_to_a_request_that_asked_its_node(talk: Talk) -> None:
+    request, _ = talk.say(ListDatasets, nodes=[NodeId(NODE)])
+    talk.say(Ping, nodes=[NodeId("node_of_others")])
 
     assert belongs(talk.hear_reply("error"), request)
 

@@ -97,6 +97,13 @@ def test_the_owner_is_told_when_a_first_rule_hides_a_dataset_from_the_others() -
     assert "dataset d is from now on listed to b only; until now every researcher that is obeyed could see it" in notes
 
 
+def test_the_owner_is_told_that_a_dataset_is_listed_to_all_already() -> None:
+    before = RULES(researchers=("a",), datasets={"d": ("*",)})
+    _, notes = allow(before, PolicyWish(researchers=["b"], datasets=["d"]))
+
+    assert any("dataset d is listed to every researcher that is obeyed already" in note for note in notes)
+
+
 def test_a_new_settings_file_explains_every_key_and_loads(tmp_path: Path) -> None:
     text = new_settings({("node", "id"): "a", ("broker", "url"): "mqtt://b"})
     (tmp_path / "node.toml").write_text(text)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from fedmon.common.clock import Deadline
 from fedmon.common.wire.runs import Level
-from fedmon.node.collectors.job.family import Relative, relative
+from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs.confinement import lay_out
 from fedmon.node.runs.folder import Ending, GivenDataset, JobFolder, JobOrder, Limits
 from fedmon.node.runs.launcher import Launcher
@@ -120,11 +120,11 @@ def plan_of(body: str) -> bytes:
     return (head + textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8) + "\n").encode()
 
 
-def left_of(job_id: str) -> list[Relative]:
+def left_of(job_id: str) -> list[Birth]:
     """Return every process of this machine that was started for a job and lives."""
     mark, found = f"FEDMON_JOB_ID={job_id}".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(relative(int(folder.name)))
+                found.append(find_birth(int(folder.name)))
     return [each for each in found if each is not None and not each.is_zombie]

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import pytest
 
 from fedmon.common.wire.runs import JobState
-from fedmon.node.collectors.job.family import Relative, descendants, relative, with_limit
+from fedmon.node.collectors.job.family import descendants, with_limit
+from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs import supervision
 from fedmon.node.runs.folder import ENDING, EVENTS, JobFolder, Limits, Logged, Reported, end_all, remove_tree
 from fedmon.node.runs.sandbox.kernel import RLIMIT_LOCKS
@@ -135,7 +136,7 @@ def test_an_ending_that_a_power_cut_left_without_content_is_none(tmp_path: Path)
 
 
 def test_all_that_descend_from_a_process_are_found_and_ended() -> None:
-    def family_members() -> list[Relative]:
+    def family_members() -> list[Birth]:
         return with_limit(b"Max file locks", mark)
 
     mark = 2**61 + os.getpid()
@@ -150,7 +151,7 @@ def test_all_that_descend_from_a_process_are_found_and_ended() -> None:
 
         assert left == []
         assert first.wait(10) == -signal.SIGKILL
-    assert all((now := relative(pid)) is None or now.is_zombie for pid in family)
+    assert all((now := find_birth(pid)) is None or now.is_zombie for pid in family)
 
 
 def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:

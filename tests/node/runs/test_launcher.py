@@ -14,7 +14,7 @@ import pytest
 
 from fedmon.common.errors import ConflictError
 from fedmon.common.wire.runs import JobState, Level
-from fedmon.node.collectors.job.family import relative
+from fedmon.node.collectors.job.process import find_birth
 from fedmon.node.runs.folder import TMP, JobFolder, Known, Logged, Reported, Started, send
 from fedmon.node.runs.launcher import Launcher
 from fedmon.node.runs.sandbox.cgroup import left_folders
@@ -91,7 +91,7 @@ def test_a_job_tells_what_happens_while_it_runs(jobs: KeptJobs) -> None:
     offset = folder.events().next_offset
 
     assert isinstance(first, Started)
-    assert relative(first.pid) is not None
+    assert find_birth(first.pid) is not None
     assert isinstance(scalar, Reported)
     assert (scalar.number, scalar.values, scalar.step) == (0, {"loss": 0.5}, 1)
     assert isinstance(line, Logged)
@@ -186,7 +186,7 @@ def test_a_plan_ends_with_a_keeper_that_is_killed(jobs: KeptJobs, level: Level) 
     os.kill(keeper_of(folder).pid, signal.SIGKILL)
 
     wait_until(lambda: not folder.is_alive())
-    wait_until(lambda: (now := relative(first.pid)) is None or now.is_zombie, what="the end of the first process")
+    wait_until(lambda: (now := find_birth(first.pid)) is None or now.is_zombie, what="the end of the first process")
     folder.kill_leftovers()
     assert left_of(f"job-7-{level}") == []
     assert folder.ending() is None
@@ -209,7 +209,7 @@ def test_a_job_of_the_same_id_on_another_node_of_this_machine_is_left_alone(
         lost.kill_leftovers()
 
         # then the other goes on, in a cgroup of its own
-        assert (other.is_alive(), other.ending(), relative(first[1].pid) is not None) == (True, None, True)
+        assert (other.is_alive(), other.ending(), find_birth(first[1].pid) is not None) == (True, None, True)
         assert first[0].cgroup is None or first[0].cgroup != first[1].cgroup
         assert left_folders(lost.order().cgroup) == []
         stop(others, other)
@@ -219,18 +219,18 @@ def test_leftovers_that_hid_where_they_come_from_are_killed(jobs: KeptJobs) -> N
     # given a process that left its family and its environment
     folder = jobs.launch(HIDES, jobs.order("hidden"))
     text = wait_until(lambda: folder.stdout(0, 100).text, what="the hidden process")
-    hidden = relative(int(text))
+    hidden = find_birth(int(text))
     assert hidden is not None
     os.kill(keeper_of(folder).pid, signal.SIGKILL)
     wait_until(lambda: not folder.is_alive())
-    assert relative(hidden.pid) is not None
+    assert find_birth(hidden.pid) is not None
 
     # when what is left is looked for
     killed = folder.kill_leftovers()
 
     # then it is known by its mark
     assert hidden.pid in killed
-    now = relative(hidden.pid)
+    now = find_birth(hidden.pid)
     assert now is None or now.is_zombie or now.start != hidden.start
     assert not (folder.path / TMP).exists()
     assert left_folders(folder.order().cgroup) == []
@@ -252,7 +252,7 @@ def test_a_job_that_lost_its_keeper_is_not_begun_again(jobs: KeptJobs) -> None:
 
 def test_a_process_that_got_the_number_of_another_gets_no_signal_for_it() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
-        now = relative(stranger.pid)
+        now = find_birth(stranger.pid)
         assert now is not None
 
         assert not send(Known(now.pid, now.start - 1), signal.SIGKILL)
@@ -281,14 +281,14 @@ def test_a_job_goes_on_without_its_daemon(tmp_path: Path) -> None:
         assert daemon.stdout.readline() == b"launched\n"
         folder = JobFolder(tmp_path / "jobs" / "orphan")
         keeper, first = keeper_of(folder), started(folder)
-        launcher = relative(keeper.pid)
+        launcher = find_birth(keeper.pid)
         assert launcher is not None
         daemon.kill()
         daemon.wait()
 
-        wait_until(lambda: (now := relative(launcher.parent)) is None or now.is_zombie, what="the launcher's end")
+        wait_until(lambda: (now := find_birth(launcher.parent)) is None or now.is_zombie, what="the launcher's end")
         assert folder.is_alive()
-        assert relative(first.pid) is not None
+        assert find_birth(first.pid) is not None
         folder.stop(JobState.STOPPED, "by the next daemon")
         wait_until(lambda: folder.ending() is not None)
         assert left_of("orphan") == []

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from fedmon.common.errors import InvalidInputError
-from fedmon.node.collectors.job.family import Relative, descendants, relative
+from fedmon.node.collectors.job.family import descendants
+from fedmon.node.collectors.job.process import Birth, find_birth
 from fedmon.node.runs import cli_check
 from fedmon.node.runs.sandbox import bubblewrap, landlock
 from fedmon.plan.parcels import unpack
@@ -127,8 +128,8 @@ def test_an_interrupted_check_leaves_nothing_running(tmp_path: Path, words: list
     wait_until(lambda: not {(each.pid, each.start) for each in started} & alive(started), what="the end of the plan")
 
 
-def alive(processes: list[Relative]) -> set[tuple[int, int]]:
-    now = (relative(each.pid) for each in processes)
+def alive(processes: list[Birth]) -> set[tuple[int, int]]:
+    now = (find_birth(each.pid) for each in processes)
     return {(each.pid, each.start) for each in now if each is not None and not each.is_zombie}
 
 

@@ -375,6 +375,15 @@ def test_a_long_training_of_two_nodes_has_unbroken_lines_and_the_mean_of_both(tm
     assert len(found.x) <= 480
 
 
+def test_a_single_report_beside_a_long_training_is_shown_at_the_step_before_it(tmp_path: Path) -> None:
+    long = samples(training([1.0 + at for at in range(2000)], [float(at) for at in range(2000)]), stream="user")
+    once = samples(training([7.0], [501.5]), node="b", stream="user")
+
+    found = chart(tmp_path / "a", "reported_loss_by_step", long, once)
+
+    assert points(found, "b") == {501.0: 7.0}
+
+
 def test_what_happened_and_what_is_missing_is_told_with_its_time(tmp_path: Path) -> None:
     path = recording(tmp_path / "a", samples({CPU: [0.5, 0.6]}), samples({CPU: [0.5, 0.6]}, first=20))
     with Recording(path) as store:

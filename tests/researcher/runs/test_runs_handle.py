@@ -200,6 +200,19 @@ def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longe
     assert handle.scalars_lost == {"a": 4}
 
 
+def test_the_result_of_a_node_that_did_not_know_the_job_before_it_got_it_is_asked_for(
+    mosquitto: Broker, federate: Open
+) -> None:
+    with RunningNode(mosquitto.port, "a") as node:
+        node.answer = lambda request: (
+            None if request["command"] == "run" and not node.sent("job-status") else node.honest(request)
+        )
+        handle = started(federate(timeout_s=60))
+        node.end(handle.job_id, told=False, result=json_parcel({"n": 7}))
+
+        assert handle.result(timeout_s=60) == {"a": {"n": 7}}
+
+
 def test_scalars_that_never_came_or_are_too_many_are_counted_as_lost(
     two: tuple[RunningNode, RunningNode], federate: Open
 ) -> None:

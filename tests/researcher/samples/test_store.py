@@ -24,6 +24,7 @@ from fedmon.common.metrics.sample import Batch
 from fedmon.common.settings import StoreSettings
 from fedmon.common.settings.sources import load_researcher
 from fedmon.common.store.recording import Recording
+from fedmon.common.store.recording_reader import chooser
 from fedmon.researcher.samples.store import StorePush, import_url
 from tests.broker.certificates import make_broker_certificate
 from tests.researcher.conftest import Open
@@ -143,7 +144,7 @@ def test_an_outage_of_the_broker_costs_no_sample_in_the_store(
         wait_until(refilled, 60.0)
 
     with Recording(path, read_only=True) as recording:
-        batches = list(recording.read("ward", stream="host", metrics=["host_load1"]))
+        batches = list(recording.read("ward", stream="host", series=chooser(["host_load1"])))
     seqs = [seq for batch in batches for seq in range(batch.seq, batch.last_seq + 1)]
     kept = {round(t * 1000): batch.columns["host_load1"][at] for batch in batches for at, t in enumerate(batch.t)}
     assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))

@@ -265,6 +265,19 @@ def test_a_shell_verb_is_not_flooded_with_metrics_that_nobody_wants(mosquitto: B
     assert [one.seq for one in telemetry] == [4]
 
 
+def test_a_watch_of_one_node_hears_it_on_the_flat_topic(mosquitto: Broker, federate: Open) -> None:
+    with EchoNode(mosquitto.port, "a") as a, EchoNode(mosquitto.port, "b") as b:
+        watch = federate().monitor(nodes=["a"])
+        a.wait(lambda: leases(a))
+
+        b.publish("general/monitoring", batch(0, node_id="b"))
+        a.publish("general/monitoring", batch(7))
+        first = watch.next(30)
+
+    assert first is not None
+    assert (first.node_id, first.seq) == ("a", 7)
+
+
 def test_the_flat_topic_is_read_unless_identity_is_strict(mosquitto: Broker, federate: Open) -> None:
     with EchoNode(mosquitto.port, "a") as node:
         trusting = federate()

@@ -10,24 +10,18 @@ from fedmon.node.collectors.base import THIS_MACHINE
 from fedmon.node.collectors.files import read_file, read_whole
 from fedmon.node.collectors.job.process import Birth, descended, find_birth, number_of
 
-Relative = Birth
 _STATUS_BYTES = 4096
 _MAX_MEMBERS = 100_000
 
 
-def relative(pid: int, *, proc: Path = THIS_MACHINE.proc) -> Relative | None:
-    """Return one process, or None if no process has this number."""
-    return find_birth(pid, proc)
-
-
-def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
+def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Birth]:
     """Return the descendants of a process, without itself, parents before their children.
 
     A process that was born during the look, or whose parent ended during it, may be missing.
     """
     if not os.access(proc / str(pid) / "task" / str(pid) / "children", os.R_OK):  # a kernel without PROC_CHILDREN
         return descended([pid], [each for each in map(find_birth, _all_pids(proc), itertools.repeat(proc)) if each])
-    found: dict[int, Relative] = {}
+    found: dict[int, Birth] = {}
     queue = [pid]
     while queue and len(found) < _MAX_MEMBERS:
         for child in _children(queue.pop(), proc):
@@ -38,7 +32,7 @@ def descendants(pid: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
     return list(found.values())
 
 
-def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> list[Relative]:
+def with_limit(name: bytes, value: int, *, proc: Path = THIS_MACHINE.proc) -> list[Birth]:
     """Return the processes of this machine with a limit, such as ``b"Max file locks"``, of exactly this value."""
     found = []
     for pid in _all_pids(proc):
