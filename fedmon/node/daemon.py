@@ -321,8 +321,7 @@ class Daemon:
                     )  # fmt: skip
                 # Of several signals that wait, the lowest number comes first: SIGHUP before SIGTERM.
                 while signal.sigwait(signal.sigpending() & _ENDING or _SIGNALS) == signal.SIGHUP:
-                    with contextlib.suppress(BusyError):
-                        self._actor.call(self._reload, timeout_s=1.0)
+                    self._actor.post(self._reload)
             finally:
                 self._stop_by = Deadline(STOP_WITHIN_S)
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)

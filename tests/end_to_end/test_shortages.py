@@ -193,16 +193,17 @@ def stored(path: Path) -> list[int]:
 def test_settings_that_a_full_disk_keeps_out_of_the_audit_are_not_applied(mosquitto: Broker, tmp_path: Path) -> None:
     folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS)
     settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna")
-    with NodeProcess(folder) as node, Federation(settings=settings) as anna, Listener(mosquitto) as listener:
+    with NodeProcess(folder) as node, Federation(settings=settings) as anna:
         wait_until(lambda: anna.ping(timeout_s=5.0).ok, 30, what="the node")
         write_node_folder(folder, node_id="ward", url=mosquitto.url, researchers=["berta"], runs=NO_RUNS)
-        limit_files(node, 1)
-        node.signal(signal.SIGHUP)
-        wait_until(
-            lambda: any("settings stay as they were" in one["msg"] for one in listener.logs("ward")),
-            30,
-            what="the error in the log",
-        )
+        with Listener(mosquitto) as listener:
+            limit_files(node, 1)
+            node.signal(signal.SIGHUP)
+            wait_until(
+                lambda: any("settings stay as they were" in one["msg"] for one in listener.logs("ward")),
+                30,
+                what="the error in the log",
+            )
         limit_files(node, resource.RLIM_INFINITY)
         while_full = anna.ping(timeout_s=30.0).ok
         node.signal(signal.SIGHUP)
