@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from fedmon.experiment.types.base import LinkedResource
 from fedmon.experiment.types.job import Job
 from tests.experiment.types.conftest import PLAN, TwoNodes, job_on, wired
 from tests.support.node_process import NodeProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 START, STOP = ResourceAction.START, ResourceAction.STOP
 NEW, DISCOVERED, RESERVED, READY = (ResourceState[name] for name in ("NEW", "DISCOVERED", "RESERVED", "READY"))
@@ -201,7 +200,7 @@ def test_what_nodes_that_are_away_or_silent_may_still_give_is_no_error(
     dataset = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=nodes[:2])
 
     assert {one.severity for one in resource(ec, plan).foreseen()} == {"warning"}
-    node_b.signal(signal.SIGSTOP)
+    pause(node_b.pid)
 
     assert [(one.kind, one.severity) for one in resource(ec, dataset).foreseen()] == [("missing-dataset", "warning")]
 
