@@ -100,12 +100,12 @@ def test_a_killed_node_is_false_and_answers_again_when_it_is_back(
     wait_until(lambda: requests.ping_nodes() == ["north"])
 
     started = time.monotonic()
-    without = requests.training_plan_approve(Rows, nodes=["north", "south"], timeout=3)
+    without = requests.training_plan_approve(Rows, nodes=["north", "south"], timeout=20)
     elapsed_s = time.monotonic() - started
     nodes["south"].start()
 
     assert without == {"north": True, "south": False}
-    assert elapsed_s < 8
+    assert elapsed_s < 15
     wait_until(lambda: sorted(requests.ping_nodes()) == ["north", "south"])
 
 

@@ -183,7 +183,7 @@ def test_a_condition_that_cannot_be_is_refused_at_once(
 
     assert isinstance(raised.value, FedmonError)
     ec.deploy()
-    assert ec.wait_started([1, 2], timeout=5)
+    assert ec.wait_started([1, 2], timeout=30)
 
 
 def test_a_failure_ends_the_waiting_says_why_and_leaves_the_rest_to_be_released(ec: ExperimentController) -> None:
@@ -227,7 +227,7 @@ def test_groups_may_be_named_and_joined(ec: ExperimentController) -> None:
     first, second = ec.register_resource("test::Plain"), ec.register_resource("test::Broken")
     Broken.failures = 0
     assert ec.deploy([first, second], group=7) == 7
-    assert ec.wait_started([first, second], timeout=5)
+    assert ec.wait_started([first, second], timeout=30)
 
     third = ec.register_resource("test::Plain")
     ec.deploy(third, group=7)

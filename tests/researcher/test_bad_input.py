@@ -120,7 +120,7 @@ def test_an_answer_with_a_wrong_sequence_session_or_kind_never_counts(
     outcomes = federation.ping(timeout_s=0.4)
 
     assert not outcomes.ok
-    assert federation.status().counters["replies of a wrong session, sequence or kind"] >= 1
+    wait_until(lambda: federation.status().counters.get("replies of a wrong session, sequence or kind"))
 
 
 def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, federate: Open) -> None:
@@ -134,7 +134,7 @@ def test_a_node_cannot_answer_for_another(node: EchoNode, mosquitto: Broker, fed
         wait_until(lambda: len(federation.nodes().online) == 2)
         node.answer = as_b
 
-        outcomes = federation.ping(timeout_s=0.4)
+        outcomes = federation.ping(timeout_s=5.0)
 
     assert list(outcomes.ok) == ["a"]
     assert federation.status().counters["messages naming another sender"] >= 1

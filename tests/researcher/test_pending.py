@@ -108,7 +108,7 @@ def test_a_wait_ends_with_the_last_answer_expected_and_not_before() -> None:
     pending.match(pong(request))
     too_early = ended.wait(0.05)
     pending.match(pong(request, node_id="b"))
-    caller.join(5)
+    caller.join(30)
 
     assert (too_early, ended.is_set()) == (False, True)
 

@@ -279,11 +279,11 @@ def test_a_silent_node_times_out_and_the_result_says_so(mosquitto: Broker, feder
         mute.answer = lambda _request: None
 
         started = time.monotonic()
-        outcomes = federation.ping(timeout_s=1.0)
+        outcomes = federation.ping(timeout_s=5.0)
 
     assert statuses(outcomes) == {"a": OutcomeStatus.OK, "mute": OutcomeStatus.TIMED_OUT}
-    assert re.search(r"no reply within 1\.\d s, asked [2-9] times", outcomes["mute"].reason)
-    assert 0.95 < time.monotonic() - started < 6
+    assert re.search(r"no reply within [5-9]\.\d s, asked [2-9] times", outcomes["mute"].reason)
+    assert 4.95 < time.monotonic() - started < 10
 
 
 def test_a_node_that_comes_back_during_a_request_is_asked_at_once(mosquitto: Broker, federate: Open) -> None:
@@ -403,7 +403,7 @@ def test_a_node_whose_only_reply_cannot_be_read_is_said_to_have_replied(mosquitt
         node.answer = lambda request: (node.honest(request) or {}) | {"count": "many"}
         other.answer = lambda request: (other.honest(request) or {}) | {"session": "another"}
 
-        outcomes = federation.datasets(timeout_s=1.0)
+        outcomes = federation.datasets(timeout_s=5.0)
         node.answer, other.answer = node.honest, other.honest
         again = federation.datasets()
 

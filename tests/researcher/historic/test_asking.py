@@ -204,8 +204,8 @@ def test_a_named_node_that_refuses_fails_or_is_not_there_is_false_and_the_log_sa
         b.answer = refuse
         requests = open_requests("a", "b")
 
-        named = requests.training_plan_approve(plan, nodes=["a", "b", "c"], timeout=2)
-        everybody = requests.training_plan_approve(plan, timeout=2)
+        named = requests.training_plan_approve(plan, nodes=["a", "b", "c"], timeout=5)
+        everybody = requests.training_plan_approve(plan, timeout=5)
 
     assert named == {"a": True, "b": False, "c": False}
     assert everybody == {"a": True, "b": False}

@@ -123,11 +123,11 @@ def test_responses_are_there_as_soon_as_everybody_has_answered(mosquitto: Broker
         started = time.monotonic()
         for _ in range(5):
             requests.send_message(ping())
-            assert len(requests.get_responses(["pong"], timeout=10)) == 2
+            assert len(requests.get_responses(["pong"], timeout=60)) == 2
             requests.send_message(ping(), client="b")
-            assert [message["node_id"] for message in requests.get_messages(["pong"], time=10)] == ["b"]
+            assert [message["node_id"] for message in requests.get_messages(["pong"], time=60)] == ["b"]
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize("while_responses", [True, False])
@@ -164,11 +164,11 @@ def test_a_node_that_refuses_has_answered_and_its_reason_is_logged(
 
         started = time.monotonic()
         requests.send_message(ping())
-        told = requests.get_responses(["pong"], timeout=10)
+        told = requests.get_responses(["pong"], timeout=60)
         requests.send_message(ping())
-        both = requests.get_responses(["pong", "error"], timeout=10, only_successful=False)
+        both = requests.get_responses(["pong", "error"], timeout=60, only_successful=False)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert [message["node_id"] for message in told] == ["a"]
     errors = [message for message in both if message["command"] == "error"]
     assert [(error["node_id"], error["extra_msg"]) for error in errors] == [("b", "not you, says the owner")]
@@ -205,11 +205,11 @@ def test_a_thread_that_sent_nothing_takes_what_another_sent_for(mosquitto: Broke
         taken: list[Any] = []
         sender = threading.Thread(target=requests.send_message, args=(ping(6),))
         sender.start()
-        sender.join(5)
+        sender.join(30)
 
         collector = threading.Thread(target=lambda: taken.extend(requests.get_responses(["pong"], timeout=10)))
         collector.start()
-        collector.join(5)
+        collector.join(30)
 
     assert sorted((message["node_id"], message["sequence"]) for message in taken) == [("a", 6), ("b", 6)]
 
@@ -240,9 +240,9 @@ def test_waiting_for_messages_that_nobody_sends_ends_with_the_first_or_the_time(
         assert 0.2 <= time.monotonic() - started < 6
 
         threading.Timer(0.1, node.publish, ("general/researcher/alice/main/a", late_pong(1))).start()
-        assert sequences(requests.get_messages(["pong"], time=10)) == [1]
+        assert sequences(requests.get_messages(["pong"], time=60)) == [1]
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_replies_of_a_pending_call_are_not_in_the_queue(mosquitto: Broker, open_requests: Open) -> None:

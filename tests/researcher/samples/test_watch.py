@@ -91,7 +91,7 @@ def test_a_watch_without_callback_is_iterated_and_ends_when_it_is_closed(mosquit
         reader.start()
         wait_until(lambda: len(rest) == 2)
         watch.close()
-        reader.join(5)
+        reader.join(30)
 
     assert numbers(first) == [0, 1, 2]
     assert numbers(rest) == [3, 4]
@@ -106,7 +106,7 @@ def test_closing_the_federation_ends_every_watch(mosquitto: Broker, federate: Op
     reader.start()
 
     federation.close()
-    reader.join(5)
+    reader.join(30)
 
     assert not reader.is_alive()
 
@@ -122,7 +122,7 @@ def test_only_the_metrics_asked_for_are_shown(mosquitto: Broker, federate: Open)
 
         send(node, batch(0) | {"m": {CPU: [0.1, 0.2], DISK: [1.0, 2.0], bracketed: [3.0, 4.0]}})
 
-        shown = [list(watch.next(5).values) for watch in (by_name, by_series, by_label, none)]  # type: ignore[union-attr] # there is one
+        shown = [list(watch.next(30).values) for watch in (by_name, by_series, by_label, none)]  # type: ignore[union-attr] # there is one
         assert shown == [[DISK], [CPU], [bracketed], []]
 
 
@@ -182,7 +182,7 @@ def test_a_watch_of_one_node_gets_and_asks_that_node_alone(mosquitto: Broker, fe
 
         send(b, batch(0, node_id="b"))
         send(a, batch(7))
-        first = watch.next(5)
+        first = watch.next(30)
 
     assert first is not None
     assert (first.node_id, first.seq) == ("a", 7)
@@ -251,7 +251,7 @@ def test_a_shell_verb_is_not_flooded_with_metrics_that_nobody_wants(mosquitto: B
         watch = federation.monitor()
         node.wait(lambda: leases(node))
         send(node, batch(0))
-        assert watch.next(5)
+        assert watch.next(30)
         watch.close()
         telemetry: list[Any] = []
 
