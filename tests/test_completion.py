@@ -115,7 +115,7 @@ def test_tab_in_a_shell_shows_the_candidates_and_fills_in_the_only_one(shell: st
             ):
                 shown = ""
                 os.write(master, typed.encode())
-                wait_until(lambda expected=expected: shows(expected), 20, what=f"{expected} after {typed!r}: {shown!r}")  # type: ignore[misc]
+                wait_until(lambda expected=expected: shows(expected), what=f"{expected} after {typed!r}: {shown!r}")  # type: ignore[misc]
         finally:
             process.kill()
             os.close(master)

@@ -29,7 +29,7 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
         NodeProcess(folder, environ=slurm.environ),
         Federation(mosquitto.url, researcher_id="anna", folder=tmp_path / "anna") as federation,
     ):
-        wait_until(lambda: federation.ping(timeout_s=1.0).ok, 20.0, what="the node")
+        wait_until(lambda: federation.ping(timeout_s=1.0).ok, what="the node")
 
         # when
         watched = _verb(slurm, folder, "watch", job)
@@ -37,7 +37,7 @@ def test_a_researcher_sees_a_batch_job_live_until_it_ends(slurm: Slurm, mosquitt
             seen = _of_job(watch, job)
             slurm.run("scancel", job)
             slurm.wait_ended(job)
-            wait_until(lambda: _states(slurm, folder) == ["ended"], 20.0, what="the end of the watch")
+            wait_until(lambda: _states(slurm, folder) == ["ended"], what="the end of the watch")
 
         # then
         gone = fedmon("node", "job", "watch", job, "--dir", str(folder), environ=slurm.environ)
@@ -68,5 +68,5 @@ def _of_job(watch: Watch, job: str) -> float:
             heard.extend(filter(None, [sample.values.get("job_processes")]))
         return bool(heard)
 
-    wait_until(came, 20.0, what=f"a sample of job {job}")
+    wait_until(came, what=f"a sample of job {job}")
     return heard[0]

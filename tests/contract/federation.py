@@ -236,7 +236,7 @@ class Scene:
         for title, command in (("run --detach", "stop"), ("run --detach (2)", "node runs stop")):
             words = ("--tags", "cells", "--detach", "--arg", "seconds=60")
             long_one = find(self.verb("run", self.plan, *words, title=title), "job_id")
-            wait_until(lambda job_id=long_one: reported(tap, job_id), 20, what="a report of the run")  # type: ignore[misc]
+            wait_until(lambda job_id=long_one: reported(tap, job_id), what="a report of the run")  # type: ignore[misc]
             self.verb(command, long_one)
         self.verb("stop", "01a1fc42-0000-7000-8000-000000000001", title="stop (unknown)")
 
@@ -261,7 +261,7 @@ class Scene:
             held["ping(unknown)[id]"] = fed.ping(nodes=["nobody"], timeout_s=0.2)["nobody"]
             with fed.monitor(interval_s=0.2) as watch:
                 sample = watch.next(timeout_s=20)
-                report = wait_until(lambda: watch.capabilities.get(NODE), 20, what="what the node can measure")
+                report = wait_until(lambda: watch.capabilities.get(NODE), what="what the node can measure")
                 held |= {"monitor()": watch, "sample": sample, "monitor().capabilities[id]": report}
             run = fed.run(self.plan, tags=["cells"])
             assert run.result(timeout_s=60) == {NODE: {"rows": 2}}
@@ -325,11 +325,11 @@ class Scene:
             self.answers["approve"] = fed.approve(self.plan, nodes=names).ok
             self.answers["plan_status"] = fed.plan_status(self.plan, nodes=names).ok
             with fed.monitor(nodes=names, interval_s=0.5) as watch:
-                wait_until(lambda: watch.capabilities, 20, what="an answer to monitor")
+                wait_until(lambda: watch.capabilities, what="an answer to monitor")
                 node.say("node sample")
                 self.answers["monitor"] = watch.next(timeout_s=20)
             node.say("node plan-decision")
-            self.answers["decision"] = wait_until(lambda: told, 20, what="a decision")[0]
+            self.answers["decision"] = wait_until(lambda: told, what="a decision")[0]
             run = fed.run(self.plan, tags=["cells"], nodes=names)
             node.say("node run-scalars", job_id=run.job_id)
             node.say("node job-outcome", job_id=run.job_id)

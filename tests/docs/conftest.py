@@ -40,7 +40,7 @@ def hospitals(hospital_folder: Path) -> Iterator[str]:
             assert added.returncode == 0, added.stderr
             stack.enter_context(NodeProcess(made))
         with Federation(broker.url, folder=folder / "researcher") as fed:
-            wait_until(lambda: online(fed) >= set(TABLES), 20, what="three nodes online")
+            wait_until(lambda: online(fed) >= set(TABLES), what="three nodes online")
             for plan in sorted((EXAMPLES / "plans").glob("*.py")):
                 approve(fed, plan, folder, *TABLES)
         yield broker.url

@@ -31,7 +31,7 @@ SAME_MODEL = 1e-9
 @pytest.fixture
 def fed(hospitals: str, tmp_path: Path) -> Iterator[Federation]:
     with Federation(hospitals, folder=tmp_path) as federation:
-        wait_until(lambda: online(federation) >= set(TABLES), 10, what="three nodes online")
+        wait_until(lambda: online(federation) >= set(TABLES), what="three nodes online")
         yield federation
 
 

@@ -43,10 +43,10 @@ def test_a_node_behind_a_dead_line_is_seen_offline_and_comes_back_when_it_heals(
             wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, what="the node to answer")
 
             line.freeze()
-            wait_until(lambda: fed.nodes()["far"].state is NodeState.OFFLINE, 15, what="far offline")
+            wait_until(lambda: fed.nodes()["far"].state is NodeState.OFFLINE, what="far offline")
             line.heal()
 
-            wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, 15, what="the node to answer again")
+            wait_until(lambda: "far" in fed.ping(timeout_s=0.5).ok, what="the node to answer again")
 
 
 def test_a_second_sigterm_ends_a_node_at_once(mosquitto: Broker, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_second_sigterm_ends_a_node_at_once(mosquitto: Broker, tmp_path: Path)
         pause(mosquitto.pid)
         try:
             node.signal(signal.SIGTERM)
-            wait_until(lambda: _ended_by_another_sigterm(node), 20, what="the node to end")
+            wait_until(lambda: _ended_by_another_sigterm(node), what="the node to end")
             code = node.wait(1)
         finally:
             os.kill(mosquitto.pid, signal.SIGCONT)
@@ -121,7 +121,7 @@ def killed_during_approvals(broker: Broker, folder: Path, kills: int, seed: int)
                 "approval", name="p", sha256=digest, size_bytes=len(source), source=source, id=uuid.uuid4().hex
             )
             with NodeProcess(folder) as node:
-                wait_until(lambda: raw.answered("pong"), 15, what="the node to answer")
+                wait_until(lambda: raw.answered("pong"), what="the node to answer")
                 raw.send(message)
                 threading.Event().wait(chance.uniform(0, 0.02))
                 if chance.random() < 0.5:

@@ -122,7 +122,7 @@ def test_a_decision_made_while_the_node_is_stopped_is_pushed_at_its_start(
     assert node.stop() == 0
     rejected = fedmon_here("node", "plan", "reject", sha256, "--note", "no", "--dir", str(node.folder), "--json")
     node.start()
-    wait_until(lambda: decisions, 15, what="the decision")
+    wait_until(lambda: decisions, what="the decision")
 
     assert rejected.returncode == 0, rejected.stderr
     assert [(d.status.value, d.note) for d in decisions] == [("rejected", "no")]
@@ -174,7 +174,7 @@ def test_a_node_that_starts_before_its_broker_answers_once_it_is_there(broker: B
         broker.start()
         settings = ResearcherSettings(id="bob", broker=broker.settings, folder=tmp_path / "bob")
         with Federation(settings=settings) as fed:
-            wait_until(lambda: "early" in answering(fed), 10, what="the node to answer")
+            wait_until(lambda: "early" in answering(fed), what="the node to answer")
 
 
 def test_mqtt_5_works_end_to_end_on_mosquitto(mosquitto: Broker, tmp_path: Path) -> None:

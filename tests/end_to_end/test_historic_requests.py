@@ -172,21 +172,21 @@ def test_after_kill_9_untaken_replies_are_there_in_order_none_lost_none_twice(
     chance = random.Random(seed)
     with EchoNode(mosquitto.port, "a") as node:
         script.start("wait")
-        wait_until(script.lines, 20)
+        wait_until(script.lines)
         for sequence in range(LATE):
             node.publish("general/researcher/alice/main/a", late_pong(sequence), qos=0 if sequence % 50 else 1)
-        wait_until(lambda: ["waiting", str(LATE)] in script.lines(), 20)
+        wait_until(lambda: ["waiting", str(LATE)] in script.lines())
     script.kill()
 
     for _ in range(KILLS):
         enough = min(len(script.taken()) + chance.randint(1, 30), LATE)
         script.start("take")
-        wait_until(lambda enough=enough: len(script.taken()) >= enough, 20)  # type: ignore[misc]  # a default
+        wait_until(lambda enough=enough: len(script.taken()) >= enough)  # type: ignore[misc]  # a default
         script.kill()
     script.start("drain")
-    wait_until(lambda: script.lines()[-1] == ["end"], 20)
+    wait_until(lambda: script.lines()[-1] == ["end"])
     script.start("drain")
-    wait_until(lambda: [words for words in script.lines() if words == ["end"]] == [["end"]] * 2, 20)
+    wait_until(lambda: [words for words in script.lines() if words == ["end"]] == [["end"]] * 2)
 
     taken = script.taken()
     first = {sequence: place for place, (sequence, _) in reversed(list(enumerate(taken)))}

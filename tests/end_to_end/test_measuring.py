@@ -54,7 +54,7 @@ def federation(
     lasting_broker: Broker, node: NodeProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Federation]:
     with Federation(lasting_broker.url, researcher_id="anna", folder=tmp_path_factory.mktemp("anna")) as federation:
-        wait_until(lambda: federation.ping(timeout_s=1.0).ok, 20.0, what="the node to answer")
+        wait_until(lambda: federation.ping(timeout_s=1.0).ok, what="the node to answer")
         yield federation
 
 
@@ -73,7 +73,7 @@ def heard(watch: Watch, wanted: Callable[[LiveSample], bool], *, what: str) -> L
             found.append(sample)
         return bool(found)
 
-    wait_until(came, 20.0, what=what)
+    wait_until(came, what=what)
     return found[0]
 
 
@@ -132,7 +132,7 @@ def test_a_job_is_watched_from_its_first_process_to_its_last(node: NodeProcess, 
         found = [one for one in owner(node, "job", "list")["jobs"] if one["job_id"] == "batch-7"]
         return found[0] if found and found[0]["ended"] else None
 
-    record_at_end = wait_until(ended, 20.0, what="the end of the job")
+    record_at_end = wait_until(ended, what="the end of the job")
 
     assert sample.values["job_processes"] == 3.0
     assert streams == {"job-batch-7", "host"}
@@ -195,7 +195,7 @@ def test_settings_that_cannot_be_used_change_nothing_and_are_named(node: NodePro
 def test_switching_metrics_off_and_on_again_goes_on_with_the_same_numbers(node: NodeProcess, watch: Watch) -> None:
     before = heard(watch, lambda sample: sample.stream == "host", what="a sample")
     edit(node, metrics={"enabled": False})
-    wait_until(lambda: watch.next(timeout_s=1.0) is None, 20.0, what="silence")
+    wait_until(lambda: watch.next(timeout_s=1.0) is None, what="silence")
     edit(node, metrics={"enabled": True})
 
     after = heard(watch, lambda sample: sample.stream == "host", what="a sample again")

@@ -124,7 +124,7 @@ def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: 
     ):
         heard = Heard(anna, interval_s=interval_s)
         with recording(broker, folder, "carl") as (_, lines):
-            wait_until(lambda: len(heard.ordered) >= 5 and told(lines).get("stored", 0) >= 5, 20, what="first samples")
+            wait_until(lambda: len(heard.ordered) >= 5 and told(lines).get("stored", 0) >= 5, what="first samples")
             broker.stop()
         pause(outage_s)
         before = len(heard.ordered)
@@ -138,7 +138,7 @@ def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: 
             researcher(broker, folder, "bert") as bert,
             bert.record(stores[1], interval_s=interval_s) as late,
         ):
-            wait_until(lambda: told(lines).get("positions"), 20, what="the record to go on")
+            wait_until(lambda: told(lines).get("positions"), what="the record to go on")
             wait_until(lambda: all(at_end in stored(store)[-200:] for store in stores), 60, what="whole stores")
             carl.terminate()
             assert carl.wait(15) == 0
@@ -173,7 +173,7 @@ def link_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: fl
         ):
             heard = Heard(anna, interval_s=interval_s)
             with anna.record(folder / "anna.fedmon", interval_s=interval_s) as record:
-                wait_until(lambda: len(heard.ordered) >= 5, 20, what="the first samples")
+                wait_until(lambda: len(heard.ordered) >= 5, what="the first samples")
                 for link in (far, near):
                     before = len(heard.ordered)
                     link.cut()
@@ -182,7 +182,7 @@ def link_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: fl
                     wanted = before + int(outage_s / interval_s)
                     heard.wait(wanted)
                 at_end = heard.ordered[-1]
-                wait_until(lambda: at_end in stored(folder / "anna.fedmon"), 20)
+                wait_until(lambda: at_end in stored(folder / "anna.fedmon"))
                 counts = record.counts
 
     heard.check()
@@ -206,14 +206,14 @@ def test_a_node_killed_and_started_again_loses_no_more_than_its_open_batch(mosqu
     ):
         heard = Heard(anna, interval_s=0.2)
         with anna.record(tmp_path / "anna.fedmon", interval_s=0.2) as record:
-            wait_until(lambda: len(heard.live) >= 8, 20, what="the first samples")
+            wait_until(lambda: len(heard.live) >= 8, what="the first samples")
             node.kill()
             old = heard.live[-1]
             node.start()
 
-            wait_until(lambda: len(heard.ordered) > 5 and heard.ordered[-1][0] > old[0], 20, what="the new process")
+            wait_until(lambda: len(heard.ordered) > 5 and heard.ordered[-1][0] > old[0], what="the new process")
             at_end = heard.ordered[-1]
-            wait_until(lambda: at_end in stored(tmp_path / "anna.fedmon"), 20)
+            wait_until(lambda: at_end in stored(tmp_path / "anna.fedmon"))
             counts = record.counts
 
     heard.check()

@@ -66,11 +66,11 @@ def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Feder
         assert listed["job_id"] == run.job_id == shown["result"]["job_id"]
         assert [(each["place"], each["first"]) for each in shown["entries"]] == [("rows", [3])]
         told(folder, "results", "release", run.job_id, "--note", "a count")
-        wait_until(lambda: run.states()["north"].succeeded, 20.0, what="the result")
+        wait_until(lambda: run.states()["north"].succeeded, what="the result")
 
         # then it is there, once, and counted
         assert run.result(timeout_s=20) == {"north": {"rows": 3}}
-        wait_until(lambda: len(news) == 2, 20.0, what="both messages")
+        wait_until(lambda: len(news) == 2, what="both messages")
     assert [each.job.state for each in news] == [JobState.HELD, JobState.SUCCEEDED]
     (row,) = told(folder, "released")["released"]
     assert (row["researcher_id"], row["dataset"], row["results"], row["size_bytes"], row["numbers"]) == (
@@ -86,7 +86,7 @@ def test_a_withheld_result_comes_as_a_note(fed: Federation, folder: Path) -> Non
         run.result(timeout_s=60)
 
     told(folder, "results", "withhold", run.job_id, "--note", "too few patients")
-    wait_until(lambda: run.states()["north"].state == "withheld", 20.0, what="the note")
+    wait_until(lambda: run.states()["north"].state == "withheld", what="the note")
 
     with pytest.raises(RunFailedError, match=r"north: withheld \(the owner of the node withholds .*: too few patients"):
         run.result(timeout_s=20)
@@ -112,7 +112,7 @@ def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, 
         with Federation(mosquitto.url, **options) as fed:
             wait_until(lambda: fed.nodes().online, 30.0, what="the node")
             again = fed.job(run.job_id)
-            wait_until(lambda: again.states()["north"].succeeded, 20.0, what="the result")
+            wait_until(lambda: again.states()["north"].succeeded, what="the result")
             assert again.result(timeout_s=20) == {"north": {"rows": 3}}
     audit = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
     events = Counter(line["event"] for line in audit if line.get("job") == run.job_id)
@@ -145,7 +145,7 @@ def test_the_owner_sees_what_leaves_and_is_asked(fed: Federation, folder: Path) 
         terminal.type("y")
         code, _ = terminal.end()
     assert code == 0
-    wait_until(lambda: run.states()["north"].succeeded, 20.0, what="the result")
+    wait_until(lambda: run.states()["north"].succeeded, what="the result")
 
 
 def test_the_shell_of_a_researcher_says_that_a_result_is_held(

@@ -135,7 +135,7 @@ def test_the_same_job_on_two_nodes_of_one_machine_is_measured_apart(mosquitto: B
         # when they run one job
         job_id = Site(mosquitto, nodes[0], researcher).run(seconds=60)
         for name in ("north", "south"):
-            wait_until(lambda name=name: measured(job_id, name), 20.0, what=f"samples of {name}")  # type: ignore[misc]
+            wait_until(lambda name=name: measured(job_id, name), what=f"samples of {name}")  # type: ignore[misc]
 
         # then each has its own processes in its stream, and has them again when its daemon is another
         alone = max(measured(job_id, "south"))
@@ -143,7 +143,7 @@ def test_the_same_job_on_two_nodes_of_one_machine_is_measured_apart(mosquitto: B
         nodes[0].kill()
         before = len(measured(job_id, "north"))
         nodes[0].start()
-        wait_until(lambda: len(measured(job_id, "north")) > before, 20.0, what="samples after a new start")
+        wait_until(lambda: len(measured(job_id, "north")) > before, what="samples after a new start")
         assert max(measured(job_id, "north")) == alone
 
         # and the streams end with it

@@ -139,7 +139,7 @@ def test_watch_draws_in_place_hears_its_keys_and_gives_the_terminal_back(mosquit
     folder = write_node_folder(tmp_path / "n", node_id="west", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder), LiveVerb("watch", "--broker", mosquitto.url, "--interval", "0.5") as watch:
         before = termios.tcgetattr(watch.slave)[3] & termios.ECHO
-        wait_until(lambda: watch.shows(" west "), 20, what="the first screen")
+        wait_until(lambda: watch.shows(" west "), what="the first screen")
         assert "\x1b[?1049h" in watch.shown
         assert "q quit   s sort   a not measured" in watch.shown
         assert "NOT MEASURED" not in watch.shown
@@ -156,7 +156,7 @@ def test_watch_draws_in_place_hears_its_keys_and_gives_the_terminal_back(mosquit
 
 def test_watch_gives_the_terminal_back_when_it_is_terminated(mosquitto: Broker) -> None:
     with LiveVerb("watch", "--broker", mosquitto.url) as watch:
-        wait_until(lambda: watch.shows("waiting for the first sample"), 20, what="the first screen")
+        wait_until(lambda: watch.shows("waiting for the first sample"), what="the first screen")
         watch.process.terminate()
 
         wait_until(lambda: watch.shows("\x1b[?1049l"), 30, what="the usual screen")
@@ -164,7 +164,7 @@ def test_watch_gives_the_terminal_back_when_it_is_terminated(mosquitto: Broker) 
 
 def test_watch_shows_warnings_on_its_last_line_and_all_of_them_at_its_end(mosquitto: Broker) -> None:
     with EchoNode(mosquitto.port, "west") as node, LiveVerb("watch", "--broker", mosquitto.url) as watch:
-        wait_until(lambda: watch.shows("waiting for the first sample"), 20, what="the first screen")
+        wait_until(lambda: watch.shows("waiting for the first sample"), what="the first screen")
         node.publish("general/monitoring/west", b"junk")
         wait_until(
             lambda: watch.shows("first sample   unreadable messages (metrics): 1 so far"),
@@ -185,4 +185,4 @@ def test_watch_shows_warnings_on_its_last_line_and_all_of_them_at_its_end(mosqui
 
 def test_logs_says_that_it_waits(mosquitto: Broker) -> None:
     with LiveVerb("logs", "--broker", mosquitto.url) as logs:
-        wait_until(lambda: logs.shows("waiting for log lines at WARNING or above; Ctrl-C ends"), 20, what="the line")
+        wait_until(lambda: logs.shows("waiting for log lines at WARNING or above; Ctrl-C ends"), what="the line")

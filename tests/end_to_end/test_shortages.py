@@ -96,16 +96,16 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, Federation(settings=settings) as alice:
         site = Site(mosquitto, node, raw)
-        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        wait_until((folder / "control.sock").exists, 60, what="the node to start")
         first = wait_until(lambda: sandbox(site), 30, what="the sandbox")
         with short_of_descriptors(node, free=4):
             with (folder / "node.toml").open("a") as file:
                 file.write('\n[runs]\ndevices = ["/dev/null"]\n')  # another sandbox, so that it is tried anew
             node.signal(signal.SIGHUP)
             wait_until(lambda: sandbox(site) is None, 30, what="the look that fails")
-            wait_until(lambda: "north" in alice.nodes().online, 20, what="the node to be online")
+            wait_until(lambda: "north" in alice.nodes().online, what="the node to be online")
             run = alice.run(f"sha256:{SHA256}", tags=["cells"])
-            wait_until(lambda: run.states()["north"].is_over, 20, what="the refusal")
+            wait_until(lambda: run.states()["north"].is_over, what="the refusal")
             refused = run.states()["north"]
         node.signal(signal.SIGHUP)
 
@@ -119,7 +119,7 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again_by_itself(mosquitto: B
     folder = made(tmp_path / "north", mosquitto)
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
         site = Site(mosquitto, node, raw)
-        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        wait_until((folder / "control.sock").exists, 60, what="the node to start")
         first = wait_until(lambda: sandbox(site), 30, what="the sandbox")
         with short_of_descriptors(node, free=4):
             with (folder / "node.toml").open("a") as file:
@@ -139,7 +139,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
             site = Site(mosquitto, node, raw)
             wait_until(lambda: raw.answered("pong"), what="the node")
             job = JobFolder(folder / "runs" / (job_id := site.run(seconds=60)))
-            wait_until(lambda: len(job.events().events) >= 3, 20, what="a report of the plan")
+            wait_until(lambda: len(job.events().events) >= 3, what="a report of the plan")
             keeper = job.keeper()
             assert keeper is not None
             plan = psutil.Process(keeper.pid).children(recursive=True)
@@ -151,10 +151,10 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
             )
 
             os.kill(keeper.pid, signal.SIGKILL)
-            wait_until(lambda: not any(map(psutil.Process.is_running, plan)), 20, what="the end of what it left")
-            wait_until(lambda: f"job {job_id} is tried again" in node.log(), 20, what="its unwritten end")
+            wait_until(lambda: not any(map(psutil.Process.is_running, plan)), what="the end of what it left")
+            wait_until(lambda: f"job {job_id} is tried again" in node.log(), what="its unwritten end")
             while_full = node.log()
-            told = wait_until(lambda: listener.logs("north"), 20, what="a log record that left")
+            told = wait_until(lambda: listener.logs("north"), what="a log record that left")
             filler.unlink()
             lost = site.outcome(job_id)["job"]["state"]
             stopped = node.stop()
@@ -223,11 +223,11 @@ def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosqu
     store = tmp_path / "store"
     settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna")
     with NodeProcess(folder) as node, Federation(settings=settings) as anna, anna.record(store) as record:
-        wait_until(lambda: record.counts.stored >= 5, 20, what="first samples")
+        wait_until(lambda: record.counts.stored >= 5, what="first samples")
         mosquitto.stop()
         limit_files(node, 1)
-        wait_until(lambda: live(node)["recording"] not in ("on", "off"), 20, what="the full disk to be noticed")
-        wait_until(lambda: live(node)["counters"]["samples_waiting"] >= 10, 20, what="samples in memory")
+        wait_until(lambda: live(node)["recording"] not in ("on", "off"), what="the full disk to be noticed")
+        wait_until(lambda: live(node)["counters"]["samples_waiting"] >= 10, what="samples in memory")
         full = live(node)
         limit_files(node, resource.RLIM_INFINITY)
         mosquitto.start()

@@ -315,7 +315,7 @@ def test_what_conditions_set_is_stored_likewise(ec: ExperimentController, name: 
 
     ec.deploy()
 
-    wait_until(lambda: one.get(name) == stored, 10, what="the value")
+    wait_until(lambda: one.get(name) == stored, what="the value")
 
 
 def test_a_global_attribute_that_nobody_may_set_or_read_is_not(ec: ExperimentController) -> None:

@@ -170,7 +170,7 @@ def test_calls_say_that_connections_keep_getting_lost_and_work_again_when_one_la
             listed = requests.list(nodes=["a"])
             logged = caplog.text
             link.heal()
-            wait_until(lambda: is_answered(federation), 10, what="an answer")
+            wait_until(lambda: is_answered(federation), what="an answer")
             answered = requests.ping_nodes()
 
     assert took_s < 5.0
@@ -224,7 +224,7 @@ def test_after_a_broker_restart_everything_works_again_within_five_seconds(mosqu
 def test_a_request_that_waits_through_a_broker_restart_is_asked_again_and_answered(
     mosquitto: Broker, federate: Open
 ) -> None:
-    federation = federate(timeout_s=15)
+    federation = federate(timeout_s=60)
     first = EchoNode(mosquitto.port, "a", boot=1).start()
     wait_until(lambda: federation.nodes().online == ["a"])
     first.answer = lambda _: None
@@ -237,7 +237,7 @@ def test_a_request_that_waits_through_a_broker_restart_is_asked_again_and_answer
     mosquitto.start()
 
     with EchoNode(mosquitto.port, "a", boot=2) as second:
-        caller.join(10)
+        caller.join(60)
 
     assert [list(ok) for ok in answered] == [["a"]]  # type: ignore[call-overload] # outcomes
     assert second.sent("list")[0]["id"] == first.sent("list")[0]["id"]
@@ -255,10 +255,10 @@ def test_a_line_that_goes_dead_is_noticed_and_one_that_heals_is_used_within_five
             line.freeze()
 
             outcomes = federation.ping(timeout_s=0.5)
-            wait_until(lambda: not federation.status().connected, 15)
+            wait_until(lambda: not federation.status().connected)
             line.heal()
             started = time.monotonic()
-            wait_until(lambda: federation.status().connected and federation.ping(timeout_s=1.0).ok, 10)
+            wait_until(lambda: federation.status().connected and federation.ping(timeout_s=1.0).ok)
 
     assert outcomes["a"].status is OutcomeStatus.TIMED_OUT
     assert time.monotonic() - started < 5

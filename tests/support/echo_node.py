@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from bench.echo_nodes import Message, answer_to, presence, without_delay
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class EchoNode:

@@ -98,7 +98,7 @@ def test_runs_are_adopted_and_what_waited_for_them_goes_on(
         wait_until(lambda: ec.get_resource(lost).handle is not None)  # type: ignore[attr-defined]
         assert ec.state(lost) is STARTED  # nobody knows more while its node is away
         node_b.start()
-        wait_until(lambda: "b" in two.fed.nodes().online, 20.0)
+        wait_until(lambda: "b" in two.fed.nodes().online)
         ec.stop(lost)
         assert ec.wait_finished(lost, timeout=20), ec.explain(lost)
         assert (ec.state(lost), ec.get(lost, "outcome")[:12]) == (STOPPED, "b: stopped (")

@@ -127,7 +127,7 @@ def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_i
         assert ResourceState.FAILED not in [state for state, _ in ec.snapshot.resources[long].times]
     finally:
         node_b.start()
-        wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
+        wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online))
         for job in (short, long):
             handle = two.fed.job(ec.get(job, "jobId"))
             handle.stop()
@@ -145,7 +145,7 @@ def test_a_broker_that_dies_holds_up_what_runs_and_what_is_deployed_and_loses_ne
     ec.deploy()
     wait_until(lambda: ec.get_ready_time(after) is not None)
     two.broker.start()
-    wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online), 20.0)
+    wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online))
     ec.stop(job)
 
     assert ec.wait_finished([job, after, total], timeout=20), (ec.explain(job), ec.explain(after))

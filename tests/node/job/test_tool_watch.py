@@ -161,7 +161,9 @@ def test_a_full_disk_costs_nothing_that_finds_room_in_memory(tmp_path: Path) -> 
     require(os.geteuid() == 0 and shutil.which("mount"), "mounting a small disk takes root")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], check=True)
     try:
-        with start(tmp_path, "-i", "0.2", "-c", "0.2", command=["sleep", "3"]) as tool:
+        gate = tmp_path.with_suffix(".gate")
+        until_gate = ["sh", "-c", f"until [ -e {gate} ]; do sleep 0.1; done"]
+        with start(tmp_path, "-i", "0.2", "-c", "0.2", command=until_gate) as tool:
             wait_measured(tmp_path)
             full = tmp_path / "full"
             with full.open("wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -169,7 +171,8 @@ def test_a_full_disk_costs_nothing_that_finds_room_in_memory(tmp_path: Path) -> 
                     file.write(bytes(4096))
             wait_until(lambda: "the disk is full" in logs(tmp_path))
             os.truncate(full, 0)
-            said = tool.communicate(timeout=30)
+            gate.touch()
+            said = tool.communicate(timeout=60)
 
         found = the(tmp_path)
         assert (tool.returncode, said) == (0, (b"", b""))

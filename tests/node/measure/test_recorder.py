@@ -118,7 +118,7 @@ def test_counts_add_up_at_every_moment_while_the_disk_fails_and_works_again(path
             assert counts[DROPPED_FULL]
             assert counts[BUFFERED]
             other.execute("ROLLBACK")
-        wait_until(lambda: recorder.counts()[BUFFERED] == 0, 20.0)
+        wait_until(lambda: recorder.counts()[BUFFERED] == 0)
         counts = recorder.counts()
         kept = seqs(everything(recorder))
 

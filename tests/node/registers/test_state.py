@@ -39,7 +39,7 @@ def _asked(raw: RawResearcher, source: str, **fields: Any) -> dict[str, Any]:
 
 def _copied(folder: Path) -> Path:
     copy = folder / "state.sqlite.copy"
-    wait_until(copy.exists, 20, what="the copy of the register")
+    wait_until(copy.exists, what="the copy of the register")
     return copy
 
 
@@ -167,7 +167,7 @@ def test_no_mutation_of_the_register_loses_anything_silently(template: Path, tmp
 def test_four_hundred_mutations_lose_nothing_silently_and_the_node_starts(template: Path, tmp_path: Path) -> None:
     def look(folder: Path) -> str:
         with NodeProcess(folder) as node:
-            wait_until((folder / "control.sock").exists, 20, what="the node to start")
+            wait_until((folder / "control.sock").exists, 60, what="the node to start")
             report = told(folder, "status")["restored"]
             assert node.stop() == 0
             assert (report is not None) == ("register restored" in node.log())
@@ -245,13 +245,13 @@ def test_the_register_is_copied_once_a_day_for_its_owner_only(folder: Path) -> N
     copy = folder / "state.sqlite.copy"
     first = copy.stat().st_mtime_ns
     with NodeProcess(folder) as node:
-        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        wait_until((folder / "control.sock").exists, 60, what="the node to start")
         told(folder, "status")
         same = copy.stat().st_mtime_ns
         node.stop()
     os.utime(copy, (1.0, 1.0))
     with NodeProcess(folder):
-        wait_until(lambda: copy.stat().st_mtime > 1.0, 20, what="the next copy")
+        wait_until(lambda: copy.stat().st_mtime > 1.0, what="the next copy")
 
     assert same == first
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -271,7 +271,7 @@ def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_
     (folder / "state.sqlite").write_bytes(b"")
 
     with NodeProcess(folder):
-        wait_until((folder / "control.sock").exists, 20, what="the node to start")
+        wait_until((folder / "control.sock").exists, 60, what="the node to start")
         names = [plan["name"] for plan in told(folder, "plan", "list")["plans"]]
 
     assert names == ["kept"]

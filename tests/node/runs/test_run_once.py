@@ -52,7 +52,7 @@ def begun(node: Bench, job_id: str) -> ActiveJob:
         going = node.runs._active[job_id]
         return going if going.job.scalars else None
 
-    going = wait_until(found, 20.0, what="a report of the plan")
+    going = wait_until(found, what="a report of the plan")
     assert going is not None
     return going
 
@@ -89,7 +89,7 @@ def test_the_news_of_a_job_wait_for_the_worker_only_once(node: Bench) -> None:
     job_id = new_id()
 
     node.ask(run(node.approve(REPORTS, "reports"), job_id=job_id))
-    wait_until((node.path / "runs" / job_id / "ending.json").exists, 20.0, what="the end of the plan")
+    wait_until((node.path / "runs" / job_id / "ending.json").exists, what="the end of the plan")
     waiting = len(node.handed_over)
     outcome = node.over(job_id)
 
@@ -155,7 +155,7 @@ def test_an_outcome_stays_here_while_its_researcher_is_not_obeyed(node: Bench) -
     try:
         # when it ends
         node.runs.stop_by_owner(job_id, by="owner")
-        wait_until(lambda: is_gone(node, job_id), 20.0, what="the end of the job")
+        wait_until(lambda: is_gone(node, job_id), what="the end of the job")
         assert job_id not in [each["job"]["job_id"] for each in node.outcomes()]
     finally:
         policy.follow(rules)
@@ -283,7 +283,7 @@ def test_a_new_daemon_goes_on_with_a_job_and_takes_the_end_of_another(tmp_path: 
         reports = len(node.scalars())
     folder = JobFolder(tmp_path / "n" / "runs" / ends)
     assert folder.stop(JobState.STOPPED, "asked to end")
-    wait_until(folder.ending, 20.0, what="the ending")
+    wait_until(folder.ending, what="the ending")
 
     # when the next one begins
     with bench(tmp_path / "n") as node:
@@ -323,7 +323,7 @@ def test_what_runs_without_a_record_is_stopped_and_removed(tmp_path: Path) -> No
     # when a node begins with a new one
     folder = JobFolder(tmp_path / "n" / "runs" / job_id)
     with bench(tmp_path / "n"):
-        wait_until(lambda: not folder.is_alive(), 20.0, what="the end of a job that nobody knows")
+        wait_until(lambda: not folder.is_alive(), what="the end of a job that nobody knows")
 
     # then nothing of it is left, and of its files neither once the next one has begun
     assert folder.kill_leftovers() == []

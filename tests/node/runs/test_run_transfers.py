@@ -175,7 +175,7 @@ def test_a_repository_that_comes_back_gets_the_result(node: Bench, repository: H
         node.work()
         return (node.path / "runs" / job_id / "ending.json").exists()
 
-    wait_until(is_stored_later, 20.0, what="the end of the plan")
+    wait_until(is_stored_later, what="the end of the plan")
     node.work()
 
     # when it is there again

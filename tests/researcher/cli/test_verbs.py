@@ -150,7 +150,7 @@ def test_a_record_of_a_node_is_printed_once(mosquitto: Broker, environ: dict[str
         err.open("w") as stderr,
         subprocess.Popen(words, env=environ, stdout=stdout, stderr=stderr) as following,
     ):
-        wait_until(lambda: is_printed(node), 20, what="the record")
+        wait_until(lambda: is_printed(node), what="the record")
         following.send_signal(signal.SIGINT)
 
     assert "disk is full" not in err.read_text()

@@ -54,7 +54,7 @@ class Taker:
     def take_and_die(self, number: int) -> None:
         enough = len(self.taken()) + number
         self.start("take")
-        wait_until(lambda: len(self.taken()) >= enough, 20)
+        wait_until(lambda: len(self.taken()) >= enough)
         self.kill()
 
     def lines(self) -> list[list[str]]:
@@ -78,16 +78,16 @@ def test_replies_survive_kill_9_of_who_keeps_and_of_who_takes_them(mosquitto: Br
     chance = random.Random(seed)
     with EchoNode(mosquitto.port, "a") as node:
         taker.start("keep")
-        wait_until(taker.lines, 20)
+        wait_until(taker.lines)
         for sequence in range(SENT):
             node.publish("general/researcher/alice/main/a", reply(sequence), qos=0 if sequence % 50 else 1)
-        wait_until(lambda: ["kept", str(SENT)] in taker.lines(), 20)
+        wait_until(lambda: ["kept", str(SENT)] in taker.lines())
     taker.kill()
 
     for _ in range(ROUNDS):
         taker.take_and_die(chance.randint(1, 30))
     taker.start("take")
-    wait_until(lambda: taker.lines()[-1] == ["end"], 20)
+    wait_until(lambda: taker.lines()[-1] == ["end"])
 
     taken = taker.taken()
     once = [sequence for number, (sequence, _) in enumerate(taken) if sequence not in dict(taken[:number])]

@@ -277,7 +277,7 @@ def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(
     failure = {"command": "error", "success": False, "code": "failed", "reason": "it cannot write its records"}
     a.answer = lambda request: {**(a.honest(request) or {}), **failure}
     a.end(handle.job_id, told=False, result=json_parcel({"n": 1}))
-    wait_until(lambda: "cannot write" in handle.states()["a"].explanation(), 20.0, what="the failure to be shown")
+    wait_until(lambda: "cannot write" in handle.states()["a"].explanation(), what="the failure to be shown")
     assert not handle.is_over
 
     a.answer = a.honest
@@ -407,7 +407,7 @@ def test_a_result_that_was_not_there_is_found_by_the_next_call(
 
     a.end(handle.job_id, result=json_parcel({"n": 1}))
 
-    assert wait_until(handle.results, 10.0, what="the result") == {"a": {"n": 1}}
+    assert wait_until(handle.results, what="the result") == {"a": {"n": 1}}
 
 
 FETCHER = """

@@ -78,7 +78,7 @@ def test_a_record_killed_at_any_moment_goes_on_with_nothing_lost_or_doubled(mosq
             node.sample(1)
         with recording(mosquitto, tmp_path) as (process, _):
             sent = [(boot, seq) for (boot, _), kept in sorted(node.kept.items()) for seq in sorted(kept)]
-            wait_until(lambda: len(stored(path)) == len(sent), 20)
+            wait_until(lambda: len(stored(path)) == len(sent))
             process.send_signal(signal.SIGTERM)
             code = process.wait(15)
 
@@ -117,11 +117,11 @@ def test_a_full_disk_is_said_once_and_what_did_not_fit_is_pulled_when_there_is_s
             node.sample(1, width=1500)
             if number % 10 == 0 and last(lines).get("error"):
                 break
-        error = wait_until(lambda: last(lines).get("error"), 15)
+        error = wait_until(lambda: last(lines).get("error"))
         node.sample(10)
         process.send_signal(signal.SIGUSR1)
         count = node.next_seq[1, "host"]
-        wait_until(lambda: last(lines).get("stored") == count, 20)
+        wait_until(lambda: last(lines).get("stored") == count)
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
 

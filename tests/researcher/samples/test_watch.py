@@ -342,7 +342,7 @@ def test_what_a_slow_callback_has_no_room_for_is_pending_and_no_request_is_delay
         before_bytes = resident_bytes()
         for number in range(count):
             node.publish("general/monitoring/a", wide | {"seq": number * 10}, qos=0)
-        wait_until(lambda: watch.delivered + watch.pending == 10 * count, 20)
+        wait_until(lambda: watch.delivered + watch.pending == 10 * count)
         pending, grown_bytes = watch.pending, resident_bytes() - before_bytes
         started = time.monotonic()
         assert federation.ping().ok
