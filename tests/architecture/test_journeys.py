@@ -74,7 +74,7 @@ def trace(tmp_path: Path) -> Iterator[Trace]:
 
 
 def usual(windows: list[list[tuple[int, str]]], *, here: bool) -> list[str]:
-    """Return the files that ran in two of three windows, in their order: periodic work meets fewer."""
+    """Return the files that ran in two of three windows of the smaller half, in order: periodic work meets fewer."""
     sides = [
         list(dict.fromkeys(
             COLLECTORS if file.startswith(COLLECTORS) else file
@@ -83,8 +83,9 @@ def usual(windows: list[list[tuple[int, str]]], *, here: bool) -> list[str]:
         ))
         for window in windows
     ]  # fmt: skip
+    sides = sorted(sides, key=len)[: (len(sides) + 1) // 2]
     count = Counter(file for side in sides for file in side)
-    return [file for file in count if 3 * count[file] >= 2 * len(windows)]
+    return [file for file in count if 3 * count[file] >= 2 * len(sides)]
 
 
 def named(journey: str, side: str) -> list[str]:
