@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from fedmon.broker.errors import UploadRefusedError
-from fedmon.common.errors import FolderInUseError, StorageError
+from fedmon.common.errors import StorageError
 from fedmon.common.files import LOCK_NAME, LockFile, sync
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -64,8 +64,7 @@ class FileStore:
             for path in (folder, self._files, self.incoming, self._parties):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = LockFile(folder / LOCK_NAME)
-            if not self._held.take(str(os.getpid())):
-                raise FolderInUseError(f"{folder} is in use by process {self._held.holder()}: give another --data-dir")
+            self._held.hold()
             for leftover in self.incoming.iterdir():
                 leftover.unlink()
             for path in self._stored():

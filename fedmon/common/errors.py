@@ -7,8 +7,7 @@ class FedmonError(Exception):
     """The root of every error that fedmon raises on purpose.
 
     ``exit_code`` is the exit code of a shell verb: 1 failed, 2 usage or settings, 3 not found, 4 refused or in
-    conflict,
-    5 no connection, 6 no answer in time.
+    conflict, 5 no connection, 6 no answer in time.
     """
 
     exit_code: int = 1

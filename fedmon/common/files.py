@@ -12,7 +12,7 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -219,6 +219,14 @@ class LockFile:
                     os.close(fd)
         return True
 
+    def hold(self) -> None:
+        """Take the lock of its folder for this process. Raises FolderInUseError, which names the holder."""
+        if not self.take(str(os.getpid())):
+            raise FolderInUseError(
+                f"{self.path.parent} is in use by process {self.holder() or 'unknown'}: stop that one, or choose "
+                "another folder"
+            )
+
     def holder(self) -> str | None:
         """Return the text of the process that holds the lock; None if it is free."""
         with storage_errors(self.path):
@@ -243,11 +251,9 @@ class LockFile:
 
 
 class Closing:
-    """A context manager that is closed at its end."""
+    """A context manager that calls its ``close`` at the end."""
 
-    def close(self) -> None:
-        """Release everything; safe to call twice."""
-        raise NotImplementedError
+    close: Callable[[], None]
 
     def __enter__(self) -> Self:
         return self
@@ -273,11 +279,7 @@ class OwnedFolder:
                 f"{self.path} is open to other users (mode {mode:04o}): chmod 700 {self.path}, or choose a folder "
                 "that does not exist yet"
             )
-        if not self._lock.take(str(os.getpid())):
-            holder = self._lock.holder() or "unknown"
-            raise FolderInUseError(
-                f"{self.path} is in use by process {holder}: stop that one, or choose another folder"
-            )
+        self._lock.hold()
 
     def release(self) -> None:
         """Let another process own the folder; safe to call twice."""

@@ -135,7 +135,7 @@ class Subject:
             nodes=tuple(nodes),
             marks=marks,
             jobs=jobs,
-            is_part=any(self.job in host.jobs for host in self.source.hosts if host not in self.hosts),
+            is_part=any(self.job in host.jobs for host in self.source.hosts if host.node_id not in names),
             since_t=self.since_t,
             until_t=self.until_t,
         )

@@ -13,7 +13,7 @@ OWN_SUFFIXES = {".py", ".js", ".css", ".html", ".sql"}
 
 BUDGETS = {
     ".": (552, 4, 297),
-    "broker": (1977, 11, 1104),
+    "broker": (1976, 11, 1103),
     "common": (8496, 50, 4793),
     "compat": (3143, 18, 2029),
     "demo": (954, 6, 650),
@@ -21,8 +21,8 @@ BUDGETS = {
     "experiment": (11626, 47, 7694),
     "node": (28606, 124, 18157),
     "plan": (1503, 9, 1010),
-    "report": (10519, 52, 6495),
-    "researcher": (10479, 47, 6833),
+    "report": (10517, 52, 6494),
+    "researcher": (10476, 47, 6831),
 }  # fmt: skip
 """Lines with docstrings and blanks, modules, and statements of each package, modules of ``fedmon`` itself as "."."""
 SMALL_MODULES = 30

@@ -96,7 +96,7 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, Federation(settings=settings) as alice:
         site = Site(mosquitto, node, raw)
-        wait_until((folder / "control.sock").exists, 60, what="the node to start")
+        wait_until((folder / "control.sock").exists, what="the node to start")
         first = wait_until(lambda: sandbox(site), 30, what="the sandbox")
         with short_of_descriptors(node, free=4):
             with (folder / "node.toml").open("a") as file:
@@ -119,7 +119,7 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again_by_itself(mosquitto: B
     folder = made(tmp_path / "north", mosquitto)
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
         site = Site(mosquitto, node, raw)
-        wait_until((folder / "control.sock").exists, 60, what="the node to start")
+        wait_until((folder / "control.sock").exists, what="the node to start")
         first = wait_until(lambda: sandbox(site), 30, what="the sandbox")
         with short_of_descriptors(node, free=4):
             with (folder / "node.toml").open("a") as file:

@@ -219,8 +219,7 @@ class Recording(Closing):
         """Return samples batch by batch, ordered by node, stream, boot and number, of everything that is not excluded.
 
         ``first_seq`` to ``last_seq`` and ``since_t`` to ``until_t`` (Unix time) are read, both included. ``series``
-        says which series are wanted; samples with none of them come without columns. A row that is damaged is reported
-        in the log and left out.
+        says which series are wanted; samples with none of them come without columns. Damaged rows are only logged.
         """
         selection = RowSelection(
             node_id=node_id,

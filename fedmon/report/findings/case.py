@@ -177,14 +177,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def started_t(self) -> float | None:
         """When the job began on its first node: as told, else its first sample."""
-        times = [start for node in self.nodes if (start := unix(node.document.get("started"))) is not None]
-        return min(times, default=None) or (self.span or (None, None))[0]
+        return min(self._told("started"), default=None) or (self.span or (None, None))[0]
 
     @property
     def ended_t(self) -> float | None:
         """When the job ended: as told, else None."""
-        times = [end for node in self.nodes if (end := unix(node.document.get("ended"))) is not None]
-        return max(times, default=None)
+        return max(self._told("ended"), default=None)
 
     @property
     def end(self) -> Mapping[str, Any]:
@@ -207,6 +205,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         if any(one.clock_steps for one in streams):
             return max(one.elapsed_s for one in streams)
         return None if span is None else span[1] - span[0]
+
+    def _told(self, name: str) -> list[float]:
+        return [t for node in self.nodes if (t := unix(node.document.get(name))) is not None]
 
     def _measured(self) -> list[StreamTotal]:
         """Return the streams of the job if there is one, else all."""

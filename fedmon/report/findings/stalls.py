@@ -7,13 +7,14 @@ from fedmon.report.findings import thresholds as limits
 from fedmon.report.findings.case import Case, Finding, Node, Severity, unknown
 
 _SECONDS = "host_cpu_seconds_total"
-_RESOURCES = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
 WAITS = {
-    "memory": ("full", limits.PRESSURE_HIGH),
-    "io": ("full", limits.PRESSURE_HIGH),
-    "cpu": ("some", limits.CPU_PRESSURE_HIGH),
-}
-"""The kind of pressure on a resource, and the share of the time from which on it is told."""
+    "memory": ("full", limits.PRESSURE_HIGH, "memory", "Memory is short: ask for more, or run less at once."),
+    "io": ("full", limits.PRESSURE_HIGH, "storage",
+           "Storage is the bottleneck: larger pieces, fewer files, or a faster file system."),
+    "cpu": ("some", limits.CPU_PRESSURE_HIGH, "a CPU",
+            "More threads want to run than there are CPUs: start fewer, or ask for more CPUs."),
+}  # fmt: skip
+"""By resource: the kind of pressure, the share of the time from which on it is told, the words for it, and advice."""
 
 
 def mode_share(node: Node, mode: str) -> float | None:
@@ -60,7 +61,7 @@ def pressure_shares(node: Node, *, of_job: bool) -> dict[tuple[str, str], float]
 
 def pressure(case: Case, resource: str) -> Finding | None:
     """Report work that waited for a resource, one of `WAITS`."""
-    kind, limit = WAITS[resource]
+    kind, limit, words, advice = WAITS[resource]
     shares: dict[str, tuple[float, bool]] = {}
     for node in case.nodes:
         of_job = pressure_shares(node, of_job=True) if case.job is not None else {}
@@ -75,16 +76,12 @@ def pressure(case: Case, resource: str) -> Finding | None:
     return Finding(
         name=f"pressure-{resource}",
         severity=Severity.WARNING,
-        title=f"Waiting for {_RESOURCES[resource]}",
-        text=f"{who.capitalize()} waited for {_RESOURCES[resource]}:"
+        title=f"Waiting for {words}",
+        text=f"{who.capitalize()} waited for {words}:"
         f" {joined([f'{name} {percent(shares[name][0])} of the time' for name in names])}.",
         how=f"pressure stall information of the kernel, '{kind}' of {resource}, of"
         + (" the job's cgroup" if is_jobs else " the whole machine"),
-        advice={
-            "memory": "Memory is short: ask for more, or run less at once.",
-            "io": "Storage is the bottleneck: larger pieces, fewer files, or a faster file system.",
-            "cpu": "More threads want to run than there are CPUs: start fewer, or ask for more CPUs.",
-        }[resource],
+        advice=advice,
         figures={"ratio": shares[names[0]][0]},
         nodes=tuple(names),
     )

@@ -86,6 +86,7 @@ class PendingRequest:
     ) -> None:
         self.id, self.kept, self.request, self.nodes = request.id, kept, request, nodes
         self.changed = threading.Condition()
+        self._asked = None if nodes is None else frozenset(nodes)
         self._answers: dict[NodeId, NodeAnswer] = {}
         self._answered: set[NodeId] = set()
         self._unreadable: dict[NodeId, NodeAnswer] = {}
@@ -209,7 +210,7 @@ class PendingRequest:
     def is_owed_by(self, node_id: NodeId) -> bool:
         """Tell whether this node was asked and has not answered."""
         with self.changed:
-            return node_id not in self._answered and (self.nodes is None or node_id in self.nodes)
+            return node_id not in self._answered and (self._asked is None or node_id in self._asked)
 
     def quiet_s(self) -> float:
         """Return the seconds since the last answer; infinite when there was none."""

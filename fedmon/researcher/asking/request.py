@@ -258,7 +258,7 @@ class Asker:
     ) -> PendingRequest:
         """Send a request without waiting; its replies go to ``on_answer``, on the inbox's thread, and are not kept.
 
-        The caller closes the `PendingRequest`, by `Pending.close`, when the replies are no longer of interest.
+        The caller ends it, by `Pending.close` or `Pending.forget`, when its replies are no longer of interest.
         """
         payloads = self.dialect.encode(request)
         waiting = PendingRequest(request, nodes, kept=False, on_answer=on_answer)

@@ -653,14 +653,10 @@ class Resend:
         asked = self._open.get(node_id)
         if asked is None or asked.waiting.id != reply.id:
             return
-        if isinstance(reply, SamplesReply):
-            # There are very many of these, and one that comes twice does no harm.
-            del self._open[node_id]
-            self._pending.forget(asked.waiting)
-            self._page(asked, reply)
-            return
         self._forget(node_id)
-        if isinstance(reply, Error) and reply.code in _TRY_AGAIN:
+        if isinstance(reply, SamplesReply):
+            self._page(asked, reply)
+        elif isinstance(reply, Error) and reply.code in _TRY_AGAIN:
             self._failed(asked.want, reply.reason, counts=reply.code is not ErrorCode.BUSY)
         else:
             self._cannot(node_id, reply.reason if isinstance(reply, Error) else NO_RECORDING)

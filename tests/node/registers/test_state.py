@@ -167,7 +167,7 @@ def test_no_mutation_of_the_register_loses_anything_silently(template: Path, tmp
 def test_four_hundred_mutations_lose_nothing_silently_and_the_node_starts(template: Path, tmp_path: Path) -> None:
     def look(folder: Path) -> str:
         with NodeProcess(folder) as node:
-            wait_until((folder / "control.sock").exists, 60, what="the node to start")
+            wait_until((folder / "control.sock").exists, what="the node to start")
             report = told(folder, "status")["restored"]
             assert node.stop() == 0
             assert (report is not None) == ("register restored" in node.log())
@@ -245,7 +245,7 @@ def test_the_register_is_copied_once_a_day_for_its_owner_only(folder: Path) -> N
     copy = folder / "state.sqlite.copy"
     first = copy.stat().st_mtime_ns
     with NodeProcess(folder) as node:
-        wait_until((folder / "control.sock").exists, 60, what="the node to start")
+        wait_until((folder / "control.sock").exists, what="the node to start")
         told(folder, "status")
         same = copy.stat().st_mtime_ns
         node.stop()
@@ -271,7 +271,7 @@ def test_a_default_plan_that_was_deleted_stays_away(lasting_broker: Broker, tmp_
     (folder / "state.sqlite").write_bytes(b"")
 
     with NodeProcess(folder):
-        wait_until((folder / "control.sock").exists, 60, what="the node to start")
+        wait_until((folder / "control.sock").exists, what="the node to start")
         names = [plan["name"] for plan in told(folder, "plan", "list")["plans"]]
 
     assert names == ["kept"]

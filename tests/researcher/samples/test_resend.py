@@ -264,7 +264,7 @@ def test_what_finds_the_inbox_full_is_pulled_again(mosquitto: Broker, federate: 
         assert blocked.wait(30)
         for _ in range(BULK_BOUND.jobs + 300):
             node.sample(1, qos=0)
-        wait_until(lambda: session.inbox.dropped[1] > 100, 60)
+        wait_until(lambda: session.inbox.dropped[1] > 100)
         dropped = session.inbox.dropped[1]
         gate.set()
         wait_until(lambda: session.inbox.backlog == 0)
