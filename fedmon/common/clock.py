@@ -15,8 +15,8 @@ def utc_now() -> datetime.datetime:
 
 
 def seconds_from_now(seconds: float) -> datetime.datetime:
-    """Return the UTC moment ``seconds`` ahead."""
-    return utc_now() + datetime.timedelta(seconds=seconds)
+    """Return the UTC moment ``seconds`` ahead, or back if negative, at most 30 years away."""
+    return utc_now() + datetime.timedelta(seconds=max(-_ENDLESS_S, min(seconds, _ENDLESS_S)))
 
 
 class Deadline:

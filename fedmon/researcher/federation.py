@@ -423,24 +423,17 @@ def opened_settings(
     options: dict[str, Any] = {name: Path(path).expanduser() for name, path in files.items() if path is not None}
     if username is not None:
         options["username"] = username
-    chosen = _broker(settings.broker, url, options) if isinstance(settings, ResearcherSettings) else None
-    if researcher_id is None and (username or (url and chosen is None)):
+    if researcher_id is None and (username or (url and not isinstance(settings, ResearcherSettings))):
         researcher_id = username or broker_from_url(url or "").username
+    own: dict[str, Any] = {} if researcher_id is None else {"id": checked_id(researcher_id, what="researcher_id")}
+    if folder is not None:
+        own["folder"] = Path(folder).expanduser()
     if isinstance(settings, ResearcherSettings):
-        read = settings
-        if researcher_id is not None:
-            read = msgspec.structs.replace(read, id=researcher_id)
-        if folder is not None:
-            read = msgspec.structs.replace(read, folder=Path(folder).expanduser())
+        read = msgspec.structs.replace(settings, **own)
     else:
-        environ = dict(os.environ)
-        if researcher_id is not None:
-            environ["FEDMON_RESEARCHER_ID"] = checked_id(researcher_id, what="researcher_id")
-        if folder is not None:
-            environ["FEDMON_RESEARCHER_FOLDER"] = str(Path(folder).expanduser())
+        environ = os.environ | {f"FEDMON_RESEARCHER_{name.upper()}": str(value) for name, value in own.items()}
         read = load_researcher(Path(settings) if settings is not None else None, environ)
-        chosen = _broker(read.broker, url, options)
-    opened = msgspec.structs.replace(read, broker=chosen or read.broker)
+    opened = msgspec.structs.replace(read, broker=_broker(read.broker, url, options))
     # A password that cannot be read is reported here, to the caller, and not on the thread that connects.
     opened.broker.password()
     return opened

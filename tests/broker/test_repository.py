@@ -161,7 +161,8 @@ def test_a_file_over_the_cap_is_refused_while_it_streams_and_leaves_nothing(repo
 
     assert (exact.status_code, announced.status_code) == (201, 413)
     assert (streamed, in_form, endless_field) == (413, 413, 413)
-    assert set(repository.on_disk()) - set(before) == {f"sha256/{exact.json()['sha256']}"}
+    new = f"sha256/{exact.json()['sha256']}"
+    wait_until(lambda: set(repository.on_disk()) - set(before) == {new}, what="nothing but the stored file")
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(repository: Repository) -> None:
@@ -212,6 +213,8 @@ def test_a_second_start_on_a_port_in_use_leaves_uploads_alone(tmp_path: Path) ->
     ],
 )
 def test_no_path_of_a_client_reaches_the_disk(repository: Repository, path: str) -> None:
+    incoming = repository.folder / "incoming"
+    wait_until(lambda: not list(incoming.iterdir()), what="the end of uploads of other tests that broke off")
     before = repository.on_disk()
 
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):

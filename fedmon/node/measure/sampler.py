@@ -58,7 +58,7 @@ class Sampler:
         self._reading: Mapping[str, StreamReader] = {}
         self._closing: set[StreamReader] = set()
         self._on_sample = on_sample
-        self.asked_interval_s = _checked(interval_s)
+        self.asked_interval_s = interval_s
         self._cost = SamplingCost(budget_ratio=cost_budget_ratio)
         self._lock = threading.Lock()
         self._actor = Actor("fedmon-sampler")
@@ -161,11 +161,8 @@ class Sampler:
         return self.asked_interval_s * self._cost.stretch
 
     def set_interval(self, interval_s: float) -> None:
-        """Sample at another interval at once: the next tick follows the last one by it, or is now.
-
-        Raises ValueError below 0.2 s.
-        """
-        self.asked_interval_s = _checked(interval_s)
+        """Sample at another interval at once: the next tick follows the last one by it, or is now."""
+        self.asked_interval_s = interval_s
         if self._is_started:
             self._actor.post(self._arrange)
 
@@ -278,12 +275,6 @@ class Sampler:
             except Exception:  # the receiver is another part; the grid goes on
                 logger.exception("a sample of stream %s was lost: its receiver failed", stream)
         self._cost.account(time.thread_time() - before, self.interval_s)
-
-
-def _checked(interval_s: float) -> float:
-    if not interval_s >= MIN_INTERVAL_S:
-        raise ValueError(f"a sampling interval of {interval_s} s is not possible: use {MIN_INTERVAL_S} s or more")
-    return interval_s
 
 
 def next_tick(due: float, interval_s: float, now: float) -> tuple[float, int]:

@@ -113,7 +113,13 @@ class PolicyWish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allow(policy: PolicySettings, wish: PolicyWish) -> tuple[PolicySettings, list[str]]:
-    """Add to the rules; returns notes for the owner, too, about effects that the wish does not name."""
+    """Add to the rules; returns notes for the owner, too, about effects that the wish does not name.
+
+    Raises InvalidInputError for names that are empty or not printable.
+    """
+    for name in (*wish.datasets, *wish.metrics):
+        if not name.strip() or not name.isprintable():
+            raise InvalidInputError(f"{name!r} names no dataset or metric: give a name in printable characters")
     notes: list[str] = []
     if EVERYBODY in policy.researchers and wish.researchers:
         notes.append("every researcher is obeyed already ('*'); to obey only some, first: policy deny '*'")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import StorageError
 from fedmon.common.settings import QuotaSettings
 from fedmon.common.text import duration, plural, size
@@ -299,10 +299,10 @@ class Quotas:
         kept_bytes, most = self.kept_bytes(who), self.settings.kept_bytes
         if kept_bytes < most:
             return None
-        leaves = datetime.timedelta(seconds=self._keep_s)
+        removed = seconds_from_now(-self._keep_s)
         found = self._database.rows(
             "SELECT min(ended) AS ended FROM runs WHERE researcher_id = ? AND is_over = 1 AND ended > ?",
-            (who, (utc_now() - leaves).isoformat(timespec="microseconds")),
+            (who, removed.isoformat(timespec="microseconds")),
         )
         ended = found[0]["ended"]
         return Busy(
@@ -311,7 +311,7 @@ class Quotas:
             "[quota]): try again when old results were removed, or its owner removed some",
             retry_after_s=None
             if ended is None
-            else max(0.0, (datetime.datetime.fromisoformat(ended) + leaves - utc_now()).total_seconds()),
+            else max(0.0, (datetime.datetime.fromisoformat(ended) - removed).total_seconds()),
         )
 
     def _refuse(self, who: str, use: _Use, quota: str, number: int = 1) -> None:

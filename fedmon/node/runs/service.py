@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from fedmon.common.actor import Actor
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import ConflictError, FedmonError, InvalidInputError, NotFoundError, StorageError
 from fedmon.common.metrics.sample import user_stream
 from fedmon.common.settings import NodeSettings
@@ -314,11 +314,11 @@ class Runs:
         A result held for that long is withheld, but not before this node ran for as long: its owner may have been away.
         """
         keep_s = self._settings.runs.keep_s
-        before = utc_now() - datetime.timedelta(seconds=keep_s)
-        note = f"not decided within {duration(keep_s)}"
+        before = seconds_from_now(-keep_s)
         for record in self.register.held():
             ended = record.job.ended
             if record.decision is None and ended is not None and max(ended, self._begun) < before:
+                note = f"not decided within {duration(keep_s)}"
                 decision = ReleaseDecision(released=False, by="fedmon", note=note)
                 self.register.decide(record, decision, self._registers.audit)
         self.carry_out_decisions()

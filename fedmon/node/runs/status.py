@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.common.clock import utc_now
+from fedmon.common.clock import seconds_from_now, utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import (
@@ -103,7 +103,7 @@ class Status:
                 pass
             except OSError as problem:
                 logger.warning("the result of job %s is not removed: %s", job_id, problem.strerror)
-        before = utc_now() - datetime.timedelta(seconds=keep_s)
+        before = seconds_from_now(-keep_s)
         for job_id in self._register.ended_before(before):
             try:
                 JobFolder(self._folder / job_id).remove()

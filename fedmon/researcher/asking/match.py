@@ -6,7 +6,7 @@ import enum
 import itertools
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any
@@ -29,6 +29,8 @@ UNREADABLE = "its reply could not be read"
 
 READS = (messages.Ping, messages.ListDatasets, messages.SearchDatasets, messages.TrainingPlanStatus)
 """Requests that change nothing: asking again costs no more than time."""
+NEVER_LATE = samples.MonitorReply | samples.SamplesReply | runs.JobsReply
+"""These are of no use later: missing samples and jobs are asked for anew."""
 
 REPLY_KINDS: dict[type[Request], type[Reply] | UnionType] = {
     messages.Ping: messages.Pong,
@@ -51,6 +53,7 @@ class ReplyMatch(enum.Enum):
     LATE = "late"
     UNKNOWN = "unknown"
     STALE = "stale"
+    FORGOTTEN = "forgotten"
 
 
 class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,6 +254,7 @@ class Pending:
         self._lock = threading.Lock()
         self._open: dict[str, PendingRequest] = {}
         self._closed: OrderedDict[str, PendingRequest] = OrderedDict()
+        self._forgotten: deque[str] = deque(maxlen=remembered)
         self.stopped = False
         self._of_scripts = itertools.count(first_sequence)
         self._ours = itertools.count(first_sequence + SCRIPTS_NUMBERS)
@@ -287,13 +291,15 @@ class Pending:
         waiting.end()
         with self._lock:
             self._open.pop(waiting.id, None)
+            self._forgotten.append(waiting.id)
 
     def match(self, reply: Reply) -> tuple[ReplyMatch, PendingRequest | None]:
         """Give a reply to the request it belongs to."""
         with self._lock:
             waiting = self._open.get(reply.id) or self._closed.get(reply.id)
-        if waiting is None:
-            return ReplyMatch.UNKNOWN, None
+            if waiting is None:
+                forgotten = reply.id in self._forgotten or isinstance(reply, NEVER_LATE)
+                return ReplyMatch.FORGOTTEN if forgotten else ReplyMatch.UNKNOWN, None
         return waiting.offer(reply), waiting
 
     def find(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest | None:

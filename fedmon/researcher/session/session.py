@@ -23,8 +23,8 @@ from fedmon.common.wire.connection import Will
 from fedmon.common.wire.dialect import fedbiomed_dialect
 from fedmon.common.wire.envelope import Reply
 from fedmon.common.wire.messages import Error, ErrorCode, LogRecord, Ping, PlanDecision
-from fedmon.common.wire.runs import JobOutcome, JobsReply, RunScalars
-from fedmon.common.wire.samples import AddScalar, MonitorReply, SampleBatch, SamplesReply
+from fedmon.common.wire.runs import JobOutcome, RunScalars
+from fedmon.common.wire.samples import AddScalar, SampleBatch
 from fedmon.common.wire.topics import Address, Channel
 from fedmon.researcher.asking.match import Pending, ReplyMatch
 from fedmon.researcher.asking.outcome import Circumstances
@@ -351,8 +351,7 @@ class Session:
         """Give a reply to the request that it answers, or keep it."""
         verdict, waiting = self.pending.match(reply)
         match verdict:
-            case _ if waiting is None and isinstance(reply, MonitorReply | SamplesReply | JobsReply):
-                # These are never taken up later: missing samples are asked for anew.
+            case ReplyMatch.FORGOTTEN:
                 self.tally.count("late answers about metrics and jobs", quiet=True)
             case ReplyMatch.LATE | ReplyMatch.UNKNOWN if waiting is None or waiting.kept:
                 self.tally.count(f"{verdict.value} replies", quiet=True)

@@ -179,12 +179,6 @@ def test_stopping_does_not_wait_for_the_next_tick_and_takes_the_last_sample_if_a
     assert len(samples.of["host"]) == 2
 
 
-@pytest.mark.parametrize("interval_s", [0.19, 0.0, -1.0, float("nan")])
-def test_an_interval_below_the_limit_is_refused(samples: Samples, interval_s: float) -> None:
-    with pytest.raises(ValueError, match=r"use 0\.2 s or more"):
-        sampler(samples, interval_s=interval_s)
-
-
 def test_the_real_collectors_run_together_and_count_their_own_cost(samples: Samples) -> None:
     collectors = host_collectors(counts=lambda: running.counts())  # noqa: PLW0108 - there is no sampler yet
     running = Sampler({"host": collectors}, interval_s=0.2, on_sample=samples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,17 @@ def test_held_results_fill_the_quota_of_their_researcher_after_a_purge_too(tmp_p
         )
         node.runs.purge()
         assert before - quotas.kept_bytes(ALICE) > 3_000
+
+
+def test_files_of_jobs_that_are_kept_for_ever_are_not_removed(tmp_path: Path) -> None:
+    with bench(tmp_path / "n", metrics=QUIET, runs=MANY_JOBS | {"keep_s": math.inf}) as node:
+        job_id = begun(node, RETURNS, arguments={"result": LARGE})
+        outcome(node, job_id)
+        node.local.registers.database.execute("UPDATE runs SET ended = '2000-01-01T00:00:00'")
+
+        node.runs.purge()
+
+        assert (node.path / "runs" / job_id / "result").exists()
 
 
 def test_a_held_job_is_neither_stopped_nor_lost(node: Bench) -> None:

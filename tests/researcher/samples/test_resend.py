@@ -300,3 +300,25 @@ def test_whatever_is_withheld_and_restarted_an_ordered_watch_gets_all_of_it_once
     assert numbers(taken) == sent
     assert sorted(numbers(at_once)) == sent
     assert ordered.lost == live.lost == ordered.pending == live.pending == 0
+
+
+def test_an_error_that_comes_after_the_page_was_asked_for_anew_is_not_kept(mosquitto: Broker, federate: Open) -> None:
+    with RecordingNode(mosquitto.port, "a") as node:
+        federation = federate()
+        watch = federation.monitor()
+        node.wait(lambda: node.leased)
+        node.sample(1)
+        wait_until(lambda: watch.delivered == 1)
+        node.on_resend = lambda _: None
+        node.sample(3, live=False)
+        node.sample(1)
+        node.wait(lambda: node.resends)
+        forgotten = node.resends[0]
+        node.come_up()
+        node.wait(lambda: len(node.resends) > 1)
+
+        node.publish(node.reply_topic(forgotten), node.refuse(forgotten, "failed", "it took too long"))
+        wait_until(lambda: federation.status().counters)
+
+    assert federation.status().counters == {"late answers about metrics and jobs": 1}
+    assert federation.status().kept_replies == 0
