@@ -201,7 +201,7 @@ def test_a_run_passes_the_files_that_are_named(mosquitto: Broker, trace: Trace, 
 
             def run() -> None:
                 handle = fed.run(folder / "plan.py", tags=["cells"])
-                assert handle.result(timeout_s=30) == {"north": {"rows": 3}}
+                assert handle.result(timeout_s=60) == {"north": {"rows": 3}}
 
             run()
             windows = repeated(trace, run, 3, quiet_s=1.0)

@@ -81,7 +81,7 @@ class Oar:
                 elif link not in self._links_before and link.is_dir():
                     last_first.callback(shutil.rmtree, link, ignore_errors=True)
 
-    def run(self, *argv: str, user: str = USER, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, user: str = USER, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a command in there as a user."""
         login = (
             ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env"] if user != "root" else []
@@ -106,7 +106,7 @@ class Oar:
         """Return the state of a job as oarstat tells it."""
         return self.run("oarstat", "-s", "-j", job_id).stdout.partition(":")[2].strip()
 
-    def wait_state(self, job_id: str, *states: str, timeout_s: float = 30.0) -> str:
+    def wait_state(self, job_id: str, *states: str, timeout_s: float = 60.0) -> str:
         """Wait until a job is in one of ``states`` and return which."""
         return wait_until(
             lambda: state if (state := self.state(job_id)) in states else "",

@@ -139,7 +139,7 @@ class Slurm:
         end(self._daemons[0])
 
     def run(
-        self, *argv: str, timeout_s: float = 20.0, environ: Mapping[str, str] | None = None
+        self, *argv: str, timeout_s: float = 60.0, environ: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run one command of SLURM to its end."""
         return subprocess.run(
@@ -170,7 +170,7 @@ class Slurm:
         """Wait until the processes of a job are known to SLURM."""
         wait_until(lambda: self.pids(job_id), timeout_s=20, what=f"the processes of job {job_id}")
 
-    def wait_ended(self, job_id: str, timeout_s: float = 30.0) -> str:
+    def wait_ended(self, job_id: str, timeout_s: float = 60.0) -> str:
         """Wait until a job has ended and return its state."""
         return wait_until(
             lambda: state if (state := self.state(job_id)) in END_STATES else "",

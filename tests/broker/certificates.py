@@ -42,5 +42,5 @@ def make_client_certificate(folder: Path, authority: str, common_name: str) -> t
 
 
 def _run(command: list[str], folder: Path) -> None:
-    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 0, finished.stderr

@@ -162,7 +162,7 @@ def test_the_health_check_sees_a_broker_that_lives_and_one_that_does_not(
             ["sh", "-c", command.replace(str(FIRST_PORT + Role.MONITOR.port_offset), str(port))],
             cwd=production.folder.path,
             capture_output=True,
-            timeout=20,
+            timeout=60,
         ).returncode
         for port in (production.ports[Role.MONITOR], dead_port)
     ]
@@ -187,8 +187,8 @@ def test_the_repository_of_the_compose_file_starts_and_its_health_check_sees_it(
     program, health = service["command"][1:], service["healthcheck"]["test"]
 
     with foreground(*program) as running:
-        alive = subprocess.run([sys.executable, *health[2:]], cwd=folder, capture_output=True, text=True, timeout=20)
-    gone = subprocess.run([sys.executable, *health[2:]], cwd=folder, capture_output=True, text=True, timeout=20)
+        alive = subprocess.run([sys.executable, *health[2:]], cwd=folder, capture_output=True, text=True, timeout=60)
+    gone = subprocess.run([sys.executable, *health[2:]], cwd=folder, capture_output=True, text=True, timeout=60)
 
     assert (health[:2], service["command"][0]) == (["CMD", "python"], "broker")
     assert running.facts["url"] == f"https://localhost:{port}"
@@ -376,7 +376,7 @@ def test_the_admins_line_of_the_readme_clears_a_presence(production: Production)
             cwd=production.folder.path,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
 
         assert (finished.returncode, finished.stderr) == (0, "")

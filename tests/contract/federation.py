@@ -71,7 +71,7 @@ def running(*words: str, **environ: str) -> Iterator[dict[str, Any]]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 class OldNode:
@@ -260,7 +260,7 @@ class Scene:
             held |= {"approve().ok[id]": asked.ok[NODE], "plan_status().ok[id]": known.ok[NODE]}
             held["ping(unknown)[id]"] = fed.ping(nodes=["nobody"], timeout_s=0.2)["nobody"]
             with fed.monitor(interval_s=0.2) as watch:
-                sample = watch.next(timeout_s=20)
+                sample = watch.next(timeout_s=60)
                 report = wait_until(lambda: watch.capabilities.get(NODE), what="what the node can measure")
                 held |= {"monitor()": watch, "sample": sample, "monitor().capabilities[id]": report}
             run = fed.run(self.plan, tags=["cells"])
@@ -327,13 +327,13 @@ class Scene:
             with fed.monitor(nodes=names, interval_s=0.5) as watch:
                 wait_until(lambda: watch.capabilities, what="an answer to monitor")
                 node.say("node sample")
-                self.answers["monitor"] = watch.next(timeout_s=20)
+                self.answers["monitor"] = watch.next(timeout_s=60)
             node.say("node plan-decision")
             self.answers["decision"] = wait_until(lambda: told, what="a decision")[0]
             run = fed.run(self.plan, tags=["cells"], nodes=names)
             node.say("node run-scalars", job_id=run.job_id)
             node.say("node job-outcome", job_id=run.job_id)
-            self.answers["run"] = run.result(timeout_s=20)
+            self.answers["run"] = run.result(timeout_s=60)
             self.answers["scalars"] = run.scalars
 
     def _owned(self) -> None:

@@ -106,7 +106,7 @@ def test_the_script_runs_as_it_stands(script: str, hospitals: str, tmp_path: Pat
 def run_script(script: str, url: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{script}.py")],
-        env=_environment(url, folder), cwd=folder, capture_output=True, text=True, timeout=50, check=False,
+        env=_environment(url, folder), cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

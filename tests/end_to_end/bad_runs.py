@@ -102,7 +102,7 @@ class Ward:
         """Run a plan to its end."""
         return self.ended(self.researcher.run(f"sha256:{sha256}", nodes=[self.node_id], **options))
 
-    def ended(self, handle: RunHandle, timeout_s: float = 40.0) -> Ended:
+    def ended(self, handle: RunHandle, timeout_s: float = 80.0) -> Ended:
         """Wait for the end of a run, and return it."""
         values = None
         reason = ""

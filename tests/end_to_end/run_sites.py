@@ -58,7 +58,7 @@ class Site:
         """Ask the node how a job stands."""
         return str(self.researcher.ask("job-status", job_id=job_id)["jobs"][0]["state"])
 
-    def outcome(self, job_id: str, timeout_s: float = 20.0) -> dict[str, Any]:
+    def outcome(self, job_id: str, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait for the outcome of a job."""
 
         def found() -> list[dict[str, Any]]:

@@ -331,7 +331,7 @@ def check_a_node_starts(block: str, clone: Path, environ: dict[str, str]) -> Non
         )
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        said, _ = process.communicate(timeout=20)
+        said, _ = process.communicate(timeout=60)
     assert "Traceback" not in said
 
 

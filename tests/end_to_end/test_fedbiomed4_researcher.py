@@ -254,7 +254,7 @@ def test_scalars_of_a_training_loop_are_watched(fed: Federation, nodes: dict[str
             return bool(scalars)
 
         wait_until(heard, what="a scalar")
-        sample = watch.next(timeout_s=5.0)
+        sample = watch.next(timeout_s=60)
     listening.remove()
 
     assert sample is not None
@@ -376,7 +376,7 @@ def test_our_own_node_and_researcher_understand_each_other_on_this_wire(
         wait_until(lambda: set(fed.ping().ok) == {"ours"}, what="our node")
         listed, found, nothing = fed.datasets(), fed.search(["cells"]), fed.search(["x"])
         with fed.monitor(metrics=["host_*"]) as watch:
-            sample = watch.next(timeout_s=15.0)
+            sample = watch.next(timeout_s=60)
 
     assert listed.ok["ours"].datasets[0].shape == [1, 2]
     assert (found.ok["ours"].count, nothing.ok["ours"].count) == (1, 0)

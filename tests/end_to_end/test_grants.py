@@ -70,7 +70,7 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
         third = fed.run(plan, tags=["cells"])
         assert third.states()["north"].state == "outside-grant"
         with pytest.raises(RunFailedError, match="its 2 runs are used up") as failed:
-            third.result(timeout_s=10)
+            third.result(timeout_s=60)
         assert failed.value.exit_code == 4
         assert "0 runs left" in str(fed.plan_status(plan))
 

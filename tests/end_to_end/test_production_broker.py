@@ -93,7 +93,7 @@ def test_ask_watch_approve_and_see_a_node_go(federation: Federation, node: NodeP
 
     pings, datasets, approvals = federation.ping(), federation.datasets(), federation.approve(plan)
     with federation.monitor(interval_s=0.2) as watch:
-        samples = [watch.next(timeout_s=5) for _ in range(3)]
+        samples = [watch.next(timeout_s=60) for _ in range(3)]
     sha256 = approvals.ok["north"].sha256
     approved = fedmon_here("node", "plan", "approve", sha256, "--dir", str(node.folder), "--json")
     wait_until(lambda: decisions, what="the decision")
@@ -141,7 +141,7 @@ def test_a_plan_too_large_for_a_message_goes_through_the_repository(
     plan.write_text("".join(f"value_{number} = {number}\n" for number in range(10_000)))
     assert plan.stat().st_size > MAX_PAYLOAD_BYTES
 
-    asked = federation.approve(plan, timeout_s=20)
+    asked = federation.approve(plan, timeout_s=60)
     assert asked.ok, asked
     shown = fedmon_here("node", "plan", "show", asked.ok["north"].sha256, "--dir", str(node.folder), "--json")
 

@@ -69,7 +69,7 @@ def test_the_researcher_sees_it_held_and_then_has_the_released_result(fed: Feder
         wait_until(lambda: run.states()["north"].succeeded, what="the result")
 
         # then it is there, once, and counted
-        assert run.result(timeout_s=20) == {"north": {"rows": 3}}
+        assert run.result(timeout_s=60) == {"north": {"rows": 3}}
         wait_until(lambda: len(news) == 2, what="both messages")
     assert [each.job.state for each in news] == [JobState.HELD, JobState.SUCCEEDED]
     (row,) = told(folder, "released")["released"]
@@ -89,7 +89,7 @@ def test_a_withheld_result_comes_as_a_note(fed: Federation, folder: Path) -> Non
     wait_until(lambda: run.states()["north"].state == "withheld", what="the note")
 
     with pytest.raises(RunFailedError, match=r"north: withheld \(the owner of the node withholds .*: too few patients"):
-        run.result(timeout_s=20)
+        run.result(timeout_s=60)
 
 
 def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, 
             wait_until(lambda: fed.nodes().online, 30.0, what="the node")
             again = fed.job(run.job_id)
             wait_until(lambda: again.states()["north"].succeeded, what="the result")
-            assert again.result(timeout_s=20) == {"north": {"rows": 3}}
+            assert again.result(timeout_s=60) == {"north": {"rows": 3}}
     audit = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
     events = Counter(line["event"] for line in audit if line.get("job") == run.job_id)
     assert (events["run-held"], events["result-release"], events["run-outcome"]) == (1, 1, 1)

@@ -233,8 +233,8 @@ def test_a_full_disk_during_an_outage_loses_nothing_and_everything_adds_up(mosqu
         mosquitto.start()
 
         last = full["counters"]["samples_taken"] + 5
-        wait_until(lambda: record.counts.stored > last, 40, what="what waited in memory")
-        wait_until(lambda: live(node)["recording"] == "on", 40, what="recording to go on")
+        wait_until(lambda: record.counts.stored > last, what="what waited in memory")
+        wait_until(lambda: live(node)["recording"] == "on", what="recording to go on")
         after = live(node)
         lost = record.counts.lost
 

@@ -210,7 +210,7 @@ def test_a_run_that_was_killed_before_its_deployment_is_deployed_if_its_document
         write(ec.describe(), whole / DOCUMENT)
         ec.register_resource("local::Process", command=["true"])
         ec.deploy(first)
-        assert ec.wait_finished(first, timeout=30)
+        assert ec.wait_finished(first, timeout=60)
         shutil.copytree(ec.run_dir, partly)
 
     refused, done, rest = (

@@ -89,7 +89,7 @@ def test_a_script_runs_from_registration_to_release(ec: ExperimentController, tm
     ec.register_condition(second, START, first, STOPPED, time="20ms")
 
     ec.deploy()
-    found = ec.wait_finished([first, second], timeout=10)
+    found = ec.wait_finished([first, second], timeout=60)
 
     assert found
     assert (ec.state(second), ec.state(second, hr=True)) == (STOPPED, "STOPPED")
@@ -111,7 +111,7 @@ def test_everything_is_in_the_journal(ec: ExperimentController) -> None:
     ec.register_condition(guids[1:], START, guids[0], STOPPED)
     ec.set(guids[0], "critical", value=False)
     ec.deploy()
-    assert ec.wait_finished(guids, timeout=10)
+    assert ec.wait_finished(guids, timeout=60)
     ec.shutdown()
 
     state = State()
@@ -183,7 +183,7 @@ def test_a_condition_that_cannot_be_is_refused_at_once(
 
     assert isinstance(raised.value, FedmonError)
     ec.deploy()
-    assert ec.wait_started([1, 2], timeout=30)
+    assert ec.wait_started([1, 2], timeout=60)
 
 
 def test_a_failure_ends_the_waiting_says_why_and_leaves_the_rest_to_be_released(ec: ExperimentController) -> None:
@@ -191,7 +191,7 @@ def test_a_failure_ends_the_waiting_says_why_and_leaves_the_rest_to_be_released(
     ec.register_condition(waiting, START, broken, STARTED)
     ec.deploy()
 
-    found = ec.wait_started([waiting], timeout=10)
+    found = ec.wait_started([waiting], timeout=60)
 
     assert (ec.failure_level, ec.abort, ec.ecstate) == (FailureLevel.RM_FAILURE, True, ECState.RUNNING)
     assert not found
@@ -227,7 +227,7 @@ def test_groups_may_be_named_and_joined(ec: ExperimentController) -> None:
     first, second = ec.register_resource("test::Plain"), ec.register_resource("test::Broken")
     Broken.failures = 0
     assert ec.deploy([first, second], group=7) == 7
-    assert ec.wait_started([first, second], timeout=30)
+    assert ec.wait_started([first, second], timeout=60)
 
     third = ec.register_resource("test::Plain")
     ec.deploy(third, group=7)
@@ -298,7 +298,7 @@ def test_a_thousand_blocked_resources_take_no_thread(ec: ExperimentController) -
 
     ec.deploy(gate)
 
-    assert ec.wait_started(blocked, timeout=10)
+    assert ec.wait_started(blocked, timeout=60)
 
 
 def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: ExperimentController) -> None:
@@ -308,7 +308,7 @@ def test_a_type_says_how_often_it_is_tried_again_and_a_resource_over_it(ec: Expe
     guid = added(ec, stubborn, timeouts={"deploy": 5.0}).guid
     ec.deploy()
 
-    assert ec.wait_started(guid, timeout=10)
+    assert ec.wait_started(guid, timeout=60)
     assert ec.snapshot.resources[guid].timeouts == {"start": 9.0, "deploy": 5.0}
 
 

@@ -47,7 +47,7 @@ def failing(ec: ExperimentController, *guids: int) -> list[bool]:
     found = []
     for guid in guids:
         ec.get_resource(guid).fail("lost")
-        wait_until(lambda guid=guid: _is_judged(ec, guid), timeout_s=10)  # type: ignore[misc]
+        wait_until(lambda guid=guid: _is_judged(ec, guid))  # type: ignore[misc]
         found.append(ec.snapshot.is_aborted)
     return found
 

@@ -47,12 +47,12 @@ def test_a_hook_that_says_its_state_and_then_raises_is_tried_again_and_then_fail
         ec.deploy()
 
         if failures == 1:
-            assert ec.wait_finished(timeout=10)
-            wait_until(lambda: not ec.snapshot.resources[guid].is_busy, timeout_s=10)
+            assert ec.wait_finished(timeout=60)
+            wait_until(lambda: not ec.snapshot.resources[guid].is_busy)
             assert ec.state(guid) is ResourceState.STOPPED
         else:
-            assert ec.wait(guid, "FAILED", timeout=10)
-            assert ec.wait_finished(guid, timeout=10).reasons == {guid: f"{verb} failed (2 times): OSError: no route"}
+            assert ec.wait(guid, "FAILED", timeout=60)
+            assert ec.wait_finished(guid, timeout=60).reasons == {guid: f"{verb} failed (2 times): OSError: no route"}
 
 
 def test_a_timeout_ends_a_hook_that_said_its_state_and_then_blocks(tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ def test_a_timeout_ends_a_hook_that_said_its_state_and_then_blocks(tmp_path: Pat
         guid = ec.register_resource("test::Blocking", timeouts={"start": 0.1}, critical=False)
         ec.deploy()
 
-        assert ec.wait(guid, "FAILED", timeout=10)
+        assert ec.wait(guid, "FAILED", timeout=60)
         assert ec.get_resource(guid).reason == "start failed: start did not end within 0.1 s"
 
-    assert time.monotonic() - began < 5  # neither its release nor the end waited for it
+    assert time.monotonic() - began < 20  # neither its release nor the end waited for it
     gate.set()
 
 
@@ -86,7 +86,7 @@ def test_a_hook_left_behind_takes_no_slot_and_is_not_heard(tmp_path: Path) -> No
         second = ec.register_resource("test::Slow", timeouts={"start": 0.1}, critical=False)
         ec.deploy()
 
-        assert ec.wait([first, second], "FAILED", timeout=10)
+        assert ec.wait([first, second], "FAILED", timeout=60)
         gate.set()
         assert ended.wait(10)
         assert ec.state(first) is ResourceState.FAILED
@@ -103,9 +103,9 @@ ResourceFactory.register_type(Never)
 ec = ExperimentController("never", {str(tmp_path)!r})
 ec.register_resource("test::Never", timeouts={{"start": 0.1}}, critical=False)
 ec.deploy()
-assert ec.wait(1, "FAILED", timeout=10)
+assert ec.wait(1, "FAILED", timeout=60)
 """
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_timeout_of_a_verb_does_not_count_while_it_waits_for_a_slot(tmp_path
 
         assert ec.wait(second, "FAILED", timeout=0.4).timed_out == (second,)
         gate.set()
-        assert ec.wait_started([first, second], timeout=10)
+        assert ec.wait_started([first, second], timeout=60)
 
 
 def test_a_job_that_is_over_is_not_taken_for_the_next_one_of_its_thread() -> None:
@@ -160,7 +160,7 @@ def test_a_deploy_returns_and_goes_on_later_if_no_thread_can_be_started(
         assert ec.wait_started(timeout=0.2).timed_out
 
         no_threads.set()
-        assert ec.wait_started(timeout=10)
+        assert ec.wait_started(timeout=60)
 
 
 def test_a_release_that_waits_for_a_thread_survives_a_shutdown(no_threads: threading.Event, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_release_that_waits_for_a_thread_survives_a_shutdown(no_threads: threa
         ec.engine.stop()  # as a shutdown does first
 
         no_threads.set()
-        assert ec.wait_released(timeout=10)
+        assert ec.wait_released(timeout=60)
         other.join()
     assert released.is_set()
 
@@ -233,21 +233,21 @@ def test_a_verb_does_not_replace_one_that_is_about_to_run(tmp_path: Path) -> Non
         running, waiting = ec.register_resource("test::Blocking"), ec.register_resource("test::Waiting")
         ec.register_condition(waiting, "start", running, "STARTED")
         ec.deploy()
-        assert ec.wait_started(running, timeout=10)
-        wait_until(lambda: ec.snapshot.resources[waiting].calling == "start", timeout_s=10)
+        assert ec.wait_started(running, timeout=60)
+        wait_until(lambda: ec.snapshot.resources[waiting].calling == "start")
 
         with pytest.raises(InvalidStateError, match="its start is under way"):
             ec.get_resource(waiting).deploy()
 
         gate.set()
-        assert ec.wait_started(waiting, timeout=10)
+        assert ec.wait_started(waiting, timeout=60)
 
 
 def test_a_deploy_that_comes_late_does_not_take_the_place_of_a_start_that_waits(tmp_path: Path) -> None:
     with experiment(tmp_path, own("test::Waiting", do_start=lambda _: None)) as ec:
         guid = ec.register_resource("test::Waiting")
         ec.deploy()
-        wait_until(lambda: ec.snapshot.resources[guid].returned, timeout_s=10)
+        wait_until(lambda: ec.snapshot.resources[guid].returned)
 
         with pytest.raises(InvalidStateError, match="its start is under way"):
             ec.get_resource(guid).deploy()
@@ -275,7 +275,7 @@ def test_so_many_hooks_run_at_once(tmp_path: Path) -> None:
             ec.register_resource("test::Counted")
         ec.deploy()
 
-        assert ec.wait_started(timeout=20)
+        assert ec.wait_started(timeout=60)
         assert most == 3
 
 
@@ -295,10 +295,10 @@ def test_a_stop_waits_for_the_hook_of_the_start(tmp_path: Path) -> None:
         guid = ec.register_resource("test::Two")
         ec.register_condition(guid, "stop", guid, "started")
         ec.deploy()
-        assert ec.wait_started(guid, timeout=10)
+        assert ec.wait_started(guid, timeout=60)
         gate.set()
 
-        assert ec.wait_finished(guid, timeout=10)
+        assert ec.wait_finished(guid, timeout=60)
         assert order == ["start", "stop"]
 
 
@@ -344,7 +344,7 @@ def test_a_hook_may_put_its_verb_off(tmp_path: Path) -> None:
     with experiment(tmp_path, own("test::Again", do_deploy=do_deploy, do_release=do_release)) as ec:
         guid = ec.register_resource("test::Again")
         ec.deploy()
-        assert ec.wait_started(guid, timeout=10)
+        assert ec.wait_started(guid, timeout=60)
 
     assert (next(calls), ec.state(guid)) == (9, ResourceState.RELEASED)
 
@@ -362,7 +362,7 @@ def test_a_verb_within_a_verb_is_a_part_of_it(tmp_path: Path, caplog: pytest.Log
         guid = ec.register_resource("test::Parts")
         ec.deploy()
 
-        found = ec.wait_deployed(guid, timeout=10)
+        found = ec.wait_deployed(guid, timeout=60)
         assert (found.aborted, found.reasons) == (True, {guid: "deploy failed: OSError: no disk"})
     assert [each.levelno for each in caplog.records].count(logging.ERROR) == 1
 
@@ -444,7 +444,7 @@ def test_a_hook_that_waits_for_its_own_resource_is_refused(tmp_path: Path) -> No
         guid = ec.register_resource("test::Selfish", critical=False)
         ec.deploy()
 
-        assert ec.wait(guid, "FAILED", timeout=10)
+        assert ec.wait(guid, "FAILED", timeout=60)
         assert "would wait in its own hook to be STARTED" in ec.get_resource(guid).reason
 
 
@@ -475,7 +475,7 @@ def test_a_hundred_hooks_that_block_hold_up_no_other(tmp_path: Path) -> None:
         ec.deploy(blocked, wait_all_ready=False)
         ec.deploy([free])
 
-        assert ec.wait_finished(free, timeout=10)
+        assert ec.wait_finished(free, timeout=60)
         assert not ec.wait_started(blocked, timeout=0)
         gate.set()
-        assert ec.wait_started(blocked, timeout=10)
+        assert ec.wait_started(blocked, timeout=60)

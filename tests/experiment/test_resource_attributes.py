@@ -132,7 +132,7 @@ def test_flags_are_enforced_before_and_after_deploy(ec: ExperimentController) ->
     assert refused(rm) == ["nowrite: NoWrite", "reserved: Reserved"]
 
     ec.deploy(1)
-    assert ec.wait_started(1, timeout=10)
+    assert ec.wait_started(1, timeout=60)
 
     assert refused(rm) == [
         "nowrite: NoWrite", "design: Design", "construct: Construct", "credential: Design", "filter: Design",
@@ -157,7 +157,7 @@ def test_what_may_not_be_read_is_read_by_its_own_code_alone(ec: ExperimentContro
     with pytest.raises(AttributeAccessError, match="NoRead"):
         rm.get("noread")
     ec.deploy(1)
-    assert ec.wait_started(1, timeout=10)
+    assert ec.wait_started(1, timeout=60)
 
     values = {each.name: each.value for each in rm.changed_attributes()}
     assert (values["noread"], values["reserved"]) == (1, 1)
@@ -173,7 +173,7 @@ def test_what_may_not_be_read_is_read_by_its_own_code_alone(ec: ExperimentContro
 def test_what_only_the_type_sets_is_saved_and_does_not_hinder_loading(ec: ExperimentController, tmp_path: Path) -> None:
     added(ec, Flagged)
     ec.deploy()
-    assert ec.wait_started(timeout=10)
+    assert ec.wait_started(timeout=60)
 
     for kind in ("xml", "toml"):
         assert "by the type" in ec.serialize(kind)

@@ -75,7 +75,7 @@ def test_a_resource_that_stopped_by_itself_has_no_timeout_of_its_stop_any_more(e
     first, second = resources(ec, 2)
     ec.register_condition(first, STOP, second, STOPPED, timeout="0.2s")
     ec.deploy()
-    assert ec.wait_started([first, second], timeout=30)
+    assert ec.wait_started([first, second], timeout=60)
 
     ec.get_resource(first).set_stopped()
 
@@ -87,7 +87,7 @@ def test_a_resource_that_was_started_by_hand_is_not_started_again(ec: Experiment
     first, second = resources(ec, 2)
     ec.register_condition(second, START, first, STOPPED)
     ec.deploy()
-    assert ec.wait_started(first, timeout=30)
+    assert ec.wait_started(first, timeout=60)
     ec.start(second)
     ec.stop(second)
 
@@ -119,15 +119,15 @@ def test_a_failed_resource_counts_for_no_quorum_after_its_release(ec: Experiment
 
     ec.deploy(one)
 
-    wait_until(lambda: ec.explain(one).waits_for == (three,), timeout_s=10)
+    wait_until(lambda: ec.explain(one).waits_for == (three,))
     ec.deploy(three)
-    assert ec.wait_started(one, timeout=10)
+    assert ec.wait_started(one, timeout=60)
 
 
 def test_numbers_that_were_reported_before_a_condition_count_for_it(ec: ExperimentController) -> None:
     (source,) = resources(ec, 1)
     ec.deploy()
-    assert ec.wait_started(source, timeout=30)
+    assert ec.wait_started(source, timeout=60)
     for value in (0.5, 0.95, 0.96):
         ec.measured(source, "accuracy", value)
     later, patient = resources(ec, 2)
@@ -137,24 +137,24 @@ def test_numbers_that_were_reported_before_a_condition_count_for_it(ec: Experime
         ec.register_condition(guid, START, source, metric=metric)
     ec.deploy([later, patient], wait_all_ready=False)
 
-    assert ec.wait_started(later, timeout=30)
+    assert ec.wait_started(later, timeout=60)
     assert ec.state(patient) is READY
     ec.measured(source, "accuracy", 0.97)
-    assert ec.wait_started(patient, timeout=30)
+    assert ec.wait_started(patient, timeout=60)
 
 
 def test_numbers_of_several_sources_are_counted_each_for_itself(ec: ExperimentController) -> None:
     source, waiting = resources(ec, 2)
     ec.register_condition(waiting, START, source, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
     ec.deploy(wait_all_ready=False)
-    assert ec.wait_started(source, timeout=30)
+    assert ec.wait_started(source, timeout=60)
 
     for node in ("a", "b", "a"):
         ec.measured(source, "loss", 0.1, node)
     assert ec.state(waiting) is READY
     ec.measured(source, "loss", 0.2, "b")
 
-    assert ec.wait_started(waiting, timeout=30)
+    assert ec.wait_started(waiting, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ def test_a_number_that_cannot_come_any_more_fails_a_start(ec: ExperimentControll
     source, waiting = resources(ec, 2, critical=False)
     ec.register_condition(waiting, START, source, metric=GOOD)
     ec.deploy(wait_all_ready=False)
-    assert ec.wait_started(source, timeout=30)
+    assert ec.wait_started(source, timeout=60)
 
     getattr(ec, end)(source)
 
-    assert ec.wait(waiting, FAILED, timeout=30).reached == (waiting,)
+    assert ec.wait(waiting, FAILED, timeout=60).reached == (waiting,)
     assert reason in ec.snapshot.resources[waiting].reason
 
 
@@ -176,7 +176,7 @@ def test_a_number_that_cannot_come_any_more_fails_no_stop(ec: ExperimentControll
     source, running = resources(ec, 2)
     ec.register_condition(running, STOP, source, metric=GOOD)
     ec.deploy()
-    assert ec.wait_started([source, running], timeout=30)
+    assert ec.wait_started([source, running], timeout=60)
 
     ec.stop(source)
 
@@ -187,14 +187,14 @@ def test_a_run_counts_on_from_the_numbers_it_had(ec: ExperimentController, tmp_p
     source, waiting = resources(ec, 2)
     ec.register_condition(waiting, START, source, metric=Metric(name="loss", comparison="<", value=1.0, samples=2))
     ec.deploy()
-    assert ec.wait_started(source, timeout=30)
+    assert ec.wait_started(source, timeout=60)
     ec.measured(source, "loss", 0.5, "a")
     copy = tmp_path / "elsewhere" / "wants" / ec.run_id
     shutil.copytree(ec.run_dir, copy)
 
     with ExperimentController.reconnect(copy) as again:
         again.measured(source, "loss", 0.4, "a")
-        assert again.wait_started(waiting, timeout=30)
+        assert again.wait_started(waiting, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_resource_may_wait_for_itself_to_be_where_the_action_begins(ec: Experi
 
     ec.deploy()
 
-    assert ec.wait_finished(guid, timeout=30)
+    assert ec.wait_finished(guid, timeout=60)
 
 
 def test_a_condition_that_would_close_a_circle_is_refused_with_its_path(ec: ExperimentController) -> None:
@@ -251,6 +251,6 @@ def test_a_condition_that_would_close_a_circle_is_refused_with_its_path(ec: Expe
     with pytest.raises(ImpossiblePlanError, match=f"{a}"):
         ec.register_condition(a, START, b, STARTED)
 
-    assert ec.wait_started(c, timeout=30)
+    assert ec.wait_started(c, timeout=60)
     ec.stop(c)
-    assert ec.wait_started([a, b], timeout=30)
+    assert ec.wait_started([a, b], timeout=60)

@@ -61,8 +61,8 @@ def test_a_saved_experiment_is_loaded_and_runs(ec: ExperimentController, tmp_pat
         assert kept[0].retry == theirs[0].retry
         assert kept[1].timeouts == {"start": 9.0}
         again.deploy()
-        assert again.wait_finished([1, 2], timeout=30)
-        assert again.wait_started(3, timeout=30)
+        assert again.wait_finished([1, 2], timeout=60)
+        assert again.wait_started(3, timeout=60)
         wait_until(lambda: again.get(2, "note") == "seen")
 
 

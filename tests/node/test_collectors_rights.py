@@ -72,7 +72,7 @@ def machine() -> Iterator[Path]:
 def read_as_nobody(**roots: Path) -> dict[str, Any]:
     arguments = json.dumps({name: str(path) for name, path in roots.items()})
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, arguments], check=False, capture_output=True, text=True, timeout=50
+        [sys.executable, "-c", CHILD, arguments], check=False, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -129,11 +129,11 @@ def test_addresses_that_the_owner_changes_hold_for_the_next_plan(tmp_path: Path)
     heard: queue.Queue[object] = queue.Queue()
 
     node.fetcher.submit(url, None, heard.put)
-    before = heard.get(timeout=20)
+    before = heard.get(timeout=60)
     allowing = RepositorySettings(allowed_urls=("http://127.0.0.1:1/",))
     node.follow(msgspec.structs.replace(settings, repository=allowing))
     node.fetcher.submit(url, None, heard.put)
-    after = heard.get(timeout=20)
+    after = heard.get(timeout=60)
     node.fetcher.stop(5.0)
     node.close()
 

@@ -258,7 +258,7 @@ def test_a_user_without_the_right_is_told_how_to_get_it(open_folder: Path) -> No
         [sys.executable, "-c", AS_NOBODY, str(open_folder), str(REPOSITORY)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 

@@ -27,7 +27,7 @@ def test_a_report_goes_to_the_terminal_and_to_a_page_named_after_the_job(tmp_pat
     write_job(tmp_path / "job.fmr", samples=4, series=DRAWN)
 
     command = [sys.executable, "-m", "fedmon", "report", "job.fmr"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -52,7 +52,7 @@ def test_text_alone_writes_nothing_and_loads_no_heavy_library(tmp_path: Path) ->
         "except SystemExit: pass\n"
         "print(sorted({'matplotlib', 'fpdf', 'pandas', 'pyarrow', 'h5py'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     assert done.stdout.rstrip().endswith("[]")
     assert "GPU 1 of n1" in " ".join(done.stdout.split())

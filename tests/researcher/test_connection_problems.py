@@ -24,7 +24,7 @@ from tests.support.proxy import Proxy
 from tests.support.stubborn import broker_that_gives_connections_away, greeter, silent_peer
 from tests.support.waiting import wait_until
 
-TIMEOUT_S = 1.0
+TIMEOUT_S = 5.0
 
 
 def failure(url: str, folder: Path, **options: object) -> tuple[FedmonError, float, float]:
@@ -57,7 +57,7 @@ def test_host_port_and_cause_are_named_in_time(
     assert place in str(error)
     assert cause in str(error)
     assert "\n" not in str(error)
-    assert took_s < TIMEOUT_S + 4
+    assert took_s < TIMEOUT_S + 5
     assert cpu_s < 0.5
 
 

@@ -106,7 +106,7 @@ class Cluster(abc.ABC):
         for user, role in {**self._users, OBSERVER: Role.ADMIN}.items():
             with self.password_file.open() as password:
                 words = ["./user", user, role.value]
-                subprocess.run(words, cwd=files, stdin=password, check=True, timeout=30)
+                subprocess.run(words, cwd=files, stdin=password, check=True, timeout=60)
         self._free(files)
         for member in range(len(self.ports)):
             home = self.folder / f"member{member}"

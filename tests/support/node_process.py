@@ -32,7 +32,7 @@ NO_RUNS = {"enabled": False}
 
 
 def fedmon(
-    *arguments: str, environ: Mapping[str, str] | None = None, timeout_s: float = 30.0, cwd: Path | None = None
+    *arguments: str, environ: Mapping[str, str] | None = None, timeout_s: float = 60.0, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run one shell verb to its end, without a terminal."""
     return subprocess.run(
@@ -128,7 +128,7 @@ class NodeProcess:
         """Tell whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def stop(self, timeout_s: float = 10.0) -> int:
+    def stop(self, timeout_s: float = 60.0) -> int:
         """Ask the node to stop and return its exit code."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)

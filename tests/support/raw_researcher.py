@@ -35,12 +35,14 @@ class RawResearcher(Subscriber):
             "expires": "2100-01-01T00:00:00Z",
         } | fields
 
-    def send(self, payload: bytes | dict[str, Any], *, topic: str | None = None, retain: bool = False) -> None:
+    def send(
+        self, payload: bytes | dict[str, Any], *, topic: str | None = None, qos: int = 1, retain: bool = False
+    ) -> None:
         """Publish bytes, or a message as JSON, to every node or on a topic."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        self._client.publish(topic or f"general/nodes/{self.researcher_id}", data, qos=1, retain=retain)
+        self._client.publish(topic or f"general/nodes/{self.researcher_id}", data, qos=qos, retain=retain)
 
-    def reply_to(self, message: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+    def reply_to(self, message: dict[str, Any], timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait for the reply that echoes a message's id."""
         found = wait_until(
             lambda: [reply for reply in list(self.replies) if reply.get("id") == message["id"]],

@@ -29,7 +29,7 @@ from fedmon.node.perf.output import NOT_SUPPORTED, parse_line
 
 PLAIN = {"LC_ALL": "C", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 """The environment of perf, without the user's language, which changes how numbers are written."""
-_TIMEOUT_S = 3.0
+_TIMEOUT_S = 5.0
 _PERMISSION = ("perf_event_paranoid", "permission", "not permitted", "access to performance monitoring")
 
 

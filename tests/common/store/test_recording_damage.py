@@ -229,7 +229,7 @@ def test_on_a_full_disk_nothing_is_half_written_and_with_space_it_goes_on(path: 
     assert hasattr(resource, "RLIMIT_FSIZE")
 
     child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path)], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path)], capture_output=True, text=True, timeout=60
     )
 
     assert child.returncode == 0, child.stderr
@@ -255,7 +255,7 @@ CUT_OFF = """
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_recording_without_a_log_whose_writer_was_killed_has_what_was_committed(path: Path, read_only: bool) -> None:
     filled(path, 100)
-    subprocess.run([sys.executable, "-c", textwrap.dedent(CUT_OFF), path], check=False, timeout=30)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(CUT_OFF), path], check=False, timeout=60)
     assert path.with_name(path.name + "-journal").stat().st_size > 0
 
     with Recording(path, read_only=read_only) as recording:

@@ -41,14 +41,14 @@ def test_a_single_action_of_a_resource_waits_for_its_conditions(ec: ExperimentCo
     one.start_with_conditions()
     one.stop_with_conditions()
     one.deploy_with_conditions()
-    assert ec.wait(one.guid, READY, timeout=10)
+    assert ec.wait(one.guid, READY, timeout=60)
     assert ec.state(one.guid) is READY
 
     other.deploy_with_conditions()
     other.start_with_conditions()
-    assert ec.wait_started([one.guid, other.guid], timeout=10)
+    assert ec.wait_started([one.guid, other.guid], timeout=60)
     other.stop()
-    assert ec.wait_finished([one.guid, other.guid], timeout=10)
+    assert ec.wait_finished([one.guid, other.guid], timeout=60)
 
 
 def test_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> None:
@@ -59,7 +59,7 @@ def test_a_task_runs_at_an_absolute_time(ec: ExperimentController) -> None:
 
     assert late is not None
     assert early is not None
-    wait_until(lambda: late.status is TaskStatus.DONE)
+    wait_until(lambda: early.status is late.status is TaskStatus.DONE)
     assert early.result < late.result
     assert late.result >= late.due
 

@@ -167,7 +167,7 @@ def test_a_running_aggregator_names_the_job_that_it_waits_for(made: Callable[[],
         job = ec.register_resource("fedmon::Job", connectedTo=training)
         together = ec.register_resource("fedmon::Aggregator", connectedTo=job)
         ec.deploy(together)
-        assert ec.wait_started(together, timeout=10)
+        assert ec.wait_started(together, timeout=60)
 
         found = ec.explain(together)
 
@@ -179,7 +179,7 @@ def test_a_running_process_ends_by_itself(made: Callable[[], ExperimentControlle
     with made() as ec:
         guid = ec.register_resource("local::Process", command=["sleep", "60"])
         ec.deploy()
-        assert ec.wait_started(guid, timeout=10)
+        assert ec.wait_started(guid, timeout=60)
 
         assert ec.explain(guid).reason == "it runs, and ends by itself"
 

@@ -116,9 +116,9 @@ def test_a_member_whose_type_needs_a_started_one_is_a_deadlock_of_its_group(ec: 
     with pytest.raises(ImpossiblePlanError, match="group-deadlock"):
         ec.deploy()
     group = ec.deploy(server)
-    assert ec.wait_started(server, timeout=10)
+    assert ec.wait_started(server, timeout=60)
     ec.deploy(client, group=group)
-    assert ec.wait_started(client, timeout=10)
+    assert ec.wait_started(client, timeout=60)
 
 
 @pytest.mark.parametrize("who_waits", ["the new one", "an old one"])
@@ -145,7 +145,7 @@ def test_processes_that_stop_each_other_are_no_circle(ec: ExperimentController, 
 
     assert ec.plan().warnings == ()
     ec.deploy()
-    assert ec.wait_finished([quick, long], timeout=10)
+    assert ec.wait_finished([quick, long], timeout=60)
 
 
 @pytest.mark.parametrize(("rtype", "count"), [("planned::Own", 0), ("planned::Plain", 1)])
@@ -217,12 +217,12 @@ def test_the_federation_is_asked_once_if_it_is_not_there(
     monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
     monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "1")
     monkeypatch.setenv("FEDMON_RESEARCHER_FOLDER", str(tmp_path / "bob"))
-    nodes = tuple(ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(8))
+    nodes = tuple(ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(20))
     began = time.monotonic()
 
     (problem,) = ec.plan().problems
 
-    assert time.monotonic() - began < 6.5
+    assert time.monotonic() - began < 15
     assert (problem.kind, problem.severity, problem.guids) == ("not-asked", "warning", nodes)
     assert problem.text.startswith("cannot ask the federation: ")
 
@@ -270,7 +270,7 @@ def test_a_part_may_come_until_the_deploy_begins(ec: ExperimentController) -> No
     ec.deploy(process, wait_all_ready=False)
     ec.set(process, "command", ["true"])
     ec.deploy(gate)
-    assert ec.wait_finished(process, timeout=10)
+    assert ec.wait_finished(process, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_part_may_come_until_the_deploy_begins(ec: ExperimentController) -> No
 def test_a_wait_for_a_lost_resource_is_refused(ec: ExperimentController, asked: dict[str, Any], kind: str) -> None:
     (lost,), (running,) = plain(ec, 1, "planned::Broken"), plain(ec, 1)
     ec.deploy()
-    assert ec.wait(lost, FAILED, timeout=10)
+    assert ec.wait(lost, FAILED, timeout=60)
     (waiting,) = plain(ec, 1)
     ec.register_condition(waiting, START, [lost, running], **asked)
 
@@ -305,7 +305,7 @@ def test_a_removed_resource_is_not_waited_for(ec: ExperimentController) -> None:
     assert planned.problems == ()
     assert f"   2. start {waiting} planned::Plain\n" in str(planned)
     ec.deploy()
-    assert ec.wait_started(waiting, timeout=10)
+    assert ec.wait_started(waiting, timeout=60)
 
 
 def test_a_quorum_of_which_too_many_were_removed_is_refused(ec: ExperimentController) -> None:
@@ -323,7 +323,7 @@ def test_a_plan_after_an_abort_says_so(tmp_path: Path) -> None:
     with ExperimentController("planned", tmp_path, journal=False) as ec:
         guid = ec.register_resource("planned::Broken")
         ec.deploy()
-        assert ec.wait_started(guid, timeout=10).aborted
+        assert ec.wait_started(guid, timeout=60).aborted
 
         planned = ec.plan()
 

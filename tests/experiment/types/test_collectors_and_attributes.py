@@ -57,7 +57,7 @@ def test_a_collector_writes_each_trace_of_here_and_elsewhere_and_marks_those_tha
         "Collector", traceName="no-such", subDir="a/b", rename="log.txt", connectedTo=[silent]
     )
     local.deploy()
-    assert local.wait_finished(good, timeout=10)
+    assert local.wait_finished(good, timeout=60)
 
     assert local.release()
 
@@ -103,7 +103,7 @@ def test_a_collector_reads_before_a_release_frees_what_the_trace_needs(
         local.register_connection(guid, collector)
         local.set(guid, "hardRelease", releases == "the source for good")
     local.deploy()
-    assert local.wait_started(made, timeout=10)
+    assert local.wait_started(made, timeout=60)
 
     if releases != "all":
         assert local.release(sources)
@@ -135,14 +135,14 @@ with ExperimentController("full", sys.argv[1]) as ec:
     guid = ec.register_resource("local::Process", command=[sys.executable, "-c", "print('a' * 300_000)"])
     collector = ec.register_resource("fedmon::Collector", traceName="stdout", connectedTo=guid)
     ec.deploy()
-    assert ec.wait_finished(guid, timeout=10)
+    assert ec.wait_finished(guid, timeout=60)
     assert ec.release(collector)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
     assert ec.release(guid)
     print(ec.get(collector, "collected"), ec.get(collector, "missing"))
 """
 
-    done = subprocess.run(python(code, str(tmp_path)), capture_output=True, text=True, timeout=50)
+    done = subprocess.run(python(code, str(tmp_path)), capture_output=True, text=True, timeout=60)
 
     assert done.stdout == "1.stdout None\n", done.stderr
     assert "trace stdout of" in done.stderr
@@ -168,7 +168,7 @@ def test_a_collector_writes_where_scripts_of_nepi_3_have_it(
     beside = local.register_resource(rtype, traceName="stdout", useRunId=True, subDir="own", connectedTo=guid)
     gone = local.register_resource(rtype, traceName="no-such", storeDir=str(tmp_path / "store"), connectedTo=guid)
     local.deploy()
-    assert local.wait_finished(guid, timeout=10)
+    assert local.wait_finished(guid, timeout=60)
 
     assert local.release()
 
@@ -191,7 +191,7 @@ def test_a_collector_is_refused_a_folder_that_cannot_be_made(local: ExperimentCo
 
     local.deploy()
 
-    assert local.wait_started(guid, timeout=10).failed == (guid,)
+    assert local.wait_started(guid, timeout=60).failed == (guid,)
     assert f"cannot write {tmp_path / 'file' / 'below'}" in local.snapshot.resources[guid].reason
 
 
@@ -209,7 +209,7 @@ def test_a_collector_without_a_trace_name_is_refused(local: ExperimentController
     assert local.state(guid) is ResourceState.NEW
     local.set(guid, "traceName", "stdout")
     local.deploy()
-    assert local.wait_started(guid, timeout=10)
+    assert local.wait_started(guid, timeout=60)
 
 
 # --- types ------------------------------------------------------------------------------------------------------------

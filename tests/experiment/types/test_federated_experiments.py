@@ -75,7 +75,7 @@ def test_from_nodes_over_an_owners_approval_to_what_is_collected(two: TwoNodes, 
     for node_id in ("a", "b"):
         two.decide(node_id, "approve", ec.get(plan, "sha256"))
 
-    assert ec.wait_finished([second], timeout=20), ec.snapshot.resources[second].reason
+    assert ec.wait_finished([second], timeout=60), ec.snapshot.resources[second].reason
     assert {ec.state(guid) for guid in (first, aggregate, second)} == {STOPPED}
     assert json.loads(ec.get(aggregate, "result")) == {"rows": 6, "mean": 2.0}
     assert ec.get_resource(second).results == {"a": {"rows": 7, "mean": 3.0}}  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def test_enough_approvals_and_jobs_suffice_and_an_owner_who_is_silent_holds_up_n
 
     two.decide("a", "approve", ec.get(plan, "sha256"))
 
-    assert ec.wait_finished([first, pooled], timeout=20), ec.explain(pooled)
+    assert ec.wait_finished([first, pooled], timeout=60), ec.explain(pooled)
     assert (ec.get(plan, "approvedBy"), ec.get(first, "ranOn")) == ("a", "a")
     assert json.loads(ec.get(pooled, "result")) == {"rows": 3, "mean": 2.0}
     assert (ec.state(silent), ec.state(whole)) == (RESERVED, STARTED)
@@ -145,7 +145,7 @@ def test_a_plan_fails_with_too_few_owners_left_and_an_aggregator_with_too_few_jo
 
         two.decide("b", "reject", ec.get(plan, "sha256"))
 
-        ec.wait([plan, many, pooled], FAILED, timeout=20)
+        ec.wait([plan, many, pooled], FAILED, timeout=60)
         assert "rejected by the owner of b" in ec.snapshot.resources[plan].reason
         assert "atLeast is 3, and it has 2 nodes" in ec.snapshot.resources[many].reason
         assert "has no 2 jobs: connect it to more" in ec.snapshot.resources[pooled].reason
@@ -160,7 +160,7 @@ def test_a_job_that_fails_somewhere_says_where_and_optional_ones_are_left_out(tw
         wrong = ec.register_resource("fedmon::Aggregator", function="weighted-mean", connectedTo=good)
 
         ec.deploy()
-        ec.wait_finished([aggregate, wrong, bad], timeout=20)
+        ec.wait_finished([aggregate, wrong, bad], timeout=60)
 
         reason = ec.snapshot.resources[bad].reason
         assert "b: failed (ValueError: no column radius" in reason
@@ -183,7 +183,7 @@ def test_a_job_is_stopped_by_a_condition_and_a_monitor_records_while_it_runs(
 
     ec.deploy()
 
-    assert ec.wait_finished([job, monitor], timeout=20)
+    assert ec.wait_finished([job, monitor], timeout=60)
     assert (ec.state(job), ec.state(monitor)) == (STOPPED, STOPPED)
     assert "stopped by researcher alice" in ec.get(job, "outcome")
     assert ec.trace(job, "stdout") == "hello from b\n"
@@ -215,7 +215,7 @@ def test_a_monitor_records_the_nodes_of_all_its_jobs(two: TwoNodes, ec: Experime
 
     ec.deploy()
 
-    assert ec.wait_finished([first, second, monitor], timeout=30), ec.explain(second)
+    assert ec.wait_finished([first, second, monitor], timeout=60), ec.explain(second)
     with Recording(str(ec.trace(monitor, "recording", TraceAttr.PATH)), read_only=True) as recording:
         assert ["host" in recording.streams(node_id) for node_id in "ab"] == [True, True]
 
@@ -226,7 +226,7 @@ def test_a_release_stops_what_runs_and_the_job_is_found_again_by_its_id(
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan)
     job = job_on(ec, plan, [ec.register_resource("fedmon::Node", nodeId="a")], args={"reports": 1, "spin": True})
     ec.deploy()
-    assert ec.wait_started(job, timeout=20)
+    assert ec.wait_started(job, timeout=60)
     running = ec.get_resource(job)
     assert isinstance(running, Job)
     wait_until(lambda: running.handle is not None and running.handle.scalars["a"])
@@ -258,7 +258,7 @@ def test_datasets_and_nodes_that_are_missing_are_named_before_a_deployment_and_b
 
         ec.deploy()
 
-        ec.wait([dataset, absent], FAILED, timeout=20)
+        ec.wait([dataset, absent], FAILED, timeout=60)
         reasons = [ec.snapshot.resources[guid].reason for guid in (dataset, absent)]
         assert reasons[0] == "deploy failed: no dataset for tags cells, a: b: it offers none to you"
         assert reasons[1].endswith(": it waited for node nobody, which was not heard of")
@@ -281,7 +281,7 @@ def test_a_node_may_return_within_its_grace(
     plan = ec.register_resource("fedmon::TrainingPlan", plan=two.plan, connectedTo=[hasty])
     job = job_on(ec, plan, [hasty], args={"reports": 1, "spin": True}, critical=False)
     ec.deploy()
-    assert ec.wait_started([patient, hasty, job], timeout=10)
+    assert ec.wait_started([patient, hasty, job], timeout=60)
 
     node_b.stop()
     wait_until(lambda: ec.state(hasty) is FAILED)
@@ -295,7 +295,7 @@ def test_a_node_may_return_within_its_grace(
     wait_until(lambda: ec.state(late) is DISCOVERED)
     node_b.start()
 
-    assert ec.wait_started(late, timeout=20)
+    assert ec.wait_started(late, timeout=60)
     wait_until(lambda: ec.get(patient, "present") and ec.get(hasty, "present"))
     assert (ec.state(patient), ec.state(hasty)) == (STARTED, FAILED)
 
@@ -308,7 +308,7 @@ def test_an_experiment_opens_the_federation_of_the_settings_and_closes_it(
     with ExperimentController("own", tmp_path) as ec:
         node = ec.register_resource("fedmon::Node", nodeId="a")
         ec.deploy()
-        assert ec.wait_started(node, timeout=10)
+        assert ec.wait_started(node, timeout=60)
         opened = ec.federation
         assert opened.status().connected
     with pytest.raises(Exception, match="not started"):
@@ -324,7 +324,7 @@ def test_without_a_broker_one_try_is_enough_for_all(tmp_path: Path, monkeypatch:
         nodes = [ec.register_resource("fedmon::Node", nodeId=f"n{number}") for number in range(40)]
         ec.deploy()
 
-        assert ec.wait_started(nodes, timeout=10).failed == tuple(nodes)
+        assert ec.wait_started(nodes, timeout=60).failed == tuple(nodes)
         reasons = {each.reason for each in ec.snapshot.resources.values()}
         assert all("cannot connect to the broker at 127.0.0.1:1" in reason for reason in reasons)
     assert time.monotonic() - begun < 10

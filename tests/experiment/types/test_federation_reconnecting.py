@@ -44,7 +44,7 @@ command = ec.register_resource("local::Process", command=["sleep", "60"], critic
 lost = ec.register_resource("fedmon::Job", connectedTo=[plan, nodes[1]], args={"spin": True}, critical=False)
 ec.register_condition(after, ResourceAction.START, long, ResourceState.STOPPED)
 ec.deploy()
-there = ec.wait_finished(total, timeout=20) and ec.wait_started([long, command, lost], timeout=20)
+there = ec.wait_finished(total, timeout=60) and ec.wait_started([long, command, lost], timeout=60)
 assert there, [(each.guid, each.state.name, each.reason) for each in ec.snapshot.resources.values()]
 print(ec.run_dir, ec.get(command, "pid"), flush=True)
 os.kill(os.getpid(), 9)
@@ -71,7 +71,7 @@ def test_a_run_stays_as_it_was_while_no_broker_can_be_reached(
     before = ExperimentController("unreached", tmp_path, federation=two.fed)
     node = before.register_resource("fedmon::Node", nodeId="a")
     before.deploy()
-    assert before.wait_started(node, timeout=20)
+    assert before.wait_started(node, timeout=60)
     before.give_up()
     monkeypatch.setenv("FEDMON_BROKER_URL", f"mqtt://127.0.0.1:{free_port()}")
     monkeypatch.setenv("FEDMON_RESEARCHER_TIMEOUT_S", "5")
@@ -100,12 +100,12 @@ def test_runs_are_adopted_and_what_waited_for_them_goes_on(
         node_b.start()
         wait_until(lambda: "b" in two.fed.nodes().online)
         ec.stop(lost)
-        assert ec.wait_finished(lost, timeout=20), ec.explain(lost)
+        assert ec.wait_finished(lost, timeout=60), ec.explain(lost)
         assert (ec.state(lost), ec.get(lost, "outcome")[:12]) == (STOPPED, "b: stopped (")
 
         ec.stop(long)
 
-        assert ec.wait_finished([long, after], timeout=20), ec.snapshot.resources
+        assert ec.wait_finished([long, after], timeout=60), ec.snapshot.resources
         assert ec.get(long, "jobId") == job_id
         assert ec.get_resource(after).results["a"]["mean"] == 5.0  # type: ignore[attr-defined]
         mine = {ec.get(guid, "jobId") for guid in ec.resources if ec.get_resource(guid).is_rm_instance("fedmon::Job")}
@@ -126,7 +126,7 @@ def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no
             metric = Metric(name="loss", comparison=">", value=0, samples=samples)
             ec.register_condition(waiting, START, job, metric=metric)
         ec.deploy(wait_all_ready=False)
-        assert ec.wait_finished(short, timeout=20), ec.explain(short)
+        assert ec.wait_finished(short, timeout=60), ec.explain(short)
         wait_until(lambda: ec.state(pending) is ResourceState.RESERVED)
         run_dir = two.folder / "runs/killed/taken-up"
         shutil.copytree(ec.run_dir, run_dir)
@@ -135,9 +135,9 @@ def test_numbers_count_once_and_a_plan_that_waits_for_an_owner_needs_its_file_no
 
         with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
             two.decide("a", "approve", again.get(pending, "sha256"))
-            assert again.wait(pending, ResourceState.READY, timeout=10), again.explain(pending)
+            assert again.wait(pending, ResourceState.READY, timeout=60), again.explain(pending)
             again.stop(job)
-            assert again.wait_finished(job, timeout=20)
+            assert again.wait_finished(job, timeout=60)
 
             assert again.get_start_time(long) is None
         assert (run_dir / NAME).read_text().count('"event":"measured"') == 3
@@ -154,7 +154,7 @@ def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: Two
         ec.register_condition(late, START, hold, STOPPED)
         name = ec.get(late, "function")
         ec.deploy([node, plan, job, done, late], wait_all_ready=False)
-        assert ec.wait_finished(done, timeout=20), ec.explain(done)
+        assert ec.wait_finished(done, timeout=60), ec.explain(done)
         run_dir = two.folder / "runs/killed/of-another-process"
         shutil.copytree(ec.run_dir, run_dir)
     journal = (run_dir / NAME).read_text()
@@ -162,7 +162,7 @@ def test_an_aggregator_whose_function_is_not_known_any_more_fails_alone(two: Two
 
     with ExperimentController.reconnect(run_dir, federation=two.fed) as again:
         again.deploy(hold)
-        again.wait(late, FAILED, timeout=10)
+        again.wait(late, FAILED, timeout=60)
 
         assert "aggregation 'gone:step' is not registered" in again.snapshot.resources[late].reason
         assert "register_aggregation(function, name)" in again.snapshot.resources[late].reason
@@ -180,13 +180,13 @@ def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(
         job, fresh = (ec.register_resource("fedmon::Job", connectedTo=[plan, node], tags=["cells"]) for _ in "12")
         data = ec.register_resource("fedmon::Dataset", tags=["cells"], connectedTo=node)
         ec.deploy([node, plan])
-        assert ec.wait_started(plan, timeout=20)
+        assert ec.wait_started(plan, timeout=60)
         pause(node_b.pid)
         ec.deploy([job, data], wait_all_ready=False)
         wait_until(lambda: ec.get(job, "jobId") is not None)
         shutil.copytree(ec.run_dir, run_dir)
         node_b.signal(signal.SIGCONT)
-        assert ec.wait_finished(job, timeout=20), ec.explain(job)
+        assert ec.wait_finished(job, timeout=60), ec.explain(job)
     node_b.stop()
     wait_until(lambda: "b" not in two.fed.nodes().online)
 
@@ -198,8 +198,8 @@ def test_what_was_asked_of_a_node_that_is_away_waits_for_it_and_is_begun_once(
             wait_until(lambda found=found: found.waits_for.startswith("node b"), what=f"the wait of {guid}")  # type: ignore[misc]
         node_b.start()
 
-        assert again.wait_finished([job, fresh], timeout=20), [again.explain(guid) for guid in (job, fresh)]
-        assert again.wait_started(data, timeout=20), again.explain(data)
+        assert again.wait_finished([job, fresh], timeout=60), [again.explain(guid) for guid in (job, fresh)]
+        assert again.wait_started(data, timeout=60), again.explain(data)
         assert again.get(job, "jobId") == ec.get(job, "jobId")
         assert again.get_resource(job).results == {"b": {"rows": 3, "mean": 2.0}}  # type: ignore[attr-defined]
     assert len(set(two.fed.jobs().runs()) - before) == 2

@@ -23,7 +23,7 @@ def running_job(two: TwoNodes, ec: ExperimentController, *node_ids: str, **attri
     nodes, plan = wired(ec, two.plan, *node_ids)
     job = job_on(ec, plan, nodes, **attributes)
     ec.deploy()
-    assert ec.wait_started(job, timeout=20)
+    assert ec.wait_started(job, timeout=60)
     return job
 
 
@@ -48,7 +48,7 @@ def test_an_experiment_that_is_released_while_a_job_runs_did_not_fail(two: TwoNo
 
 def test_a_job_that_ended_is_not_sent_again(two: TwoNodes, ec: ExperimentController) -> None:
     job = running_job(two, ec, "a", tags=["cells"])
-    assert ec.wait_finished(job, timeout=20), ec.explain(job)
+    assert ec.wait_finished(job, timeout=60), ec.explain(job)
     job_id, outcome, before = ec.get(job, "jobId"), ec.get(job, "outcome"), set(two.fed.jobs().runs())
 
     ec.deploy([job])
@@ -64,7 +64,7 @@ def test_a_job_that_asks_for_more_nodes_than_there_are_is_not_begun(two: TwoNode
     job = job_on(ec, plan, nodes, atLeast=2)
     ec.deploy()
 
-    ec.wait(job, ResourceState.FAILED, timeout=20)
+    ec.wait(job, ResourceState.FAILED, timeout=60)
 
     assert ec.snapshot.resources[job].reason == "start failed: atLeast is 2, and there are 1 nodes: a"
     assert ec.get(job, "jobId") is None
@@ -76,18 +76,18 @@ def test_a_job_goes_to_no_other_node_when_its_own_are_lost(two: TwoNodes, ec: Ex
     job = job_on(ec, plan, [b])
     ec.register_condition(job, ResourceAction.START, b, ResourceState.FAILED)
     ec.deploy()
-    assert ec.wait_deployed(job, timeout=20), ec.explain(job)
+    assert ec.wait_deployed(job, timeout=60), ec.explain(job)
 
     ec.get_resource(b).fail("lost")
 
-    ec.wait(job, ResourceState.FAILED, timeout=20)
+    ec.wait(job, ResourceState.FAILED, timeout=60)
     assert ec.snapshot.resources[job].reason.startswith("start failed: none of its nodes is left")
     assert ec.get(job, "ranOn") is None
 
 
 def test_the_results_of_a_job_that_is_over_are_those_that_were_kept(two: TwoNodes, ec: ExperimentController) -> None:
     job = running_job(two, ec, "a", tags=["cells"])
-    assert ec.wait_finished(job, timeout=20), ec.explain(job)
+    assert ec.wait_finished(job, timeout=60), ec.explain(job)
 
     Path(ec.run_dir, str(job), "returned", "a.json").write_text('{"rows": 7}')
 
@@ -113,13 +113,13 @@ def test_jobs_do_without_a_node_that_is_lost_and_did_not_fail_for_it_where_all_i
     short = ec.register_resource("fedmon::Job", connectedTo=[plan, data], args={"spin": "b"}, atLeast=1)
     long = ec.register_resource("fedmon::Job", connectedTo=[plan, data], args={"reports": 1, "spin": True})
     ec.deploy()
-    assert ec.wait_started([short, long], timeout=20)
+    assert ec.wait_started([short, long], timeout=60)
     wait_for_reports(ec, long)
 
     node_b.kill()
 
     try:
-        assert ec.wait_finished(short, timeout=20), ec.explain(short)
+        assert ec.wait_finished(short, timeout=60), ec.explain(short)
         assert ec.get(short, "outcome") == "succeeded on a; b: the node was lost while it ran there"
         assert ec.state(long) is ResourceState.STARTED
         ec.shutdown()
@@ -148,7 +148,7 @@ def test_a_broker_that_dies_holds_up_what_runs_and_what_is_deployed_and_loses_ne
     wait_until(lambda: {"a", "b"} <= set(two.fed.nodes().online))
     ec.stop(job)
 
-    assert ec.wait_finished([job, after, total], timeout=20), (ec.explain(job), ec.explain(after))
+    assert ec.wait_finished([job, after, total], timeout=60), (ec.explain(job), ec.explain(after))
     assert {ec.state(guid) for guid in (job, after, total)} == {ResourceState.STOPPED}
     assert json.loads(ec.get(total, "result"))["rows"] == 6
     assert ec.get(job, "ranOn") == "a,b"

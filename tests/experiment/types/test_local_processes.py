@@ -44,7 +44,7 @@ def test_a_folder_is_that_of_the_moment_when_it_was_deployed(
     monkeypatch.chdir("/")
     local.deploy(hold)
 
-    assert local.wait_finished(guid, timeout=10)
+    assert local.wait_finished(guid, timeout=60)
     assert local.trace(guid, "stdout") == f"{tmp_path / 'work'}\n"
     assert local.get(guid, "cwd") == str(tmp_path / "work")
 
@@ -54,7 +54,7 @@ def test_an_end_comes_to_the_experiment_though_the_disk_is_full(local: Experimen
     code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('up', flush=True)"
     guid = process(local, python(f"{code}; signal.pause()"))
     local.deploy()
-    assert local.wait_started(guid, timeout=10)
+    assert local.wait_started(guid, timeout=60)
     wait_until(lambda: local.trace(guid, "stdout") == "up\n")
     journal = str(Path(local.run_dir, NAME))
     (mine,) = (
@@ -82,7 +82,7 @@ def test_a_command_runs_with_its_words_folder_and_variables(local: ExperimentCon
 
     local.deploy()
 
-    assert local.wait_finished(guid, timeout=10)
+    assert local.wait_finished(guid, timeout=60)
     assert local.state(guid) is STOPPED
     assert local.trace(guid, "stdout") == f"['$HOME; ls', '*'] hi {tmp_path}\n"
     assert (local.trace(guid, "stderr"), local.trace(guid, "stderr", TraceAttr.SIZE)) == ("oops\n", 5)
@@ -103,7 +103,7 @@ def test_a_command_that_fails_says_how(local: ExperimentController, words: objec
     guid = process(local, words)
     local.deploy()
 
-    local.wait([guid], FAILED, timeout=10)
+    local.wait([guid], FAILED, timeout=60)
 
     assert local.state(guid) is FAILED
     with pytest.raises(AssertionError, match=said):
@@ -127,14 +127,14 @@ def test_a_stop_ends_the_whole_group_and_kills_what_does_not_hear(local: Experim
     polite, stubborn = process(local, python(child)), process(local, python(STUBBORN), grace="50ms")
     local.deploy()
     for guid, lines in ((polite, 2), (stubborn, 1)):
-        assert local.wait_started(guid, timeout=10)
+        assert local.wait_started(guid, timeout=60)
         wait_until(lambda guid=guid, lines=lines: str(local.trace(guid, "stdout")).count("up") == lines)  # type: ignore[misc]
     group = [psutil.Process(local.get(polite, "pid")), *psutil.Process(local.get(polite, "pid")).children()]
 
     local.stop(polite)
     local.stop(stubborn)
 
-    assert local.wait_finished([polite, stubborn], timeout=10)
+    assert local.wait_finished([polite, stubborn], timeout=60)
     assert {local.state(guid) for guid in (polite, stubborn)} == {STOPPED}
     assert (local.get(polite, "exitCode"), local.get(stubborn, "exitCode")) == (-signal.SIGTERM, -signal.SIGKILL)
     assert len(group) == 2
@@ -144,9 +144,9 @@ def test_a_stop_ends_the_whole_group_and_kills_what_does_not_hear(local: Experim
 def test_a_release_ends_what_runs_and_a_process_may_start_again(local: ExperimentController) -> None:
     guid = process(local, python(SLEEPER.format("")))
     local.deploy()
-    assert local.wait_started(guid, timeout=10)
+    assert local.wait_started(guid, timeout=60)
     local.stop(guid)
-    assert local.wait_finished(guid, timeout=10)
+    assert local.wait_finished(guid, timeout=60)
     local.start(guid)
     assert local.state(guid) is ResourceState.STARTED
     pid = local.get(guid, "pid")
@@ -178,9 +178,9 @@ def test_a_process_that_runs_again_has_no_exit_code_until_it_ends(local: Experim
     guid = process(local, ["sh", "-c", "until [ -e go ]; do sleep 0.02; done; rm go"])
     go = Path(local.run_dir, str(guid), "go")
     local.deploy()
-    assert local.wait_started(guid, timeout=10)
+    assert local.wait_started(guid, timeout=60)
     go.touch()
-    assert local.wait_finished(guid, timeout=10)
+    assert local.wait_finished(guid, timeout=60)
     assert local.get(guid, "exitCode") == 0
 
     local.start(guid)
@@ -262,7 +262,7 @@ def test_a_dag_of_commands_goes_on_after_a_crash(tmp_path: Path, has_ended: bool
             assert ec.state(second) is ResourceState.READY
             crash.let_go()
 
-        assert ec.wait_finished([first, second, third], timeout=30), ec.explain(first)
+        assert ec.wait_finished([first, second, third], timeout=60), ec.explain(first)
 
         assert [ec.state(guid) for guid in ec.resources] == [STOPPED] * 3
         assert ec.get(first, "exitCode") == 0
@@ -275,7 +275,7 @@ def test_the_exit_code_of_a_command_is_kept_without_an_experiment(tmp_path: Path
     crash.wait_for_end()
 
     with ExperimentController.reconnect(crash.run_dir) as ec:
-        assert ec.wait_finished([2, 3], timeout=30), ec.explain(2)
+        assert ec.wait_finished([2, 3], timeout=60), ec.explain(2)
 
         assert (ec.state(1), ec.get(1, "exitCode"), reason(ec, 1)) == (FAILED, 3, "it ended with exit code 3: no rows")
 
@@ -287,7 +287,7 @@ def test_a_command_of_another_process_is_ended_as_ones_own(tmp_path: Path, verb:
     with ExperimentController.reconnect(crash.run_dir) as ec:
         if verb == "stop":
             ec.stop(1)
-            assert ec.wait_finished([1, 2, 3], timeout=30)
+            assert ec.wait_finished([1, 2, 3], timeout=60)
             assert (ec.state(1), ec.get(1, "exitCode")) == (STOPPED, -signal.SIGTERM)
 
     crash.wait_for_end()
@@ -298,7 +298,7 @@ def test_a_command_of_another_process_is_ended_as_ones_own(tmp_path: Path, verb:
 def test_the_exit_code_survives_the_death_of_the_supervisor_that_starts_commands(local: ExperimentController) -> None:
     guid = process(local, ["sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 3"], critical=False)
     local.deploy()
-    assert local.wait_started(guid, timeout=10)
+    assert local.wait_started(guid, timeout=60)
     own = psutil.Process(local.get(guid, "pid")).parent()
     assert own is not None
     starter = own.parent()
@@ -378,6 +378,6 @@ def test_whenever_the_process_is_killed_each_command_runs_once(tmp_path: Path, a
 
     with ExperimentController.reconnect(done.stdout.strip()) as ec:
         ec.deploy()  # for a kill that came before that
-        assert ec.wait_finished(ec.resources, timeout=30), [each.reason for each in ec.snapshot.resources.values()]
+        assert ec.wait_finished(ec.resources, timeout=60), [each.reason for each in ec.snapshot.resources.values()]
 
     assert sorted((tmp_path / "log").read_text().split()) == ["00", "10", "11", "12", "20", "21", "30"]

@@ -42,7 +42,7 @@ class Job:
         return self.said(self.start(*hosts))
 
     def said(self, process: subprocess.Popen[str]) -> Said:
-        output, _ = process.communicate(timeout=40.0)
+        output, _ = process.communicate(timeout=60.0)
         return {line["host"]: line for line in map(json.loads, output.splitlines())}
 
     def samples(self) -> Counter[str]:

@@ -59,7 +59,7 @@ def test_researchers_see_a_job_through_the_shipped_access_list(tmp_path: Path) -
         ) as tool:
             wait_until(lambda: len(seen) >= 3, what="live samples of the job")
             pong = federation.ping(nodes=[NODE])[NODE]
-            tool.communicate(timeout=30)
+            tool.communicate(timeout=60)
         wait_until(lambda: federation.nodes()[NODE].state.value == "offline", what="the farewell")
         recorded = numbers(tmp_path / "shared" / "run" / "recordings" / "4711" / "n1.fmr")
         wait_until(lambda: numbers(tmp_path / "store.fmr") == recorded, what="every sample in the store")

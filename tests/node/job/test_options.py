@@ -87,7 +87,7 @@ def test_samples_wait_no_longer_than_the_check_point_and_ten_seconds(
     ],
 )
 def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> None:
-    done = subprocess.run([FEDMON, "job", *words], capture_output=True, text=True, env=environment(), timeout=30)
+    done = subprocess.run([FEDMON, "job", *words], capture_output=True, text=True, env=environment(), timeout=60)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
@@ -97,7 +97,7 @@ def test_wrong_use_is_told_before_anything_runs(words: list[str], hint: str) -> 
 def test_a_folder_that_is_gone_is_told_before_anything_runs(tmp_path: Path) -> None:
     script = f'cd "{tmp_path}" && rmdir "{tmp_path}" && "{FEDMON}" job -- echo ran'
 
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment(), timeout=30)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment(), timeout=60)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "the folder . cannot be used: No such file or directory" in done.stderr
@@ -105,7 +105,7 @@ def test_a_folder_that_is_gone_is_told_before_anything_runs(tmp_path: Path) -> N
 
 def test_without_words_a_terminal_gets_the_help() -> None:
     ours, theirs = pty.openpty()
-    done = subprocess.run([FEDMON, "job"], stdout=theirs, stderr=subprocess.PIPE, env=environment(), timeout=30)
+    done = subprocess.run([FEDMON, "job"], stdout=theirs, stderr=subprocess.PIPE, env=environment(), timeout=60)
     os.close(theirs)
 
     assert (done.returncode, done.stderr) == (2, b"")
@@ -116,7 +116,7 @@ def test_without_words_a_terminal_gets_the_help() -> None:
 def test_one_line_at_the_start_and_one_at_the_end_go_to_stderr(tmp_path: Path) -> None:
     done = subprocess.run(
         [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "-i", "1", "--", "sh", "-c", "echo out; echo told >&2"],
-        capture_output=True, text=True, env=environment(FEDMON_JOB_ID="fit"), timeout=30,
+        capture_output=True, text=True, env=environment(FEDMON_JOB_ID="fit"), timeout=60,
     )  # fmt: skip
 
     first, told, last = done.stderr.splitlines()
@@ -132,14 +132,14 @@ def test_json_is_one_document_on_stdout_or_beside_a_command_on_stderr(
     tmp_path: Path, program: subprocess.Popen[bytes]
 ) -> None:
     words = [FEDMON, "job", "-d", str(tmp_path), "-p", "run", "--json"]
-    command = subprocess.run([*words, "--", "echo", "--json"], capture_output=True, env=environment(), timeout=30)
+    command = subprocess.run([*words, "--", "echo", "--json"], capture_output=True, env=environment(), timeout=60)
     with subprocess.Popen(
         [*words, *beside(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as tool:
         wait_measured(tmp_path, hosts=2)
         program.kill()
         program.wait()
-        document, complained = tool.communicate(timeout=30)
+        document, complained = tool.communicate(timeout=60)
     merge = subprocess.run(
         [FEDMON, "job", "merge", str(tmp_path / "run"), "--json"], capture_output=True, env=environment(), timeout=60
     )

@@ -180,7 +180,7 @@ assert postprocess(folder, exports=["csv", "hdf5"], report=True) == ([], False)
         [sys.executable, "-c", code, str(folder.path)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": root},
     )
     assert done.returncode == 0, done.stderr

@@ -111,7 +111,7 @@ def test_a_stop_file_of_another_user_is_obeyed_and_that_of_an_earlier_run_is_rep
             assert child.stdout is not None
             first, said = child.stdout.readline(), path.read_text()
             path.write_text("FINISHED\n")
-            second, _ = child.communicate("go\n", timeout=30)
+            second, _ = child.communicate("go\n", timeout=60)
 
     assert (first, said, second) == ("None\n", "INPROGRESS\n", ".ipc-1: it says FINISHED\n")
 
@@ -250,7 +250,7 @@ def test_a_job_that_was_done_before_its_monitor_came_is_ended_and_the_next_run_g
     (tmp_path / "mpirun").chmod(0o755)
     environ = environment(FEDMON_JOB_ID="4711")
 
-    first = subprocess.run([tmp_path / "mpirun"], cwd=tmp_path, env=environ, capture_output=True, timeout=30)
+    first = subprocess.run([tmp_path / "mpirun"], cwd=tmp_path, env=environ, capture_output=True, timeout=60)
     (recording,) = recordings(tmp_path)
     reason = left(recording).job["reason"]
     assert not (tmp_path / ".ipc-4711").exists()

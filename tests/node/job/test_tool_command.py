@@ -33,7 +33,7 @@ def test_streams_words_and_exit_code_of_the_command_are_its_own(tmp_path: Path) 
         stdin=subprocess.PIPE, pass_fds=[write],
     ) as process:  # fmt: skip
         os.close(write)
-        said, complained = process.communicate(b"given\n", timeout=30)
+        said, complained = process.communicate(b"given\n", timeout=60)
     with open(read, "rb") as file:
         assert file.read() == b"here\n"  # as a launcher of MPI and make's job server expect it
 
@@ -47,7 +47,7 @@ def test_streams_words_and_exit_code_of_the_command_are_its_own(tmp_path: Path) 
 
 def test_a_command_need_not_be_unicode(tmp_path: Path) -> None:
     with start(tmp_path, "-i", "1", command=["echo", os.fsdecode(b"\xff")]) as process:
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=60)
 
     assert (process.returncode, said) == (0, b"\xff\n")
     assert the(tmp_path).job["command"] == ["echo", "\\udcff"]
@@ -120,7 +120,7 @@ def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/", 126)])
 def test_a_command_that_cannot_run_has_the_exit_code_of_a_shell(tmp_path: Path, command: str, code: int) -> None:
     with start(tmp_path, command=[command]) as process:
-        said, complained = process.communicate(timeout=30)
+        said, complained = process.communicate(timeout=60)
 
     assert (code, b"") == (process.returncode, said)
     assert complained.count(b"\n") == 1
@@ -215,7 +215,7 @@ def test_no_cgroup_is_left_behind_and_what_the_command_left_goes_on(tmp_path: Pa
     pidfile = tmp_path / "pid"
     script = f"setsid sleep 20 > /dev/null 2>&1 & echo $! > '{pidfile}'; exit 5"
     with start(tmp_path, command=["sh", "-c", script]) as process:
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     remaining = int(pidfile.read_text())
     try:
         os.kill(remaining, 0)
@@ -230,7 +230,7 @@ def test_streams_that_are_closed_are_closed_for_the_command_too_and_it_is_measur
     look = f"ls /proc/$$/fd > '{tmp_path}/descriptors'; exit 3"
     closed = f'exec "{FEDMON}" job -d "{tmp_path}" -- sh -c "$1" <&- >&- 2>&-'
 
-    done = subprocess.run(["sh", "-c", closed, "sh", look], env=environment(), timeout=30)
+    done = subprocess.run(["sh", "-c", closed, "sh", look], env=environment(), timeout=60)
 
     assert done.returncode == 3
     assert not {"0", "2"} & {*(tmp_path / "descriptors").read_text().split()}

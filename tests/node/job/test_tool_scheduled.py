@@ -111,7 +111,7 @@ def test_a_job_that_its_scheduler_does_not_know_ends_the_run_with_a_word_on_it(
     path = f"{tmp_path / 'bin'}:{environ['PATH']}"
 
     with start(tmp_path / "saved", "-i", "1", environ=environ | {"PATH": path}) as tool:
-        said, complained = tool.communicate(timeout=30)
+        said, complained = tool.communicate(timeout=60)
 
     assert (tool.returncode, said) == (3, b"")
     assert complained.startswith(f"fedmon: {scheduler} job {job_id} not found (".encode())

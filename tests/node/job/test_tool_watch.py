@@ -121,7 +121,7 @@ def test_finished_in_the_stop_file_ends_the_run(tmp_path: Path, program: subproc
 
 def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_path: Path) -> None:
     with start(tmp_path, "--pid", "4194304") as tool:
-        said, complained = tool.communicate(timeout=30)
+        said, complained = tool.communicate(timeout=60)
 
     found = the(tmp_path)
     assert (tool.returncode, said) == (3, b"")
@@ -133,7 +133,7 @@ def test_a_job_that_cannot_be_found_still_leaves_a_recording_of_its_host(tmp_pat
 
 def test_without_any_job_nothing_is_measured_and_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
     with start(tmp_path / "saved", "-i", "1") as tool:
-        said, complained = tool.communicate(timeout=30)
+        said, complained = tool.communicate(timeout=60)
 
     assert (tool.returncode, said) == (3, b"")
     assert complained.startswith(b"fedmon: no job found: ")
@@ -248,7 +248,7 @@ def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
         wait_measured(tmp_path)
         wait_until(lambda: 3 in the(tmp_path).columns.get("job_processes", ()), 45.0)  # few samples under load
         (tmp_path / "go").touch()
-        said = done.communicate(timeout=30)
+        said = done.communicate(timeout=60)
 
     found = the(tmp_path)
     assert (done.returncode, said) == (0, (b"", b""))

@@ -164,7 +164,7 @@ def test_on_a_full_disk_samples_wait_then_drop_and_all_are_accounted_for(path: P
     assert hasattr(resource, "RLIMIT_FSIZE")
 
     child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path)], capture_output=True, text=True, timeout=40
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path)], capture_output=True, text=True, timeout=60
     )
 
     assert child.returncode == 0, child.stderr

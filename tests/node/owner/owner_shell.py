@@ -68,7 +68,7 @@ class Terminal:
         self._process.wait()
         os.close(self._master)
 
-    def read_until(self, text: str, timeout_s: float = 15.0) -> str:
+    def read_until(self, text: str, timeout_s: float = 60.0) -> str:
         """Return what was shown once ``text`` is part of it."""
         deadline = Deadline(timeout_s)
         while text not in self.shown:
@@ -80,7 +80,7 @@ class Terminal:
         """Type a line."""
         os.write(self._master, f"{text}\n".encode())
 
-    def end(self, timeout_s: float = 15.0) -> tuple[int, str]:
+    def end(self, timeout_s: float = 60.0) -> tuple[int, str]:
         """Return exit code and all that was shown, once the verb has ended."""
         deadline = Deadline(timeout_s)
         while chunk := self._chunk():

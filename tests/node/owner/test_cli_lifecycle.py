@@ -70,7 +70,7 @@ def test_a_node_starts_says_how_it_is_and_stops(folder: Path, lasting_broker: Br
         screen = node(folder, "status").stdout
         second = refused(folder, "start", code=4)
         stopped = told(folder, "stop")
-        exit_code = process.wait(5.0)
+        exit_code = process.wait(60.0)
 
     # Nothing of the command line stays in the memory of the daemon.
     assert command[1:5] == [b"-m", b"fedmon.node.daemon", b"--dir", str(folder).encode()]
@@ -105,7 +105,7 @@ def test_a_stop_ends_the_process_behind_the_socket_and_no_other(folder: Path) ->
         NodeFolder(folder).lock_file.write_text(f"{bystander.pid} {DAEMON}\n")
 
         stopped = told(folder, "stop")
-        exit_code, is_spared = process.wait(5.0), bystander.poll() is None
+        exit_code, is_spared = process.wait(60.0), bystander.poll() is None
         bystander.kill()
 
     assert (stopped["pid"], exit_code, is_spared) == (process.pid, 0, True)
@@ -120,7 +120,7 @@ def test_a_stop_from_another_process_namespace_says_where_it_works(folder: Path)
         stop = [*elsewhere, sys.executable, "-m", "fedmon", "node", "stop", "--dir", str(folder)]
         ran = subprocess.run(stop, env=plain_environment(), capture_output=True, text=True, check=False)
         told(folder, "stop")
-        exit_code = process.wait(5.0)
+        exit_code = process.wait(60.0)
 
     assert (ran.returncode, exit_code) == (4, 0)
     assert "runs in another process namespace: stop it there" in ran.stderr
@@ -280,7 +280,7 @@ def test_a_listing_loads_nothing_that_it_does_not_use(folder: Path) -> None:
         [sys.executable, "-X", "importtime", "-m", "fedmon", "node", "dataset", "list", "--dir", str(folder)],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines()}

@@ -110,7 +110,7 @@ def test_callbacks_run_once_after_the_outer_commit_and_never_after_a_failure(pat
 
 def test_a_full_disk_is_named_and_leaves_nothing_half_done(path: Path) -> None:
     child = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path), EFFECT], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", FULL_DISK, str(path), EFFECT], capture_output=True, text=True, timeout=60, check=True
     )
 
     refusal, kept = child.stdout.splitlines()

@@ -71,7 +71,7 @@ def checker(store: PlanStore, verdicts: Verdicts) -> Iterator[PlanChecker]:
 def _checked(source: bytes, store: PlanStore, checker: PlanChecker, verdicts: Verdicts) -> CodeCheck:
     digest = store.write(source)
     assert checker.submit(digest)
-    name, verdict = verdicts.get(timeout=30)
+    name, verdict = verdicts.get(timeout=60)
     assert name == digest
     return verdict
 
@@ -146,7 +146,7 @@ def test_a_reader_that_is_killed_with_its_control_group_is_no_fault_of_the_plan(
 
         os.kill(readers[0], signal.SIGTERM)
 
-        assert verdicts.get(timeout=30)[1].problem in {"could not be read within 3 s", *TOO_MUCH}
+        assert verdicts.get(timeout=60)[1].problem in {"could not be read within 3 s", *TOO_MUCH}
 
 
 def _is_reader(pid: int) -> bool:

@@ -317,7 +317,7 @@ def test_no_number_of_names_makes_a_counted_hour_large(tmp_path: Path) -> None:
 
 def test_a_full_disk_refuses_the_line_whole_and_the_chain_goes_on(tmp_path: Path) -> None:
     child = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
     )
 
     assert child.stdout.startswith(f"the audit {tmp_path}/audit.jsonl cannot be written: ")

@@ -30,7 +30,7 @@ def test_every_module_of_it_is_imported_by_a_python_that_has_nothing_else(tmp_pa
         f"import sys; sys.path.append({str(tmp_path)!r})\nfor name in {names!r}: __import__(name)\nprint(len(sys.argv))"
     )
 
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=60)
 
     assert (done.stdout, done.stderr) == ("1\n", "")
 

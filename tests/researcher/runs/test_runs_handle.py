@@ -55,7 +55,7 @@ def test_a_run_returns_what_every_node_returned(two: tuple[RunningNode, RunningN
     a.end(handle.job_id, result=json_parcel({"mean": 1.5}))
     b.end(handle.job_id, result=json_parcel({"mean": 2.5}))
 
-    assert handle.result(timeout_s=30) == {"a": {"mean": 1.5}, "b": {"mean": 2.5}}
+    assert handle.result(timeout_s=60) == {"a": {"mean": 1.5}, "b": {"mean": 2.5}}
     assert [one["arguments"] for one in a.sent("run")] == [{"rounds": 3}]
     assert a.sent("run")[0]["job_id"] == b.sent("run")[0]["job_id"] == handle.job_id
     assert handle.is_over
@@ -72,7 +72,7 @@ def test_arrays_come_back_as_they_were_and_can_be_written_to(
     handle = started(federate(), nodes=["a"])
 
     a.end(handle.job_id, result=npz_parcel(stream.getvalue()))
-    values = handle.result(timeout_s=30)["a"]
+    values = handle.result(timeout_s=60)["a"]
     values["w"] += 1
 
     assert values["n"] == 190
@@ -88,7 +88,7 @@ def test_a_refusal_is_named_and_the_results_of_the_others_are_there(
     a.end(handle.job_id, result=json_parcel({"n": 1}))
 
     with pytest.raises(RunFailedError, match=r"1 of 2 nodes did not succeed: b: refused .*has not decided") as caught:
-        handle.result(timeout_s=30)
+        handle.result(timeout_s=60)
 
     assert caught.value.results == handle.results(partial=True) == {"a": {"n": 1}}
     assert list(caught.value.failed) == ["b"]
@@ -116,7 +116,7 @@ def test_an_end_that_is_no_success_is_told_with_its_reason(
         two[0].end(handle.job_id, state, reason="as it says", problem=problem)
 
         with pytest.raises(RunFailedError, match=rf"a: {state} \(ValueError: no column radius; as it says\)"):
-            handle.result(timeout_s=30)
+            handle.result(timeout_s=60)
 
 
 def test_a_node_that_is_offline_is_told_when_it_was_named_and_no_part_otherwise(
@@ -132,7 +132,7 @@ def test_a_node_that_is_offline_is_told_when_it_was_named_and_no_part_otherwise(
     assert named.states()["gone"].state == "offline"
     assert named.states()["gone"].sentence().startswith("offline (offline since ")
     with pytest.raises(RunFailedError, match="gone: offline") as caught:
-        started(federation, nodes=["gone"]).result(timeout_s=30)
+        started(federation, nodes=["gone"]).result(timeout_s=60)
     assert caught.value.exit_code == 6
     assert everybody.nodes == ["a", "b"]
 
@@ -174,7 +174,7 @@ def test_scalars_come_live_and_are_complete_at_the_end_though_some_were_lost(
     for number in range(1, 12):
         a.report(handle.job_id, live=number == 5, loss=1.0 / number)
     a.end(handle.job_id, result=json_parcel({}))
-    handle.result(timeout_s=30)
+    handle.result(timeout_s=60)
 
     assert [one.number for one in handle.scalars["a"]] == list(range(12))
     assert handle.scalars["a"][3].values == {"loss": 1 / 3}
@@ -194,7 +194,7 @@ def test_scalars_that_the_node_keeps_no_more_are_counted_and_waited_for_no_longe
     del a.reports[handle.job_id][:2]
     a.end(handle.job_id, result=json_parcel({}), scalars=6)
 
-    handle.result(timeout_s=30)
+    handle.result(timeout_s=60)
 
     assert [one.number for one in handle.scalars["a"]] == [2, 3]
     assert handle.scalars_lost == {"a": 4}
@@ -239,7 +239,7 @@ def test_gaps_between_the_scalars_of_a_page_need_no_question_each(
     a.end(handle.job_id, result=json_parcel({}), scalars=900)
 
     # when the run is waited for
-    handle.result(timeout_s=10)
+    handle.result(timeout_s=60)
 
     # then all that are kept are here, the rest is counted, and few pages were asked for
     assert [one.number for one in handle.scalars["a"]] == list(range(0, 900, 3))
@@ -263,7 +263,7 @@ def test_after_a_quiet_while_nodes_are_asked_how_it_stands(mosquitto: Broker, fe
         late.end(handle.job_id, told=False, result=json_parcel({"n": 8}))
         del reset.jobs[handle.job_id]
         with pytest.raises(RunFailedError, match=r"reset: lost .*no longer knows the job") as caught:
-            handle.result(timeout_s=20)
+            handle.result(timeout_s=60)
 
     assert caught.value.results == {"late": {"n": 8}, "mute": {"n": 7}}
     assert not federation.status().counters
@@ -282,7 +282,7 @@ def test_a_node_that_fails_to_say_how_the_job_stands_is_asked_again(
 
     a.answer = a.honest
 
-    assert handle.result(timeout_s=30) == {"a": {"n": 1}}
+    assert handle.result(timeout_s=60) == {"a": {"n": 1}}
 
 
 def test_at_the_deadline_the_error_says_who_is_unheard_and_what_is_there(
@@ -326,7 +326,7 @@ def test_a_result_that_is_none_is_dropped_with_a_reason(two: tuple[RunningNode, 
         b.end(handle.job_id, result=json_parcel({"n": 2}))
 
         with pytest.raises(RunFailedError, match=f"a: its result was dropped: .*{why}") as caught:
-            handle.result(timeout_s=30)
+            handle.result(timeout_s=60)
 
         assert caught.value.results == {"b": {"n": 2}}
 
@@ -340,7 +340,7 @@ def test_a_held_result_beside_one_that_was_dropped_is_a_failure(
     b.end(handle.job_id, "held", reason="its owner has not decided")
 
     with pytest.raises(FedmonError, match="a: its result was dropped") as caught:
-        handle.result(timeout_s=30)
+        handle.result(timeout_s=60)
 
     assert (type(caught.value), caught.value.exit_code) == (RunFailedError, 1)
 
@@ -362,7 +362,7 @@ def test_an_outcome_of_another_job_node_or_plan_changes_nothing(
     assert not handle.is_over
     a.end(handle.job_id, result=json_parcel({"n": 1}))
 
-    assert handle.result(timeout_s=30) == {"a": {"n": 1}}
+    assert handle.result(timeout_s=60) == {"a": {"n": 1}}
     assert federation.status().counters["answers about runs dropped"] == 2
 
 
@@ -371,7 +371,7 @@ def test_a_node_without_the_result_any_more_is_named(two: tuple[RunningNode, Run
     two[0].end(handle.job_id)
 
     with pytest.raises(RunFailedError, match="a: its result was dropped: the node no longer keeps it"):
-        handle.result(timeout_s=30)
+        handle.result(timeout_s=60)
 
 
 def file_parcel(content: bytes, url: str) -> dict[str, Any]:
@@ -389,11 +389,11 @@ def test_a_result_that_could_not_be_fetched_is_fetched_by_the_next_call(
         handle = started(federate(), nodes=["a"])
         two[0].end(handle.job_id, result=file_parcel(content, url))
         with pytest.raises(RunFailedError, match=r"a: its result was dropped: .* answered 404"):
-            handle.result(timeout_s=30)
+            handle.result(timeout_s=60)
 
         repository.files[path] = content
 
-        assert handle.result(timeout_s=30) == {"a": {"n": 1}}
+        assert handle.result(timeout_s=60) == {"a": {"n": 1}}
 
 
 def test_a_result_that_was_not_there_is_found_by_the_next_call(
@@ -403,7 +403,7 @@ def test_a_result_that_was_not_there_is_found_by_the_next_call(
     handle = started(federate(), nodes=["a"])
     a.end(handle.job_id)
     with pytest.raises(RunFailedError, match="the node no longer keeps it"):
-        handle.result(timeout_s=30)
+        handle.result(timeout_s=60)
 
     a.end(handle.job_id, result=json_parcel({"n": 1}))
 
@@ -462,7 +462,7 @@ def test_another_process_finds_the_run_and_its_result(two: tuple[RunningNode, Ru
 
     again = federate().job(handle.job_id)
     with pytest.raises(RunFailedError, match=r"b: failed .exit code 3") as caught:
-        again.result(timeout_s=30)
+        again.result(timeout_s=60)
 
     assert caught.value.results == {"a": {"n": 1}}
     assert [one.values for one in again.scalars["a"]] == [{"loss": 0.25}]
@@ -488,7 +488,7 @@ def test_an_outcome_that_came_while_nobody_followed_the_run_is_on_the_disk_of_ma
     main.close()
 
     again = federate()
-    assert again.job(handle.job_id, timeout_s=0.5).result(timeout_s=30) == {"a": {"n": 1}}
+    assert again.job(handle.job_id, timeout_s=0.5).result(timeout_s=60) == {"a": {"n": 1}}
     with pytest.raises(NotFoundError, match=r"no node knows a job never-heard-of of alice; a: offline") as caught:
         again.job("never-heard-of", timeout_s=0.5)
     assert caught.value.exit_code == 6
@@ -508,7 +508,7 @@ def test_a_kept_outcome_stays_for_the_next_call_when_nobody_can_be_asked(mosquit
     assert main.status().kept_replies == 1
     main.close()
     mosquitto.start()
-    assert federate().job(handle.job_id, timeout_s=0.5).result(timeout_s=30) == {"a": {"n": 1}}
+    assert federate().job(handle.job_id, timeout_s=0.5).result(timeout_s=60) == {"a": {"n": 1}}
 
 
 def test_asking_for_a_run_again_in_vain_leaves_the_first_handle_its_outcome(mosquitto: Broker, tmp_path: Path) -> None:
@@ -526,7 +526,7 @@ def test_asking_for_a_run_again_in_vain_leaves_the_first_handle_its_outcome(mosq
 
         node.end(handle.job_id, result=json_parcel({"n": 1}))
 
-        assert handle.result(timeout_s=30) == {"a": {"n": 1}}
+        assert handle.result(timeout_s=60) == {"a": {"n": 1}}
 
 
 def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(mosquitto: Broker, federate: Open) -> None:
@@ -537,7 +537,7 @@ def test_what_a_shell_waited_for_it_acknowledges_and_nothing_else(mosquitto: Bro
 
         node.end(left.job_id, result=json_parcel({"n": 2}))
         node.end(handle.job_id, result=json_parcel({"n": 1}))
-        assert handle.result(timeout_s=30) == {"a": {"n": 1}}
+        assert handle.result(timeout_s=60) == {"a": {"n": 1}}
         # What came first would have been acknowledged first.
         node.wait(lambda: node.sent("ack"))
 
@@ -657,7 +657,7 @@ def test_stopping_asks_only_where_it_goes_on(two: tuple[RunningNode, RunningNode
 
     assert list(outcomes) == ["b"]
     with pytest.raises(RunFailedError, match=r"b: stopped .by researcher alice"):
-        handle.result(timeout_s=30)
+        handle.result(timeout_s=60)
 
 
 def shell(federation: Federation, tmp_path: Path) -> dict[str, str]:
@@ -698,7 +698,7 @@ def test_the_shell_follows_logs_past_a_question_without_an_answer(
         a.answer = a.honest
         for node in (a, b):
             node.end(handle.job_id)
-        printed, _ = following.communicate(timeout=30)
+        printed, _ = following.communicate(timeout=60)
 
     assert (following.returncode, printed) == (0, "== b ==\nhello\n== a ==\nhello\n")
 

@@ -156,7 +156,7 @@ except MissingNumpyError as error:
     import msgspec
 
     parcel = msgspec.json.encode(packed({"w": np.zeros(2)}, NO_REPOSITORY)).decode()
-    done = subprocess.run([sys.executable, "-c", content, parcel], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", content, parcel], capture_output=True, text=True, timeout=60)
 
     assert done.stdout == "the result holds arrays, which need numpy: pip install numpy\n", done.stderr
 

@@ -39,7 +39,7 @@ def shell(real: RealNodes, *words: str) -> tuple[int, dict[str, Any]]:
 def test_values_scalars_and_the_dataset_make_the_whole_way(real: RealNodes, fed: Federation) -> None:
     handle = fed.run(real.plan, tags=["cells"], args={"reports": 700}, inputs={"w": np.arange(3.0), "n": 4})
 
-    results = handle.result(timeout_s=30)
+    results = handle.result(timeout_s=60)
 
     assert sorted(results) == ["a", "b"]
     assert results["a"]["rows"] == 3
@@ -54,7 +54,7 @@ def test_large_arrays_are_packed_and_uploaded_once_and_come_back_by_digest(real:
     weights = np.arange(500_000, dtype="<f8")
     before = len(list((real.folder / "files" / "sha256").iterdir()))
 
-    results = fed.run(real.plan, inputs={"w": weights}).result(timeout_s=30)
+    results = fed.run(real.plan, inputs={"w": weights}).result(timeout_s=60)
 
     for values in results.values():
         assert np.array_equal(values["w"], 2 * weights)
@@ -66,7 +66,7 @@ def test_a_plan_that_fails_on_one_node_leaves_the_other_its_result(real: RealNod
     handle = fed.run(real.plan, args={"fails": "b"})
 
     with pytest.raises(RunFailedError, match=r"b: failed \(ValueError: no column radius") as caught:
-        handle.result(timeout_s=30)
+        handle.result(timeout_s=60)
 
     assert caught.value.results == {"a": {"rows": None}}
     log = handle.logs("b", "stdout")
@@ -160,7 +160,7 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     assert waiting.stderr is not None
     first = waiting.stderr.readline()
     os.kill(waiting.pid, signal.SIGINT)
-    _, said = waiting.communicate(timeout=20)
+    _, said = waiting.communicate(timeout=60)
     job_id = said.rpartition("`fedmon runs stop ")[2].partition("`")[0]
     printed = wait_until(
         lambda: fedmon_here("runs", "logs", job_id, environ=real.environ()).stdout, 20, what="what the plan printed"
@@ -192,7 +192,7 @@ def test_a_node_that_is_killed_is_unheard_and_tells_the_end_when_it_is_back(real
     node.start()
 
     with pytest.raises(RunFailedError, match=r"a: wall-limit"):
-        handle.result(timeout_s=40)
+        handle.result(timeout_s=60)
 
 
 @pytest.mark.soak
@@ -204,10 +204,10 @@ def test_a_run_outlives_the_process_that_started_it(real: RealNodes) -> None:
         "print(handle.job_id, flush=True)\nos._exit(9)\n"
     )
     words = [sys.executable, "-c", code, str(real.plan)]
-    job_id = subprocess.run(words, env=real.environ(), capture_output=True, text=True, timeout=30).stdout.strip()
+    job_id = subprocess.run(words, env=real.environ(), capture_output=True, text=True, timeout=60).stdout.strip()
 
     with Federation(settings=real.settings("shell")) as again:
-        assert again.job(job_id).result(timeout_s=20) == {"b": {"rows": None, "n": 42}}
+        assert again.job(job_id).result(timeout_s=60) == {"b": {"rows": None, "n": 42}}
 
 
 def reported(path: Path, job_id: str, metric: str = "user_value") -> int:
@@ -238,7 +238,7 @@ def test_what_a_run_reports_is_recorded_by_its_researcher_in_any_process_and_by_
         heard: list[AddScalar | SampleBatch] = []
         bob.on("telemetry", heard.append)
         handle = fed.run(real.plan, nodes=["a"], tags=["cells"], args={"reports": 20}, group="counting")
-        handle.result(timeout_s=30)
+        handle.result(timeout_s=60)
         before = other.counts.stored
         wait_until(lambda: other.counts.stored > before + 1, what="samples after the end")
         wait_until(lambda: reported(tmp_path / "mine", handle.job_id) == 20, what="the reports in the store")
