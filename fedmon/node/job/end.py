@@ -255,9 +255,9 @@ class StopFile:
                 self.path.unlink()
 
     def _content(self) -> tuple[str, float]:
-        """Return its text, and when it was changed. Raises OSError."""
+        """Return its text, without zeros that our cut may have left, and when it was changed. Raises OSError."""
         with self._opened(os.O_RDONLY) as descriptor:
-            text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").strip()
+            text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").rstrip("\0").strip()
             return text, os.fstat(descriptor).st_mtime
 
     def _renew(self) -> None:

@@ -35,7 +35,7 @@ def running(path: Path, since: float = 0.0) -> StopFile:
         ("FINISHED", "ipc: it says FINISHED"), ("FINISHED\n", "ipc: it says FINISHED"),
         (" finished \n", "ipc: it says FINISHED"), ("", "ipc: it is empty"), ("\n", "ipc: it is empty"),
         (None, "ipc: it was removed"), ("INPROGRESS", None), ("FINI", None), ("INPROGRESS FINISHED", None),
-        ("\0\xff", None), ("x" * 10_000, None), ("INPROGRESS\n", None),
+        ("\0\xff", None), ("FINISHED\n\0\0", "ipc: it says FINISHED"), ("x" * 10_000, None), ("INPROGRESS\n", None),
     ],
 )  # fmt: skip
 def test_finished_nothing_or_no_file_stops_and_any_other_text_does_not(
@@ -260,7 +260,7 @@ def test_a_job_that_was_done_before_its_monitor_came_is_ended_and_the_next_run_g
             what="the second run",
         )
         (tmp_path / ".ipc-4711").write_text("FINISHED\n")
-        second.wait(30)
+        second.wait(60)
 
     assert (first.returncode, first.stdout, first.stderr, second.returncode) == (0, b"", b"", 0)
     assert reason == ".ipc-4711: it says FINISHED"
