@@ -90,8 +90,11 @@ def _rows(folder: Path, *queries: str) -> list[list[Any]]:
 
 
 def _everything(folder: Path) -> list[list[Any]]:
-    """Return every row of the register."""
-    tables = _rows(folder, "SELECT name FROM sqlite_master WHERE type = 'table'")[0]
+    """Return every row of the register.
+
+    SQLite's own numbers are left out: without them it goes on after the greatest position, and only the order counts.
+    """
+    tables = _rows(folder, "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'sqlite_sequence'")[0]
     return _rows(folder, *(f"SELECT * FROM {name}" for (name,) in tables))
 
 
