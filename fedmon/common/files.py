@@ -208,9 +208,9 @@ class LockFile:
             try:
                 deadline, retry = Deadline(timeout_s), threading.Event()
                 while not _locked(fd, fcntl.LOCK_EX):
-                    if deadline.passed():
+                    if deadline.passed() and not _locked(fd, fcntl.LOCK_SH):  # `holder` shares it for a moment
                         return False
-                    retry.wait(min(_LOCK_RETRY_S, deadline.left_s()))
+                    retry.wait(_LOCK_RETRY_S)
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"{text}\n".encode(), 0)
                 self._fd, fd = fd, -1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,19 @@ def test_a_lock_has_one_holder_whose_text_others_read(tmp_path: Path) -> None:
     assert second.take("13 other")
     assert first.holder() == "13 other"
     second.release()
+
+
+def test_a_lock_is_taken_though_another_process_looks_who_holds_it(tmp_path: Path) -> None:
+    lock, taken = LockFile(tmp_path / "lock"), list[bool]()
+    taker = threading.Thread(target=lambda: taken.append(lock.take("12 daemon")))
+    with (tmp_path / "lock").open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        taker.start()
+        taker.join(0.2)
+    taker.join(60)
+
+    assert taken == [True]
+    lock.release()
 
 
 def test_a_lock_follows_no_link(tmp_path: Path) -> None:
