@@ -162,9 +162,8 @@ class _Staged:
                 self._link(self.target)
             else:
                 if self._name is None:
-                    name = self._part()
-                    self._link(name)
-                    self._name = name
+                    self._name = self._part()
+                    self._link(self._name)
                 self._name.replace(self.target)
                 self._name = None
         except FileExistsError as error:
@@ -210,6 +209,7 @@ class LockFile:
                 while not _locked(fd, fcntl.LOCK_EX):
                     if deadline.passed() and not _locked(fd, fcntl.LOCK_SH):  # `holder` shares it for a moment
                         return False
+                    fcntl.flock(fd, fcntl.LOCK_UN)
                     retry.wait(_LOCK_RETRY_S)
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"{text}\n".encode(), 0)

@@ -77,17 +77,20 @@ def test_a_lock_has_one_holder_whose_text_others_read(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_lock_is_taken_though_another_process_looks_who_holds_it(tmp_path: Path) -> None:
-    lock, taken = LockFile(tmp_path / "lock"), list[bool]()
-    taker = threading.Thread(target=lambda: taken.append(lock.take("12 daemon")))
+def test_one_takes_a_lock_though_another_process_looks_who_holds_it(tmp_path: Path) -> None:
+    locks, taken = [LockFile(tmp_path / "lock") for _ in range(3)], list[bool]()
+    takers = [threading.Thread(target=lambda lock=lock: taken.append(lock.take()), daemon=True) for lock in locks]
     with (tmp_path / "lock").open("w") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
-        taker.start()
-        taker.join(0.2)
-    taker.join(60)
+        for taker in takers:
+            taker.start()
+        takers[0].join(0.2)
+    for taker in takers:
+        taker.join(20)
 
-    assert taken == [True]
-    lock.release()
+    assert sorted(taken) == [False, False, True]
+    for lock in locks:
+        lock.release()
 
 
 def test_a_lock_follows_no_link(tmp_path: Path) -> None:
