@@ -192,7 +192,7 @@ class Oar:
         words = ["-D", str(cluster), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={cluster}"]
         self._daemon("postgres", [*as_postgres, str(POSTGRES / "postgres"), *words, "-c", "fsync=off"])
         ready = [str(POSTGRES / "pg_isready"), "--quiet", "--host=127.0.0.1"]
-        wait_until(lambda: self._try(*ready).returncode == 0, timeout_s=20, what="PostgreSQL")
+        wait_until(lambda: self._try(*ready).returncode == 0, what="PostgreSQL")
 
     def _start_node(self) -> None:
         (self.folder / "run" / "sshd").mkdir(mode=0o755)

@@ -108,7 +108,7 @@ class Slurm:
         self._launch("slurmctld", ["slurmctld", "-D"])
         for node in NODES:
             self._launch(f"slurmd.{node}", ["slurmd", "-D", "-N", node])
-        wait_until(self._idle, timeout_s=30, what=f"SLURM in {self.folder}")
+        wait_until(self._idle, what=f"SLURM in {self.folder}")
 
     def stop(self) -> None:
         """End all jobs and daemons and remove what they left: processes, cgroups and the folder."""
@@ -128,7 +128,7 @@ class Slurm:
     def clear(self) -> None:
         """End all jobs, with what they left running."""
         self.run("scancel", "--full", f"--partition={PARTITION}")
-        wait_until(lambda: not self.run("squeue", "--noheader").stdout, timeout_s=40, what="the end of all jobs")
+        wait_until(lambda: not self.run("squeue", "--noheader").stdout, what="the end of all jobs")
         leftovers = [pid for pid in self._with_our_configuration() if pid not in self._kept()]
         for pid in leftovers:
             with contextlib.suppress(ProcessLookupError):
@@ -168,7 +168,7 @@ class Slurm:
 
     def wait_running(self, job_id: str) -> None:
         """Wait until the processes of a job are known to SLURM."""
-        wait_until(lambda: self.pids(job_id), timeout_s=20, what=f"the processes of job {job_id}")
+        wait_until(lambda: self.pids(job_id), what=f"the processes of job {job_id}")
 
     def wait_ended(self, job_id: str, timeout_s: float = 60.0) -> str:
         """Wait until a job has ended and return its state."""

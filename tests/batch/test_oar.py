@@ -24,7 +24,7 @@ def test_a_job_is_found_by_its_cgroup_without_what_oar_runs_beside_it(oar: Oar) 
     # given
     job = oar.submit("sleep 300 & (setsid sh -c 'sleep 301 &'); sleep 302; wait", "-l", "/resource_id=1,walltime=0:5:0")
     procs = CGROUPS / "freezer" / "oar" / f"{USER}_{job}" / "cgroup.procs"
-    pids = wait_until(lambda: six if len(six := _pids(procs)) == 6 else [], timeout_s=40, what="the job's processes")
+    pids = wait_until(lambda: six if len(six := _pids(procs)) == 6 else [], what="the job's processes")
     raw = Path(f"/proc/{pids[-1]}/environ").read_bytes().split(b"\0")
     environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
 

@@ -36,7 +36,7 @@ def command(pid: int) -> str:
 
 def running(text: str, *, count: int = 1) -> None:
     """Wait until so many processes with exactly this command line run."""
-    wait_until(lambda: sum(command(pid) == text for pid in processes()) == count, timeout_s=15, what=f"{count} {text}")
+    wait_until(lambda: sum(command(pid) == text for pid in processes()) == count, what=f"{count} {text}")
 
 
 def asked(slurm: Slurm, job_id: str, *, path: str | None = None) -> Found:

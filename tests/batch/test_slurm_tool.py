@@ -34,7 +34,7 @@ def measuring(slurm: Slurm, job: str, hosts: int = 1) -> None:
     def found() -> bool:
         return sum("the job was found by" in file.read_text() for file in logs.rglob("*.log")) == hosts
 
-    wait_until(found, timeout_s=30, what=f"the measuring of job {job}")
+    wait_until(found, what=f"the measuring of job {job}")
 
 
 def test_the_script_of_the_documentation_measures_what_the_work_used(slurm: Slurm) -> None:

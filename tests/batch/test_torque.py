@@ -51,7 +51,7 @@ def test_the_script_of_the_documentation_measures_a_job_of_pbs(torque: Slurm) ->
 def test_the_variables_of_pbs_alone_lead_to_the_processes_of_the_job(torque: Slurm) -> None:
     # given
     job = qsub(torque, "#!/bin/sh\n#PBS -N fit\nsleep 321\n")
-    pid = wait_until(lambda: next(filter(_sleeps, processes()), 0), timeout_s=20, what="the job")
+    pid = wait_until(lambda: next(filter(_sleeps, processes()), 0), what="the job")
     raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     environ = dict(entry.decode().split("=", 1) for entry in raw if b"=" in entry)
     alone = {name: value for name, value in environ.items() if not name.startswith("SLURM")} | torque.environ

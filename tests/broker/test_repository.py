@@ -431,7 +431,7 @@ def test_a_request_that_is_not_completed_ends(half_sent: dict[str, socket.socket
             half_sent["half a body"].send(b".")
         return _closed(half_sent) == set(half_sent)
 
-    wait_until(all_closed, timeout_s=30.0, what="every connection cut")
+    wait_until(all_closed, what="every connection cut")
 
 
 def _closed(connections: dict[str, socket.socket]) -> set[str]:

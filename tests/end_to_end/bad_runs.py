@@ -174,7 +174,7 @@ def ward(
     if without_bubblewrap or hosts:
         node = _Elsewhere(folder, without_bubblewrap=without_bubblewrap, hosts=hosts)
     with node, Federation(settings=settings) as researcher:
-        wait_until(lambda: folder.name in researcher.nodes(), 30.0, what="the node")
+        wait_until(lambda: folder.name in researcher.nodes(), what="the node")
         made = Ward(folder, broker, researcher, node, cases)
         (folder / "table.csv").write_text(CELLS)
         made.offer(folder / "table.csv", "cells")

@@ -78,7 +78,7 @@ def test_the_demo_sees_nodes_that_were_online_before_it_listened(tmp_path: Path)
         Federation(broker.url, researcher_id="demo-researcher", folder=tmp_path / "researcher") as fed,
     ):
         hospitals.make()
-        wait_until(lambda: len(fed.nodes().online) == 3, timeout_s=30)
+        wait_until(lambda: len(fed.nodes().online) == 3)
 
         story = Story(fed, hospitals, OnlyFirstStep(quiet=True), tmp_path, {"timings_s": {}})
         with pytest.raises(DemoError, match="far enough"):
@@ -326,7 +326,6 @@ def check_a_node_starts(block: str, clone: Path, environ: dict[str, str]) -> Non
     try:
         wait_until(
             lambda: '"node_id":"ward7","state":"online"' in fedmon_here("nodes", "--json", environ=environ).stdout,
-            30,
             what="the node to be online",
         )
     finally:

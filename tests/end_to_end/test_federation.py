@@ -62,7 +62,7 @@ def nodes(started: dict[str, NodeProcess]) -> dict[str, NodeProcess]:
 def federation(broker: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Federation]:
     settings = ResearcherSettings(id="alice", broker=broker.settings, folder=tmp_path / "alice")
     with Federation(settings=settings) as fed:
-        wait_until(lambda: {"north", "south"} <= set(online(fed)), 30.0, what="two nodes online")
+        wait_until(lambda: {"north", "south"} <= set(online(fed)), what="two nodes online")
         yield fed
 
 

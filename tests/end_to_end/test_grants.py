@@ -40,7 +40,7 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
     decisions: list[PlanDecision] = []
     with NodeProcess(folder), Federation(settings=settings) as fed:
-        wait_until(lambda: "north" in fed.nodes(), 30.0, what="the node")
+        wait_until(lambda: "north" in fed.nodes(), what="the node")
         fed.on("decision", decisions.append)
 
         # given a plan that was asked for in a shell, and granted for two runs
@@ -82,7 +82,7 @@ def test_two_runs_are_granted_and_the_third_is_refused(mosquitto: Broker, tmp_pa
             resource = ec.register_resource("fedmon::TrainingPlan", plan=str(other), connectedTo=[node])
             job = ec.register_resource("fedmon::Job", tags=["cells", "north"], connectedTo=[resource, node])
             ec.deploy()
-            wait_until(lambda: ec.state(resource) is ResourceState.RESERVED, 30.0, what="the request for approval")
+            wait_until(lambda: ec.state(resource) is ResourceState.RESERVED, what="the request for approval")
             shown = fedmon_here("node", "plan", "show", "other", "--dir", str(folder)).stdout
             assert "alice asks for cells (dataset_" in shown
             approved = fedmon_here("node", "plan", "approve", "other", "--yes", "--dir", str(folder))

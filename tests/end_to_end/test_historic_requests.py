@@ -57,7 +57,7 @@ def nodes(lasting_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> I
 def requests(lasting_broker: Broker, tmp_path: Path, nodes: dict[str, NodeProcess]) -> Iterator[Requests]:
     settings = ResearcherSettings(id="alice", broker=lasting_broker.settings, folder=tmp_path / "alice")
     with Federation(settings=settings) as federation, Requests(federation) as made:
-        wait_until(lambda: set(nodes) <= set(federation.nodes().online), 30.0, what="three nodes online")
+        wait_until(lambda: set(nodes) <= set(federation.nodes().online), what="three nodes online")
         yield made
 
 

@@ -57,7 +57,7 @@ def crash_loop(broker: Broker, folder: Path, *, crashes: int) -> None:
             for name in sorted(names)
         ]
         federation = running.enter_context(Federation(settings=settings))
-        wait_until(lambda: answering(federation) == names, 30, what="every node to answer")
+        wait_until(lambda: answering(federation) == names, what="every node to answer")
 
         for _ in range(crashes):
             next_crash = Deadline(0.8)
@@ -82,12 +82,12 @@ def test_a_node_reports_that_its_connection_keeps_getting_lost_until_one_lasts(
         with NodeProcess(write_node_folder(tmp_path / "far", node_id="far", url=url, runs=NO_RUNS)) as node:
             for _ in range(3):
                 link.heal()
-                wait_until(lambda: live(node).get("connected"), 30, what="the node online")
+                wait_until(lambda: live(node).get("connected"), what="the node online")
                 link.cut()
                 wait_until(lambda: not live(node)["connected"], what="the loss")
             reported, shown = live(node), screen(node)
             link.heal()
-            wait_until(lambda: not live(node)["flapping"], 30, what="a connection that lasts")
+            wait_until(lambda: not live(node)["flapping"], what="a connection that lasts")
             raw.replies.clear()
             wait_until(raw.answered, what="the node to answer")
 
@@ -104,7 +104,7 @@ def test_two_nodes_with_one_id_go_on_and_report_each_other(mosquitto: Broker, tm
             )
             for name in ("one", "two")
         ]
-        wait_until(lambda: all(live(twin).get("duplicate") for twin in twins), 30, what="both to report the other")
+        wait_until(lambda: all(live(twin).get("duplicate") for twin in twins), what="both to report the other")
         ping = raw.message("ping")
         raw.send(ping)
         wait_until(lambda: [reply["id"] for reply in list(raw.replies)].count(ping["id"]) == 2, what="both to answer")
@@ -120,12 +120,12 @@ def test_a_node_and_a_copy_of_its_folder_go_on_and_one_serves_when_the_other_end
 ) -> None:
     folder = write_node_folder(tmp_path / "one", node_id="twin", url=mosquitto.url, runs=NO_RUNS)
     with NodeProcess(folder) as first:
-        wait_until(lambda: live(first).get("connected"), 30, what="the node online")
+        wait_until(lambda: live(first).get("connected"), what="the node online")
         first.stop()
     shutil.copytree(folder, tmp_path / "two")
     with RawResearcher(mosquitto) as raw, NodeProcess(folder) as first, NodeProcess(tmp_path / "two") as second:
         wait_until(
-            lambda: all(live(twin).get("duplicate") for twin in (first, second)), 60, what="both to report the other"
+            lambda: all(live(twin).get("duplicate") for twin in (first, second)), what="both to report the other"
         )
         assert first.alive()
         second.stop()
@@ -140,13 +140,13 @@ def test_one_presence_of_a_foreign_boot_is_reported_and_ones_own_older_ones_are_
 ) -> None:
     folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS)
     with RawResearcher(mosquitto) as raw, NodeProcess(folder) as node:
-        wait_until(raw.answered, 30, what="the node to answer")
+        wait_until(raw.answered, what="the node to answer")
         for _ in range(2):
             node.kill()
             node.start()
-            wait_until(lambda: live(node).get("connected"), 30, what="the node online")
+            wait_until(lambda: live(node).get("connected"), what="the node online")
         mosquitto.restart()
-        wait_until(lambda: live(node).get("connected"), 30, what="the node online again")
+        wait_until(lambda: live(node).get("connected"), what="the node online again")
         before = live(node)["duplicate"]
 
         raw.send(presence("ward", 1_000), topic="general/status/ward", retain=True)
@@ -163,7 +163,7 @@ def test_client_ids_end_in_128_random_bits_that_a_private_file_keeps(mosquitto: 
     settings = ResearcherSettings(id="alice", broker=mosquitto.settings, folder=tmp_path / "alice")
     for _ in range(2):
         with NodeProcess(folder) as node, Federation(settings=settings) as federation:
-            wait_until(lambda: answering(federation) == {"ward"}, 30, what="the node to answer")
+            wait_until(lambda: answering(federation) == {"ward"}, what="the node to answer")
             with Federation(settings=settings) as second:
                 assert second.instance != "main"
 

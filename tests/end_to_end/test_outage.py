@@ -47,7 +47,7 @@ class Heard:
 
     def wait(self, number: int) -> None:
         """Wait until the ordered watch has so many samples."""
-        wait_until(lambda: len(self.ordered) > number, 60, what=f"{number} samples in order")
+        wait_until(lambda: len(self.ordered) > number, what=f"{number} samples in order")
 
     def check(self) -> None:
         """Assert that nothing is lost, doubled or out of order."""
@@ -139,7 +139,7 @@ def broker_outage(broker: Broker, folder: Path, *, outage_s: float, interval_s: 
             bert.record(stores[1], interval_s=interval_s) as late,
         ):
             wait_until(lambda: told(lines).get("positions"), what="the record to go on")
-            wait_until(lambda: all(at_end in stored(store)[-200:] for store in stores), 60, what="whole stores")
+            wait_until(lambda: all(at_end in stored(store)[-200:] for store in stores), what="whole stores")
             carl.terminate()
             assert carl.wait(15) == 0
         counts = [record.counts.lost, late.counts.lost, told(lines)["lost"]]

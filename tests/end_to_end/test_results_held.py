@@ -38,7 +38,7 @@ def folder(mosquitto: Broker, tmp_path: Path) -> Path:
 @pytest.fixture
 def fed(mosquitto: Broker, folder: Path, tmp_path: Path) -> Iterator[Federation]:
     with NodeProcess(folder), Federation(mosquitto.url, researcher_id="alice", folder=tmp_path / "alice") as federation:
-        wait_until(lambda: federation.nodes().online, 30.0, what="the node")
+        wait_until(lambda: federation.nodes().online, what="the node")
         yield federation
 
 
@@ -97,7 +97,7 @@ def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, 
     options: dict[str, Any] = {"researcher_id": "alice", "folder": tmp_path / "alice"}
     with NodeProcess(folder) as node:
         with Federation(mosquitto.url, **options) as fed:
-            wait_until(lambda: fed.nodes().online, 30.0, what="the node")
+            wait_until(lambda: fed.nodes().online, what="the node")
             run = fed.run(plan(folder), tags=["cells"])
             with pytest.raises(RunHeldError):
                 run.result(timeout_s=60)
@@ -110,7 +110,7 @@ def test_it_comes_after_restarts_of_both_sides(mosquitto: Broker, folder: Path, 
 
         # then the researcher has it when it is back, by the id of the run and as an outcome
         with Federation(mosquitto.url, **options) as fed:
-            wait_until(lambda: fed.nodes().online, 30.0, what="the node")
+            wait_until(lambda: fed.nodes().online, what="the node")
             again = fed.job(run.job_id)
             wait_until(lambda: again.states()["north"].succeeded, what="the result")
             assert again.result(timeout_s=60) == {"north": {"rows": 3}}
@@ -170,7 +170,7 @@ def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: f
     seed = random.randrange(10**6)
     chance, pause = random.Random(seed), threading.Event()
     with NodeProcess(folder) as node, RawResearcher(broker) as researcher:
-        wait_until(lambda: is_back(researcher), 30.0, what="the node")
+        wait_until(lambda: is_back(researcher), what="the node")
         for point in range(points):
             # given a run, and the owner at work on an earlier one
             words = {"job_id": new_id(), "sha256": SHA256, "tags": ["cells"], "arguments": {}}
@@ -185,7 +185,7 @@ def _holds_through_kills(broker: Broker, folder: Path, points: int, timeout_s: f
             at_work.join()
             if not node.alive():
                 node.start()
-                wait_until(lambda: is_back(researcher), 60.0, what="the node")
+                wait_until(lambda: is_back(researcher), what="the node")
             # Not at once, so that many outcomes wait at a node that is killed.
             if point % 5 == 4:
                 researcher.send(researcher.message("ack", ids=sorted(outcome_ids(researcher))[-900:]))

@@ -76,7 +76,7 @@ def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: 
     chance, pause = random.Random(seed), threading.Event()
     folder = made(tmp_path / "north", mosquitto, "\n[metrics]\ninterval_s = 0.2\n\n[runs]\nmax_jobs = 64\n")
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as researcher:
-        wait_until(lambda: is_back(researcher), 30.0, what="the node")
+        wait_until(lambda: is_back(researcher), what="the node")
 
         # when parts of it are killed
         for _ in range(KILLS):
@@ -89,7 +89,7 @@ def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: 
             kill(node, chance.choice(VICTIMS))
             if not node.alive():
                 node.start()
-                wait_until(lambda: is_back(researcher), 30.0, what="the node")
+                wait_until(lambda: is_back(researcher), what="the node")
                 researcher.send(request)
                 researcher.send(researcher.message("run", **words))
 
@@ -99,8 +99,8 @@ def test_kills_at_any_moment_lose_no_outcome_and_begin_nothing_twice(mosquitto: 
             taken = {each["job"]["job_id"] for each in heard(researcher, "run")}
             return taken - {each["job"]["job_id"] for each in heard(researcher, "job-outcome")}
 
-        wait_until(lambda: is_back(researcher), 30.0, what="the node")
-        wait_until(lambda: not unended(), 30.0, what=f"the end of all jobs (seed {seed})")
+        wait_until(lambda: is_back(researcher), what="the node")
+        wait_until(lambda: not unended(), what=f"the end of all jobs (seed {seed})")
         ends = {(each["id"], each["job"]["state"]) for each in heard(researcher, "job-outcome")}
         jobs = {each["job"]["job_id"] for each in heard(researcher, "run")}
         node.stop()
@@ -125,8 +125,8 @@ def test_the_same_job_on_two_nodes_of_one_machine_is_measured_apart(mosquitto: B
         nodes = [stack.enter_context(NodeProcess(folder)) for folder in folders]
         researcher = stack.enter_context(RawResearcher(mosquitto))
         listener = stack.enter_context(Listener(mosquitto))
-        wait_until(lambda: is_back(researcher), 30.0, what="a node")
-        wait_until(lambda: len({each["node_id"] for each in heard(researcher, "run")}) == 2, 30.0, what="both nodes")
+        wait_until(lambda: is_back(researcher), what="a node")
+        wait_until(lambda: len({each["node_id"] for each in heard(researcher, "run")}) == 2, what="both nodes")
 
         def measured(job_id: str, node_id: str) -> list[int]:
             batches = [each for each in listener.batches(f"job-{job_id}") if each["node_id"] == node_id]
@@ -151,6 +151,5 @@ def test_the_same_job_on_two_nodes_of_one_machine_is_measured_apart(mosquitto: B
             JobFolder(each / "runs" / job_id).stop(JobState.STOPPED, "the test is over")
         wait_until(
             lambda: len({each["node_id"] for each in heard(researcher, "job-outcome") if job_id in each["id"]}) == 2,
-            20.0,
             what="both ends",
         )

@@ -144,11 +144,11 @@ def test_watch_draws_in_place_hears_its_keys_and_gives_the_terminal_back(mosquit
         assert "q quit   s sort   a not measured" in watch.shown
         assert "NOT MEASURED" not in watch.shown
         watch.press("a")
-        wait_until(lambda: watch.shows("NOT MEASURED"), 30, what="what is not measured")
+        wait_until(lambda: watch.shows("NOT MEASURED"), what="what is not measured")
         watch.press("s")
-        wait_until(lambda: watch.shows(" west "), 30, what="the screen in the other order")
+        wait_until(lambda: watch.shows(" west "), what="the screen in the other order")
         watch.press("q")
-        wait_until(lambda: watch.shows("\x1b[?1049l"), 30, what="the end")
+        wait_until(lambda: watch.shows("\x1b[?1049l"), what="the end")
 
         assert watch.process.wait(10) == 0
         assert termios.tcgetattr(watch.slave)[3] & termios.ECHO == before
@@ -159,7 +159,7 @@ def test_watch_gives_the_terminal_back_when_it_is_terminated(mosquitto: Broker) 
         wait_until(lambda: watch.shows("waiting for the first sample"), what="the first screen")
         watch.process.terminate()
 
-        wait_until(lambda: watch.shows("\x1b[?1049l"), 30, what="the usual screen")
+        wait_until(lambda: watch.shows("\x1b[?1049l"), what="the usual screen")
 
 
 def test_watch_shows_warnings_on_its_last_line_and_all_of_them_at_its_end(mosquitto: Broker) -> None:

@@ -97,19 +97,19 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again(mosquitto: Broker, tmp
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw, Federation(settings=settings) as alice:
         site = Site(mosquitto, node, raw)
         wait_until((folder / "control.sock").exists, what="the node to start")
-        first = wait_until(lambda: sandbox(site), 30, what="the sandbox")
+        first = wait_until(lambda: sandbox(site), what="the sandbox")
         with short_of_descriptors(node, free=4):
             with (folder / "node.toml").open("a") as file:
                 file.write('\n[runs]\ndevices = ["/dev/null"]\n')  # another sandbox, so that it is tried anew
             node.signal(signal.SIGHUP)
-            wait_until(lambda: sandbox(site) is None, 30, what="the look that fails")
+            wait_until(lambda: sandbox(site) is None, what="the look that fails")
             wait_until(lambda: "north" in alice.nodes().online, what="the node to be online")
             run = alice.run(f"sha256:{SHA256}", tags=["cells"])
             wait_until(lambda: run.states()["north"].is_over, what="the refusal")
             refused = run.states()["north"]
         node.signal(signal.SIGHUP)
 
-        assert wait_until(lambda: sandbox(site), 30, what="the sandbox, once there are descriptors") == first
+        assert wait_until(lambda: sandbox(site), what="the sandbox, once there are descriptors") == first
         assert (refused.state, "oo many open files" in refused.reason or refused.reason) == ("no-sandbox", True)
         assert site.outcome(site.run())["job"]["state"] == "succeeded"
 
@@ -120,12 +120,12 @@ def test_a_sandbox_that_was_not_found_is_looked_for_again_by_itself(mosquitto: B
     with NodeProcess(folder) as node, RawResearcher(mosquitto) as raw:
         site = Site(mosquitto, node, raw)
         wait_until((folder / "control.sock").exists, what="the node to start")
-        first = wait_until(lambda: sandbox(site), 30, what="the sandbox")
+        first = wait_until(lambda: sandbox(site), what="the sandbox")
         with short_of_descriptors(node, free=4):
             with (folder / "node.toml").open("a") as file:
                 file.write('\n[runs]\ndevices = ["/dev/null"]\n')
             node.signal(signal.SIGHUP)
-            wait_until(lambda: sandbox(site) is None, 30, what="the look that fails")
+            wait_until(lambda: sandbox(site) is None, what="the look that fails")
 
         assert wait_until(lambda: sandbox(site), 100, what="the sandbox, a minute later") == first
 
@@ -146,7 +146,6 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
             filler = fill(disk)
             wait_until(
                 lambda: raw.answered() and "tried again until it works" in node.log(),
-                30,
                 what="the full disk in the log",
             )
 
@@ -194,20 +193,19 @@ def test_settings_that_a_full_disk_keeps_out_of_the_audit_are_not_applied(mosqui
     folder = write_node_folder(tmp_path / "ward", node_id="ward", url=mosquitto.url, runs=NO_RUNS)
     settings = ResearcherSettings(id="anna", broker=mosquitto.settings, folder=tmp_path / "anna")
     with NodeProcess(folder) as node, Federation(settings=settings) as anna:
-        wait_until(lambda: anna.ping(timeout_s=5.0).ok, 30, what="the node")
+        wait_until(lambda: anna.ping(timeout_s=5.0).ok, what="the node")
         write_node_folder(folder, node_id="ward", url=mosquitto.url, researchers=["berta"], runs=NO_RUNS)
         with Listener(mosquitto) as listener:
             limit_files(node, 1)
             node.signal(signal.SIGHUP)
             wait_until(
                 lambda: any("settings stay as they were" in one["msg"] for one in listener.logs("ward")),
-                30,
                 what="the error in the log",
             )
         limit_files(node, resource.RLIM_INFINITY)
         while_full = anna.ping(timeout_s=30.0).ok
         node.signal(signal.SIGHUP)
-        wait_until(lambda: not anna.ping(timeout_s=5.0).ok, 30, what="the new settings")
+        wait_until(lambda: not anna.ping(timeout_s=5.0).ok, what="the new settings")
 
     assert list(while_full) == ["ward"]
 

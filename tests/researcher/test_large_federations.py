@@ -139,7 +139,7 @@ def test_very_many_nodes_are_shown_shortly_and_soon(mosquitto: Broker, federate:
     crowd = Crowd(mosquitto.port, names(count))
     with crowd:
         federation = federate(timeout_s=60)
-        wait_until(lambda: len(federation.nodes().online) == count, 60)
+        wait_until(lambda: len(federation.nodes().online) == count)
         crowd.say(names(30), "offline", "stopped by its owner")
         wait_until(lambda: len(federation.nodes().online) == count - 30)
         taken_s = []
@@ -255,7 +255,7 @@ def test_a_record_merges_its_rows_while_samples_never_pause(mosquitto: Broker, f
     with Crowd(mosquitto.port, names(4)) as crowd, federate(timeout_s=60).record(path) as record:
         wait_until(lambda: crowd.requests("monitor"))
         with flow(crowd, speed=100.0) as sent:
-            wait_until(lambda: longest_row(path) >= 150, 60)
+            wait_until(lambda: longest_row(path) >= 150)
             still_coming = sent()
             wait_until(lambda: sent() > still_coming)
         wait_until(lambda: record.counts.pending == 0)
@@ -287,11 +287,11 @@ def test_with_more_than_200_streams_samples_are_written_in_larger_transactions(
     ):
         wait_until(lambda: crowd.requests("monitor"))
         crowd.sample([batch(name, 0, 1, lambda _: 1.0) for name in names(210)])
-        wait_until(lambda: record.counts.stored == 210, 30)
+        wait_until(lambda: record.counts.stored == 210)
         started = time.monotonic()
         for seq in (1, 2, 3):
             crowd.sample([batch(name, seq, 1, lambda _: 1.0) for name in names(210)])
-        wait_until(lambda: record.counts.stored == 840, 30)
+        wait_until(lambda: record.counts.stored == 840)
         took_s = time.monotonic() - started
 
     assert took_s >= 4.5

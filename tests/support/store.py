@@ -44,7 +44,7 @@ class Store:
 
     def start(self) -> None:
         self._process = subprocess.Popen([*self._command, *self.options], stderr=subprocess.DEVNULL)
-        wait_until(self._answers, 30.0, what="the store")
+        wait_until(self._answers, what="the store")
 
     @property
     def pid(self) -> int:

@@ -62,7 +62,7 @@ def first_failure(broker: BrokerSettings) -> ConnectionFailedError:
     connection = made(broker)
     connection.start()
     try:
-        wait_until(lambda: connection.last_error is not None, 30, what="a failure")
+        wait_until(lambda: connection.last_error is not None, what="a failure")
     finally:
         connection.stop()
     assert connection.last_error is not None

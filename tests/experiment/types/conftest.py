@@ -113,7 +113,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
             )
             nodes[node_id] = opened.enter_context(NodeProcess(folder / node_id))
         fed = opened.enter_context(Federation(broker.url, folder=folder / "alice", researcher_id="alice"))
-        wait_until(lambda: {"a", "b"} <= set(fed.nodes().online), 30.0, what="two nodes")
+        wait_until(lambda: {"a", "b"} <= set(fed.nodes().online), what="two nodes")
         found = TwoNodes(url=broker.url, folder=folder, plan=plan, fed=fed, processes=nodes, broker=broker)
         sha256 = fed.approve(plan).ok["a"].sha256
         for node_id in nodes:
@@ -138,7 +138,7 @@ def node_b(two: TwoNodes) -> Iterator[NodeProcess]:
         process.signal(signal.SIGCONT)
     else:
         process.start()
-    wait_until(lambda: "b" in two.fed.nodes().online, 60.0, what="node b")
+    wait_until(lambda: "b" in two.fed.nodes().online, what="node b")
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_a_command_without_cgroups_is_followed_as_their_subreaper(tmp_path: Path
     with subprocess.Popen(["unshare", "-m", "sh", "-c", hidden, "sh", script], env=environment()) as tool:
         try:
             # The orphan and its child among them.
-            wait_until(lambda: processes() >= 3, timeout_s=30, what="the orphan among the processes of the job")
+            wait_until(lambda: processes() >= 3, what="the orphan among the processes of the job")
         finally:
             go.open("wb", buffering=0).close()
         tool.wait(30)
@@ -147,7 +147,7 @@ def test_a_command_that_survives_ctrl_c_is_measured_to_its_end(tmp_path: Path) -
         wait_until(lambda: ready.exists() and is_measured(tmp_path))
         process.send_signal(signal.SIGINT)
         (recording,) = recordings(tmp_path)
-        wait_until(lambda: left(recording).samples.get("host", 0) >= 20, 60.0, what="samples of 10 s")
+        wait_until(lambda: left(recording).samples.get("host", 0) >= 20, what="samples of 10 s")
         done.touch()
         process.wait(30)
 
@@ -194,7 +194,7 @@ def test_a_command_lives_on_and_its_recording_is_completed_when_the_tool_is_kill
     ready, go = tmp_path / "ready", tmp_path / "go"
     script = f"echo $$ > '{ready}'; while [ ! -e '{go}' ]; do sleep 0.05; done; touch '{go}.seen'"
     with start(tmp_path, "-i", "0.2", command=["sh", "-c", script]) as process:
-        wait_until(lambda: is_measured(tmp_path) and ready.exists() and ready.read_text(), 30.0)
+        wait_until(lambda: is_measured(tmp_path) and ready.exists() and ready.read_text())
         process.kill()
     wait_until(lambda: "the process that ran the command was killed" in logs(tmp_path))
     go.touch()

@@ -74,13 +74,13 @@ def test_a_tool_that_a_scheduler_keeps_looks_for_the_job_until_it_is_stopped(tmp
     daemon.symlink_to("/bin/sh")
     tool = f'SLURM_JOB_ID={job_id} "{FEDMON}" job -q -i 0.2 -c 0.2 -d "{folder}"'
     with subprocess.Popen([daemon, "-c", f"{tool} & wait $!"], env=environment()) as kept, ended(folder, job_id):
-        wait_until(lambda: is_measured(folder), 30.0)
+        wait_until(lambda: is_measured(folder))
 
         # when two steps follow one another
         for number in (1, 2):
             with step(environ):
-                wait_until(lambda number=number: len(starts(folder)) == number, 30.0)  # type: ignore[misc]
-            wait_until(lambda number=number: logs(folder).count(AGAIN) == number, 30.0)  # type: ignore[misc]
+                wait_until(lambda number=number: len(starts(folder)) == number)  # type: ignore[misc]
+            wait_until(lambda number=number: logs(folder).count(AGAIN) == number)  # type: ignore[misc]
 
     # then
     found = the(folder)

@@ -197,7 +197,7 @@ def killed_at(folder: Path, pid: int, delays_s: list[float]) -> None:
             run.kill()
         run.communicate()
     try:
-        wait_until(lambda: is_measured(folders[-1]) and the(folders[-1]).samples.get("host", 0) >= 2, 30.0)
+        wait_until(lambda: is_measured(folders[-1]) and the(folders[-1]).samples.get("host", 0) >= 2)
     finally:
         last.kill()
         last.communicate()
@@ -246,7 +246,7 @@ def test_a_naive_search_leaves_the_tool_itself_out(tmp_path: Path) -> None:
     environ = environment(FEDMON_JOB_ID=f"7-{os.getpid()}")
     with subprocess.Popen(["sh", "-c", script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
         wait_measured(tmp_path)
-        wait_until(lambda: 3 in the(tmp_path).columns.get("job_processes", ()), 45.0)  # few samples under load
+        wait_until(lambda: 3 in the(tmp_path).columns.get("job_processes", ()))  # few samples under load
         (tmp_path / "go").touch()
         said = done.communicate(timeout=60)
 

@@ -37,7 +37,7 @@ def live(folder: Path) -> dict[str, Any]:
 
 def wait_online(folder: Path) -> None:
     """Wait until the node of a folder is connected."""
-    wait_until(lambda: live(folder).get("connected"), 30.0, what="the connection")
+    wait_until(lambda: live(folder).get("connected"), what="the connection")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_a_stop_from_another_process_namespace_says_where_it_works(folder: Path)
 def test_a_node_without_a_broker_says_why_it_is_not_connected(tmp_path: Path) -> None:
     folder = made_folder(tmp_path / "n", url="mqtt://127.0.0.1:1", runs=NO_RUNS)
     with NodeProcess(folder):
-        wait_until(lambda: live(folder).get("last_error"), 30.0)
+        wait_until(lambda: live(folder).get("last_error"))
         status = told(folder, "status")
         screen = node(folder, "status").stdout
 

@@ -54,7 +54,7 @@ def outcome(node: Bench, job_id: str, *, held: bool = False) -> dict[str, Any]:
         node.work()
         return next((each for each in node.outcomes() if each["id"] == name), None)
 
-    told = wait_until(found, 30.0, what=f"the message {name}")
+    told = wait_until(found, what=f"the message {name}")
     assert told is not None
     return told
 

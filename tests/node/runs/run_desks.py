@@ -99,7 +99,7 @@ class Bench:
             self.work()
             return next((each for each in self.outcomes() if each["job"]["job_id"] == job_id), None)
 
-        told = wait_until(found, 30.0, what=f"the end of job {job_id}")
+        told = wait_until(found, what=f"the end of job {job_id}")
         assert told is not None
         return told
 

@@ -401,7 +401,7 @@ def test_a_released_result_that_cannot_be_stored_is_held_again(
 
             for _ in range(2):
                 done(desk, "result-decide", job_id=job_id, release=True, sha256=shown["result"]["sha256"])
-                wait_until(is_held_again, 30.0, what="the result")
+                wait_until(is_held_again, what="the result")
             held = done(desk, "result-show", job_id=job_id)["result"]
             assert held["reason"] == shown["reason"].replace(": ", f"; {UNSENT}: ")
             assert f"the released result of job {job_id} is held again: " in caplog.text

@@ -74,7 +74,7 @@ def test_prometheus_scrapes_the_newest_value_of_each_node(mosquitto: Broker, tmp
             [*command, f"--storage.tsdb.path={tmp_path / 'tsdb'}"], stderr=subprocess.DEVNULL
         ) as prometheus:
             try:
-                wait_until(lambda: len(queried(port, CPU)) == 2, 60.0, what="a scrape")
+                wait_until(lambda: len(queried(port, CPU)) == 2, what="a scrape")
                 found = {one["metric"]["node"]: float(one["value"][1]) for one in queried(port, CPU)}
             finally:
                 prometheus.terminate()
@@ -140,4 +140,4 @@ def test_a_node_that_falls_silent_disappears(mosquitto: Broker, tmp_path: Path) 
                 due = Deadline(1.0)
             return set(values(fetch(url))) == {(CPU, "stays")}
 
-        wait_until(is_alone, 50.0, what="the silent node to disappear")
+        wait_until(is_alone, what="the silent node to disappear")

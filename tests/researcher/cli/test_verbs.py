@@ -181,9 +181,7 @@ def test_a_verb_runs_beside_an_open_notebook_of_the_same_researcher(
 def test_forget_clears_a_ghost(tmp_path: Path, mosquitto: Broker) -> None:
     environ = plain_environment(FEDMON_BROKER_URL=mosquitto.url, FEDMON_RESEARCHER_FOLDER=str(tmp_path / "r"))
     with NodeProcess(write_node_folder(tmp_path / "ghost", node_id="ghost", url=mosquitto.url, runs=NO_RUNS)) as node:
-        wait_until(
-            lambda: "ghost" in fedmon_here("nodes", "--json", environ=environ).stdout, 15, what="the node online"
-        )
+        wait_until(lambda: "ghost" in fedmon_here("nodes", "--json", environ=environ).stdout, what="the node online")
         node.kill()
 
     forgotten = fedmon_here("nodes", "forget", "ghost", "--json", environ=environ)

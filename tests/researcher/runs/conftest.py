@@ -100,7 +100,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodes]:
             nodes[node_id] = open_parts.enter_context(NodeProcess(home))
         found = RealNodes(url=broker.url, plan=plan, folder=folder, repository=files, processes=nodes)
         with Federation(settings=found.settings("asker")) as fed:
-            wait_until(lambda: {"a", "b"} <= set(fed.nodes()), 30.0, what="two nodes")
+            wait_until(lambda: {"a", "b"} <= set(fed.nodes()), what="two nodes")
             asked = fed.approve(plan)
             for node_id in ("a", "b"):
                 approved = fedmon_here(

@@ -694,7 +694,7 @@ def test_the_shell_follows_logs_past_a_question_without_an_answer(
 
     words = [sys.executable, "-m", "fedmon", "runs", "logs", handle.job_id, "--follow", "--timeout", "5"]
     with subprocess.Popen(words, env=shell(federation, tmp_path), stdout=subprocess.PIPE, text=True) as following:
-        wait_until(lambda: any(one.get("stdout_from") is not None for one in b.received), 30, what="the question to b")
+        wait_until(lambda: any(one.get("stdout_from") is not None for one in b.received), what="the question to b")
         a.answer = a.honest
         for node in (a, b):
             node.end(handle.job_id)

@@ -163,11 +163,11 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     _, said = waiting.communicate(timeout=60)
     job_id = said.rpartition("`fedmon runs stop ")[2].partition("`")[0]
     printed = wait_until(
-        lambda: fedmon_here("runs", "logs", job_id, environ=real.environ()).stdout, 20, what="what the plan printed"
+        lambda: fedmon_here("runs", "logs", job_id, environ=real.environ()).stdout, what="what the plan printed"
     )
     going = fedmon_here("runs", "show", job_id, "--json", environ=real.environ())
     stopped = fedmon_here("runs", "stop", job_id, "--json", environ=real.environ())
-    ended = fedmon_here("runs", "show", job_id, "--wait", "20", environ=real.environ())
+    ended = fedmon_here("runs", "show", job_id, "--wait", "60", environ=real.environ())
 
     assert first.startswith("job ")
     assert waiting.returncode == 130

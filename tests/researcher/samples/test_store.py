@@ -119,7 +119,7 @@ def test_an_outage_of_the_store_costs_no_sample(
         node.sample(3, live=False)
         node.sample(2)
         store.start()
-        wait_until(lambda: not push.counts.error and not push.counts.waiting, 60.0)
+        wait_until(lambda: not push.counts.error and not push.counts.waiting)
 
     assert store.values(CPU) == expected(node)
 
@@ -141,7 +141,7 @@ def test_an_outage_of_the_broker_costs_no_sample_in_the_store(
             newest = max(one.t for streams in record.positions.values() for one in streams.values())
             return newest > back_t + 1 and not record.counts.pending
 
-        wait_until(refilled, 60.0)
+        wait_until(refilled)
 
     with Recording(path, read_only=True) as recording:
         batches = list(recording.read("ward", stream="host", series=chooser(["host_load1"])))
@@ -163,10 +163,10 @@ def test_a_killed_record_goes_on_and_the_store_holds_each_sample_once(
             count = len(store.values(CPU))
             with subprocess.Popen([*command, mosquitto.url], env=environ, stdout=subprocess.DEVNULL) as running:
                 node.sample(20, live=False)
-                wait_until(lambda count=count: len(store.values(CPU)) > count, 60.0)  # type: ignore[misc]  # bound now
+                wait_until(lambda count=count: len(store.values(CPU)) > count)  # type: ignore[misc]  # bound now
                 running.kill()
         with subprocess.Popen([*command, mosquitto.url], env=environ, stdout=subprocess.PIPE) as running:
-            wait_until(lambda: len(store.values(CPU)) == 80, 60.0)
+            wait_until(lambda: len(store.values(CPU)) == 80)
             assert running.stdout is not None
             assert running.stdout.readline()
             running.send_signal(signal.SIGINT)
