@@ -22,7 +22,7 @@ from fedmon.common.errors import FolderInUseError, InvalidInputError, StorageErr
 LOCK_NAME = "lock"
 _OTHERS = 0o077
 _LOCK_RETRY_S = 0.02
-"""How often a held lock is tried again: flock can wait, but not until a deadline."""
+"""How often a held lock is tried again: flock has no deadline. `LockFile.holder` shares a lock for a moment."""
 _NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 
 
@@ -207,7 +207,7 @@ class LockFile:
             try:
                 deadline, retry = Deadline(timeout_s), threading.Event()
                 while not _locked(fd, fcntl.LOCK_EX):
-                    if deadline.passed() and not _locked(fd, fcntl.LOCK_SH):  # `holder` shares it for a moment
+                    if deadline.passed() and (deadline.elapsed_s() > timeout_s + 5 or not _locked(fd, fcntl.LOCK_SH)):
                         return False
                     fcntl.flock(fd, fcntl.LOCK_UN)
                     retry.wait(_LOCK_RETRY_S)

@@ -40,7 +40,7 @@ _READ_BYTES = 65_536
 _SAID_BYTES = 4_096
 _VANISHED_S = 0.2
 _PROCESSES_GONE = "Problems finding threads"
-_LAST_INTERVAL_S = 5.0
+_LAST_INTERVAL_S = 1.5
 _AGAIN_AFTER_S = 2.0
 _PROBING = f"{Why.FIRST_SAMPLE.value}: perf's events are still being tried out"
 _NO_PROCESS = f"{Why.NOT_FOUND.value}: no process of the job lives"
@@ -347,7 +347,7 @@ class PerfCollector:
     def collect(self, now: Instant) -> Reading:
         """Return totals, and series derived from the intervals since the previous call.
 
-        Never waits, but up to 0.5 s for the last interval of a job.
+        Never waits, but up to 1.5 s for the last interval of a job.
         """
         self._look(now)
         self._start()

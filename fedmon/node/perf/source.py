@@ -59,7 +59,7 @@ def count(perf: str, groups: Sequence[Group], target: PerfTarget, *, interval_s:
 def try_group(perf: str, group: Group, *, whole_machine: bool, paranoia: str) -> str | None:
     """Count one group while ``true`` runs; return None if every event was counted, else the reason.
 
-    Takes some 20 ms, and is given up after 3 s.
+    Takes some 20 ms, and is given up after 5 s.
     """
     workload = shutil.which("true", path=PLAIN["PATH"]) or "true"
     command = [*stat_command(perf, [group]), *(["-a"] if whole_machine else []), "--", workload]

@@ -167,7 +167,7 @@ def test_ctrl_c_ends_the_waiting_and_stop_the_run(real: RealNodes) -> None:
     )
     going = fedmon_here("runs", "show", job_id, "--json", environ=real.environ())
     stopped = fedmon_here("runs", "stop", job_id, "--json", environ=real.environ())
-    ended = fedmon_here("runs", "show", job_id, "--wait", "60", environ=real.environ())
+    ended = fedmon_here("runs", "show", job_id, "--wait", "45", environ=real.environ())
 
     assert first.startswith("job ")
     assert waiting.returncode == 130
