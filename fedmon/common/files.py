@@ -21,8 +21,8 @@ from fedmon.common.errors import FolderInUseError, InvalidInputError, StorageErr
 
 LOCK_NAME = "lock"
 _OTHERS = 0o077
-_LOCK_RETRY_S = 0.02
-"""How often a held lock is tried again: flock has no deadline. `LockFile.holder` shares a lock for a moment."""
+_LOCK_RETRY_S, _LOOK_S = 0.02, 5
+"""How often a held lock is tried again, as flock has no deadline; and the longest look of `LockFile.holder`."""
 _NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 
 
@@ -205,9 +205,9 @@ class LockFile:
         with storage_errors(self.path):
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                deadline, retry = Deadline(timeout_s), threading.Event()
+                deadline, latest, retry = Deadline(timeout_s), Deadline(timeout_s + _LOOK_S), threading.Event()
                 while not _locked(fd, fcntl.LOCK_EX):
-                    if deadline.passed() and (deadline.elapsed_s() > timeout_s + 5 or not _locked(fd, fcntl.LOCK_SH)):
+                    if latest.passed() or (deadline.passed() and not _locked(fd, fcntl.LOCK_SH)):
                         return False
                     fcntl.flock(fd, fcntl.LOCK_UN)
                     retry.wait(_LOCK_RETRY_S)

@@ -322,7 +322,7 @@ class Runs:
                 decision = ReleaseDecision(released=False, by="fedmon", note=note)
                 self.register.decide(record, decision, self._registers.audit)
         self.carry_out_decisions()
-        self._registers.quotas.removed(self._status.purge(keep_s))
+        self._registers.quotas.removed(self._status.purge(before))
 
     def close(self) -> None:
         """End the threads beside the worker; jobs continue, and the next daemon finds them. From any thread."""

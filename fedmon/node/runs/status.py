@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedmon.common.clock import seconds_from_now, utc_now
+from fedmon.common.clock import utc_now
 from fedmon.common.errors import FedmonError
 from fedmon.common.wire.codec import MAX_PAYLOAD_BYTES
 from fedmon.common.wire.runs import (
@@ -87,8 +87,8 @@ class Status:
         traces = {name: piece(read, offset, share) for name, (read, offset) in reads.items()}
         return msgspec.structs.replace(reply, **traces)
 
-    def purge(self, keep_s: float) -> list[str]:
-        """Remove the files of jobs that ended ``keep_s`` ago, and forget those that no request can name again.
+    def purge(self, before: datetime.datetime) -> list[str]:
+        """Remove the files of jobs that ended ``before`` that moment, and forget those that no request can name again.
 
         Return the jobs of which files were removed.
 
@@ -103,7 +103,6 @@ class Status:
                 pass
             except OSError as problem:
                 logger.warning("the result of job %s is not removed: %s", job_id, problem.strerror)
-        before = seconds_from_now(-keep_s)
         for job_id in self._register.ended_before(before):
             try:
                 JobFolder(self._folder / job_id).remove()

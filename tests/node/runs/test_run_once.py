@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fedmon.common.clock import seconds_from_now
 from fedmon.common.errors import StorageError
 from fedmon.common.ids import new_id
 from fedmon.common.wire.messages import Ack
@@ -338,7 +339,7 @@ def test_old_jobs_lose_their_files_and_keep_their_ids(node: Bench) -> None:
     node.over(job_id)
     assert (node.path / "runs" / job_id / "result").exists()
 
-    node.runs._status.purge(keep_s=-1.0)
+    node.runs._status.purge(before=seconds_from_now(1.0))
 
     assert not (node.path / "runs" / job_id).exists()
     told = node.ask(JobStatus(job_id=job_id, result=True, scalars_from=0, **envelope()))
