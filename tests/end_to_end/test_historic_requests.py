@@ -203,7 +203,7 @@ def test_after_kill_9_untaken_replies_are_there_in_order_none_lost_none_twice(
 @pytest.fixture
 def v4(mosquitto: Broker, tmp_path: Path) -> Iterator[tuple[Requests, list[V4Node]]]:
     settings = ResearcherSettings(
-        id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", wire="fedbiomed4", timeout_s=3.0
+        id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", wire="fedbiomed4", timeout_s=10.0
     )
     with ExitStack() as stack:
         found = [
@@ -272,7 +272,7 @@ def test_nodes_of_version_4_4_train_and_their_replies_are_collected(v4: tuple[Re
 
     for node in nodes:
         requests.send_message(train(node), client=node.node_id)
-    replies = requests.get_responses(["train", "error"], timeout=10)
+    replies = requests.get_responses(["train", "error"], timeout=60)
 
     assert [node.asked("train") for node in nodes] == [[train(node)] for node in nodes]
     expected = [node.reply("train_reply", train(node), dataset_id=train(node)["dataset_id"]) for node in nodes]
@@ -288,7 +288,7 @@ def test_a_round_of_training_takes_its_time_and_is_asked_for_once(v4: tuple[Requ
 
     (reply,) = node.honest(train(node))
     node.send(reply)
-    late = requests.get_responses(["train", "error"], timeout=10)
+    late = requests.get_responses(["train", "error"], timeout=60)
 
     assert list(early) == []
     assert list(late) == [reply]
@@ -301,7 +301,7 @@ def test_why_a_node_of_version_4_4_does_not_train_is_collected_too(v4: tuple[Req
     node.answer = lambda message: [error] if message["command"] == "train" else node.honest(message)
 
     requests.send_message(train(node), client="node_1")
-    replies = requests.get_responses(["train", "error"], timeout=10, only_successful=False)
+    replies = requests.get_responses(["train", "error"], timeout=60, only_successful=False)
 
     assert list(replies) == [error]
 
@@ -314,14 +314,14 @@ def test_why_a_node_that_came_later_does_not_train_is_collected_too(
         error = node.reply("error", train(node), errnum="FB313: no dataset matching request")
         node.answer = lambda _message: [error]
         requests.send_message(train(node), client="node_3")
-        replies = requests.get_responses(["train", "error"], timeout=30, only_successful=False)
+        replies = requests.get_responses(["train", "error"], timeout=60, only_successful=False)
 
     assert list(replies) == [error]
 
 
 def test_a_reply_to_training_reaches_the_handler_of_a_messaging(mosquitto: Broker, tmp_path: Path) -> None:
     settings = ResearcherSettings(
-        id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", wire="fedbiomed4", timeout_s=3.0
+        id="alice", broker=mosquitto.settings, folder=tmp_path / "alice", wire="fedbiomed4", timeout_s=10.0
     )
     heard: list[tuple[str, Message]] = []
     with V4Node(mosquitto, "node_1") as node, Federation(settings=settings) as federation:

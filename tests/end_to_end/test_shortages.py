@@ -145,7 +145,7 @@ def test_a_full_disk_skips_no_step_and_is_logged_once(mosquitto: Broker, tmp_pat
             plan = psutil.Process(keeper.pid).children(recursive=True)
             filler = fill(disk)
             wait_until(
-                lambda: raw.answered() and "tried again until it works" in node.log(),
+                lambda: raw.answered() and "later messages could not be written" in node.log(),
                 what="the full disk in the log",
             )
 
